@@ -1359,7 +1359,7 @@ DT__INSIDE int64_t dt__watch_after(const dt_comm *c)
 /* A poll at `now` made no progress: are the collective at the head of the queue, or messages, overdue? */
 static void dt__stuck(dt_comm *c, int64_t now)
 {
-    dt__coll_work *w = c->engine->head;
+    dt__coll_work *w = __atomic_load_n(&c->engine->head, __ATOMIC_ACQUIRE);
     if (c->mail) dt__mail_overdue(c, now);
     if (!w) return;
     if (!w->moved) w->moved = now;
@@ -1908,10 +1908,11 @@ static void *dt__engine_main(void *arg)
         int      moved = dt__engine_poll(c);
         uint32_t bell = 0;
         bool     announced = false;
+        dt__coll_work *w = __atomic_load_n(&e->head, __ATOMIC_ACQUIRE); /* the program may submit another meanwhile */
         if (!moved) {
             c->slow = true;
             if (c->shared) dt__shared_settle((dt__shared *)c->shared);
-            if (!e->head || !c->shared || dt__shared_agree(c, &e->head->head)) dt__stuck(c, dt__comm_now());
+            if (!w || !c->shared || dt__shared_agree(c, &w->head)) dt__stuck(c, dt__comm_now());
             if (c->across && c->across->fds) dt__wait_set(c, &set, dt__comm_now());
             if (!c->across && c->shared) {
                 bell = dt__doze(c, dt__comm_now());
@@ -1919,10 +1920,10 @@ static void *dt__engine_main(void *arg)
                 moved = dt__engine_poll(c); /* what came before the announcement */
                 if (moved || !dt__engine_busy(c)) dt__shared_rise((dt__shared *)c->shared), announced = false, moved = 1;
             }
-        } else if (e->head && (moved & DT__MOVED_COLLECTIVE)) {
+        } else if (w && (moved & DT__MOVED_COLLECTIVE)) {
             c->slow = false;
-            e->head->moved = 0;
-            e->head->asked = false;
+            w->moved = 0;
+            w->asked = false;
         }
         if (!moved) dt__engine_sleep(c, &set, announced, bell); /* takes the lock */
         else {
@@ -2924,6 +2925,7 @@ static __thread const dt_comm *dt__serving; /* this thread runs a handler of thi
 static void dt__request_came(dt_comm *c, dt__req *r);
 static void dt__request_free(dt__request *t)
 {
+    dt__view_free(t->req.w.c, &t->view); /* unless it was answered */
     DT_COMM_FREE(t->copy);
     DT_COMM_FREE(t);
 }
@@ -3129,7 +3131,12 @@ DT_API dt_work *dt_comm_call_start_with(dt_comm *c, int to, int tag, const void 
     dt__message_begin(c, r); /* first: the reply of a handler on this rank comes at once */
     const int64_t *clock = dt__clock_of(c);
     dt__engine_enter(c);
-    dt__mail_post(c, q);
+    if (r->w.finished) dt__request_sent(c, q); /* the reply has ended by its timeout */
+    else {
+        q->partner = r;
+        r->partner = q;
+        dt__mail_post(c, q);
+    }
     dt__engine_leave(c);
     dt__net_clock = clock;
     return &r->w;

@@ -161,10 +161,12 @@ enum {
     DT__REQ_QUEUED,  /* send: waits for its turn */
     DT__REQ_SENDING, /* send: its frame is moving */
     DT__REQ_OFFERED, /* send: waits for the receiver */
-    DT__REQ_DATA     /* send: its data moves */
+    DT__REQ_DATA,    /* send: its data moves */
+    DT__REQ_ENDING   /* reply of a call that ends alone: waits until the request does not use the caller's memory any more */
 };
 typedef struct dt__req {
     dt_work  w;
+    struct dt__req *partner;    /* of a call: the reply of this request, the request of this reply, until one of them has ended */
     dt__chain link;             /* in the list of a key, or of a peer: queued, data; or copying */
     dt__chain wait;             /* in one of the lists of the mail, until it is finished */
     char    *ptr;
@@ -549,6 +551,8 @@ static int dt__mail_memory(dt_comm *c, const char *what)
 static void dt__req_finish(dt_comm *c, dt__req *q, int status) /* q was pending, not posted */
 {
     dt__mail *m = dt__mail_of(c);
+    dt__req  *partner = q->partner;
+    if (partner) partner->partner = q->partner = NULL;
     if (q->wait.next) dt__chain_remove(&q->wait);
     if (q->id) dt__number_free(m, q);
     m->npending--;
@@ -556,7 +560,8 @@ static void dt__req_finish(dt_comm *c, dt__req *q, int status) /* q was pending,
     q->w.status = status;
     if (status && q->view && q->view->dt__hold) dt__view_free(c, q->view); /* a large message that has not arrived whole */
     if (q->done_fn) q->done_fn(c, q);
-    else c->client->message_done(c, &q->w);
+    else c->client->message_done(c, &q->w); /* q may be gone now */
+    if (partner && partner->state == DT__REQ_ENDING) dt__req_finish(c, partner, partner->why);
 }
 static void dt__req_wait(dt__mail *m, dt__req *q) /* it will take some time: from now on its deadline counts */
 {
@@ -1075,26 +1080,39 @@ DT__INSIDE bool dt__mail_probe(dt_comm *c, int peer, int tag, dt_msg_info *info)
     info->n = a->head.dtype & DT__M_DEVICE ? a->head.ref : (int64_t)(a->head.n / dt__elem_nbytes(info->dtype));
     return true;
 }
-static void dt__posted_end(dt_comm *c, dt__req *q, int status) /* ends a receive that waits */
+static void dt__posted_remove(dt__mail *m, dt__req *q) /* a receive that waits is pending from now on */
 {
-    dt__mail *m = dt__mail_of(c);
     dt__chain_remove(&q->link);
     m->nposted--;
     m->nwild -= q->peer == DT_ANY || q->tag == DT_ANY;
     m->npending++;
+}
+static void dt__posted_end(dt_comm *c, dt__req *q, int status) /* ends a receive that waits */
+{
+    dt__posted_remove(dt__mail_of(c), q);
     dt__req_finish(c, q, status);
 }
 DT__INSIDE bool dt__mail_cancel(dt_comm *c, dt__req *q, int why)
 {
+    dt__mail *m = dt__mail_of(c);
     switch (q->state) {
-    case DT__REQ_POSTED: dt__posted_end(c, q, why); return true;
+    case DT__REQ_POSTED:
+        if (q->partner) { /* a call: its request may still use the caller's memory */
+            dt__posted_remove(m, q);
+            q->state = DT__REQ_ENDING;
+            q->cancel = true;
+            q->why = why;
+            dt__mail_cancel(c, q->partner, why);
+        } else dt__posted_end(c, q, why);
+        return true;
+    case DT__REQ_ENDING: return true;
     case DT__REQ_QUEUED:
         dt__chain_remove(&q->link);
         dt__req_finish(c, q, why);
         return true;
     case DT__REQ_OFFERED: /* the answer is CANCELLED, or the receiver takes it after all */
     case DT__REQ_SENDING:
-        if (q->n <= dt__mail_of(c)->peer[q->peer].lane->eager) return false;
+        if (q->n <= m->peer[q->peer].lane->eager) return false;
         if (q->cancel) return true;
         q->cancel = true;
         q->why = why;
@@ -1141,7 +1159,8 @@ DT__INSIDE void dt__mail_overdue(dt_comm *c, int64_t now)
     while (!dt__chain_empty(&m->own)) {
         dt__req *q = DT__OWNER(dt__req, wait, m->own.next);
         if (now < dt__req_end(q)) break;
-        if (dt__mail_cancel(c, q, DT_COMM_ERR_TIMEOUT) && !q->cancel) continue; /* it has ended */
+        dt__mail_cancel(c, q, DT_COMM_ERR_TIMEOUT);
+        if (m->own.next != &q->wait) continue; /* it has ended, and its memory may be in use for something else */
         q->timeout = 0; /* it moves, or waits for an answer: from now on the timeout of the communicator counts */
         dt__req_date(m, q, now);
     }

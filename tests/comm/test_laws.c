@@ -484,7 +484,7 @@ static void choose_phase(program *p, int phase)
     int      n = p->nm - p->first[phase];
     message *m = p->m + p->first[phase], **in = (message **)malloc(((size_t)n + 1) * sizeof *in);
     if (!in) abort();
-    qsort(m, (size_t)n, sizeof *m, message_by_time);
+    if (n) qsort(m, (size_t)n, sizeof *m, message_by_time);
     for (int i = 0; i < n; i++) {
         m[i].id = p->first[phase] + i;
         for (int k = 0; k < i; k++) m[i].seq += m[k].to == m[i].to && same_stream(&m[k], &m[i]);
@@ -1026,11 +1026,8 @@ static int settle(player *l)
     for (int i = 0; i < items(l); i++) {
         if (!pending(l, i) || item_of(l, i)->phase != l->phase) continue;
         cancel(l, i);
-        if (!l->st[i]->cancelled && !dt_comm_get_status(l->c)) {
-            wrong(l, "all messages were received, but receive %d cannot be cancelled: it has met one more", i);
-            return 1;
-        }
         finish(l, i);
+        if (!l->st[i]->status) wrong(l, "all messages were received, but receive %d has met one more", i);
     }
     return check_phase(l);
 }
@@ -1461,6 +1458,7 @@ static void crew_runs(const char *transport, int n, int count, bool no_thread, i
     bool tcp = transport && !strcmp(transport, "tcp");
     crew w = { transport, n, 0, count, no_thread, (size_t)(tcp ? 64 << 10 : 16 << 10), (size_t)(tcp ? 1 << 20 : 32 << 10), NULL, 0 };
     only(&w.first, &w.count);
+    if (!getenv("DT_LOG")) dt_set_log(no_log, NULL);
     EXPECT_EQ(0, transport ? dt_spawn(n, crew_process, &w) : crew_threads(w));
 }
 UTEST(laws, threads)
