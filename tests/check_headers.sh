@@ -452,10 +452,10 @@ aliases() { # header: each macro dt_x(...) under #ifdef DT__LIT is also defined 
         }' "$1" > "$tmp/aliases_$1"
     [ ! -s "$tmp/aliases_$1" ] || { cat "$tmp/aliases_$1"; return 1; }
 }
-changes() { # CHANGELOG.md: the newest section is of DT_VERSION; what it calls renamed is gone, and the new names exist
+changes() { # CHANGELOG.md: the newest section, but for what is not released, is of DT_VERSION; what it calls renamed is gone, and the new names exist
     local v old new bad=0
     v=$(sed -n 's/^#define DT_VERSION "\(.*\)"$/\1/p' dt_base.h)
-    [ "$(sed -n 's/^## //p' CHANGELOG.md | head -n 1)" = "$v" ] || { echo "CHANGELOG.md: the first section is not ## $v"; return 1; }
+    [ "$(sed -n 's/^## //p' CHANGELOG.md | grep -vx Unreleased | head -n 1)" = "$v" ] || { echo "CHANGELOG.md: the first section is not ## $v"; return 1; }
     sed -n 's/^| `\(dt_[a-z0-9_]*\)` | `\(dt_[a-z0-9_]*\)` |$/\1 \2/p' CHANGELOG.md > "$tmp/renamed"
     [ "$(wc -l < "$tmp/renamed")" -gt 50 ] || { echo "CHANGELOG.md has no table of renamed names"; return 1; }
     words_of dt*.h > "$tmp/now"
