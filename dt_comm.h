@@ -305,7 +305,8 @@ DT_API int      dt_work_wait(dt_work *w);  /* its status; frees w. On a GPU: wha
 DT_API int      dt_work_wait_any(dt_work **w, int n);
 
 /* ---------------------------------------------------------------------------------------------------- >>memory
-   Memory that all ranks of a machine map: it is reduced in place, without copies. 64-byte aligned. Not collective. */
+   Memory that all ranks of a machine map: it is reduced in place, without copies. 64-byte aligned. Not collective.
+   DT_COMM_ARENA limits what a rank may allocate in a communicator (MiB); default: the memory of the machine. */
 DT_API void *dt_comm_alloc(dt_comm *c, size_t nbytes); /* NULL: out of memory */
 DT_API void  dt_comm_dealloc(dt_comm *c, void *ptr);
 

@@ -147,7 +147,9 @@ typedef struct dt_comm_opts {
    rank fails, the others have 10 s to end; then they get SIGTERM and, 2 s later, SIGKILL. A rank ends by quick_exit. Call
    it while the program has only one thread.
    SIGINT (Ctrl-C), SIGTERM and SIGHUP: the ranks get the signal and have 60 s to save and end; after a second one they are
-   ended at once. Then the program dies of the signal, or runs its handler and dt_spawn returns. */
+   ended at once. Then the program dies of the signal, or runs its handler and dt_spawn returns.
+   The limit of file descriptors is raised if the ranks need more. If they need more than the hard limit, dt_spawn and
+   dt_comm_init fail at once, and the message says how many. */
 DT_API int      dt_spawn(int n, int (*fn)(void *arg), void *arg);
 /* The same on several machines: call it on each, with node = 0 to nodes - 1. It forks n of the nodes * n ranks. MASTER_ADDR
    and MASTER_PORT say where rank 0 is; DT_TOKEN_FILE (or DT_INSECURE=1) must be set on every machine. */

@@ -453,7 +453,7 @@ aliases() { # header: each macro dt_x(...) under #ifdef DT__LIT is also defined 
         }' "$1" > "$tmp/aliases_$1"
     [ ! -s "$tmp/aliases_$1" ] || { cat "$tmp/aliases_$1"; return 1; }
 }
-changes() { # CHANGELOG.md: the newest section is of DT_VERSION; what it calls renamed is gone, and the new names exist
+changes() { # CHANGELOG.md: the newest section, but for what is not released, is of DT_VERSION; what it calls renamed is gone, and the new names exist
     local v old new bad=0
     v=$(sed -n 's/^#define DT_VERSION "\(.*\)"$/\1/p' dt_base.h)
     [ "$(sed -n 's/^## //p' CHANGELOG.md | grep -vx Unreleased | head -n 1)" = "$v" ] || { echo "CHANGELOG.md: the first section is not ## $v"; return 1; }

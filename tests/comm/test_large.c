@@ -1,5 +1,5 @@
 /* test_large.c: large worlds and large memory: many ranks, many communicators, arenas that grow, few descriptors
-   run: alone, long */
+   run: alone, long, no-valgrind */
 #define DT_IMPLEMENTATION
 #include "ranks.h"
 
