@@ -1386,7 +1386,7 @@ static bool dt__aside(const dt_comm *c) /* the driver runs beside a program that
 {
     return c->engine && c->engine->aside && !__atomic_load_n(&c->engine->waiting, __ATOMIC_RELAXED);
 }
-static void dt__pause(void)
+static void dt__relax(void)
 {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -1486,14 +1486,14 @@ static void dt__idle(dt_comm *c, dt__idler *d, int moved)
         if (dt__crowd_ends(s, now)) {
             if (d->turn < spin) d->yielded = now;
         } else if (dt__crowd_spins(c, w, d, now)) {
-            dt__pause();
+            dt__relax();
             return;
         } else {
             d->turn = spin + yields;
         }
     }
     if (d->turn++ < spin) {
-        dt__pause();
+        dt__relax();
         return;
     }
     if (!now) now = dt__comm_now();

@@ -1220,10 +1220,11 @@ DT__INSIDE void dt__mail_fail(dt_comm *c, int status)
     m->nserved = 0;
 }
 /* ---- opening and closing */
-static const dt__lane *dt__lane_registered[2];
+enum { DT__LANES = 8 };
+static const dt__lane *dt__lane_registered[DT__LANES];
 DT__INSIDE void dt__lane_register(const dt__lane *l)
 {
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < DT__LANES; i++)
         if (!dt__lane_registered[i] || dt__lane_registered[i] == l) {
             dt__lane_registered[i] = l;
             return;
@@ -1787,7 +1788,7 @@ static const dt__lane *dt__lane_named(const char *name)
 {
     if (strcmp(name, "shm") == 0 || strcmp(name, "threads") == 0) return &dt__lane_rings;
     if (strcmp(name, "tcp") == 0) return &dt__lane_streams;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < DT__LANES; i++)
         if (dt__lane_registered[i] && strcmp(dt__lane_registered[i]->name, name) == 0) return dt__lane_registered[i];
     return &dt__lane_streams; /* a transport without a lane: messages go through sockets */
 }
