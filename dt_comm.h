@@ -441,7 +441,6 @@ typedef struct dt__coll_work {   /* a collective call */
     int64_t    piece;            /* elements of a piece */
     int64_t    pieces, put, reduced, taken, done;
     int        nstages;          /* stages in use */
-    uint64_t   taken_before;     /* pieces that all ranks must have taken before this work uses a stage */
     /* progress */
     bool       progress;         /* this poll moved something */
     bool       asked;            /* no progress for the timeout: the other ranks were asked why */
@@ -1002,15 +1001,8 @@ static char *dt__stage_of(const dt__shared *s, const dt__coll_work *w, int64_t k
 {
     return s->stages + (size_t)i * DT__STAGE_SPAN + (w->first + (uint64_t)k) % (uint64_t)w->nstages * DT__PIECE;
 }
-static uint64_t dt__stage_needs(const dt__coll_work *w) /* pieces that all ranks must have taken before the next one is put */
-{
-    uint64_t no = w->first + (uint64_t)w->put + 1, n = (uint64_t)w->nstages;
-    return no > n && no - n > w->taken_before ? no - n : w->taken_before;
-}
-static bool dt__stage_free(const dt__shared *s, const dt__coll_work *w) /* is there a stage buffer for the next piece? */
-{
-    return DT__REACHED(s, taken, dt__stage_needs(w));
-}
+/* Is there a stage for the next piece? A piece that this rank has taken was reduced by all ranks, so nobody uses its stage. */
+static bool dt__stage_free(const dt__coll_work *w) { return w->put - w->taken < w->nstages; }
 static void dt__stage_put(dt__shared *s, dt__coll_work *w)
 {
     int64_t at, lo, hi, n = dt__piece_of(s, w, w->put, s->me, &at, &lo, &hi);
@@ -1055,13 +1047,12 @@ static void dt__stage_take(dt__shared *s, dt__coll_work *w)
     dt__own_lines(from + (size_t)hi * w->size, (size_t)(n - hi) * w->size);
     memcpy(to + (size_t)hi * w->size, from + (size_t)hi * w->size, (size_t)(n - hi) * w->size);
     w->taken++;
-    dt__shared_tell(s, &dt__slot_of(s, s->me)->taken, w->first + (uint64_t)w->taken);
 }
 static int dt__shared_staged(dt__shared *s, dt__coll_work *w) /* the oldest piece first, as it is in the caches */
 {
     if (w->taken < w->reduced && DT__REACHED(s, part, w->first + (uint64_t)w->taken + 1)) dt__stage_take(s, w);
     else if (w->reduced < w->put && DT__REACHED(s, put, w->first + (uint64_t)w->reduced + 1)) dt__stage_reduce(s, w);
-    else if (w->put < w->pieces && dt__stage_free(s, w)) dt__stage_put(s, w);
+    else if (w->put < w->pieces && dt__stage_free(w)) dt__stage_put(s, w);
     else return 0;
     w->progress = true;
     return w->taken == w->pieces;
@@ -1149,14 +1140,13 @@ static int dt__shared_allreduce(dt_comm *c, dt__coll_work *w)
             piece = piece < DT__PIECE_MIN ? (size_t)DT__PIECE_MIN : piece > DT__PIECE ? (size_t)DT__PIECE : piece;
             w->first = s->pieces;
             w->nstages = s->nstages;
-            w->taken_before = s->restage ? s->pieces : 0; /* the pieces of the last work are in other stages */
             w->piece = (int64_t)(piece / w->size);
             w->pieces = (w->n + w->piece - 1) / w->piece;
             p->at = dt__shared_at(s, w->data, nbytes);
             s->shares_core = s->shares_core && dt__crowd_known(s);
             if (p->at < 0 && s->shares_core) p->at = DT__UNSEEN_CROWDED;
             if (p->at < 0 && !dt__shared_stage(c, s, w->nstages)) return c->status;
-            if (p->at < 0 && dt__stage_free(s, w)) dt__stage_put(s, w);
+            if (p->at < 0) dt__stage_put(s, w);
         }
         p->frame = w->head;
         dt__shared_tell(s, &p->no, w->no + 1);
@@ -1188,7 +1178,6 @@ static int dt__shared_allreduce(dt_comm *c, dt__coll_work *w)
         if (!direct) { /* all ranks see the same posts, so they choose the same number of stages */
             s->pieces += (uint64_t)w->pieces;
             s->nstages = crowded ? DT__STAGES_MOST : DT__STAGES;
-            s->restage = s->nstages != w->nstages;
         }
     }
     return w->phase == DT__STAGED ? dt__shared_staged(s, w) : dt__shared_direct(c, s, w);
@@ -1410,13 +1399,12 @@ static void dt__work_wants(const dt__coll_work *w, bool crowded, uint64_t *want)
     memset(want, 0, DT__COUNTERS * sizeof *want);
     if (!w || w->way != DT__BY_SHARED || w->arrived) return;
     uint64_t put = w->first + (uint64_t)w->put, reduced = w->first + (uint64_t)w->reduced,
-             taken = w->first + (uint64_t)w->taken, needs = w->nstages ? dt__stage_needs(w) : 0;
+             taken = w->first + (uint64_t)w->taken;
     if (w->phase == DT__COMPARE) want[DT__POST_EVEN + (int)(w->no & 1)] = w->no + 1;
     if (w->phase == DT__DIRECT_END) want[DT__FIN] = w->no + 1;
     if (w->phase != DT__STAGED) return;
     if (w->reduced < w->put) want[DT__PUT] = crowded ? put : reduced + 1;
     if (w->taken < w->reduced) want[DT__PART] = crowded ? reduced : taken + 1;
-    if (w->put < w->pieces) want[DT__TAKEN] = crowded && taken > needs ? taken : needs;
 }
 /* The cores are crowded: does this rank go on spinning? */
 static bool dt__crowd_spins(dt_comm *c, const dt__coll_work *w, dt__idler *d, int64_t now)

@@ -850,7 +850,7 @@ typedef struct dt__post {
 } dt__post;
 enum { DT__UNSEEN = -1, DT__UNSEEN_CROWDED = -2 }; /* other ranks cannot see the vector; it asks for DT__STAGES_MOST */
 /* The counters of a rank that others can wait for */
-enum { DT__POST_EVEN = 0, DT__POST_ODD, DT__FIN, DT__PUT, DT__PART, DT__TAKEN, DT__COUNTERS };
+enum { DT__POST_EVEN = 0, DT__POST_ODD, DT__FIN, DT__PUT, DT__PART, DT__COUNTERS };
 typedef struct dt__note { /* an operation that has begun; frame.sent: when (ns, clock of this machine) */
     uint64_t  seq, print;   /* sequence number + 1, written last; fingerprint */
     dt__frame frame;
@@ -859,7 +859,6 @@ typedef struct dt__rank_slot {
     dt__post post[2] DT__ALIGNED;
     uint64_t put DT__ALIGNED;    /* pieces that this rank has staged so far, in all operations */
     uint64_t part DT__ALIGNED;   /* pieces of which this rank has reduced its part */
-    uint64_t taken DT__ALIGNED;  /* pieces that this rank has copied out completely: it reads their stages no more */
     uint64_t fin DT__ALIGNED;    /* number of the last direct operation that this rank finished */
     uint32_t asleep DT__ALIGNED; /* set by this rank; cleared by the rank that wakes it, or by itself */
     int32_t  core;               /* the CPU core on which it last waited, plus 1; 0: unknown */
@@ -921,7 +920,6 @@ typedef struct dt__shared {
     uint64_t  no, pieces;       /* shared operations and staged pieces so far */
     int       spin;
     int       nstages;          /* of the next staged operation: DT__STAGES or DT__STAGES_MOST, the same on all ranks */
-    bool      restage;          /* the last staged operation had another number */
     bool      shares_core;      /* this rank has waited for a rank on its own core while it was crowded */
     bool      owed;             /* something was published, but sleepers were not checked after a fence: dt__shared_settle */
     int       owed_to[8], nowed; /* the same, for these ranks only */
@@ -5448,7 +5446,7 @@ DT__INSIDE void dt__shared_wake(dt__shared *s)
 }
 static uint64_t dt__slot_count(const dt__rank_slot *t, int k) /* counter k */
 {
-    const uint64_t *word = k == DT__FIN ? &t->fin : k == DT__PUT ? &t->put : k == DT__PART ? &t->part : &t->taken;
+    const uint64_t *word = k == DT__FIN ? &t->fin : k == DT__PUT ? &t->put : &t->part;
     return __atomic_load_n(k <= DT__POST_ODD ? &t->post[k].no : word, __ATOMIC_ACQUIRE);
 }
 DT__INSIDE void dt__shared_notify(dt__shared *s)

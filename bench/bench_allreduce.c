@@ -650,31 +650,42 @@ static bool busy_turn(busy_row *b, side *s, int64_t nbytes)
     b->gap = most > BUSY_CALLS ? (int)(most / BUSY_CALLS) - 1 : 0;
     return true;
 }
-typedef struct busy_mean {
-    double logs;
-    int    n, low;
-    double least;
-} busy_mean;
+enum { US, BEFORE, PEER, WHO }; /* columns of the table */
+typedef struct busy_result { /* a row of the table */
+    int         loops, world;
+    bool        tcp;
+    int64_t     nbytes;
+    double      median[WHO], late[WHO], rate[WHO]; /* seconds; 99th percentile; calls a second with all waits. 0: none */
+    const char *peer;                              /* the one with the lowest median */
+} busy_result;
+static void busy_note(busy_result *o, int who, const busy_row *b)
+{
+    o->median[who] = busy_at(b, 0.5);
+    o->late[who] = busy_at(b, 0.99);
+    o->rate[who] = b->made / b->total;
+}
 /* Measures dt, the older dt and the peers in turn: one size, one transport, one number of ranks and loops. */
-static void busy_case(int loops, int world, bool tcp, int64_t nbytes, busy_mean *mean)
+static void busy_case(busy_result *o)
 {
     static const struct {
         const char *side, *label;
         bool        tcp, shm;
-    } all[] = { { "dt-shm", "dt", false, true },           { "dt-tcp", "dt", true, false },
-                { "before-shm", "before", false, true },   { "before-tcp", "before", true, false },
-                { "mpi", "Open MPI", false, true },        { "mpi-none", "Open MPI without single copy", false, true },
-                { "mpi-tcp", "Open MPI", true, false },    { "gloo", "gloo", true, true } };
+    } all[] = { { "dt-shm", "dt", false, true },         { "dt-tcp", "dt", true, false },
+                { "before-shm", "before", false, true }, { "before-tcp", "before", true, false },
+                { "mpi", "Open MPI", false, true },      { "mpi-none", "Open MPI without single copy", false, true },
+                { "mpi-tcp", "Open MPI", true, false },  { "gloo", "gloo", true, true } };
     enum { ALL = sizeof all / sizeof all[0] };
     static busy_row row[ALL];
     side           *on[ALL];
+    char            name[64];
     for (int i = 0; i < ALL; i++) {
-        on[i] = (tcp ? all[i].tcp : all[i].shm) ? side_find(all[i].side, world) : NULL;
+        on[i] = (o->tcp ? all[i].tcp : all[i].shm) ? side_find(all[i].side, o->world) : NULL;
         memset(&row[i], 0, sizeof row[i]);
         row[i].calls = 2;
         if (on[i] && i < 4 && !side_says_ok(on[i], side_ask(on[i], "use plain\n"))) on[i] = NULL;
-        if (on[i] && !side_says_ok(on[i], side_ask(on[i], "check %lld\n", (long long)nbytes))) {
-            fprintf(stderr, "bench_allreduce: %s, %d ranks, %s: wrong sums\n", all[i].side, world, size_text(nbytes));
+        if (on[i] && !side_says_ok(on[i], side_ask(on[i], "check %lld\n", (long long)o->nbytes))) {
+            fprintf(stderr, "bench_allreduce: %s, %d ranks, %s: wrong sums\n", all[i].side, o->world,
+                    size_text(o->nbytes));
             failures++;
             on[i] = NULL;
         }
@@ -682,50 +693,91 @@ static void busy_case(int loops, int world, bool tcp, int64_t nbytes, busy_mean 
     for (int r = 0; r < rounds; r++)
         for (int j = 0; j < ALL; j++) {
             int i = (j + r) % ALL;
-            if (on[i] && !busy_turn(&row[i], on[i], nbytes)) on[i] = NULL;
+            if (on[i] && !busy_turn(&row[i], on[i], o->nbytes)) on[i] = NULL;
         }
-    const char *how = tcp ? "tcp" : "shm";
-    int         us = tcp ? 1 : 0, best = -1;
-    char        name[64];
-    snprintf(name, sizeof name, "allreduce-busy-%dloops-%s-%dr-%s", loops, how, world, size_text(nbytes));
+    int us = o->tcp ? 1 : 0;
+    if (!on[us] || !row[us].n) return;
+    busy_note(o, US, &row[us]);
+    snprintf(name, sizeof name, "allreduce-busy-%dloops-%s-%dr-%s", o->loops, o->tcp ? "tcp" : "shm", o->world,
+             size_text(o->nbytes));
     for (int i = 2; i < ALL; i++) {
-        if (!on[i] || !row[i].n || !on[us] || !row[us].n) continue;
-        double      a = busy_at(&row[us], 0.5), b = busy_at(&row[i], 0.5), va, vb, wa, wb;
+        if (!on[i] || !row[i].n) continue;
+        double      a = o->median[US], b = busy_at(&row[i], 0.5), va, vb, wa, wb;
         const char *ua = busy_unit(a, &va), *ub = busy_unit(b, &vb);
-        const char *xa = busy_unit(busy_at(&row[us], 0.99), &wa), *xb = busy_unit(busy_at(&row[i], 0.99), &wb);
-        printf("%s: dt %.3g %s, %s %.3g %s, ratio %.2f; 99th percentile: dt %.3g %s, %.3g %s; calls/s: %.3g, %.3g\n",
-               name, va, ua, all[i].label, vb, ub, b / a, wa, xa, wb, xb, row[us].made / row[us].total,
-               row[i].made / row[i].total);
-        if (i >= 4 && (best < 0 || b < busy_at(&row[best], 0.5))) best = i;
-    }
-    if (best >= 0) {
-        double r = busy_at(&row[best], 0.5) / busy_at(&row[us], 0.5);
-        mean->logs += log(r);
-        mean->n++;
-        mean->low += r < 0.9;
-        if (mean->n == 1 || r < mean->least) mean->least = r;
+        const char *xa = busy_unit(o->late[US], &wa), *xb = busy_unit(busy_at(&row[i], 0.99), &wb);
+        printf("%s: dt %.3g %s, %s %.3g %s, ratio %.2f; 99th percentile %.3g %s, %.3g %s; calls/s %.3g, %.3g\n", name, va,
+               ua, all[i].label, vb, ub, b / a, wa, xa, wb, xb, o->rate[US], row[i].made / row[i].total);
+        if (i < 4) busy_note(o, BEFORE, &row[i]);
+        else if (!o->peer || b < o->median[PEER]) {
+            busy_note(o, PEER, &row[i]);
+            o->peer = all[i].label;
+        }
     }
     fflush(stdout);
 }
-static int busy(const char *loops, const int64_t *worlds, int nworlds, bool shm, bool tcp)
+static void busy_time(double t)
 {
-    int64_t   most[8];
-    int       n = 0;
-    busy_mean mean = { 0, 0, 0, 0 };
-    atexit(loops_end);
-    for (const char *at = loops; n < 8 && *at >= '0' && *at <= '9'; at += *at == ',') most[n++] = strtoll(at, (char **)(uintptr_t)&at, 10);
-    for (int l = 0; l < n; l++) {
-        if (most[l] > MOST_LOOPS || loops_start((int)most[l]))
-            return loops_end(), fprintf(stderr, "bench_allreduce: cannot start %lld busy loops\n", (long long)most[l]), 1;
-        for (int t = 0; t < 2; t++)
-            for (int i = 0; i < nworlds && (t ? tcp : shm); i++)
-                for (int k = 0; k < nsizes; k++) busy_case((int)most[l], (int)worlds[i], t, sizes[k], &mean);
-        loops_end();
+    double      v;
+    const char *unit = busy_unit(t, &v);
+    if (t > 0) printf(" %7.3g %s", v, unit);
+    else printf(" %7s   ", "-");
+}
+static void busy_table(const busy_result *o, int n)
+{
+    double logs = 0, least = INFINITY;
+    int    rows = 0, low = 0;
+    printf("\nmedian, 99th percentile and calls a second; calm: times the median without loops\n%-26s %-33s %-33s %-33s\n",
+           "loops, transport, ranks", "dt", "before", "best peer");
+    for (int i = 0; i < n; i++) {
+        const busy_result *r = &o[i], *calm = NULL;
+        for (int k = 0; k < n; k++)
+            if (!o[k].loops && o[k].tcp == r->tcp && o[k].world == r->world && o[k].nbytes == r->nbytes) calm = &o[k];
+        printf("%d %s %d %-18s", r->loops, r->tcp ? "tcp" : "shm", r->world, size_text(r->nbytes));
+        for (int who = 0; who < WHO; who++) {
+            busy_time(r->median[who]);
+            busy_time(r->late[who]);
+            printf(" %8.3g |", r->rate[who]);
+        }
+        if (calm && calm->median[US] > 0) printf(" calm %.1f", r->median[US] / calm->median[US]);
+        if (r->median[BEFORE] > 0 && r->median[US] > 0) printf(" before %.2f", r->median[BEFORE] / r->median[US]);
+        if (r->median[PEER] > 0 && r->median[US] > 0) {
+            double q = r->median[PEER] / r->median[US];
+            printf(" peer %.2f%s", q, verdict(q, 0.9));
+            logs += log(q);
+            rows++;
+            low += q < 0.9;
+            least = q < least ? q : least;
+        }
+        printf("\n");
     }
-    if (mean.n)
+    if (rows)
         printf("allreduce-busy: geometric mean of the ratios to the best peer %.2f over %d rows, the lowest %.2f, %d below "
                "0.9\n",
-               exp(mean.logs / mean.n), mean.n, mean.least, mean.low);
+               exp(logs / rows), rows, least, low);
+}
+static int busy(const int64_t *loops, int nloops, const int64_t *worlds, int nworlds, bool shm, bool tcp)
+{
+    static busy_result result[8 * 2 * 4 * MOST_SIZES];
+    int                n = 0;
+    atexit(loops_end);
+    for (int l = 0; l < nloops; l++) {
+        if (loops[l] > MOST_LOOPS || loops_start((int)loops[l])) {
+            loops_end();
+            return fprintf(stderr, "bench_allreduce: cannot start %lld busy loops\n", (long long)loops[l]), 1;
+        }
+        for (int t = 0; t < 2; t++)
+            for (int i = 0; i < nworlds && (t ? tcp : shm); i++)
+                for (int k = 0; k < nsizes; k++) {
+                    busy_result *o = &result[n++];
+                    o->loops = (int)loops[l];
+                    o->world = (int)worlds[i];
+                    o->tcp = t != 0;
+                    o->nbytes = sizes[k];
+                    busy_case(o);
+                }
+        loops_end();
+    }
+    busy_table(result, n);
     return 0;
 }
 
@@ -802,13 +854,13 @@ static void add(column *c, int *n, const char *label, const char *name, const ch
     o->peer = strchr(kind, 'p') != NULL;
     if (o->s) ++*n;
 }
-static int numbers(const char *text, int64_t *v, int most)
+static int numbers(const char *text, int64_t least, int64_t *v, int most)
 {
     int n = 0;
     for (char *end; *text && n < most; text = *end ? end + 1 : end) {
         v[n] = strtoll(text, &end, 10);
         if (end == text) break;
-        if (v[n] > 0) n++;
+        if (v[n] >= least) n++;
     }
     return n;
 }
@@ -846,7 +898,7 @@ int main(int argc, char **argv)
 {
     static column c[MOST_COLUMNS], algos[MOST_SIDES * DT_ALGO_COUNT];
     int64_t       worlds[4];
-    int           n = 0, nalgos = 0, nworlds = numbers(option(argc, argv, "--ranks", "2,4"), worlds, 4);
+    int           n = 0, nalgos = 0, nworlds = numbers(option(argc, argv, "--ranks", "2,4"), 2, worlds, 4);
     const char   *how = option(argc, argv, "--transports", "shm,tcp");
     const char   *peers = option(argc, argv, "--peers", "mpi,gloo");
     const char   *parts = option(argc, argv, "--parts", "compare,algos,overlap");
@@ -855,7 +907,7 @@ int main(int argc, char **argv)
     char          dir[] = "/tmp/dt-allreduce-XXXXXX";
     if (driver) return serve(driver, option(argc, argv, "--name", ""), (int)worlds[0]);
     the_before = option(argc, argv, "--before", NULL);
-    nsizes = numbers(option(argc, argv, "--sizes", "8,1024,16384,131072,1048576,8388608,67108864"), sizes, MOST_SIZES);
+    nsizes = numbers(option(argc, argv, "--sizes", "8,1024,16384,131072,1048576,8388608,67108864"), 1, sizes, MOST_SIZES);
     rounds = atoi(option(argc, argv, "--rounds", "9"));
     if (rounds < 1 || rounds > MOST_ROUNDS) rounds = 9;
     the_driver = getpid();
@@ -907,7 +959,11 @@ int main(int argc, char **argv)
     for (int k = 0; k < nsizes && strstr(parts, "algos"); k++)
         for (int at = 0; at < nalgos; at += MOST_COLUMNS)
             measure(algos + at, nalgos - at < MOST_COLUMNS ? nalgos - at : MOST_COLUMNS, k, 3, 0.01);
-    if (beside) failures += busy(option(argc, argv, "--loops", "0,1,2"), worlds, nworlds, shm, tcp);
+    if (beside) {
+        int64_t loops[8];
+        int     nloops = numbers(option(argc, argv, "--loops", "0,1,2"), 0, loops, 8);
+        failures += busy(loops, nloops, worlds, nworlds, shm, tcp);
+    }
     for (int i = 0; i < nworlds; i++)
         for (int t = 0; t < 2; t++) {
             if (!(t ? tcp : shm)) continue;
