@@ -447,8 +447,6 @@ static void choose_calls(program *p, int phase)
     for (int i = below(s, 3); i > 0; i--) { /* nobody answers */
         int    from = below(s, p->n), it = choose_call(p, phase, from, below(s, p->n), SERVE_NOBODY, BY_COPY);
         double when = phase + 0.999 * part(s);
-        if ((size_t)p->it[it].n > p->eager) p->it[it].n = (int64_t)p->eager; /* large ones: see the situations */
-        if (p->it[it].n > 4096) p->it[it].n = 4096;
         if (below(s, 2)) p->it[it].timeout = p->moment * (0.1 + 3 * part(s));
         op_new(p, from, when, START, it);
         if (p->it[it].timeout > 0) op_new(p, from, later(s, when), WAIT, it);
