@@ -684,12 +684,12 @@ static void dt__sim_events(dt_sim *s, int64_t until, int rank)
     const int64_t *clock = dt__net_clock;
     dt__net_clock = &s->now;
     s->running = true;
-    for (int i = 0; i < s->n; i++) { /* calls that were started since the last time */
+    for (int i = 0; i < s->n; i++) { /* calls that were started or cancelled since the last time */
         dt__sim_rank *r = &s->rank[i];
-        if (!dt__sim_in_call(r->comm) || r->busy || r->dead) continue;
-        s->busy++;
-        r->busy = true;
-        dt__sim_wake(s, i, s->now + dt__sim_some(s, s->delay / 2));
+        bool          busy = !r->dead && dt__sim_in_call(r->comm);
+        if (busy && !r->busy) dt__sim_wake(s, i, s->now + dt__sim_some(s, s->delay / 2));
+        s->busy += (int)busy - (int)r->busy;
+        r->busy = busy;
     }
     if (rank >= 0) s->rank[rank].called = false;
     while (!s->memory && s->nheap && s->heap[0].at <= until) {
