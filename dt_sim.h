@@ -203,7 +203,8 @@ typedef struct dt__sim_rank {
     dt_comm  *comm;
     int64_t   until, timer;            /* it is paused until; when the next timer of its control expires */
     bool      dead;
-    bool      looking, late;           /* an event LOOK, an event LATE is in the heap */
+    bool      looking;                 /* an event LOOK is in the heap */
+    int64_t   late;                    /* when the next event LATE happens; 0: there is none. Others in the heap do nothing */
     bool      stir;                    /* its control has something to send or to close */
     bool      busy;                    /* it is in a call */
     bool      called;                  /* the thread that waits in a call of this rank should poll */
@@ -586,16 +587,16 @@ static void dt__sim_after(dt_sim *s, dt__sim_rank *r)
     r->stir = false;
     s->busy += (int)busy - (int)r->busy;
     r->busy = busy;
-    if (r->dead || r->late) return;
+    if (r->dead) return;
     int64_t at = dt__mail_next(r->comm);
     if (w) {
         int64_t late = (int64_t)((r->comm->timeout + (w->asked ? DT__ASK_SECONDS : 0)) * DT__NS_PER_S); /* as in dt__stuck */
         if (!w->watched) late = dt__watch_after(r->comm);
         if (w->moved + late < at) at = w->moved + late;
     }
-    if (at == INT64_MAX) return;
-    r->late = true;
-    dt__sim_push(s, at + DT__NS_PER_US, DT__SIM_LATE, r->world.rank);
+    if (at == INT64_MAX || (r->late && r->late <= at + DT__NS_PER_US)) return;
+    r->late = at + DT__NS_PER_US > s->now ? at + DT__NS_PER_US : s->now;
+    dt__sim_push(s, r->late, DT__SIM_LATE, r->world.rank);
 }
 static void dt__sim_look(dt_sim *s, dt__sim_rank *r)
 {
@@ -671,7 +672,8 @@ static void dt__sim_event_do(dt_sim *s, dt__sim_event e)
         dt__sim_after(s, r);
     } else {
         if (e.kind == DT__SIM_LOOK) r->looking = false;
-        else r->late = false;
+        else if (r->late != e.first) return; /* an earlier one was set meanwhile */
+        else r->late = 0;
         dt__sim_look(s, r);
     }
 }
@@ -682,12 +684,12 @@ static void dt__sim_events(dt_sim *s, int64_t until, int rank)
     const int64_t *clock = dt__net_clock;
     dt__net_clock = &s->now;
     s->running = true;
-    for (int i = 0; i < s->n; i++) { /* calls that were started since the last time */
+    for (int i = 0; i < s->n; i++) { /* calls that were started or cancelled since the last time */
         dt__sim_rank *r = &s->rank[i];
-        if (!dt__sim_in_call(r->comm) || r->busy || r->dead) continue;
-        s->busy++;
-        r->busy = true;
-        dt__sim_wake(s, i, s->now + dt__sim_some(s, s->delay / 2));
+        bool          busy = !r->dead && dt__sim_in_call(r->comm);
+        if (busy && !r->busy) dt__sim_wake(s, i, s->now + dt__sim_some(s, s->delay / 2));
+        s->busy += (int)busy - (int)r->busy;
+        r->busy = busy;
     }
     if (rank >= 0) s->rank[rank].called = false;
     while (!s->memory && s->nheap && s->heap[0].at <= until) {

@@ -447,8 +447,6 @@ static void choose_calls(program *p, int phase)
     for (int i = below(s, 3); i > 0; i--) { /* nobody answers */
         int    from = below(s, p->n), it = choose_call(p, phase, from, below(s, p->n), SERVE_NOBODY, BY_COPY);
         double when = phase + 0.999 * part(s);
-        if ((size_t)p->it[it].n > p->eager) p->it[it].n = (int64_t)p->eager; /* large ones: see the situations */
-        if (p->it[it].n > 4096) p->it[it].n = 4096;
         if (below(s, 2)) p->it[it].timeout = p->moment * (0.1 + 3 * part(s));
         op_new(p, from, when, START, it);
         if (p->it[it].timeout > 0) op_new(p, from, later(s, when), WAIT, it);
@@ -1476,4 +1474,662 @@ UTEST(laws, tcp)
 {
     crew_runs("tcp", 8, seeds(100, 6, 2), false, utest_result);
     crew_runs("tcp", 2, seeds(100, 6, 2), true, utest_result);
+}
+
+/* ---- deaths: a process is killed at a random operation; all calls of the others end, and they name it */
+typedef struct outcome { /* in memory that the ranks share with the test */
+    int     ready, status[RANKS], failed[RANKS], bad[RANKS];
+    int64_t killed, ended[RANKS]; /* ns */
+} outcome;
+typedef struct death {
+    const char *transport;
+    int         seed, n, victim;
+    outcome    *o;
+} death;
+static outcome *outcome_new(void)
+{
+    void *p = mmap(NULL, sizeof(outcome), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) abort();
+    return (outcome *)p;
+}
+static void die(outcome *o)
+{
+    __atomic_store_n(&o->killed, dt_test_ns(), __ATOMIC_RELEASE);
+    kill(getpid(), SIGKILL);
+}
+static void survived(outcome *o, dt_comm *c, int bad)
+{
+    int rank = dt_comm_rank(c);
+    o->ended[rank] = dt_test_ns();
+    o->status[rank] = dt_comm_get_status(c);
+    o->failed[rank] = dt_comm_failed_rank(c);
+    o->bad[rank] = bad;
+}
+static void check_survivors(const outcome *o, int n, int victim, int *utest_result)
+{
+    for (int r = 0; r < n; r++) {
+        if (r == victim) continue;
+        EXPECT_EQ(0, o->bad[r]);
+        EXPECT_EQ((int)DT_COMM_ERR_PEER, o->status[r]);
+        EXPECT_EQ(victim, o->failed[r]);
+        EXPECT_LT(1e-9 * (double)(o->ended[r] - o->killed), 2 * dt_test_slow());
+    }
+}
+static int death_process(void *arg)
+{
+    const death *d = (const death *)arg;
+    dt_comm     *c = dt_comm_init(.transport = d->transport, .timeout = 15 * dt_test_slow());
+    bool         tcp = !strcmp(d->transport, "tcp");
+    if (!c) return 1;
+    int      rank = dt_comm_rank(c);
+    uint64_t random = (uint64_t)d->seed * 19 + 3;
+    program *p = program_new((uint64_t)d->seed, d->n, (size_t)(tcp ? 64 << 10 : 16 << 10), (size_t)(tcp ? 1 << 20 : 32 << 10), 2e-3);
+    player  *l = player_new(p, rank, c, NULL, true);
+    l->faults = true;
+    if (rank == d->victim) {
+        play(l, 2 + below(&random, p->nop[rank]));
+        die(d->o);
+    }
+    play(l, INT32_MAX);
+    survived(d->o, c, l->bad);
+    if (l->bad) trace(l);
+    else if (l->stage == PLAYING || l->stage == SETTLING) {
+        check_received(l, NULL, false);
+        check_first(l);
+        check_buffers(l);
+        d->o->bad[rank] = l->bad;
+        if (l->bad) trace(l);
+    }
+    player_free(l);
+    program_free(p);
+    dt_comm_free(c);
+    fflush(stdout);
+    return 0;
+}
+static void deaths(const char *transport, int count, int *utest_result)
+{
+    int first = 0;
+    only(&first, &count);
+    if (!getenv("DT_LOG")) dt_set_log(no_log, NULL);
+    for (int seed = first; seed < first + count; seed++) {
+        uint64_t random = (uint64_t)seed + 5;
+        death    d = { transport, seed, 5, below(&random, 5), outcome_new() };
+        EXPECT_NE(0, dt_spawn(d.n, death_process, &d));
+        check_survivors(d.o, d.n, d.victim, utest_result);
+        munmap(d.o, sizeof *d.o);
+        if (*utest_result) {
+            printf("    seed %d over %s, rank %d dies\n", seed, transport, d.victim);
+            break;
+        }
+    }
+}
+UTEST(laws, a_process_is_killed)
+{
+    deaths("shm", seeds(25, 2, 1), utest_result);
+    deaths("tcp", seeds(25, 2, 1), utest_result);
+}
+
+/* ==================================================================================================== >>situations
+   A situation is a function that every rank runs; it returns how many things were wrong. */
+typedef int (*situation)(dt_comm *c, int rank);
+typedef struct scene {
+    situation    fn;
+    dt_comm_opts o;
+    dt_comm     *c;
+    int          bad;
+} scene;
+#define CHECK(x) ((x) ? 0 : (printf("    rank %d, line %d: not %s: %s\n", rank, __LINE__, #x, dt_comm_error(c) ? dt_comm_error(c) : ""), 1))
+enum { LARGE_ONE = 200 << 10, SMALL_ONE = 100 }; /* bytes */
+
+static int scene_process(void *arg)
+{
+    scene   *w = (scene *)arg;
+    dt_comm *c = dt_comm_init_with(w->o);
+    if (!c) return printf("    %s\n", dt_comm_error(NULL)), 1;
+    int bad = w->fn(c, dt_comm_rank(c));
+    dt_comm_free(c);
+    fflush(stdout);
+    return bad != 0;
+}
+static void *scene_thread(void *arg)
+{
+    scene *w = (scene *)arg;
+    w->bad = w->fn(w->c, dt_comm_rank(w->c));
+    dt_comm_free(w->c);
+    return NULL;
+}
+static int on_threads(int n, situation fn, dt_comm_opts o)
+{
+    scene     w[RANKS];
+    pthread_t thread[RANKS];
+    dt_comm  *c[RANKS];
+    int       bad = 0;
+    if (o.timeout == 0) o.timeout = 10 * dt_test_slow();
+    if (dt_comm_threads_with(n, c, o)) return 1;
+    for (int i = 0; i < n; i++) {
+        w[i].fn = fn;
+        w[i].c = c[i];
+        pthread_create(&thread[i], NULL, scene_thread, &w[i]);
+    }
+    for (int i = 0; i < n; i++) {
+        pthread_join(thread[i], NULL);
+        bad += w[i].bad;
+    }
+    if (bad) printf("    on threads\n");
+    return bad;
+}
+static int on_processes(int n, situation fn, dt_comm_opts o, const char *transport)
+{
+    scene w = { fn, o, NULL, 0 };
+    w.o.transport = transport;
+    if (o.timeout == 0) w.o.timeout = 10 * dt_test_slow();
+    int bad = dt_spawn(n, scene_process, &w);
+    if (bad) printf("    over %s\n", transport);
+    return bad;
+}
+static int everywhere_with(int n, situation fn, dt_comm_opts o)
+{
+    if (!getenv("DT_LOG")) dt_set_log(no_log, NULL);
+    return on_processes(n, fn, o, "shm") + on_processes(n, fn, o, "tcp") + on_threads(n, fn, o);
+}
+static int everywhere(int n, situation fn)
+{
+    dt_comm_opts none = { 0 };
+    return everywhere_with(n, fn, none);
+}
+static int with_and_without_thread(int n, situation fn)
+{
+    dt_comm_opts o = { 0 };
+    o.no_thread = true;
+    return everywhere(n, fn) + everywhere_with(n, fn, o);
+}
+static double seconds_since(int64_t ns) { return 1e-9 * (double)(dt_test_ns() - ns); }
+static bool   all_bytes(const char *p, size_t n, char value)
+{
+    for (size_t i = 0; i < n; i++)
+        if (p[i] != value) return false;
+    return true;
+}
+
+/* ---- many at a time */
+static int many(dt_comm *c, int rank, int n) /* n receives wait, every other one from any rank; messages come in another order */
+{
+    int       bad = 0;
+    dt_work **w = (dt_work **)calloc((size_t)n, sizeof(dt_work *));
+    int      *x = (int *)calloc((size_t)n, sizeof(int));
+    for (int i = 0; i < n && !rank && !bad; i++) {
+        w[i] = dt_comm_recv_start(c, &x[i], 1, DT_COMM_I32, i % 2 ? DT_ANY : 1, .tag = i);
+        bad += CHECK(w[i] != NULL);
+    }
+    bad += CHECK(!dt_comm_barrier(c)); /* they hold nothing back */
+    for (int i = 0; i < n && rank == 1 && !bad; i++) {
+        int tag = (int)((int64_t)i * 7919 % n), value = tag + 5; /* 7919 is prime: every tag once */
+        bad += CHECK(!dt_comm_send(c, &value, 1, DT_COMM_I32, 0, .tag = tag));
+    }
+    for (int i = n - 1; i >= 0 && !rank && !bad; i--) bad += CHECK(!dt_work_wait(w[i])) + CHECK(x[i] == i + 5);
+    free(w);
+    free(x);
+    return bad;
+}
+static int many_65(dt_comm *c, int rank) { return many(c, rank, 65); }
+static int many_10000(dt_comm *c, int rank) { return many(c, rank, 10000); }
+UTEST(situation, pending_receives_65) { EXPECT_EQ(0, with_and_without_thread(2, many_65)); }
+UTEST(situation, pending_receives_10000) { EXPECT_EQ(0, everywhere(2, many_10000)); }
+
+static int both_ways(dt_comm *c, int rank) /* 65 large sends each way before any receive */
+{
+    enum { N = 65, TAGS = 5 };
+    int      bad = 0, other = 1 - rank;
+    size_t   n = 40000;
+    char    *x = (char *)malloc(N * n), *y = (char *)malloc(N * n);
+    dt_work *s[N], *r[N];
+    for (int i = 0; i < N; i++) {
+        fill(x + (size_t)i * n, n, (uint64_t)(rank * 100 + i));
+        s[i] = dt_comm_send_start(c, x + (size_t)i * n, (int64_t)n, DT_COMM_U8, other, .tag = i % TAGS);
+    }
+    bad += CHECK(!dt_comm_barrier(c));
+    for (int i = 0; i < N; i++) r[i] = dt_comm_recv_start(c, y + (size_t)i * n, (int64_t)n, DT_COMM_U8, other, .tag = TAGS - 1 - i % TAGS);
+    for (int i = 0; i < N; i++) bad += CHECK(!dt_work_wait(r[i])) + CHECK(!dt_work_wait(s[i]));
+    for (int i = 0; i < N && !bad; i++) { /* the k-th receive of a tag has the k-th message with it */
+        fill(x, n, (uint64_t)(other * 100 + i / TAGS * TAGS + TAGS - 1 - i % TAGS));
+        bad += CHECK(!memcmp(x, y + (size_t)i * n, n));
+    }
+    free(x);
+    free(y);
+    return bad;
+}
+UTEST(situation, large_sends_65_both_ways_before_any_receive) { EXPECT_EQ(0, with_and_without_thread(2, both_ways)); }
+
+/* ---- collectives. A receive is posted; its rank is in a collective when the sender, which comes later, sends. */
+static int early(dt_comm *c, int rank)
+{
+    int   bad = 0;
+    char *x = (char *)calloc(1, LARGE_ONE);
+    if (!rank) bad += CHECK(!dt_comm_recv(c, x, 1, DT_COMM_U8, 1)); /* so that there is a link */
+    else bad += CHECK(!dt_comm_send(c, x, 1, DT_COMM_U8, 0));
+    for (int turn = 0; turn < 3 && !bad; turn++) {
+        int n = turn ? LARGE_ONE : SMALL_ONE;
+        if (!rank) {
+            dt_work *w = dt_comm_recv_start(c, x, n, DT_COMM_U8, 1, .tag = 3);
+            bad += CHECK(!dt_comm_barrier(c)) + CHECK(!dt_comm_barrier(c)) + CHECK(!dt_work_wait(w));
+            bad += CHECK(all_bytes(x, (size_t)n, (char)(turn + 1)));
+        } else {
+            memset(x, turn + 1, (size_t)n);
+            bad += CHECK(!dt_comm_barrier(c)) + CHECK(!dt_comm_send(c, x, n, DT_COMM_U8, 0, .tag = 3)) + CHECK(!dt_comm_barrier(c));
+        }
+    }
+    free(x);
+    return bad;
+}
+UTEST(situation, an_early_receive_is_met_while_its_rank_is_in_a_collective) { EXPECT_EQ(0, with_and_without_thread(2, early)); }
+
+static void echo(dt_request *q) { dt_request_reply(q, q->data, q->n); }
+static int  served(dt_comm *c, int rank) /* the caller comes to the collective when it has its reply */
+{
+    int   bad = 0;
+    char *x = (char *)malloc(LARGE_ONE), *y = (char *)calloc(1, LARGE_ONE);
+    fill(x, LARGE_ONE, 5);
+    if (!rank) bad += CHECK(!dt_comm_serve(c, 9, echo, .at_once = true));
+    bad += CHECK(!dt_comm_barrier(c));
+    for (int k = 0; k < 3 && rank == 1; k++) {
+        int64_t got = 0, n = k ? LARGE_ONE : SMALL_ONE;
+        bad += CHECK(!dt_comm_call(c, 0, 9, x, n, y, LARGE_ONE, &got)) + CHECK(got == n && !memcmp(x, y, (size_t)n));
+    }
+    bad += CHECK(!dt_comm_barrier(c));
+    free(x);
+    free(y);
+    return bad;
+}
+UTEST(situation, a_handler_serves_while_its_rank_is_in_a_collective) { EXPECT_EQ(0, with_and_without_thread(2, served)); }
+
+/* ---- cancelling. The receiver computes when the send is cancelled; what it gets agrees with what the sender is told. */
+static int slow_receiver(dt_comm *c, int rank)
+{
+    int   bad = 0;
+    char *x = (char *)malloc(LARGE_ONE), *y = (char *)malloc(LARGE_ONE);
+    for (int turn = 0; turn < (dt_test_quick() ? 2 : 6) && !bad; turn++) {
+        int status = 0, met = 0;
+        bad += CHECK(!dt_comm_barrier(c));
+        if (!rank) {
+            memset(x, 1, LARGE_ONE);
+            memset(y, 2, LARGE_ONE);
+            dt_work *w = dt_comm_send_start(c, x, LARGE_ONE, DT_COMM_U8, 1, .tag = 6);
+            for (int k = 0; k < turn * 1000; k++) dt_work_test(w);
+            bool took = dt_work_cancel(w);
+            status = dt_work_wait(w);
+            bad += CHECK(status == 0 || (took && status == DT_COMM_ERR_CANCELLED && dt_comm_error(NULL)));
+            memset(x, 3, LARGE_ONE); /* it is the program's again */
+            bad += CHECK(!dt_comm_send(c, y, LARGE_ONE, DT_COMM_U8, 1, .tag = 6)) + CHECK(!dt_comm_send(c, &status, 1, DT_COMM_I32, 1, .tag = 7));
+        } else {
+            int64_t t = dt_test_ns();
+            while (seconds_since(t) < 0.02) {}
+            bad += CHECK(!dt_comm_recv(c, x, LARGE_ONE, DT_COMM_U8, 0, .tag = 6));
+            met = x[0] == 1;
+            bad += CHECK(all_bytes(x, LARGE_ONE, met ? 1 : 2));
+            if (met) bad += CHECK(!dt_comm_recv(c, x, LARGE_ONE, DT_COMM_U8, 0, .tag = 6)) + CHECK(all_bytes(x, LARGE_ONE, 2));
+            bad += CHECK(!dt_comm_recv(c, &status, 1, DT_COMM_I32, 0, .tag = 7)) + CHECK(met == (status == 0));
+        }
+    }
+    free(x);
+    free(y);
+    return bad;
+}
+UTEST(situation, a_large_send_to_a_slow_receiver_is_cancelled) { EXPECT_EQ(0, with_and_without_thread(2, slow_receiver)); }
+
+/* A call that nobody serves ends alone: by its timeout, cancelled. Its memory is the program's again, and the communicator goes
+   on for longer than its own timeout. */
+static int lonely_call(dt_comm *c, int rank)
+{
+    int   bad = 0, over = 0;
+    char *x = (char *)malloc(LARGE_ONE), y[8];
+    for (int large_one = 0; large_one < 2 && !rank; large_one++) {
+        int64_t n = large_one ? LARGE_ONE : SMALL_ONE, got = 1;
+        memset(x, 1, LARGE_ONE);
+        bad += CHECK(dt_comm_call(c, 1, 4, x, n, y, 8, &got, .timeout = 0.05) == DT_COMM_ERR_TIMEOUT) + CHECK(dt_comm_error(NULL) && !got);
+        dt_work *w = dt_comm_call_start(c, 1, 4, x, n, y, 8);
+        bad += CHECK(dt_work_cancel(w)) + CHECK(dt_work_wait(w) == DT_COMM_ERR_CANCELLED) + CHECK(dt_comm_error(NULL) != NULL);
+    }
+    free(x);
+    for (int64_t t = dt_test_ns(); !over && !bad && !dt_test_quick();) {
+        over = !rank && seconds_since(t) > 1.5 * dt_comm_options(c)->timeout;
+        bad += CHECK(!dt_comm_broadcast(c, &over, 1, DT_COMM_I32, 0));
+        usleep(20000);
+    }
+    return bad;
+}
+UTEST(situation, a_call_that_nobody_serves_ends_alone)
+{
+    dt_comm_opts o = { 0 };
+    o.timeout = dt_test_slow();
+    EXPECT_EQ(0, everywhere_with(2, lonely_call, o));
+}
+UTEST(situation, a_call_that_nobody_serves_ends_alone_in_virtual_time)
+{
+    char     x[2000], y[8];
+    dt_sim  *s = dt_sim_new(.world = 2, .seed = 1, .timeout = 2);
+    dt_comm *c = dt_sim_comm(s, 0);
+    for (int i = 0; i < 4; i++) {
+        dt_work *w = dt_comm_call_start(c, 1, 4, x, i / 2 ? 2000 : 20, y, 8, .timeout = i % 2 ? 0.05 : 0);
+        dt_sim_run(s, i + 0.01);
+        if (i % 2 == 0) EXPECT_TRUE(dt_work_cancel(w));
+        EXPECT_EQ(0, dt_sim_run(s, i + 0.2));
+        EXPECT_EQ((int)(i % 2 ? DT_COMM_ERR_TIMEOUT : DT_COMM_ERR_CANCELLED), dt_work_wait(w));
+        EXPECT_TRUE(dt_comm_error(NULL) != NULL);
+        EXPECT_EQ(0, ((const dt__mail *)c->mail)->npending);
+    }
+    EXPECT_EQ(2, ((const dt__mail *)dt_sim_comm(s, 1)->mail)->narrived); /* the small ones */
+    EXPECT_EQ(0, dt_sim_run(s, 20));
+    EXPECT_EQ(0, dt_comm_get_status(c));
+    dt_sim_free(s);
+}
+
+/* ---- views */
+static int held(dt_comm *c, int rank) /* a sender waits until the view is given back, if it is read in place */
+{
+    const char *transport = dt_comm_options(c)->transport;
+    bool        in_place = !transport || !strcmp(transport, "shm");
+    int         bad = 0;
+    if (!rank) {
+        char *x = (char *)dt_comm_alloc(c, LARGE_ONE);
+        memset(x, 4, LARGE_ONE);
+        dt_work *w = dt_comm_send_start(c, x, LARGE_ONE, DT_COMM_U8, 1);
+        bad += CHECK(!dt_comm_barrier(c));
+        for (int k = 0; k < 1000 && in_place; k++) bad += CHECK(!dt_work_test(w));
+        bad += CHECK(!dt_comm_barrier(c)) + CHECK(dt_work_wait(w) == 0);
+        dt_comm_dealloc(c, x);
+    } else {
+        dt_msg_view v;
+        bad += CHECK(!dt_comm_recv_view(c, &v, DT_COMM_U8, 0)) + CHECK(v.info.n == LARGE_ONE) + CHECK(!dt_comm_barrier(c));
+        bad += CHECK(!dt_comm_barrier(c)) + CHECK(all_bytes((const char *)v.data, LARGE_ONE, 4));
+        dt_comm_view_free(c, &v);
+        dt_comm_view_free(c, &v); /* once more does nothing */
+    }
+    return bad + CHECK(!dt_comm_barrier(c));
+}
+UTEST(situation, a_view_is_held_while_its_sender_waits) { EXPECT_EQ(0, with_and_without_thread(2, held)); }
+
+/* ---- deadlines */
+static int silent(dt_comm *c, int rank)
+{
+    int bad = 0, x = 0, late = 0;
+    if (!rank) {
+        dt_work *w = dt_comm_recv_start(c, &late, 1, DT_COMM_I32, 1, .tag = 2); /* without a deadline of its own */
+        int64_t  t = dt_test_ns();
+        bad += CHECK(dt_comm_recv(c, &x, 1, DT_COMM_I32, DT_ANY, .tag = DT_ANY, .timeout = 0.05) == DT_COMM_ERR_TIMEOUT);
+        bad += CHECK(seconds_since(t) >= 0.05 && seconds_since(t) < 1 + dt_test_slow());
+        const char *e = dt_comm_error(NULL);
+        bad += CHECK(e && strstr(e, "any rank, any tag")) + CHECK(!dt_comm_get_status(c));
+        for (int r = 1; r < 3; r++) bad += CHECK(!dt_comm_send(c, &r, 1, DT_COMM_I32, r));
+        bad += CHECK(!dt_work_wait(w)) + CHECK(late == 1);
+    } else {
+        bad += CHECK(!dt_comm_recv(c, &x, 1, DT_COMM_I32, 0)) + CHECK(x == rank);
+        if (rank == 1) bad += CHECK(!dt_comm_send(c, &x, 1, DT_COMM_I32, 0, .tag = 2));
+    }
+    return bad + CHECK(!dt_comm_barrier(c));
+}
+UTEST(situation, a_receive_from_any_rank_when_all_are_silent) { EXPECT_EQ(0, with_and_without_thread(3, silent)); }
+
+UTEST(situation, a_short_deadline_beside_a_long_one_in_virtual_time)
+{
+    int      x = 0, y = 0;
+    dt_sim  *s = dt_sim_new(.world = 2, .seed = 1, .timeout = 20);
+    dt_comm *c = dt_sim_comm(s, 0);
+    dt_work *slow = dt_comm_recv_start(c, &x, 1, DT_COMM_I32, 1), *fast;
+    EXPECT_EQ(1, dt_sim_run(s, 0.01));
+    fast = dt_comm_recv_start(c, &y, 1, DT_COMM_I32, DT_ANY, .tag = 7, .timeout = 0.05);
+    EXPECT_EQ(1, dt_sim_run(s, 0.1));
+    EXPECT_TRUE(dt_work_test(fast));
+    EXPECT_EQ((int)DT_COMM_ERR_TIMEOUT, dt_work_wait(fast));
+    EXPECT_TRUE(dt_comm_error(NULL) != NULL);
+    EXPECT_TRUE(dt_work_cancel(slow));
+    EXPECT_EQ((int)DT_COMM_ERR_CANCELLED, dt_work_wait(slow));
+    EXPECT_TRUE(dt_comm_error(NULL) != NULL);
+    dt_sim_free(s);
+}
+UTEST(situation, any_of_works_of_several_ranks_in_virtual_time)
+{
+    int      x = 3, y[2] = { 0, 0 };
+    dt_sim  *s = dt_sim_new(.world = 3, .seed = 1);
+    dt_work *w[2] = { dt_comm_recv_start(dt_sim_comm(s, 1), &y[0], 1, DT_COMM_I32, 0), dt_comm_recv_start(dt_sim_comm(s, 2), &y[1], 1, DT_COMM_I32, 0) };
+    dt_work *send = dt_comm_send_start(dt_sim_comm(s, 0), &x, 1, DT_COMM_I32, 2);
+    EXPECT_EQ(1, dt_work_wait_any(w, 2));
+    EXPECT_EQ(3, y[1]);
+    EXPECT_TRUE(dt_work_cancel(w[0]));
+    EXPECT_EQ(0, dt_work_wait(send));
+    EXPECT_EQ(0, dt_work_wait(w[1]));
+    EXPECT_EQ((int)DT_COMM_ERR_CANCELLED, dt_work_wait(w[0]));
+    EXPECT_TRUE(dt_comm_error(NULL) != NULL);
+    dt_sim_free(s);
+}
+
+/* ---- memory: the error names the rank and the option */
+static int limit_named(dt_comm *c, int rank, int who)
+{
+    char        name[32];
+    const char *e = dt_comm_error(c);
+    snprintf(name, sizeof name, "rank %d", who);
+    return CHECK(dt_comm_get_status(c) == DT_COMM_ERR_MEMORY) + CHECK(e && strstr(e, ".message_memory")) + CHECK(e && strstr(e, name)) +
+           CHECK(dt_comm_failed_rank(c) == who);
+}
+static int many_offers(dt_comm *c, int rank) /* of large messages that nobody receives */
+{
+    enum { N = 80 };
+    dt_work *w[N];
+    char    *x = (char *)calloc(1, LARGE_ONE);
+    int      bad = 0, n = 0, wrong_end = 0;
+    while (rank && n < N && (w[n] = dt_comm_send_start(c, x, LARGE_ONE, DT_COMM_U8, 0, .tag = n)) != NULL) n++;
+    while (!dt_comm_get_status(c)) dt_comm_barrier(c);
+    for (int i = 0; i < n; i++) wrong_end += dt_work_wait(w[i]) == 0;
+    bad += CHECK(!wrong_end) + limit_named(c, rank, 0);
+    free(x);
+    return bad;
+}
+static int large_view(dt_comm *c, int rank) /* a view of a message that is larger than the limit */
+{
+    char       *x = (char *)calloc(1, LARGE_ONE);
+    dt_msg_view v;
+    int         bad = 0;
+    if (rank) bad += CHECK(dt_comm_recv_view(c, &v, DT_COMM_U8, 0) == DT_COMM_ERR_MEMORY);
+    else bad += CHECK(dt_comm_send(c, x, LARGE_ONE, DT_COMM_U8, 1) == DT_COMM_ERR_MEMORY);
+    bad += limit_named(c, rank, 1);
+    free(x);
+    return bad;
+}
+UTEST(situation, too_much_memory_for_messages)
+{
+    dt_comm_opts o = { 0 };
+    o.message_memory = 30000;
+    EXPECT_EQ(0, everywhere_with(5, many_offers, o));
+    EXPECT_EQ(0, on_processes(2, large_view, o, "shm") + on_processes(2, large_view, o, "tcp"));
+}
+
+/* ---- the end of a communicator */
+static int  warnings;
+static void count_warnings(void *user, int level, const char *text)
+{
+    (void)user;
+    if (level == DT_LOG_WARN && strstr(text, "4 messages that were never received") && strstr(text, "from rank 0 with tag"))
+        __atomic_add_fetch(&warnings, 1, __ATOMIC_RELAXED);
+}
+static int unreceived(dt_comm *c, int rank)
+{
+    dt_comm    *d = NULL;
+    dt_msg_info info;
+    int         bad = 0;
+    char       *x = (char *)calloc(1, LARGE_ONE);
+    dt_work    *w = NULL, *r = NULL;
+    bad += CHECK(!dt_comm_dup(c, &d));
+    if (bad) return bad;
+    if (!rank) {
+        w = dt_comm_send_start(d, x, LARGE_ONE, DT_COMM_U8, 1, .tag = 1);
+        for (int k = 0; k < 3; k++) bad += CHECK(!dt_comm_send(d, x, SMALL_ONE, DT_COMM_U8, 1, .tag = 2 + k));
+    } else {
+        r = dt_comm_recv_start(d, x, 1, DT_COMM_U8, 0, .tag = 77); /* nothing comes */
+        for (int tag = 1; tag < 5; tag++) bad += CHECK(dt_comm_probe(d, &info, DT_ANY, .tag = tag, .timeout = DT_FOREVER) == 1);
+    }
+    bad += CHECK(!dt_comm_free(d));
+    if (w) bad += CHECK(dt_work_test(w)) + CHECK(!dt_work_cancel(w)) + CHECK(dt_work_wait(w) < 0); /* works may outlive their communicator */
+    if (r) bad += CHECK(dt_work_test(r)) + CHECK(dt_work_wait(r) < 0);
+    dt_comm_error(NULL);
+    free(x);
+    return bad;
+}
+static int unreceived_warned(dt_comm *c, int rank)
+{
+    warnings = 0;
+    dt_set_log(count_warnings, NULL);
+    return unreceived(c, rank) + CHECK(warnings == (rank == 1));
+}
+UTEST(situation, messages_that_were_never_received_are_told_at_the_end)
+{
+    dt_comm_opts o = { 0 };
+    EXPECT_EQ(0, on_processes(2, unreceived_warned, o, "shm") + on_processes(2, unreceived_warned, o, "tcp"));
+    warnings = 0;
+    dt_set_log(count_warnings, NULL);
+    EXPECT_EQ(0, on_threads(2, unreceived, o)); /* AddressSanitizer finds what is not freed */
+    EXPECT_EQ(1, warnings);
+    dt_set_log(no_log, NULL);
+}
+static int  never_taken(dt_comm *c, int rank) /* requests that no dt_comm_serve_next takes, and calls that end with the communicator */
+{
+    int      bad = 0;
+    char     y[8];
+    dt_work *w = NULL;
+    char    *x = (char *)calloc(1, LARGE_ONE);
+    dt_comm *d = NULL;
+    bad += CHECK(!dt_comm_dup(c, &d));
+    if (bad) return bad;
+    if (!rank) bad += CHECK(!dt_comm_serve(d, 1, echo));
+    bad += CHECK(!dt_comm_barrier(d));
+    if (rank) w = dt_comm_call_start(d, 0, 1, x, rank == 1 ? SMALL_ONE : LARGE_ONE, y, 8);
+    for (int k = 0; k < 20; k++) bad += CHECK(!dt_comm_barrier(d));
+    bad += CHECK(!dt_comm_free(d));
+    if (w) bad += CHECK(dt_work_wait(w) < 0);
+    dt_comm_error(NULL);
+    free(x);
+    return bad;
+}
+UTEST(situation, requests_that_nobody_takes_end_with_the_communicator) { EXPECT_EQ(0, everywhere(3, never_taken)); }
+
+/* ---- two communicators */
+static int two(dt_comm *c, int rank)
+{
+    dt_comm *d = NULL;
+    int      bad = 0, x[2] = { 0, 0 };
+    bad += CHECK(!dt_comm_dup(c, &d));
+    for (int turn = 0; turn < 6 && !bad; turn++) {
+        int first = turn % 2, value = turn + 10, go = 0;
+        if (!rank) {
+            dt_work *w[3] = { dt_comm_recv_start(c, &x[0], 1, DT_COMM_I32, 1), NULL, dt_comm_recv_start(d, &x[1], 1, DT_COMM_I32, DT_ANY) };
+            bad += CHECK(!dt_comm_send(c, &go, 1, DT_COMM_I32, 1, .tag = 1));
+            int i = dt_work_wait_any(w, 3);
+            bad += CHECK(i == 2 * first) + CHECK(!dt_work_wait(w[2 * first])) + CHECK(x[first] == value);
+            w[2 * first] = NULL;
+            bad += CHECK(!dt_comm_send(d, &go, 1, DT_COMM_I32, 1, .tag = 2));
+            i = dt_work_wait_any(w, 3);
+            bad += CHECK(i == 2 - 2 * first) + CHECK(!dt_work_wait(w[2 - 2 * first])) + CHECK(x[1 - first] == value + 1);
+        } else {
+            int next = value + 1;
+            bad += CHECK(!dt_comm_recv(c, &go, 1, DT_COMM_I32, 0, .tag = 1)) + CHECK(!dt_comm_send(first ? d : c, &value, 1, DT_COMM_I32, 0));
+            bad += CHECK(!dt_comm_recv(d, &go, 1, DT_COMM_I32, 0, .tag = 2)) + CHECK(!dt_comm_send(first ? c : d, &next, 1, DT_COMM_I32, 0));
+        }
+    }
+    return bad + CHECK(!dt_comm_free(d));
+}
+UTEST(situation, any_of_works_of_two_communicators) { EXPECT_EQ(0, with_and_without_thread(2, two)); }
+
+/* ---- no progress thread: dt_work_test alone drives everything */
+static int tests_only(dt_comm *c, int rank)
+{
+    int      bad = 0, other = 1 - rank, ended_ones = 0;
+    char    *x = (char *)malloc(LARGE_ONE), *y = (char *)calloc(1, LARGE_ONE);
+    int32_t  sum = 1, a = 5 + rank, b = 0;
+    memset(x, 1 + rank, LARGE_ONE);
+    dt_work *w[5] = { dt_comm_recv_start(c, y, LARGE_ONE, DT_COMM_U8, other, .tag = 1), dt_comm_send_start(c, x, LARGE_ONE, DT_COMM_U8, other, .tag = 1),
+                      dt_comm_allreduce_start(c, &sum, 1, DT_COMM_I32, DT_COMM_SUM), dt_comm_send_start(c, &a, 1, DT_COMM_I32, other),
+                      dt_comm_recv_start(c, &b, 1, DT_COMM_I32, DT_ANY, .tag = DT_ANY) };
+    while (ended_ones != 31)
+        for (int i = 0; i < 5; i++)
+            if (!(ended_ones >> i & 1) && dt_work_test(w[i])) ended_ones |= 1 << i;
+    for (int i = 0; i < 5; i++) bad += CHECK(!dt_work_wait(w[i]));
+    bad += CHECK(sum == 2) + CHECK(b == 5 + other) + CHECK(all_bytes(y, LARGE_ONE, (char)(1 + other)));
+    free(x);
+    free(y);
+    return bad;
+}
+UTEST(situation, without_a_thread_tests_drive_everything)
+{
+    dt_comm_opts o = { 0 };
+    o.no_thread = true;
+    EXPECT_EQ(0, everywhere_with(2, tests_only, o));
+}
+
+/* ---- a payload that looks like frames of the ring's next round, at every cell that a frame may begin at */
+static int like_frames(dt_comm *c, int rank)
+{
+    uint64_t random = 11, at = 0, lap = DT__RING_CELLS;
+    char     x[4000], y[4000];
+    int      bad = 0, ack = 0;
+    for (int k = 0; k < 600 && !bad; k++) {
+        size_t   n = 8 * (size_t)below(&random, (int)sizeof x / 8), first = DT__RING_CELL - 8 - sizeof(dt__mhead);
+        uint64_t cells = (8 + sizeof(dt__mhead) + n + DT__RING_CELL - 1) / DT__RING_CELL;
+        if (cells > lap - at % lap) at += lap - at % lap; /* it begins at the start of the ring */
+        memset(x, k, n);
+        for (uint64_t i = 1; i < cells; i++) {
+            uint64_t no = at + i + lap + 1;
+            size_t   offset = first + (size_t)(i - 1) * DT__RING_CELL;
+            if (offset + 8 <= n) memcpy(x + offset, &no, 8);
+        }
+        at += cells;
+        if (!rank) bad += CHECK(!dt_comm_send(c, x, (int64_t)n, DT_COMM_U8, 1)) + CHECK(!dt_comm_recv(c, &ack, 1, DT_COMM_I32, 1)) + CHECK(ack == k);
+        else {
+            dt_work *w = dt_comm_recv_start(c, y, (int64_t)n, DT_COMM_U8, 0);
+            bad += CHECK(!dt_work_wait(w)) + CHECK(!memcmp(x, y, n)) + CHECK(dt_comm_probe(c, NULL, 0) == 0) + CHECK(!dt_comm_send(c, &k, 1, DT_COMM_I32, 0));
+        }
+    }
+    return bad;
+}
+UTEST(situation, payloads_that_look_like_frames)
+{
+    dt_comm_opts o = { 0 };
+    EXPECT_EQ(0, on_processes(2, like_frames, o, "shm") + on_threads(2, like_frames, o));
+}
+
+/* ---- a death: receives without a deadline end on all survivors */
+static int forever(void *arg)
+{
+    const death *d = (const death *)arg;
+    dt_comm     *c = dt_comm_init(.transport = d->transport, .timeout = 20 * dt_test_slow());
+    if (!c) return 1;
+    int      rank = dt_comm_rank(c), bad = 0, x[4];
+    char    *big = (char *)calloc(1, LARGE_ONE);
+    dt_work *w[4] = { NULL, NULL, NULL, NULL };
+    if (rank != d->victim) {
+        w[0] = dt_comm_recv_start(c, &x[0], 1, DT_COMM_I32, d->victim, .timeout = DT_FOREVER);
+        w[1] = dt_comm_recv_start(c, &x[1], 1, DT_COMM_I32, DT_ANY, .tag = DT_ANY, .timeout = DT_FOREVER);
+        w[2] = dt_comm_recv_start(c, &x[2], 1, DT_COMM_I32, (d->victim + 1) % d->n, .tag = 5, .timeout = DT_FOREVER);
+        w[3] = dt_comm_send_start(c, big, LARGE_ONE, DT_COMM_U8, d->victim, .tag = 6, .timeout = DT_FOREVER);
+    }
+    __atomic_add_fetch(&d->o->ready, 1, __ATOMIC_SEQ_CST);
+    if (rank == d->victim) {
+        while (__atomic_load_n(&d->o->ready, __ATOMIC_SEQ_CST) < d->n) usleep(1000);
+        if (d->seed % 2) dt_comm_recv(c, big, LARGE_ONE, DT_COMM_U8, DT_ANY, .tag = 6); /* it has been in the middle of it */
+        die(d->o);
+    }
+    for (int i = 3; i >= 0; i--) bad += w[i] && dt_work_wait(w[i]) == 0 && !(i == 3 && d->seed % 2);
+    survived(d->o, c, bad);
+    free(big);
+    dt_comm_free(c);
+    return 0;
+}
+UTEST(situation, a_process_is_killed_when_others_wait_without_a_deadline)
+{
+    dt_set_log(no_log, NULL);
+    for (int i = 0; i < (dt_test_quick() ? 2 : 8); i++) {
+        death d = { i / 2 % 2 ? "tcp" : "shm", i, 4, (i * 3 + 1) % 4, outcome_new() };
+        if (dt_test_quick()) d.transport = i % 2 ? "tcp" : "shm";
+        EXPECT_NE(0, dt_spawn(d.n, forever, &d));
+        check_survivors(d.o, d.n, d.victim, utest_result);
+        munmap(d.o, sizeof *d.o);
+    }
 }
