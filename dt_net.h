@@ -3003,16 +3003,17 @@ static void dt__register_above(dt__world *w, dt__conn *k)
     snprintf(text, sizeof text, "rank %d sent a frame of kind %u, expected the table of ranks", k->peer, (unsigned)k->head.kind);
     switch (k->head.kind) {
     case DT__C_REFUSED:
-        snprintf(text, sizeof text, "%.*s", n, body);
+        if (n && body[0]) snprintf(text, sizeof text, "%.*s", n, body);
+        else snprintf(text, sizeof text, "rank %d refused this rank without a reason", k->peer);
         k->end_expected = true;
         break;
     case DT__C_MISSING:
-        snprintf(ctl->missing, sizeof ctl->missing, "%.*s", n, body);
+        snprintf(ctl->missing, sizeof ctl->missing, "%.*s", n, n ? body : "");
         dt__register_tell(w, DT__C_MISSING, body, (size_t)n, NULL, 0);
         return;
     case DT__C_COSTS:
         w->nsettings = k->head.nbytes <= sizeof w->settings ? k->head.nbytes : 0;
-        memcpy(w->settings, body, w->nsettings);
+        dt__comm_copy(w->settings, body, w->nsettings);
         dt__register_tell(w, DT__C_COSTS, body, w->nsettings, NULL, 0);
         if (w->client->settings_ok(w->settings, w->nsettings)) return;
         snprintf(text, sizeof text, "rank 0 sent an invalid cost table");
