@@ -2300,6 +2300,7 @@ static int dt__join_relay(dt__world *w, const dt__config *f, int *at, int64_t de
     int64_t  until = dt__comm_now() + DT__RELAY_TIME;
     int      fd = -1;
     *at = w->control->relay.rank;
+    snprintf(text, nbytes, "rank 0 named rank %d as its relay, without an address", *at);
     if (dt__addr_take(&a, w->control->relay.addr, w->control->relay.addr_len))
         fd = dt__dial_until(w, &a, 1, *at, DT__KIND_REGISTER, 0, w->streams - 1, until < deadline ? until : deadline, NULL,
                             text, nbytes);
