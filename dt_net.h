@@ -2397,6 +2397,7 @@ static int dt__join_relay(dt__world *w, const dt__config *f, int *at, int64_t de
     int64_t  until = dt__comm_now() + DT__RELAY_TIME;
     int      fd = -1;
     *at = w->control->relay.rank;
+    snprintf(text, nbytes, "rank 0 named rank %d as its relay, without an address", *at);
     if (dt__addr_take(&a, w->control->relay.addr, w->control->relay.addr_len))
         fd = dt__dial_until(w, &a, 1, *at, DT__KIND_REGISTER, 0, w->streams - 1, until < deadline ? until : deadline, NULL,
                             text, nbytes);
@@ -3137,16 +3138,17 @@ static void dt__register_above(dt__world *w, dt__conn *k)
     snprintf(text, sizeof text, "rank %d sent a frame of kind %u, expected the table of ranks", k->peer, (unsigned)k->head.kind);
     switch (k->head.kind) {
     case DT__C_REFUSED:
-        snprintf(text, sizeof text, "%.*s", n, body);
+        if (n && body[0]) snprintf(text, sizeof text, "%.*s", n, body);
+        else snprintf(text, sizeof text, "rank %d refused this rank without a reason", k->peer);
         k->end_expected = true;
         break;
     case DT__C_MISSING:
-        snprintf(ctl->missing, sizeof ctl->missing, "%.*s", n, body);
+        snprintf(ctl->missing, sizeof ctl->missing, "%.*s", n, n ? body : "");
         dt__register_tell(w, DT__C_MISSING, body, (size_t)n, NULL, 0);
         return;
     case DT__C_COSTS:
         w->nsettings = k->head.nbytes <= sizeof w->settings ? k->head.nbytes : 0;
-        memcpy(w->settings, body, w->nsettings);
+        dt__comm_copy(w->settings, body, w->nsettings);
         dt__register_tell(w, DT__C_COSTS, body, w->nsettings, NULL, 0);
         if (w->client->settings_ok(w->settings, w->nsettings)) return;
         snprintf(text, sizeof text, "rank 0 sent an invalid cost table");

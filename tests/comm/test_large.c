@@ -333,7 +333,7 @@ static bool relays_told(const relays *j, const char *text)
     snprintf(want[0], sizeof want[0], "missing: rank %d (%d of %d are there)", RANKS - 1, RANKS - 1, RANKS);
     snprintf(want[1], sizeof want[1], ", pid %d) left while joining; missing: ranks %d, %d", j->pid, j->victim, RANKS - 1);
     snprintf(want[2], sizeof want[2], "rank %d left while this rank was joining", j->victim);
-    if (j->what == ABSENT) return strstr(text, want[0]) != NULL;
+    if (j->what == ABSENT) return strstr(text, want[0]) && strstr(text, "the world is not complete after ");
     return strstr(text, want[1]) || (j->victim <= 23 && strstr(text, want[2])); /* at a relay that died */
 }
 static int relays_rank(void *arg)

@@ -190,6 +190,7 @@ seed("comm_join", "table", bytes([0, 2, 1, 4]) + head(2, len(one)) + one)
 seed("comm_join", "table-parts", bytes([2, 5, 5, 5]) + framed(4, b"missing: rank 3") + framed(2, table(6, 0, 4)) +
      framed(2, table(6, 4, 2)))
 seed("comm_join", "refused", bytes([2, 2, 1, 4]) + framed(3, b"the world is not complete after 3 s"))
+seed("comm_join", "refused-silently", bytes([2, 2, 1, 4]) + framed(3, b""))
 seed("comm_join", "other-world", bytes([2, 3, 1, 4]) + framed(2, one))
 seed("comm_join", "gap", bytes([2, 5, 1, 4]) + framed(2, table(6, 0, 2)) + framed(2, table(6, 3, 2)))
 seed("comm_join", "more", bytes([2, 2, 1, 4]) + framed(2, table(3, 0, 4)))
