@@ -1043,6 +1043,17 @@ DT__INSIDE void dt__mail_post(dt_comm *c, dt__req *q)
     dt__req_wait(m, q);
     if (!p->dirty) dt__peer_push(c, p);
 }
+static void dt__mail_push(dt_comm *c) /* sends what waits to be sent */
+{
+    dt__mail      *m = dt__mail_of(c);
+    dt__mail_peer *p = m->dirty;
+    m->dirty = NULL;
+    for (dt__mail_peer *next; p; p = next) { /* those that are not done are dirty again */
+        next = p->next_dirty;
+        p->dirty = false;
+        if (dt__comm_ok(c)) dt__peer_push(c, p);
+    }
+}
 DT__INSIDE bool dt__mail_poll(dt_comm *c)
 {
     dt__mail *m = dt__mail_of(c);
@@ -1053,13 +1064,7 @@ DT__INSIDE bool dt__mail_poll(dt_comm *c)
         next = l->next;
         dt__copy_some(c, DT__OWNER(dt__req, link, l));
     }
-    dt__mail_peer *p = m->dirty;
-    m->dirty = NULL;
-    for (dt__mail_peer *next; p; p = next) { /* those that are not done are dirty again */
-        next = p->next_dirty;
-        p->dirty = false;
-        if (dt__comm_ok(c)) dt__peer_push(c, p);
-    }
+    dt__mail_push(c);
     return m->progress;
 }
 DT__INSIDE bool dt__mail_hint(dt_comm *c) /* cheap: is there something to do? */
@@ -1155,6 +1160,7 @@ DT__INSIDE void dt__mail_overdue(dt_comm *c, int64_t now)
 {
     dt__mail *m = dt__mail_of(c);
     int64_t   patience = dt__ns_of(c->timeout);
+    bool      ask = false;
     while (!dt__chain_empty(&m->fresh)) dt__req_date(m, DT__OWNER(dt__req, wait, m->fresh.next), now);
     while (!dt__chain_empty(&m->own)) {
         dt__req *q = DT__OWNER(dt__req, wait, m->own.next);
@@ -1163,7 +1169,9 @@ DT__INSIDE void dt__mail_overdue(dt_comm *c, int64_t now)
         if (m->own.next != &q->wait) continue; /* it has ended, and its memory may be in use for something else */
         q->timeout = 0; /* it moves, or waits for an answer: from now on the timeout of the communicator counts */
         dt__req_date(m, q, now);
+        ask = true;
     }
+    if (ask) dt__mail_push(c); /* the driver may sleep after this */
     while (!dt__chain_empty(&m->dated) && dt__comm_ok(c)) {
         dt__req *q = DT__OWNER(dt__req, wait, m->dated.next);
         int64_t  moved = q->send ? m->peer[q->peer].moved : q->moved;
