@@ -7,10 +7,7 @@
    each call; this is not timed (up to 1 KiB it is, because it takes less time than reading the clock). The duration of
    a call is from the time the last rank enters to the time the last rank leaves.
 
-   A side is one implementation with its ranks. All ranks are processes that block between measurements (the protocol is
-   in allreduce.h). First each side proves that its sums are right. Then the sides take turns, because the latency
-   between cores changes from second to second: a result is the median of the rounds, a ratio the median of the rounds'
-   ratios.
+   Sides, turns and medians: turns.h.
 
    Peers: Open MPI, with and without single-copy transfers (the better one counts); gloo. Also measured: a loop that only
    reduces (all buffers shared, each rank reduces its part), a ping-pong of 8 bytes, more ranks than cores, all
@@ -22,31 +19,13 @@
 #define DT__WANT_INSIDE
 #include "dt_comm.h"
 
-#include <dirent.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <fcntl.h>
 #include <sys/mman.h>
 
+#define THE_BENCH "bench_allreduce"
 #include "allreduce.h"
-#include "bench.h"
+#include "turns.h"
 
-enum { MOST_ROUNDS = 64, MOST_SIZES = 32, MOST_RANKS = 16, MOST_COLUMNS = 40, MOST_SIDES = 20 };
-
-static char  the_path[128], the_store[160]; /* path of the driver's socket; file for the rendezvous of gloo's ranks */
-static pid_t the_driver;
-
-/* Binds each rank to its own core if there are enough cores, as mpirun does. */
-static void pin(int rank, int world)
-{
-    cpu_set_t all, one;
-    CPU_ZERO(&one);
-    if (sched_getaffinity(0, sizeof all, &all) || CPU_COUNT(&all) < world) return;
-    for (int i = 0, k = 0; i < CPU_SETSIZE; i++)
-        if (CPU_ISSET(i, &all) && k++ == rank) CPU_SET(i, &one);
-    sched_setaffinity(0, sizeof one, &one);
-}
+static char the_store[160]; /* file for the rendezvous of gloo's ranks */
 
 /* ---- dt's ranks */
 typedef struct ours {
@@ -89,7 +68,7 @@ static int our_call(rank_side *s, float *x, size_t n)
 static int our_rank(void *name) /* "dt-shm", "dt-tcp", "before-shm", "before-tcp" */
 {
     ours      o;
-    rank_side s = { 0, 0, our_use, our_buffer, our_call, &o };
+    rank_side s = { 0, 0, our_use, our_buffer, our_call, sums_write, sums_check, &o };
     memset(&o, 0, sizeof o);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     pin(atoi(getenv("RANK")), atoi(getenv("WORLD_SIZE")));
@@ -175,7 +154,7 @@ static int bare_call(rank_side *s, float *x, size_t n)
 static int bare_rank(int rank, int world, char *memory, size_t nbytes)
 {
     bare      b;
-    rank_side s = { rank, world, bare_use, bare_buffer, bare_call, &b };
+    rank_side s = { rank, world, bare_use, bare_buffer, bare_call, sums_write, sums_check, &b };
     memset(&b, 0, sizeof b);
     b.ready = (flag *)(void *)memory;
     b.done = b.ready + MOST_RANKS;
@@ -249,156 +228,14 @@ static int overlap(double rate) /* bytes per second */
 }
 
 /* ---- the driver: sides */
-typedef struct side {
-    char  name[32];
-    int   world, nfd;
-    pid_t pid[MOST_RANKS];
-    int   npid;
-    FILE *in[MOST_RANKS], *out[MOST_RANKS];
-    bool  up;
-} side;
-static side sides[MOST_SIDES];
-static int  nsides;
-
-static pid_t child(char *const *argv) /* forks and runs argv; if it is NULL, returns 0 in the child */
-{
-    fflush(stdout);
-    pid_t pid = fork();
-    if (pid) return pid;
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != the_driver) _exit(1);
-    for (int i = 3; i < 256; i++) close(i);
-    if (!argv) return 0;
-    int null = open("/dev/null", O_RDWR);
-    dup2(null, 0);
-    if (!getenv("BENCH_VERBOSE")) dup2(null, 1), dup2(null, 2);
-    execvp(argv[0], argv);
-    _exit(127);
-}
-static bool side_dead(side *s) /* has one of its processes ended? */
-{
-    for (int i = 0; i < s->npid; i++)
-        if (s->pid[i] > 0 && waitpid(s->pid[i], NULL, WNOHANG) == s->pid[i]) {
-            s->pid[i] = 0;
-            return true;
-        }
-    return false;
-}
-static int side_join(side *s, int listener) /* waits up to 60 s for its ranks to connect */
-{
-    double until = now() + 60;
-    while (s->nfd < s->world) {
-        struct pollfd p = { listener, POLLIN, 0 };
-        char          line[64], name[32];
-        int           rank;
-        if (poll(&p, 1, 100) <= 0) {
-            if (side_dead(s) || now() > until) return -1;
-            continue;
-        }
-        int   fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-        FILE *in = fd < 0 ? NULL : fdopen(fd, "r"), *out = fd < 0 ? NULL : fdopen(dup(fd), "w");
-        if (!in || !out || !fgets(line, sizeof line, in) || sscanf(line, "%31s %d", name, &rank) != 2) return -1;
-        if (strcmp(name, s->name) || rank < 0 || rank >= s->world || s->in[rank]) return -1;
-        s->in[rank] = in;
-        s->out[rank] = out;
-        s->nfd++;
-    }
-    s->up = true;
-    return 0;
-}
-static void side_end(side *s)
-{
-    for (int i = 0; i < s->world; i++) {
-        if (s->in[i]) fclose(s->in[i]);
-        if (s->out[i]) fclose(s->out[i]);
-        s->in[i] = s->out[i] = NULL;
-    }
-    double t = now();
-    for (int i = 0; i < s->npid; i++) {
-        while (s->pid[i] > 0 && waitpid(s->pid[i], NULL, WNOHANG) == 0) {
-            struct timespec ms = { 0, NS_PER_MS };
-            nanosleep(&ms, NULL);
-            if (now() - t > 10) kill(s->pid[i], SIGTERM), t = INFINITY; /* once */
-        }
-        s->pid[i] = 0;
-    }
-    s->up = false;
-}
-static void side_lost(side *s)
-{
-    fprintf(stderr, "bench_allreduce: %s with %d ranks did not answer within 60 s; it is left out from here on\n", s->name,
-            s->world);
-    for (int i = 0; i < s->npid; i++)
-        if (s->pid[i] > 0) kill(s->pid[i], SIGTERM);
-    side_end(s);
-}
-/* Sends a line to all ranks and reads their answers, which are 64 * MOST_CALLS bytes apart; NULL if the side has failed */
-static char *side_ask(side *s, const char *format, ...)
-{
-    static char answer[MOST_RANKS][64 * MOST_CALLS];
-    va_list     ap;
-    if (!s->up) return NULL;
-    for (int i = 0; i < s->world; i++) {
-        va_start(ap, format);
-        vfprintf(s->out[i], format, ap);
-        va_end(ap);
-        fflush(s->out[i]);
-    }
-    for (int i = 0; i < s->world; i++) {
-        struct pollfd p = { fileno(s->in[i]), POLLIN, 0 };
-        if (poll(&p, 1, 60000) <= 0 || !fgets(answer[i], sizeof answer[i], s->in[i])) {
-            side_lost(s);
-            return NULL;
-        }
-    }
-    return answer[0];
-}
-static bool side_says_ok(side *s, const char *answer)
-{
-    for (int i = 0; answer && i < s->world; i++)
-        if (strcmp(answer + (size_t)i * 64 * MOST_CALLS, "ok\n")) return false;
-    return answer != NULL;
-}
-/* The duration of each call in seconds; false if the side has failed */
-static bool side_times(side *s, int64_t nbytes, int warm, int calls, int batch, int gap, double *time)
-{
-    char *answer = side_ask(s, "run %lld %d %d %d %d\n", (long long)nbytes, warm, calls, batch, gap);
-    int   at[MOST_RANKS] = { 0 };
-    for (int k = 0; answer && k < calls; k++) {
-        long long from = 0, to = 0, t0, t1;
-        for (int i = 0; i < s->world; i++) {
-            int used = 0;
-            if (sscanf(answer + (size_t)i * 64 * MOST_CALLS + at[i], "%lld %lld %n", &t0, &t1, &used) != 2)
-                return false;
-            at[i] += used;
-            if (t0 > from) from = t0;
-            if (t1 > to) to = t1;
-        }
-        time[k] = (double)(to - from) / NS_PER_S / batch;
-    }
-    return answer != NULL;
-}
-/* Median duration of a call in seconds; negative if the side has failed */
-static double side_run(side *s, int64_t nbytes, int warm, int calls, int batch)
-{
-    double time[MOST_CALLS];
-    return side_times(s, nbytes, warm, calls, batch, 0, time) ? median(time, calls) : -1;
-}
-static side *side_find(const char *name, int world)
-{
-    for (int i = 0; i < nsides; i++)
-        if (!strcmp(sides[i].name, name) && sides[i].world == world && sides[i].up) return &sides[i];
-    return NULL;
-}
 static const char *the_before; /* --before, or NULL */
 static void side_start(const char *name, int world, int listener, size_t most, const char *python)
 {
     side *s = &sides[nsides++];
-    char  text[12];
-    memset(s, 0, sizeof *s);
-    snprintf(s->name, sizeof s->name, "%s", name);
-    s->world = world;
+    char  missing[128], text[12];
+    side_new(s, name, world);
     snprintf(text, sizeof text, "%d", world);
+    missing[0] = 0;
     if (!strncmp(name, "dt-", 3)) {
         s->pid[s->npid++] = child(NULL);
         if (!s->pid[0]) _exit(dt_spawn(world, our_rank, s->name));
@@ -414,25 +251,10 @@ static void side_start(const char *name, int world, int listener, size_t most, c
         }
         if (memory != MAP_FAILED) munmap(memory, n);
     } else if (!strncmp(name, "mpi", 3)) {
-        const char *v[40];
-        int         n = 0;
-        v[n++] = "mpirun";
-        v[n++] = "--allow-run-as-root";
-        v[n++] = "--oversubscribe";
-        v[n++] = "-n";
-        v[n++] = text;
-        v[n++] = "--mca", v[n++] = "pml", v[n++] = "ob1";
-        v[n++] = "--mca", v[n++] = "btl", v[n++] = strcmp(name, "mpi-tcp") ? "self,vader" : "self,tcp";
-        if (!strcmp(name, "mpi-tcp")) v[n++] = "--mca", v[n++] = "btl_tcp_if_include", v[n++] = "lo";
-        if (!strcmp(name, "mpi-none"))
-            v[n++] = "--mca", v[n++] = "btl_vader_single_copy_mechanism", v[n++] = "none";
-        if (world > dt__shared_cores(NULL)) v[n++] = "--mca", v[n++] = "mpi_yield_when_idle", v[n++] = "1";
-        v[n++] = "build/bench/peer_allreduce_mpi";
-        v[n++] = the_path;
-        v[n++] = name;
-        v[n] = NULL;
-        s->pid[s->npid++] = child((char *const *)(uintptr_t)v);
+        snprintf(missing, sizeof missing, "Open MPI (%s; mpirun, build/bench/peer_allreduce_mpi)", name);
+        side_mpi(s, "build/bench/peer_allreduce_mpi");
     } else { /* gloo */
+        snprintf(missing, sizeof missing, "gloo (%.80s with torch)", python);
         for (; s->npid < world; s->npid++) {
             char rank[12], store[sizeof the_store + 16];
             snprintf(rank, sizeof rank, "%d", s->npid);
@@ -441,97 +263,10 @@ static void side_start(const char *name, int world, int listener, size_t most, c
             s->pid[s->npid] = child((char *const *)(uintptr_t)v);
         }
     }
-    if (side_join(s, listener)) {
-        if (!strncmp(name, "mpi", 3))
-            printf("Open MPI (%s) is missing with %d ranks (mpirun, build/bench/peer_allreduce_mpi): skipped\n", name,
-                   world);
-        else if (!strcmp(name, "gloo"))
-            printf("gloo is missing with %d ranks (%s with torch): skipped\n", world, python);
-        else fprintf(stderr, "bench_allreduce: %s with %d ranks did not start\n", name, world);
-        for (int i = 0; i < s->npid; i++)
-            if (s->pid[i] > 0) kill(s->pid[i], SIGTERM);
-        side_end(s);
-    }
+    side_up(s, listener, missing[0] ? missing : NULL);
 }
 
 /* ---- measuring */
-typedef struct column { /* a side with one choice of "use", and its results */
-    const char *label, *use; /* use is NULL if the side has no choice */
-    side       *s;
-    bool        tcp, shm, dt, peer;
-    double      time[MOST_SIZES]; /* seconds for each size; 0 if there is no result */
-    double      turn[MOST_ROUNDS];
-} column;
-static int64_t sizes[MOST_SIZES];
-static int     nsizes, rounds = 9, failures;
-
-static const char *size_text(int64_t n)
-{
-    static char text[4][24];
-    static int  k;
-    char       *t = text[k++ & 3];
-    if (n >= 1 << 20 && n % (1 << 20) == 0) snprintf(t, 24, "%lldMiB", (long long)(n >> 20));
-    else if (n >= 1024 && n % 1024 == 0) snprintf(t, 24, "%lldKiB", (long long)(n >> 10));
-    else snprintf(t, 24, "%lldB", (long long)n);
-    return t;
-}
-/* Measures all columns at one size, in turn. A column without a side, or with wrong sums, gets no result. */
-static void measure(column *c, int n, int k, int nrounds, double budget)
-{
-    int  calls[MOST_COLUMNS], batch[MOST_COLUMNS], warm[MOST_COLUMNS];
-    bool on[MOST_COLUMNS];
-    for (int i = 0; i < n; i++) {
-        const char *use = c[i].use;
-        bool        pong = use && !strcmp(use, "pingpong");
-        on[i] = c[i].s && c[i].s->up && !(pong && sizes[k] > 8) &&
-                (!use || side_says_ok(c[i].s, side_ask(c[i].s, "use %s\n", use)));
-        if (on[i] && !pong && !side_says_ok(c[i].s, side_ask(c[i].s, "check %lld\n", (long long)sizes[k]))) {
-            fprintf(stderr, "bench_allreduce: %s, %d ranks, %s: wrong sums\n", c[i].label, c[i].s->world,
-                    size_text(sizes[k]));
-            failures++;
-            on[i] = false;
-        }
-        double t = on[i] ? side_run(c[i].s, sizes[k], 1, 3, 1) : -1;
-        on[i] = on[i] && t > 0;
-        double most = sizes[k] <= 1024 ? 100e-6 / t : 1;
-        batch[i] = most < 1 ? 1 : most > 100 ? 100 : (int)most;
-        most = on[i] ? budget / t / batch[i] : 1;
-        calls[i] = most < 2 ? 2 : most > MOST_CALLS ? MOST_CALLS : (int)most;
-        warm[i] = calls[i] > 20 ? 5 : 1;
-    }
-    for (int r = 0; r < nrounds; r++)
-        for (int j = 0; j < n; j++) {
-            int i = (j + r) % n;
-            if (on[i] && c[i].use) on[i] = side_says_ok(c[i].s, side_ask(c[i].s, "use %s\n", c[i].use));
-            if (!on[i]) continue;
-            c[i].turn[r] = side_run(c[i].s, sizes[k], warm[i], calls[i], batch[i]);
-            on[i] = c[i].turn[r] > 0;
-        }
-    for (int i = 0; i < n; i++) {
-        double v[MOST_ROUNDS];
-        memcpy(v, c[i].turn, sizeof v);
-        c[i].time[k] = on[i] ? median(v, nrounds) : 0;
-    }
-}
-static double ratio(const column *a, const column *b, int nrounds) /* for the size measured last */
-{
-    double v[MOST_ROUNDS];
-    for (int r = 0; r < nrounds; r++) v[r] = a->turn[r] / b->turn[r];
-    return median(v, nrounds);
-}
-static const char *verdict(double r, double least)
-{
-    return r < least ? "  (below the target)" : "";
-}
-static const column *best_peer(const column *c, int n, int world, bool tcp, int k)
-{
-    const column *best = NULL;
-    for (int i = 0; i < n; i++)
-        if (c[i].peer && (tcp ? c[i].tcp : c[i].shm) && c[i].s && c[i].s->world == world && c[i].time[k] > 0 &&
-            (!best || c[i].time[k] < best->time[k]))
-            best = &c[i];
-    return best;
-}
 static const column *find(const column *c, int n, const char *label, int world, int k)
 {
     for (int i = 0; i < n; i++)
@@ -852,39 +587,9 @@ static void add(column *c, int *n, const char *label, const char *name, const ch
     o->tcp = strchr(kind, 't') != NULL;
     o->dt = strchr(kind, 'd') != NULL;
     o->peer = strchr(kind, 'p') != NULL;
+    o->unchecked = strchr(kind, '1') != NULL; /* a ping-pong of a flag: one size */
+    o->most = o->unchecked ? 8 : 0;
     if (o->s) ++*n;
-}
-static int numbers(const char *text, int64_t least, int64_t *v, int most)
-{
-    int n = 0;
-    for (char *end; *text && n < most; text = *end ? end + 1 : end) {
-        v[n] = strtoll(text, &end, 10);
-        if (end == text) break;
-        if (v[n] >= least) n++;
-    }
-    return n;
-}
-static int listen_at(char *dir)
-{
-    struct sockaddr_un a;
-    int                fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    snprintf(the_path, sizeof the_path, "%s/driver", dir);
-    snprintf(the_store, sizeof the_store, "%s/store", dir);
-    memset(&a, 0, sizeof a);
-    a.sun_family = AF_UNIX;
-    snprintf(a.sun_path, sizeof a.sun_path, "%.100s", the_path);
-    return fd >= 0 && !bind(fd, (struct sockaddr *)&a, sizeof a) && !listen(fd, 64) ? fd : -1;
-}
-static void remove_all(const char *dir)
-{
-    DIR *d = opendir(dir);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        char path[512];
-        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-        if (e->d_name[0] != '.') unlink(path);
-    }
-    if (d) closedir(d);
-    rmdir(dir);
 }
 static int serve(const char *path, const char *name, int world) /* as the older dt of another driver */
 {
@@ -914,6 +619,7 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     int    listener = mkdtemp(dir) ? listen_at(dir) : -1;
     size_t most = 4096;
+    snprintf(the_store, sizeof the_store, "%s/store", dir);
     if (listener < 0) return fprintf(stderr, "bench_allreduce: cannot create a socket under /tmp\n"), 1;
     for (int k = 0; k < nsizes; k++) {
         sizes[k] = (sizes[k] + 3) / 4 * 4;
@@ -939,7 +645,7 @@ int main(int argc, char **argv)
         add(c, &n, "dt", "dt-shm", "plain", w, "sd");
         add(c, &n, "dt, dt_comm_alloc", "dt-shm", "alloc", w, "sd");
         add(c, &n, "bare loop", "bare", "loop", w, "s");
-        if (w == 2) add(c, &n, "ping-pong", "bare", "pingpong", w, "s");
+        if (w == 2) add(c, &n, "ping-pong", "bare", "pingpong", w, "s1");
         add(c, &n, "Open MPI", "mpi", NULL, w, "sp");
         add(c, &n, "Open MPI, no single copy", "mpi-none", NULL, w, "sp");
         add(c, &n, "dt, tcp", "dt-tcp", "plain", w, "td");

@@ -1,4 +1,4 @@
-"""gloo's side of bench_allreduce.c, through torch.distributed; see allreduce.h for what is said over the socket.
+"""gloo's side of bench_allreduce.c, through torch.distributed; see rank_side.h for what is said over the socket.
 
     python3 bench/peer_allreduce.py SOCKET NAME RANK WORLD STORE
 """

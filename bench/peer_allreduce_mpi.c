@@ -22,7 +22,7 @@ static int call(rank_side *s, float *x, size_t n)
 }
 int main(int argc, char **argv)
 {
-    rank_side s = { 0, 0, NULL, buffer, call, NULL };
+    rank_side s = { 0, 0, NULL, buffer, call, sums_write, sums_check, NULL };
     if (MPI_Init(&argc, &argv) != MPI_SUCCESS || argc < 3) return 1;
     MPI_Comm_rank(MPI_COMM_WORLD, &s.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &s.world);

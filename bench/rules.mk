@@ -56,6 +56,10 @@ bench-allreduce-busy: build/bench/bench_allreduce ## allreduce while other progr
 	build/bench/bench_allreduce --parts busy --sizes 8,16384,1048576,8388608 --loops $(LOOPS) \
 	    $(if $(BEFORE),--before $(BEFORE)) --python $(PEER_PYTHON)
 
+bench-p2p: build/bench/bench_p2p ## messages beside Open MPI: half round trips, 64 in flight, 10,000 pending receives
+	@if command -v mpicc > /dev/null; then mpicc -O2 bench/peer_p2p_mpi.c -o build/bench/peer_p2p_mpi; fi
+	build/bench/bench_p2p
+
 gpu-paper: build/bench/gpu_paper ## launches, bytes and times of training steps on GPUs, computed (docs/gpu.md)
 	@build/bench/gpu_paper
 

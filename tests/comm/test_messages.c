@@ -18,11 +18,6 @@
 #include <pthread.h>
 #include <time.h>
 
-#define DT_LINKED /* the implementation is the one that all tests share */
-#define main farm_main
-#include "examples/messages.c"
-#undef main
-
 /* ==================================================================================================== >>crew
    A situation is a function that every rank runs; it returns how many things were wrong. It runs on threads, on processes
    over shared memory and over TCP. */
@@ -154,23 +149,6 @@ UTEST(serving, on_the_progress_thread)
     EXPECT_EQ(0, everywhere(2, serve_at_once));
 }
 UTEST(serving, a_rank_is_server_and_client) { EXPECT_EQ(0, everywhere(2, calls_itself)); }
-
-UTEST(serving, the_task_farm_of_the_examples)
-{
-    char path[] = "/tmp/dt_farm.XXXXXX", ranks[] = "3", name[] = "messages";
-    static uint8_t picture[HEIGHT * WIDTH + 64];
-    int   fd = mkstemp(path);
-    char *argv[] = { name, ranks, path, NULL };
-    ASSERT_TRUE(fd >= 0);
-    EXPECT_EQ(0, farm_main(3, argv));
-    ssize_t  n = read(fd, picture, sizeof picture);
-    unsigned dark = 0;
-    for (ssize_t i = 15; i < n; i++) dark += picture[i] == 0;
-    EXPECT_EQ((ssize_t)(15 + HEIGHT * WIDTH), n);
-    EXPECT_TRUE(dark > 20000 && dark < 60000); /* the set itself: about 1.5 of 7 */
-    close(fd);
-    unlink(path);
-}
 
 /* ==================================================================================================== >>memory */
 static int too_much(dt_comm *c, int rank)

@@ -1,11 +1,12 @@
-/* test_examples.c: examples/mnist.c, resnet_cifar.c and gpt.c as they are, on their own and under each launcher. This
-   program is also the one that is started: test_examples mnist|resnet|gpt ARGUMENTS.
+/* test_examples.c: examples/mnist.c, resnet_cifar.c, gpt.c and messages.c as they are, on their own and under each
+   launcher. This program is also the one that is started: test_examples mnist|resnet|gpt|messages ARGUMENTS.
    run: alone, asan-later */
 #include "dt_test.h"
 
 #include "dt_data.h"
 #include "dt_dist.h"
 #include "launchers.h"
+#include "temp_files.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -27,6 +28,10 @@
 #undef main
 #define main gpt_main
 #include "examples/gpt.c"
+#undef DT_IMPLEMENTATION
+#undef main
+#define main messages_main
+#include "examples/messages.c"
 #undef main
 
 UTEST_STATE();
@@ -36,6 +41,7 @@ int         main(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "mnist")) return mnist_main(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "resnet")) return resnet_main(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "gpt")) return gpt_main(argc - 1, argv + 1);
+    if (argc > 1 && !strcmp(argv[1], "messages")) return messages_main(argc - 1, argv + 1);
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     self[n > 0 ? n : 0] = 0;
     launchers_forget();
@@ -141,4 +147,52 @@ UTEST(device, is_one_that_there_is)
     EXPECT_TRUE(strstr(out, "--device tpu, expected cpu, cuda or cuda:N") != NULL);
     EXPECT_FALSE(run("env", "gpt --text LICENSE --steps 2 --device cuda:", out, sizeof out));
     EXPECT_TRUE(strstr(out, "--device cuda:, expected cpu, cuda or cuda:N") != NULL);
+}
+
+static size_t bytes_of(const char *path, void *buf, size_t nbytes)
+{
+    FILE  *f = fopen(path, "rb");
+    size_t n = f ? fread(buf, 1, nbytes, f) : 0;
+    if (f) fclose(f);
+    return n;
+}
+/* The same picture as one rank draws, whoever drew its rows. */
+static bool same_picture(const char *launcher, const char *nproc, int ranks)
+{
+    static char    out[65536];
+    static uint8_t one[WIDE * HIGH + 64], other[sizeof one];
+    char          *dir = temp_dir(), arguments[5000];
+    const char    *at = out;
+    int            r = 0, rows = 0, all = 0, used = 0;
+    bool           ok = true;
+    if (!one[0]) { /* one rank, by itself */
+        snprintf(arguments, sizeof arguments, "messages 0 '%s'", temp_in(dir, "one.pgm"));
+        ok = run("env", arguments, out, sizeof out) && bytes_of(temp_in(dir, "one.pgm"), one, sizeof one) == 15 + WIDE * HIGH;
+    }
+    snprintf(arguments, sizeof arguments, "messages %s '%s'", nproc, temp_in(dir, "picture.pgm"));
+    ok = ok && run(launcher, arguments, out, sizeof out);
+    for (int k; (at = strstr(at, "rank ")) && sscanf(at, "rank %d: %d rows%n", &k, &rows, &used) == 2 && k == r; r++, at += used) all += rows;
+    ok = ok && r == ranks && all == HIGH && strstr(out, "area of the Mandelbrot set: 1.5111;") &&
+         bytes_of(temp_in(dir, "picture.pgm"), other, sizeof other) == 15 + WIDE * HIGH && memcmp(one, other, sizeof one) == 0;
+    if (!ok) printf("    %s %s: %d rows of %d ranks\n%s\n", launcher, arguments, all, r, out);
+    temp_remove(dir);
+    return ok;
+}
+UTEST(messages, draws_one_picture_with_any_number_of_ranks)
+{
+    EXPECT_TRUE(same_picture("env", "3", 3));
+    EXPECT_TRUE(same_picture("env DT_COMM_TRANSPORT=tcp", "2", 2));
+    EXPECT_TRUE(same_picture("build/tools/dtrun -n 2", "0", 2));
+}
+UTEST(messages, draws_it_under_mpirun)
+{
+    char command[256];
+    if (!launchers_mpirun(2, command, sizeof command)) UTEST_SKIP("Open MPI's mpirun is not installed");
+    EXPECT_TRUE(same_picture(command, "0", 2));
+}
+UTEST(messages, says_what_it_cannot_write)
+{
+    static char out[65536];
+    EXPECT_FALSE(run("env", "messages 2 /nowhere/picture.pgm", out, sizeof out));
+    EXPECT_TRUE(strstr(out, "messages: cannot write /nowhere/picture.pgm") != NULL);
 }
