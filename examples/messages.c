@@ -1,79 +1,74 @@
-/* A task farm: rank 0 hands out the rows of a picture of the Mandelbrot set, and the rank that is free gets the next one.
-   Some rows take 100 times as long as others; so ranks get different numbers of rows, and end together. Needs only
-   dt_comm.h.
+/* A task farm: rank 0 hands out the rows of a picture of the Mandelbrot set, and whoever has finished a row gets the next
+   one. Rows cost very different time, so the number of rows differs from worker to worker. Needs only dt_comm.h.
 
    Build: cc -O2 -I.. messages.c -o messages -lm -lpthread
-   Run:   ./messages 4 [FILE]      starts four ranks on this machine; the picture is FILE, or mandelbrot.pgm
-          ./messages [0 FILE]      under dtrun, mpirun, torchrun --no-python or srun: dt_comm_init reads rank and world */
+   Run:   ./messages 4           starts four ranks on this machine; writes mandelbrot.pgm
+          ./messages             under torchrun --no-python, mpirun or srun: dt_comm_init reads rank and world size */
 #define DT_IMPLEMENTATION
 #include "dt_comm.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { WIDE = 600, HIGH = 400, MOST = 1000 }; /* pixels; iterations of a pixel: a point that takes them all is in the set */
-enum { READY = HIGH };                        /* tags: the row that a message carries, or READY: it carries none */
+enum { WIDTH = 480, HEIGHT = 320, ROUNDS = 2000, TASK = 1, RESULT = 2 }; /* TASK and RESULT are tags */
+typedef struct result {
+    int32_t row; /* -1: none yet, the worker asks for its first task */
+    uint8_t pixel[WIDTH];
+} result;
 
-static void draw(int row, int32_t *out)
+static void worker(dt_comm *c)
 {
-    for (int k = 0; k < WIDE; k++) {
-        double cx = 3 * (k + 0.5) / (double)WIDE - 2.1, cy = 2 * (row + 0.5) / (double)HIGH - 1, x = 0, y = 0, next;
-        for (out[k] = 0; out[k] < MOST && x * x + y * y < 4; out[k]++, x = next) {
-            next = x * x - y * y + cx;
-            y = 2 * x * y + cy;
+    result  r;
+    int32_t row = -1;
+    for (;;) {
+        for (int x = 0; row >= 0 && x < WIDTH; x++) {
+            double a = -2.2 + 3.2 * x / (double)WIDTH, b = -1.1 + 2.2 * row / (double)HEIGHT, u = 0, v = 0;
+            int    n = 0;
+            for (; n < ROUNDS && u * u + v * v < 4; n++) {
+                double t = u * u - v * v + a;
+                v = 2 * u * v + b;
+                u = t;
+            }
+            r.pixel[x] = (uint8_t)(n == ROUNDS ? 0 : 255 - n % 256);
         }
+        r.row = row;
+        if (dt_comm_send(c, &r, sizeof r, DT_COMM_U8, 0, .tag = RESULT)) return;
+        if (dt_comm_recv(c, &row, 1, DT_COMM_I32, 0, .tag = TASK) || row < 0) return;
     }
 }
-static void work(dt_comm *c)
+static int master(dt_comm *c, const char *path)
 {
-    int32_t pixel[WIDE], row;
-    int     bad = dt_comm_send(c, NULL, 0, DT_COMM_I32, 0, .tag = READY);
-    while (!bad && !dt_comm_recv(c, &row, 1, DT_COMM_I32, 0) && row < HIGH) {
-        draw(row, pixel);
-        bad = dt_comm_send(c, pixel, WIDE, DT_COMM_I32, 0, .tag = row);
+    static uint8_t picture[HEIGHT][WIDTH];
+    static int     rows[4096]; /* that each rank has done */
+    int32_t        next = 0, working = dt_comm_size(c) - 1;
+    while (working > 0) {
+        result      r;
+        dt_msg_info from;
+        if (dt_comm_recv(c, &r, sizeof r, DT_COMM_U8, DT_ANY, .tag = RESULT, .info = &from)) return 1;
+        if (r.row >= 0 && r.row < HEIGHT) memcpy(picture[r.row], r.pixel, WIDTH), rows[from.from]++;
+        int32_t task = next < HEIGHT ? next++ : -1; /* -1: there is no more */
+        working -= task < 0;
+        if (dt_comm_send(c, &task, 1, DT_COMM_I32, from.from, .tag = TASK)) return 1;
     }
-}
-static void hand_out(dt_comm *c, int32_t *picture, int *rows)
-{
-    int32_t     pixel[WIDE], next = 0;
-    dt_msg_info from;
-    for (; dt_comm_size(c) == 1 && next < HIGH; next++, rows[0]++) draw(next, picture + next * WIDE);
-    for (int busy = dt_comm_size(c) - 1; busy > 0; next += next < HIGH) { /* takes a message of any rank, with any tag */
-        if (dt_comm_recv(c, pixel, WIDE, DT_COMM_I32, DT_ANY, .tag = DT_ANY, .info = &from)) return;
-        for (int k = 0; k < from.n; k++) picture[from.tag * WIDE + k] = pixel[k];
-        rows[from.from] += from.n > 0;
-        busy -= next == HIGH; /* this rank gets no more */
-        if (dt_comm_send(c, &next, 1, DT_COMM_I32, from.from)) return;
-    }
-}
-static int report(const dt_comm *c, const int32_t *picture, const int *rows, const char *path)
-{
-    int   inside = 0;
     FILE *f = fopen(path, "wb");
-    if (f) fprintf(f, "P5 %d %d 255\n", WIDE, HIGH);
-    for (int i = 0; i < WIDE * HIGH; i++) {
-        inside += picture[i] == MOST;
-        if (f) fputc(picture[i] == MOST ? 0 : picture[i] < 51 ? 255 - 5 * picture[i] : 1, f);
-    }
-    if (!f || fclose(f)) return fprintf(stderr, "messages: cannot write %s\n", path), 1;
-    for (int r = 0; r < dt_comm_size(c); r++) printf("rank %d: %d rows\n", r, rows[r]);
-    printf("area of the Mandelbrot set: %.4f; picture: %s\n", 3.0 * 2.0 * inside / (WIDE * HIGH), path);
-    return 0;
+    if (!f || fprintf(f, "P5 %d %d 255\n", WIDTH, HEIGHT) < 0 || fwrite(picture, 1, sizeof picture, f) != sizeof picture || fclose(f))
+        return perror(path), 1;
+    for (int i = 1; i < dt_comm_size(c); i++) printf("rank %d computed %d rows\n", i, rows[i]);
+    return printf("%s has %d rows\n", path, (int)next) < 0;
 }
-static int rank_main(void *path)
+static int rank_main(void *arg)
 {
     dt_comm *c = dt_comm_init();
-    int32_t *picture = (int32_t *)calloc(WIDE * HIGH, sizeof *picture);
-    int     *rows = (int *)calloc((size_t)dt_comm_size(c), sizeof *rows), bad = !picture || !rows;
-    if (c && !bad) dt_comm_rank(c) ? work(c) : hand_out(c, picture, rows);
-    const char *error = dt_comm_error(c);
+    int      bad = dt_comm_size(c) < 2 || dt_comm_size(c) > 4096;
+    if (c && bad) fprintf(stderr, "messages: expected 2 to 4096 ranks: ./messages 4\n");
+    else if (c && dt_comm_rank(c) == 0) bad = master(c, (const char *)arg);
+    else if (c) worker(c);
+    const char *error = c ? dt_comm_error(c) : dt_comm_error(NULL);
     if (error) fprintf(stderr, "messages: %s\n", error);
-    else if (!bad && dt_comm_rank(c) == 0) bad = report(c, picture, rows, (const char *)path);
-    free(picture);
-    free(rows);
     return dt_comm_free(c) || error || bad;
 }
 int main(int argc, char **argv)
 {
-    char file[] = "mandelbrot.pgm", *path = argc > 2 ? argv[2] : file;
-    return argc > 1 && atoi(argv[1]) ? dt_spawn(atoi(argv[1]), rank_main, path) : rank_main(path);
+    void *path = argc > 2 ? argv[2] : (void *)"mandelbrot.pgm";
+    return argc > 1 ? dt_spawn(atoi(argv[1]), rank_main, path) : rank_main(path);
 }

@@ -31,8 +31,10 @@
 #undef DT_IMPLEMENTATION
 #undef main
 #define main messages_main
+#define result messages_result
 #include "examples/messages.c"
 #undef main
+#undef result
 
 UTEST_STATE();
 static char self[4096];
@@ -156,43 +158,45 @@ static size_t bytes_of(const char *path, void *buf, size_t nbytes)
     if (f) fclose(f);
     return n;
 }
-/* The same picture as one rank draws, whoever drew its rows. */
-static bool same_picture(const char *launcher, const char *nproc, int ranks)
+/* The same picture, whoever drew its rows: ranks 1 and up, ranks - 1 of them. It is written to a folder. */
+static bool same_picture(const char *launcher, const char *arguments, int ranks)
 {
     static char    out[65536];
-    static uint8_t one[WIDE * HIGH + 64], other[sizeof one];
-    char          *dir = temp_dir(), arguments[5000];
+    static uint8_t first[WIDTH * HEIGHT + 64], got[sizeof first];
+    char          *dir = temp_dir(), here[4096], command[9000];
     const char    *at = out;
-    int            r = 0, rows = 0, all = 0, used = 0;
-    bool           ok = true;
-    if (!one[0]) { /* one rank, by itself */
-        snprintf(arguments, sizeof arguments, "messages 0 '%s'", temp_in(dir, "one.pgm"));
-        ok = run("env", arguments, out, sizeof out) && bytes_of(temp_in(dir, "one.pgm"), one, sizeof one) == 15 + WIDE * HIGH;
-    }
-    snprintf(arguments, sizeof arguments, "messages %s '%s'", nproc, temp_in(dir, "picture.pgm"));
-    ok = ok && run(launcher, arguments, out, sizeof out);
-    for (int k; (at = strstr(at, "rank ")) && sscanf(at, "rank %d: %d rows%n", &k, &rows, &used) == 2 && k == r; r++, at += used) all += rows;
-    ok = ok && r == ranks && all == HIGH && strstr(out, "area of the Mandelbrot set: 1.5111;") &&
-         bytes_of(temp_in(dir, "picture.pgm"), other, sizeof other) == 15 + WIDE * HIGH && memcmp(one, other, sizeof one) == 0;
-    if (!ok) printf("    %s %s: %d rows of %d ranks\n%s\n", launcher, arguments, all, r, out);
+    int            workers = 0, all = 0;
+    if (!getcwd(here, sizeof here)) here[0] = 0;
+    snprintf(command, sizeof command, launcher, dir, here);
+    bool   ok = run(command, arguments, out, sizeof out);
+    size_t n = bytes_of(temp_in(dir, "mandelbrot.pgm"), got, sizeof got);
+    for (int k, rows, used; (at = strstr(at, "rank ")) && sscanf(at, "rank %d computed %d rows%n", &k, &rows, &used) == 2; at += used)
+        workers += k == workers + 1, all += rows;
+    if (ok && !first[0]) memcpy(first, got, sizeof first);
+    ok = ok && workers == ranks - 1 && all == HEIGHT && n == 15 + WIDTH * HEIGHT && !memcmp(first, got, sizeof first);
+    if (!ok) printf("    %s: %d rows of %d ranks, %d bytes\n%s\n", command, all, workers, (int)n, out);
     temp_remove(dir);
     return ok;
 }
 UTEST(messages, draws_one_picture_with_any_number_of_ranks)
 {
-    EXPECT_TRUE(same_picture("env", "3", 3));
-    EXPECT_TRUE(same_picture("env DT_COMM_TRANSPORT=tcp", "2", 2));
-    EXPECT_TRUE(same_picture("build/tools/dtrun -n 2", "0", 2));
+    EXPECT_TRUE(same_picture("env -C '%s'", "messages 2", 2));
+    EXPECT_TRUE(same_picture("env -C '%s'", "messages 4", 4));
+    EXPECT_TRUE(same_picture("env -C '%s' DT_COMM_TRANSPORT=tcp", "messages 3", 3));
+    EXPECT_TRUE(same_picture("env -C '%s' '%s/build/tools/dtrun' -n 2", "messages", 2));
 }
 UTEST(messages, draws_it_under_mpirun)
 {
-    char command[256];
+    char command[256], there[300];
     if (!launchers_mpirun(2, command, sizeof command)) UTEST_SKIP("Open MPI's mpirun is not installed");
-    EXPECT_TRUE(same_picture(command, "0", 2));
+    snprintf(there, sizeof there, "env -C '%%s' %s", command);
+    EXPECT_TRUE(same_picture(there, "messages", 2));
 }
-UTEST(messages, says_what_it_cannot_write)
+UTEST(messages, says_what_it_cannot_do)
 {
     static char out[65536];
     EXPECT_FALSE(run("env", "messages 2 /nowhere/picture.pgm", out, sizeof out));
-    EXPECT_TRUE(strstr(out, "messages: cannot write /nowhere/picture.pgm") != NULL);
+    EXPECT_TRUE(strstr(out, "/nowhere/picture.pgm: No such file") != NULL);
+    EXPECT_FALSE(run("env", "messages", out, sizeof out));
+    EXPECT_TRUE(strstr(out, "expected 2 to 4096 ranks") != NULL);
 }
