@@ -1305,6 +1305,7 @@ static bool player_right(team *t, player *l)
         const dt__mail *m = (const dt__mail *)c->mail;
         if (dt_comm_get_status(c)) return team_wrong(t, "the communicator has failed", l->rank);
         if (m->nposted != 2 || m->nwild != 2 || m->npending) return team_wrong(t, "messages are pending in the end", l->rank);
+        if (!m->narrived && m->memory) return team_wrong(t, "memory is held, but no message", l->rank);
         return true;
     }
     if (dt_comm_get_status(c) != DT_COMM_ERR_PEER || dt_comm_failed_rank(c) != t->dead) return team_wrong(t, "a rank does not name the dead one", l->rank);
