@@ -219,7 +219,7 @@ static void alltoall_of_many(team *t, dt_comm *c, int rank)
     static int64_t count[WORLD];
     static float   in[WORLD], out[WORLD];
     dt_comm        big = *c;
-    dt_work        w;
+    dt__coll_work  w;
     dt__call       a = dt__call_of("alltoall", DT_COLL_ALLTOALL, in, out, 0, NULL, DT_COMM_F32, 0, 0);
     for (int i = 0; i < WORLD; i++) count[i] = 1;
     memset(&w, 0, sizeof w);
