@@ -1470,7 +1470,7 @@ static void dt__idle(dt_comm *c, dt__idler *d, int moved)
     }
     if (d->turn < spin + yields && (d->turn >= spin || (d->turn & 63) == 0) && (d->turn || dt__crowd_known(s))) {
         now = dt__comm_now();
-        if (d->turn && d->yielded && now - d->yielded > DT__CROWD_GAP_NS) dt__crowd_found(s, now);
+        if (d->turn && d->yielded && now - d->yielded > DT__CROWD_GAP_NS) dt__crowd_gap(s, now);
         if (dt__crowd_ends(s, now)) {
             if (d->turn < spin) d->yielded = now;
         } else if (dt__crowd_spins(c, w, d, now)) {

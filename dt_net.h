@@ -949,6 +949,7 @@ DT__INSIDE void dt__shared_wake_self(dt__shared *s); /* another thread of this r
 DT__INSIDE bool dt__shared_gives_way(dt__shared *s, const uint64_t *want);
 /* Other programs use the cores: >>shared, "crowded cores". s may be NULL. */
 DT__INSIDE void dt__crowd_found(dt__shared *s, int64_t now);
+DT__INSIDE void dt__crowd_gap(dt__shared *s, int64_t now); /* a yield or a few polls took long: once is chance, often is a crowd */
 DT__INSIDE bool dt__crowd_ends(dt__shared *s, int64_t now);
 DT__INSIDE bool dt__crowd_known(const dt__shared *s);
 DT__INSIDE void dt__shared_fail(dt__shared *s, int status, int rank, const char *text);
@@ -5511,6 +5512,17 @@ DT__INSIDE void dt__crowd_found(dt__shared *s, int64_t now)
     __atomic_store_n(&dt__crowd_last, now + span, __ATOMIC_RELAXED);
     __atomic_store_n(&dt__crowd_until, now + span, __ATOMIC_RELAXED);
     if (s) __atomic_store_n(&s->head->crowded, now + span, __ATOMIC_RELAXED);
+}
+#define DT__CROWD_GAPS_NS (50 * DT__NS_PER_MS) /* so many gaps within this time are a crowd */
+enum { DT__CROWD_GAPS = 3 };
+DT__INSIDE void dt__crowd_gap(dt__shared *s, int64_t now)
+{
+    static int64_t first, n; /* atomic: the first of these gaps, ns; how many. Several threads may disturb each other: no harm */
+    int64_t        k = 1;
+    if (now - __atomic_load_n(&first, __ATOMIC_RELAXED) > DT__CROWD_GAPS_NS) __atomic_store_n(&first, now, __ATOMIC_RELAXED);
+    else k = __atomic_load_n(&n, __ATOMIC_RELAXED) + 1;
+    __atomic_store_n(&n, k, __ATOMIC_RELAXED);
+    if (k >= DT__CROWD_GAPS || dt__crowd_known(s)) dt__crowd_found(s, now);
 }
 static bool dt__crowd_over(int64_t *until, int64_t now)
 {
