@@ -1437,8 +1437,9 @@ static uint32_t dt__doze(dt_comm *c, int64_t now)
 {
     dt__shared *s = (dt__shared *)c->shared;
     uint64_t    want[DT__COUNTERS];
-    dt__work_wants(c->engine->head, !dt__crowd_ends(s, now), want);
-    if (!c->engine->head) want[DT__FIN] = UINT64_MAX;
+    const dt__coll_work *w = __atomic_load_n(&c->engine->head, __ATOMIC_ACQUIRE); /* the program may submit one meanwhile */
+    dt__work_wants(w, !dt__crowd_ends(s, now), want);
+    if (!w) want[DT__FIN] = UINT64_MAX;
     return dt__shared_doze(s, want);
 }
 enum { DT__MOVED_COLLECTIVE = 1, DT__MOVED_MESSAGE = 2 }; /* what a poll has moved */
@@ -3016,7 +3017,7 @@ static int dt__request_answer(dt_request *q, const void *data, int64_t n, const 
     t->req.ptr = o->done ? (char *)(uintptr_t)data : t->copy;
     t->req.n = (size_t)n;
     t->req.done_fn = dt__reply_sent;
-    int rc = c->status;
+    int rc = __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
     if (rc) dt__reply_sent(c, &t->req);
     else dt__mail_post(c, &t->req); /* t may be gone now */
     if (!inside) dt__engine_leave(c);
@@ -3063,7 +3064,7 @@ DT_API int dt_comm_serve_with(dt_comm *c, int tag, dt_request_fn fn, dt_serve_op
         pthread_mutex_unlock(&e->lock);
     }
     if (!inside) dt__engine_leave(c);
-    return c->status;
+    return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
 }
 DT_API int dt_comm_serve_next(dt_comm *c, double timeout)
 {
