@@ -1463,18 +1463,18 @@ static void crew_runs(const char *transport, int n, int count, bool no_thread, i
 UTEST(laws, threads)
 {
     crew_runs(NULL, 8, seeds(100, 10, 3), false, utest_result);
-    crew_runs(NULL, 3, seeds(100, 10, 3), true, utest_result);
+    crew_runs(NULL, 3, seeds(100, 5, 2), true, utest_result);
 }
 UTEST(laws, threads_more_than_8) { crew_runs(NULL, 11, seeds(50, 3, 1), false, utest_result); }
 UTEST(laws, shared_memory)
 {
     crew_runs("shm", 8, seeds(100, 6, 2), false, utest_result);
-    crew_runs("shm", 2, seeds(100, 6, 2), true, utest_result);
+    crew_runs("shm", 2, seeds(100, 4, 1), true, utest_result);
 }
 UTEST(laws, tcp)
 {
-    crew_runs("tcp", 8, seeds(100, 6, 2), false, utest_result);
-    crew_runs("tcp", 2, seeds(100, 6, 2), true, utest_result);
+    crew_runs("tcp", 8, seeds(100, 5, 2), false, utest_result);
+    crew_runs("tcp", 2, seeds(100, 4, 1), true, utest_result);
 }
 
 /* ---- deaths: a process is killed at a random operation; all calls of the others end, and they name it */
