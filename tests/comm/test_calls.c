@@ -179,10 +179,9 @@ static bool takes(double segments, int n, const char *algo, void (*fn)(team *t, 
     int64_t count = 50000, before = heap_now;
     if (run(n, algo, fn, count, root)) return false;
     double took = (double)(heap_most - before) / (4.0 * (double)count);
-    /* communicators and plans take about 40 KB a rank */
-    if (took > segments + 0.3 * n || took < segments - 0.01)
-        printf("    %s with %d ranks: %.2f segments, expected %.2f\n", algo, n, took, segments);
-    return took <= segments + 0.3 * n && took >= segments - 0.01;
+    /* communicators and plans take about 40 KB a rank. Less is possible: the ranks need not take it at the same time */
+    if (took > segments + 0.3 * n) printf("    %s with %d ranks: %.2f segments, expected %.2f at most\n", algo, n, took, segments);
+    return took <= segments + 0.3 * n;
 }
 UTEST(memory, reduce_scatter_takes_the_segments_that_are_on_their_way)
 {
