@@ -156,6 +156,8 @@ static int too_much(dt_comm *c, int rank)
     int  bad = 0, rc = 0;
     char x[1000] = { 0 };
     for (int i = 0; rank == 0 && i < 300 && !rc; i++) rc = dt_comm_send(c, x, 1000, DT_COMM_U8, 1, .tag = 3);
+    if (!rc && rank == 0) rc = dt_comm_send(c, x, 1, DT_COMM_U8, 1, .tag = 4);
+    if (rank == 1) rc = dt_comm_recv(c, x, 1, DT_COMM_U8, 0, .tag = 4); /* it comes behind all the others */
     if (!rc) rc = dt_comm_barrier(c);
     const char *e = dt_comm_error(c);
     bad += CHECK(rc == DT_COMM_ERR_MEMORY && e && strstr(e, "rank 1 holds 100000 bytes of messages") && strstr(e, ".message_memory"));
