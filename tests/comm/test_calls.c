@@ -290,7 +290,7 @@ static void *watch(void *arg)
     watcher *w = (watcher *)arg;
     int64_t  calls = 0, bytes = 0;
     double   busy = 0;
-    while (!__atomic_load_n(&w->stop, __ATOMIC_ACQUIRE)) {
+    while (!__atomic_load_n(&w->stop, __ATOMIC_ACQUIRE) || !w->lines) { /* at least once behind the last call */
         static __thread char text[20000];
         dt_comm_stats        s = dt_comm_get_stats(w->c);
         w->bad += s.calls < calls || s.bytes < bytes || s.busy < busy;
