@@ -13,8 +13,10 @@
 #include <unistd.h>
 
 static int64_t heap_now, heap_most; /* bytes that dt_comm.h has allocated; atomic */
-static void *heap_count(void *p)
+static int64_t heap_calls;          /* of malloc and realloc, but in dt_net.h: its control thread now and then sends */
+static void *heap_count(void *p, const char *file)
 {
+    if (!strstr(file, "dt_net.h")) __atomic_add_fetch(&heap_calls, 1, __ATOMIC_SEQ_CST);
     int64_t now = __atomic_add_fetch(&heap_now, p ? (int64_t)malloc_usable_size(p) : 0, __ATOMIC_SEQ_CST);
     int64_t most = __atomic_load_n(&heap_most, __ATOMIC_SEQ_CST);
     while (now > most && !__atomic_compare_exchange_n(&heap_most, &most, now, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
@@ -25,10 +27,11 @@ static void *heap_uncount(void *p)
     if (p) __atomic_sub_fetch(&heap_now, (int64_t)malloc_usable_size(p), __ATOMIC_SEQ_CST);
     return p;
 }
-#define DT_COMM_MALLOC(n) heap_count(malloc(n))
-#define DT_COMM_REALLOC(p, n) heap_count(realloc(heap_uncount(p), n))
+#define DT_COMM_MALLOC(n) heap_count(malloc(n), __FILE__)
+#define DT_COMM_REALLOC(p, n) heap_count(realloc(heap_uncount(p), n), __FILE__)
 #define DT_COMM_FREE(p) free(heap_uncount(p))
 #define DT_COMM_IMPLEMENTATION
+#define DT_MSG_IMPLEMENTATION
 #define DT_NET_IMPLEMENTATION
 #define DT_PLAN_IMPLEMENTATION
 #include "dt_comm.h"
@@ -232,6 +235,72 @@ static void alltoall_of_many(team *t, dt_comm *c, int rank)
     dt__unprepare(&w, 0);
 }
 UTEST(memory, alltoall_with_counts_is_linear_in_the_ranks) { EXPECT_EQ(0, run(1, NULL, alltoall_of_many, 0, 0)); }
+
+/* ---- small messages. Two ranks; returns how many things were wrong. */
+enum { SMALL_WINDOW = 8 };
+static int small_messages(dt_comm *c, int rank, int turn)
+{
+    static __thread uint8_t out[SMALL_WINDOW][1000], in[SMALL_WINDOW][1000];
+    dt_work                *w[2 * SMALL_WINDOW];
+    dt_msg_info             info;
+    dt_msg_view             view;
+    int                     bad = 0, peer = 1 - rank, tag = turn * 100; /* tags that were never used before */
+    for (int k = 0; k < SMALL_WINDOW; k++) { /* both ways; then received in another order, by sender and tag, by any */
+        memset(out[k], turn + k + rank, sizeof out[k]);
+        bad += dt_comm_send(c, out[k], 100 * k + 1, DT_COMM_U8, peer, .tag = tag + k) != 0;
+    }
+    for (int k = SMALL_WINDOW - 1; k >= 2; k--) {
+        bad += dt_comm_recv(c, in[k], 100 * k + 1, DT_COMM_U8, peer, .tag = tag + k) != 0;
+        bad += in[k][100 * k] != (uint8_t)(turn + k + peer);
+    }
+    bad += dt_comm_probe(c, &info, DT_ANY, .tag = tag + 1, .timeout = DT_FOREVER) != 1;
+    bad += dt_comm_recv(c, in[0], 1000, DT_COMM_U8, DT_ANY, .tag = DT_ANY, .info = &info) || info.n != 1;
+    bad += dt_comm_recv_view(c, &view, DT_COMM_U8, peer, .tag = tag + 1) || view.info.n != 101;
+    dt_comm_view_free(c, &view);
+    for (int k = 0; k < SMALL_WINDOW; k++) {
+        w[k] = dt_comm_recv_start(c, in[k], 1000, DT_COMM_U8, k % 2 ? peer : rank, .tag = tag + k);
+        w[SMALL_WINDOW + k] = dt_comm_send_start(c, out[k], 1000, DT_COMM_U8, k % 2 ? peer : rank, .tag = tag + k);
+    }
+    for (int k = 0; k < 2 * SMALL_WINDOW; k++) bad += !w[k] || dt_work_wait(w[k]);
+    return bad;
+}
+/* Many messages of each size arrive before their receives: more than in any turn, whatever rank is faster. */
+static int small_crowd(dt_comm *c, int rank)
+{
+    uint8_t x[1024] = { 0 };
+    int     bad = 0, peer = 1 - rank;
+    for (int n = 1024; n >= 64; n /= 2)
+        for (int k = 0; k < 40; k++) bad += dt_comm_send(c, x, n, DT_COMM_U8, peer, .tag = n) != 0;
+    bad += dt_comm_send(c, x, 1, DT_COMM_U8, peer) || dt_comm_recv(c, x, 1, DT_COMM_U8, peer); /* after them: they are there */
+    for (int n = 1024; n >= 64; n /= 2)
+        for (int k = 0; k < 40; k++) bad += dt_comm_recv(c, x, n, DT_COMM_U8, peer, .tag = n) != 0;
+    return bad;
+}
+static int small_rank(dt_comm *c, int rank) /* when buffers and keys of messages are there, messages need no more */
+{
+    int bad = small_crowd(c, rank), turns = dt_test_quick() ? 50 : 500;
+    for (int i = 0; i < 50; i++) bad += small_messages(c, rank, 100 + i);
+    bad += dt_comm_barrier(c) != 0;
+    int64_t before = __atomic_load_n(&heap_calls, __ATOMIC_SEQ_CST);
+    bad += dt_comm_barrier(c) != 0;
+    for (int i = 0; i < turns; i++) bad += small_messages(c, rank, 150 + i);
+    bad += dt_comm_barrier(c) != 0;
+    int64_t calls = __atomic_load_n(&heap_calls, __ATOMIC_SEQ_CST) - before;
+    if (calls) printf("    %lld mallocs in %d turns\n", (long long)calls, turns);
+    return bad + (calls != 0);
+}
+static void small_thread(team *t, dt_comm *c, int rank) { check(t, !small_rank(c, rank), "small messages", rank); }
+static int  small_process(void *transport)
+{
+    dt_comm *c = dt_comm_init(.transport = (const char *)transport, .timeout = 20 * dt_test_slow());
+    if (!c) return printf("    %s\n", dt_comm_error(NULL)), 1;
+    int bad = small_rank(c, dt_comm_rank(c));
+    if (dt_comm_error(c)) printf("    %s\n", dt_comm_error(c));
+    return dt_comm_free(c) || bad;
+}
+UTEST(memory, small_messages_take_none_after_the_first_on_threads) { EXPECT_EQ(0, run(2, NULL, small_thread, 0, 0)); }
+UTEST(memory, small_messages_take_none_after_the_first_in_shared_memory) { EXPECT_EQ(0, dt_spawn(2, small_process, (void *)"shm")); }
+UTEST(memory, small_messages_take_none_after_the_first_over_tcp) { EXPECT_EQ(0, dt_spawn(2, small_process, (void *)"tcp")); }
 
 /* ==================================================================================================== buffers */
 static void shared_buffers(team *t, dt_comm *c, int rank)
