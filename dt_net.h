@@ -6242,10 +6242,13 @@ static dt__tcp_link *dt__tcp_link_of(dt_comm *c, int peer)
     return l;
 }
 /* Errors are ignored: Unix sockets do not have these options. */
-static void dt__tcp_tune(dt_comm *c, dt__tcp *t, int fd)
+static void dt__tcp_tune(dt_comm *c, dt__tcp *t, int peer, int fd)
 {
     int one = 1, ms = c->timeout > 0 && c->timeout < 1e6 ? (int)(c->timeout * 1000) + 5000 : 0;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    /* Inside a machine nothing is congested. BBR, if it is the default, paces its packets; whenever the receiver had to wait
+       for a core, it takes the connection for slower than it is. */
+    if (c->host && c->host[peer] == c->host[c->rank]) (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
     if (t->sndbuf) (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &t->sndbuf, sizeof t->sndbuf);
     if (t->rcvbuf) (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &t->rcvbuf, sizeof t->rcvbuf);
     /* ms is 5 s longer than the timeout, so that the engine's inquiry comes first */
@@ -6261,7 +6264,7 @@ static int dt__tcp_open(dt_comm *c, dt__tcp_link *l, int s)
     if (fd == DT__FD_FAILED) return dt__transport_status(c);
     l->opening = fd < 0 ? l->opening | 1u << s : l->opening & ~(1u << s);
     if (fd < 0) return 0;
-    dt__tcp_tune(c, (dt__tcp *)c->across_data, fd);
+    dt__tcp_tune(c, (dt__tcp *)c->across_data, l->peer, fd);
     l->fd[s] = fd;
     return 1;
 }
