@@ -176,7 +176,8 @@ DT_API int dt_comm_barrier(dt_comm *c);
 
    A small message (up to 16 KiB in shared memory, 64 KiB over sockets) is sent when the call returns, or the work is done,
    whether there is a receive for it or not. A larger one waits for its receive and goes directly to its buffer: from
-   dt_comm_alloc memory, inside a machine, with one copy; from other memory with two. */
+   dt_comm_alloc memory, inside a machine, with one copy; from other memory with one if the kernel lets ranks read each
+   other's memory (see docs/architecture.md), else with two. */
 typedef struct dt_msg_opts {
     int          dt__first DT_D;
     int          tag DT_D;     /* 0 or more; of a receive also DT_ANY */
@@ -482,6 +483,9 @@ struct dt__engine {
     bool            aside;       /* the engine's own thread drives: the program may be computing */
     bool            sleeping;    /* the engine's own thread sleeps */
     bool            announced;   /* and other ranks have to wake it: dt__shared_doze */
+    bool            napping;     /* it will look again soon: dt__engine_nap */
+    uint32_t        entries;     /* how often the program has become the driver since there is such a thread */
+    bool            unsaid;      /* works have finished since dt__any_tell; by the driver */
     int             waiting;     /* program threads that want to drive; atomic */
     dt__pollset     set;         /* of the program's thread */
     int             spin;        /* polls before the first yield without shared memory; -1: not determined yet */
@@ -1688,8 +1692,16 @@ static struct {
 static void dt__work_finished(dt_work *w, int status) /* by the driver. A work that was made by a start call may be gone now */
 {
     w->status = status;
-    __atomic_store_n(&w->finished, true, __ATOMIC_SEQ_CST);
-    if (__builtin_expect(__atomic_load_n(&dt__any.waiting, __ATOMIC_SEQ_CST) == 0, 1)) return;
+    w->c->engine->unsaid = true;
+    __atomic_store_n(&w->finished, true, __ATOMIC_RELEASE);
+}
+/* By the driver, after works have finished: one fence for all of them. */
+static void dt__any_tell(struct dt__engine *e)
+{
+    if (!e->unsaid) return;
+    e->unsaid = false;
+    DT__FENCE(&dt__any.waiting);
+    if (__builtin_expect(__atomic_load_n(&dt__any.waiting, __ATOMIC_RELAXED) == 0, 1)) return;
     pthread_mutex_lock(&dt__any.lock);
     pthread_cond_broadcast(&dt__any.cond);
     pthread_mutex_unlock(&dt__any.lock);
@@ -1743,8 +1755,7 @@ static bool dt__engine_busy(const dt_comm *c)
     const struct dt__engine *e = c->engine;
     return __atomic_load_n(&e->head, __ATOMIC_ACQUIRE) || dt__mail_active((const dt__mail *)c->mail) || e->devices.next != &e->devices;
 }
-/* Polls the collective at the head of the queue, and messages, once. By the driver. Returns DT__MOVED_... */
-static int dt__engine_poll(dt_comm *c)
+static int dt__engine_poll_all(dt_comm *c)
 {
     struct dt__engine *e = c->engine;
     dt__coll_work     *w = __atomic_load_n(&e->head, __ATOMIC_ACQUIRE);
@@ -1773,6 +1784,13 @@ static int dt__engine_poll(dt_comm *c)
     }
     return moved;
 }
+/* Polls the collective at the head of the queue, and messages, once. By the driver. Returns DT__MOVED_... */
+static int dt__engine_poll(dt_comm *c)
+{
+    int moved = dt__engine_poll_all(c);
+    dt__any_tell(c->engine);
+    return moved;
+}
 static const int64_t *dt__clock_of(const dt_comm *c) /* sets this thread's clock to that of c; returns the previous one */
 {
     const int64_t *before = dt__net_clock;
@@ -1780,22 +1798,66 @@ static const int64_t *dt__clock_of(const dt_comm *c) /* sets this thread's clock
     return before;
 }
 /* Makes this thread the driver. Without a progress thread no other thread can be it. */
+static void dt__engine_enter_locked(dt_comm *c) /* the lock is held */
+{
+    struct dt__engine *e = c->engine;
+    if (e->driving) {
+        __atomic_add_fetch(&e->waiting, 1, __ATOMIC_RELAXED);
+        while (e->driving) pthread_cond_wait(&e->cond, &e->lock);
+        __atomic_sub_fetch(&e->waiting, 1, __ATOMIC_RELAXED);
+    }
+    e->driving = true;
+    e->aside = false;
+    e->entries++;
+    if (e->announced) { /* the progress thread sleeps, and this thread looks: nobody needs to wake it */
+        e->announced = false;
+        dt__shared_rise((dt__shared *)c->shared);
+    }
+}
 static void dt__engine_enter(dt_comm *c)
+{
+    struct dt__engine *e = c->engine;
+    if (!e->has_thread) {
+        e->driving = true;
+        return;
+    }
+    pthread_mutex_lock(&e->lock);
+    dt__engine_enter_locked(c);
+    pthread_mutex_unlock(&e->lock);
+}
+static bool dt__engine_try(dt_comm *c) /* becomes the driver if no other thread drives, or will soon */
 {
     struct dt__engine *e = c->engine;
     if (e->has_thread) {
         pthread_mutex_lock(&e->lock);
-        __atomic_add_fetch(&e->waiting, 1, __ATOMIC_RELAXED);
-        while (e->driving) pthread_cond_wait(&e->cond, &e->lock);
-        __atomic_sub_fetch(&e->waiting, 1, __ATOMIC_RELAXED);
-        e->driving = true;
-        e->aside = false;
-        if (e->announced) { /* the progress thread sleeps, and this thread looks: nobody needs to wake it */
-            e->announced = false;
-            dt__shared_rise((dt__shared *)c->shared);
-        }
+        bool can = e->napping && !e->driving;
+        if (can) dt__engine_enter_locked(c);
         pthread_mutex_unlock(&e->lock);
-    } else e->driving = true;
+        return can;
+    }
+    e->driving = true;
+    return true;
+}
+/* Only messages are pending, and no handler runs on the progress thread: while the program calls dt again and again, and so
+   drives, the progress thread need not be woken for each of them. It looks once in a while, and drives if the program did
+   not come in between. The lock is held. */
+#define DT__NAP_NS (200 * DT__NS_PER_US)
+#define DT__NAP_MOST_NS (4 * DT__NAP_NS) /* while the program comes all the time */
+static bool dt__engine_lazy(const dt_comm *c)
+{
+    const struct dt__engine *e = c->engine;
+    const dt__mail          *m = (const dt__mail *)c->mail;
+    return !e->head && m && !m->nserved && e->devices.next == &e->devices;
+}
+static void dt__engine_nap(struct dt__engine *e, int64_t ns)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_nsec += (long)ns;
+    if (t.tv_nsec >= DT__NS_PER_S) t.tv_nsec -= DT__NS_PER_S, t.tv_sec++;
+    e->napping = true;
+    pthread_cond_timedwait(&e->cond, &e->lock, &t);
+    e->napping = false;
 }
 /* The lock is held: the progress thread has something to do. Returns true: the caller must call dt__engine_wake. */
 static bool dt__engine_kick(struct dt__engine *e)
@@ -1814,12 +1876,13 @@ static void dt__engine_leave(dt_comm *c)
     struct dt__engine *e = c->engine;
     bool               wake = false;
     if (c->shared) dt__shared_settle((dt__shared *)c->shared);
+    dt__any_tell(e);
     if (!e->has_thread) {
         e->driving = false;
         return;
     }
     pthread_mutex_lock(&e->lock);
-    if (dt__engine_busy(c)) {
+    if (dt__engine_busy(c) && !(e->napping && dt__engine_lazy(c))) {
         wake = dt__engine_kick(e);
         if (wake && !c->across && c->shared && !e->head) { /* it can sleep on: announce that, then look for what came in between */
             dt__doze(c, dt__comm_now());
@@ -1888,7 +1951,16 @@ static void *dt__engine_main(void *arg)
     struct dt__engine *e = c->engine;
     dt__pollset        set = { NULL, 0, 0, 0 };
     pthread_mutex_lock(&e->lock);
+    uint32_t seen = e->entries - 1;
+    int64_t  nap = DT__NAP_NS;
     while (!e->quit) {
+        if (e->entries != seen && dt__engine_lazy(c)) {
+            seen = e->entries;
+            dt__engine_nap(e, nap);
+            if (nap < DT__NAP_MOST_NS) nap *= 2;
+            continue;
+        }
+        nap = DT__NAP_NS;
         if (e->driving || __atomic_load_n(&e->waiting, __ATOMIC_RELAXED) || !dt__engine_busy(c)) {
             pthread_cond_wait(&e->cond, &e->lock);
             continue;
@@ -2493,8 +2565,7 @@ static void dt__req_free(dt_comm *c, dt__req *q);
 DT_API bool dt_work_test(dt_work *w)
 {
     if (!w || !w->c) return true;
-    if (!__atomic_load_n(&w->finished, __ATOMIC_ACQUIRE) && !w->c->engine->has_thread) { /* no other thread drives it */
-        dt__engine_enter(w->c);
+    if (!__atomic_load_n(&w->finished, __ATOMIC_ACQUIRE) && dt__engine_try(w->c)) {
         dt__engine_look(w->c);
         dt__engine_leave(w->c);
     }
@@ -2626,25 +2697,33 @@ static void dt__req_free(dt_comm *c, dt__req *q) /* the lock is held */
     c->engine->free_reqs = q;
     c->engine->nreqs--;
 }
-static dt__req *dt__req_new(dt_comm *c, const char *call) /* NULL after dt__comm_fail */
+static dt__req *dt__req_take(dt_comm *c) /* the lock is held. NULL: too many, or out of memory */
 {
     struct dt__engine *e = c->engine;
-    const dt__mail    *m = (const dt__mail *)c->mail;
-    pthread_mutex_lock(&e->lock);
-    dt__req *q = e->free_reqs;
-    bool     full = (e->nreqs + 1) * (int64_t)sizeof *q > m->limit;
-    if (full) q = NULL;
-    else if (q) e->free_reqs = (dt__req *)(void *)q->w.after;
-    else q = (dt__req *)DT_COMM_MALLOC(sizeof *q);
-    if (q) e->nreqs++;
-    pthread_mutex_unlock(&e->lock);
-    if (q) memset(q, 0, sizeof *q);
-    else if (full)
+    dt__req           *q = e->free_reqs;
+    if ((e->nreqs + 1) * (int64_t)sizeof *q > ((const dt__mail *)c->mail)->limit) return NULL;
+    if (q) e->free_reqs = (dt__req *)(void *)q->w.after;
+    else if (!(q = (dt__req *)DT_COMM_MALLOC(sizeof *q))) return NULL;
+    e->nreqs++;
+    memset(q, 0, sizeof *q);
+    return q;
+}
+static void dt__req_none(dt_comm *c, const char *call) /* dt__req_take has returned NULL */
+{
+    int64_t limit = ((const dt__mail *)c->mail)->limit, n = c->engine->nreqs;
+    if ((n + 1) * (int64_t)sizeof(dt__req) > limit)
         dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank,
                       "rank %d: %s: %" PRId64 " messages are pending and fill the memory for messages, %" PRId64
                       " bytes: wait for some of them, or raise .message_memory",
-                      c->rank, call, e->nreqs, m->limit);
+                      c->rank, call, n, limit);
     else dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: out of memory", c->rank, call);
+}
+static dt__req *dt__req_new(dt_comm *c, const char *call) /* NULL after dt__comm_fail */
+{
+    pthread_mutex_lock(&c->engine->lock);
+    dt__req *q = dt__req_take(c);
+    pthread_mutex_unlock(&c->engine->lock);
+    if (!q) dt__req_none(c, call);
     return q;
 }
 typedef struct dt__message { /* what a call wants */
@@ -2774,7 +2853,19 @@ static int dt__message_do(dt_comm *c, const dt__message *a, const dt_msg_opts *o
     }
     return rc;
 }
-static void dt__message_begin(dt_comm *c, dt__req *q) /* posts the message of a start call */
+/* Posts the message of a start call, or what is left of it. The caller is the driver, and is it no longer. */
+static void dt__message_post(dt_comm *c, dt__req *q)
+{
+    struct dt__engine *e = c->engine;
+    dt__mail_post(c, q);
+    if (!e->has_thread && !c->no_thread && dt__engine_busy(c)) {
+        pthread_mutex_lock(&e->lock);
+        dt__engine_thread(c);
+        pthread_mutex_unlock(&e->lock);
+    }
+    dt__engine_leave(c);
+}
+static void dt__message_begin(dt_comm *c, dt__req *q) /* posts the message of a call */
 {
     struct dt__engine *e = c->engine;
     const int64_t     *clock = dt__clock_of(c);
@@ -2783,13 +2874,7 @@ static void dt__message_begin(dt_comm *c, dt__req *q) /* posts the message of a 
     dt__work_keep(e, &q->w);
     pthread_mutex_unlock(&e->lock);
     dt__engine_enter(c);
-    dt__mail_post(c, q);
-    if (dt__engine_busy(c) && !e->has_thread && !c->no_thread) {
-        pthread_mutex_lock(&e->lock);
-        dt__engine_thread(c);
-        pthread_mutex_unlock(&e->lock);
-    }
-    dt__engine_leave(c);
+    dt__message_post(c, q);
     dt__net_clock = clock;
 }
 static dt_work *dt__message_start(dt_comm *c, const dt__message *a, const dt_msg_opts *o)
@@ -2799,15 +2884,33 @@ static dt_work *dt__message_start(dt_comm *c, const dt__message *a, const dt_msg
         return NULL;
     }
     if (!dt__comm_ok(c) || dt__message_bad(c, a, o)) return NULL;
-    dt__req *q = dt__req_new(c, a->call);
-    if (!q) return NULL;
-    if (dt__message_fill(c, q, a, o)) {
-        pthread_mutex_lock(&c->engine->lock);
-        dt__req_free(c, q);
-        pthread_mutex_unlock(&c->engine->lock);
+    struct dt__engine *e = c->engine;
+    pthread_mutex_lock(&e->lock); /* once for all: the request, the list of works, the driver */
+    dt__req *q = dt__req_take(c);
+    bool     drive = q && !c->device_transport;
+    if (q) dt__work_keep(e, &q->w);
+    if (drive) dt__engine_enter_locked(c);
+    pthread_mutex_unlock(&e->lock);
+    if (!q) {
+        dt__req_none(c, a->call);
         return NULL;
     }
-    dt__message_begin(c, q);
+    q->w.own = true;
+    if (dt__message_fill(c, q, a, o)) { /* device memory */
+        pthread_mutex_lock(&e->lock);
+        dt__work_drop(e, &q->w);
+        dt__req_free(c, q);
+        pthread_mutex_unlock(&e->lock);
+        return NULL;
+    }
+    if (!drive) dt__engine_enter(c);
+    const int64_t *clock = dt__clock_of(c);
+    if (a->send && dt__message_now(c, a, o) > 0) {
+        q->w.started = q->w.ended = dt__comm_coarse();
+        q->w.finished = true;
+        dt__engine_leave(c);
+    } else dt__message_post(c, q);
+    dt__net_clock = clock;
     return &q->w;
 }
 static dt__message dt__message_of(const char *call, const void *buf, int64_t n, int dtype, int peer, dt_msg_view *view, bool send)
@@ -3182,6 +3285,7 @@ DT__INSIDE void dt__comm_delete(dt_comm *c)
             dt__chain_remove(l);
             dt__work_finished(&DT__OWNER(dt__req, link, l)->w, ended);
         }
+        dt__any_tell(e);
         for (dt_work *w = e->kept; w; w = w->after) w->c = NULL;
         for (dt__handler *h = e->handlers, *next; h; h = next) {
             next = h->next;
@@ -3247,7 +3351,11 @@ DT__INSIDE dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* N
     c->member = (int *)dt__comm_zeroed((size_t)size, sizeof *c->member);
     if (e) {
         pthread_mutex_init(&e->lock, NULL);
-        pthread_cond_init(&e->cond, NULL);
+        pthread_condattr_t how;
+        pthread_condattr_init(&how);
+        pthread_condattr_setclock(&how, CLOCK_MONOTONIC);
+        pthread_cond_init(&e->cond, &how);
+        pthread_condattr_destroy(&how);
         e->busy_send = (int *)dt__comm_zeroed((size_t)size, sizeof *e->busy_send);
         e->busy_recv = (int *)dt__comm_zeroed((size_t)size, sizeof *e->busy_recv);
         dt__chain_init(&e->devices);

@@ -121,7 +121,8 @@ struct dt_work {
 /* The header of a frame. A frame is a header and, of some kinds, a payload. */
 enum {
     DT__M_EAGER = 1, /* a small message: n bytes follow */
-    DT__M_LARGE,     /* a large message is offered; at: where it is, if the receiver can read it there, else -1 */
+    DT__M_LARGE,     /* a large message is offered; at: where it is in shared memory; -1: the receiver cannot read it;
+                        below: at address -2 - at of the sender (dt__peek) */
     DT__M_GRANT,     /* a receive for offer id is there: send it; at: the receiver's number for it */
     DT__M_DATA,      /* n bytes of the message that the receiver numbered id, from offset at on; they follow */
     DT__M_READ,      /* the receiver has read the offer id in place */
@@ -189,7 +190,8 @@ typedef struct dt__req {
     bool     send, cancel, asked;
     int64_t  ref;              /* as in the frame */
     int64_t  moved;            /* receive of a large message: ns, when data last came */
-    const char *from;          /* receive in place: where the payload is */
+    const char *from;          /* receive in place: where the payload is, if `peek` in the memory of the sender */
+    bool     peek;
 } dt__req;
 typedef struct dt__arrival { /* a message that no receive has taken; the payload of a small one follows */
     dt__chain  link[4];         /* in the lists of four keys: bit 0: any rank; bit 1: any tag */
@@ -216,6 +218,8 @@ typedef struct dt__mail_peer {
     dt__outgoing      out;                  /* the frame that is moving */
     dt__req     *out_req;              /* its message; NULL: a notice */
     bool         moving, dirty, pushing, data_last;
+    int          nlarge;               /* large messages from this peer that are being copied or sent */
+    int          crowd;                /* not 0: large messages from this peer have come while others were copied */
     dt__req     *in_req;               /* the message whose payload arrives */
     dt__arrival *in_arrival;
     int64_t      moved;                /* ns: when something that takes long last moved to this peer */
@@ -251,7 +255,7 @@ typedef struct dt__mail {
 typedef struct dt__lane {
     const char *name;          /* of its transport */
     size_t eager, chunk;       /* bytes of the largest small message; of the payload of a DATA frame */
-    bool   visible;            /* the receiver can read memory of the sender: dt__shared_at */
+    bool   visible;            /* the receiver can read memory of the sender: dt__shared_at, dt__peek */
     int  (*open)(dt_comm *c, dt__mail *m); /* 0, or negative after dt__comm_bad */
     int  (*put)(dt_comm *c, int peer, dt__outgoing *o); /* 1: sent; 0: call again; negative: c has failed */
     void (*poll)(dt_comm *c); /* calls dt__mail_want and dt__mail_came for frames that have come */
@@ -320,6 +324,9 @@ static inline __attribute__((unused)) void dt__chain_init(dt__chain *list) { lis
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -529,7 +536,7 @@ static dt__req *dt__number_find(const dt__mail *m, uint64_t id, int peer) /* NUL
    (EAGER), and the send is done when the lane has it. The receiver copies it to the buffer of the receive that matches it,
    or keeps it. A larger message is only offered (LARGE). When the receiver has a receive for it,
      - and can see the sender's memory (threads; dt_comm_alloc inside a machine), it copies it from there, or hands out a
-       view, and says so (READ): then the send is done;
+       view, and says so (READ): then the send is done; the same if the kernel lets it read the sender's own memory;
      - otherwise it says so (GRANT), and the sender sends the payload in DATA frames, directly to the receiver's buffer.
    So small messages never wait behind large ones that nobody receives, and the memory for messages that no receive has
    taken is limited (m->limit).
@@ -537,6 +544,8 @@ static dt__req *dt__number_find(const dt__mail *m, uint64_t id, int peer) /* NUL
    States of a message are DT__REQ_...; a message that is not finished is in one of m's lists fresh, dated, own, forever. */
 static void dt__notice_send(dt_comm *c, int peer, int kind, uint64_t id, int64_t at);
 static void dt__peer_push(dt_comm *c, dt__mail_peer *p);
+static bool dt__peek_may(dt_comm *c, int peer); /* >>rings */
+static bool dt__peek(dt_comm *c, int peer, void *to, const char *from, size_t n);
 
 DT__INSIDE const char *dt__rank_or_any(int rank, char *buf, size_t nbytes)
 {
@@ -555,6 +564,7 @@ static void dt__req_finish(dt_comm *c, dt__req *q, int status) /* q was pending,
     if (partner) partner->partner = q->partner = NULL;
     if (q->wait.next) dt__chain_remove(&q->wait);
     if (q->id) dt__number_free(m, q);
+    if (q->state == DT__REQ_GRANTED || q->state == DT__REQ_COPYING) m->peer[q->peer].nlarge--;
     m->npending--;
     m->progress = true;
     q->w.status = status;
@@ -611,6 +621,32 @@ static char *dt__range_see(const dt_comm *c, int peer, int64_t at, size_t n)
     if (peer == c->rank) return (char *)(uintptr_t)at;
     return c->shared ? dt__shared_see((dt__shared *)c->shared, at, n) : NULL;
 }
+static void dt__copy_begin(dt_comm *c, dt__req *q, int peer, const char *from, bool peek)
+{
+    dt__mail *m = dt__mail_of(c);
+    q->state = DT__REQ_COPYING;
+    q->from = from;
+    q->peek = peek;
+    q->peer = peer;
+    m->peer[peer].nlarge++;
+    dt__chain_add(&m->copying, &q->link);
+    dt__req_wait(m, q);
+    m->progress = true;
+}
+static void dt__large_grant(dt_comm *c, dt__req *q, int peer) /* the sender sends the offer q->remote */
+{
+    dt__mail *m = dt__mail_of(c);
+    m->peer[peer].nlarge += q->state != DT__REQ_COPYING;
+    q->state = DT__REQ_GRANTED;
+    q->peer = peer;
+    if (!dt__number_new(m, q)) {
+        dt__mail_memory(c, "a large message");
+        dt__req_finish(c, q, c->status);
+        return;
+    }
+    dt__req_wait(m, q);
+    dt__notice_send(c, peer, DT__M_GRANT, q->remote, (int64_t)q->id);
+}
 /* A receive has met the offer of a large message. */
 static void dt__large_begin(dt_comm *c, dt__req *q, int peer, const dt__mhead *h)
 {
@@ -621,24 +657,18 @@ static void dt__large_begin(dt_comm *c, dt__req *q, int peer, const dt__mhead *h
     }
     dt__req_tell(q, peer, h);
     q->done = 0;
-    char *there = h->at != -1 ? dt__range_see(c, peer, h->at, (size_t)h->n) : NULL;
-    if (h->at != -1 && !there) {
+    char *there = h->at >= 0 ? dt__range_see(c, peer, h->at, (size_t)h->n) : NULL;
+    if (h->at >= 0 && !there) {
         dt__transport_fail(c, DT_COMM_ERR_NET, peer, "rank %d cannot read the message that rank %d offers in shared memory: %s", c->rank, peer,
                            strerror(errno));
         dt__req_finish(c, q, c->status);
-    } else if (h->at != -1 && q->view) { /* the reader gives it back with dt_comm_view_free */
+    } else if (h->at >= 0 && q->view) { /* the reader gives it back with dt_comm_view_free */
         q->view->data = there;
         q->view->dt__hold = NULL;
         q->view->dt__id = h->id;
         dt__req_finish(c, q, 0);
-    } else if (h->at != -1) {
-        q->state = DT__REQ_COPYING;
-        q->from = there;
-        q->peer = peer;
-        dt__chain_add(&m->copying, &q->link);
-        dt__req_wait(m, q);
-        m->progress = true;
-    } else {
+    } else if (h->at >= 0) dt__copy_begin(c, q, peer, there, false);
+    else {
         dt__arrival *a = NULL;
         if (q->view) {
             if ((int64_t)h->n > m->limit - m->memory || h->n > (uint64_t)INT64_MAX / 2)
@@ -655,15 +685,11 @@ static void dt__large_begin(dt_comm *c, dt__req *q, int peer, const dt__mhead *h
             q->view->data = q->ptr;
             q->view->dt__hold = a;
         }
-        q->state = DT__REQ_GRANTED;
-        q->peer = peer;
-        if (!dt__number_new(m, q)) {
-            dt__mail_memory(c, "a large message");
-            dt__req_finish(c, q, c->status);
-            return;
-        }
-        dt__req_wait(m, q);
-        dt__notice_send(c, peer, DT__M_GRANT, h->id, (int64_t)q->id);
+        /* if there are several, the sender sends them: two cores copy more than one */
+        dt__mail_peer *p = &m->peer[peer];
+        p->crowd = p->nlarge ? 8 : p->crowd ? p->crowd - 1 : 0;
+        if (h->at < -1 && !p->crowd && dt__peek_may(c, peer)) dt__copy_begin(c, q, peer, (const char *)(uintptr_t)(-2 - h->at), true);
+        else dt__large_grant(c, q, peer);
     }
 }
 /* A receive has met a message that arrived before it. */
@@ -833,13 +859,50 @@ DT__INSIDE void dt__mail_came(dt_comm *c, int peer, const dt__mhead *h)
     else dt__req_finish(c, q, q->why); /* CANCELLED */
 }
 enum { DT__COPY_STEP = 1 << 20 }; /* bytes that one poll copies of a message */
+/* Copies past the caches: faster if there is more than they hold. */
+static void dt__copy_past(char *to, const char *from, size_t n)
+{
+#if defined(__SSE2__)
+    size_t head = (16 - ((uintptr_t)to & 15)) & 15, page = 4096;
+    if (n >= 2 * page) {
+        memcpy(to, from, head);
+        to += head, from += head, n -= head;
+        for (; n >= page; to += page, from += page, n -= page) {
+            for (size_t k = page; k < 2 * page && n >= 2 * page; k += 64) _mm_prefetch(from + k, _MM_HINT_T0);
+            for (size_t k = 0; k < page; k += 64) {
+                __m128i a = _mm_loadu_si128((const __m128i *)(const void *)(from + k)),
+                        b = _mm_loadu_si128((const __m128i *)(const void *)(from + k + 16)),
+                        d = _mm_loadu_si128((const __m128i *)(const void *)(from + k + 32)),
+                        e = _mm_loadu_si128((const __m128i *)(const void *)(from + k + 48));
+                _mm_stream_si128((__m128i *)(void *)(to + k), a);
+                _mm_stream_si128((__m128i *)(void *)(to + k + 16), b);
+                _mm_stream_si128((__m128i *)(void *)(to + k + 32), d);
+                _mm_stream_si128((__m128i *)(void *)(to + k + 48), e);
+            }
+        }
+        _mm_sfence();
+    }
+#endif
+    dt__comm_copy(to, from, n);
+}
 static void dt__copy_some(dt_comm *c, dt__req *q)
 {
     dt__shared *s = (dt__shared *)c->shared;
     size_t      n = q->total - q->done < DT__COPY_STEP ? q->total - q->done : (size_t)DT__COPY_STEP;
-    if (s && q->peer != c->rank && !dt__shared_touch(s)) return;
-    dt__comm_copy(q->ptr + q->done, q->from + q->done, n);
-    if (s && q->peer != c->rank) dt__shared_leave(s);
+    bool        far = s && q->peer != c->rank;
+    if (far && !dt__shared_touch(s)) return;
+    if (q->peek && !dt__peek(c, q->peer, q->ptr + q->done, q->from + q->done, n)) { /* never again: then the sender sends it */
+        dt__chain_remove(&q->link);
+        q->done = 0;
+        dt__large_grant(c, q, q->peer);
+        return;
+    }
+    if (!q->peek && n >= DT__COPY_STEP / 2 && dt__mail_of(c)->peer[q->peer].nlarge > 1)
+        dt__copy_past(q->ptr + q->done, q->from + q->done, n);
+    else if (!q->peek) dt__comm_copy(q->ptr + q->done, q->from + q->done, n);
+    if (far) dt__shared_leave(s);
+    /* A sender that has failed may use its memory for other things: it has said so before. */
+    if (far && __atomic_load_n(&s->head->failing, __ATOMIC_ACQUIRE)) return;
     q->done += n;
     q->moved = dt__comm_coarse();
     dt__mail_of(c)->progress = true;
@@ -913,6 +976,7 @@ static bool dt__send_frame(dt_comm *c, dt__mail_peer *p, dt__req *q)
         o->head.at = p->rank == c->rank ? (int64_t)(uintptr_t)q->ptr
                      : p->lane->visible ? dt__shared_at((const dt__shared *)c->shared, q->ptr, q->n)
                                         : -1;
+        if (o->head.at < 0 && p->lane->visible) o->head.at = -2 - (int64_t)(uintptr_t)q->ptr;
     }
     p->out_req = q;
     p->moving = true;
@@ -1332,11 +1396,20 @@ DT__INSIDE void dt__mail_close(dt_comm *c)
    receiver looks at rings only after that. With more than DT__RINGS_FEW ranks a sender sets the byte for every frame, so
    that the receiver looks at one row instead of all rings. */
 enum { DT__RINGS_FEW = 8 };
-typedef struct dt__rings { /* by index of the rank on this machine */
-    uint64_t *head, *room; /* outgoing: position of the next frame; the receiver's tail as last seen */
-    uint64_t *tail;        /* incoming */
-    uint8_t  *opened, *open; /* outgoing: memory is there; incoming: the sender has sent something */
-    int      *list, nlist; /* incoming rings that are open */
+typedef struct dt__pair { /* with another rank of this machine */
+    dt__ring *out, *in;
+    uint64_t  head, room;      /* outgoing: position of the next frame; the receiver's tail as last seen */
+    uint64_t  tail;            /* incoming: position of the next frame */
+    int64_t   proved;          /* ns: when its proof was last read; 0: never */
+    bool      opened;          /* outgoing: memory is there */
+    uint8_t   open;            /* incoming: the sender has sent something; 2: something may be there */
+    bool      no_peek;         /* its memory cannot be read */
+} dt__pair;
+typedef struct dt__rings {
+    uint64_t  ncells;          /* of each ring, a power of 2 */
+    dt__pair *pair;            /* by index of the rank on this machine */
+    int      *list, nlist;     /* incoming rings that are open */
+    uint8_t   proof[DT__PROOF]; /* as in this rank's slot */
 } dt__rings;
 typedef struct dt__cell {
     uint64_t  no;
@@ -1344,23 +1417,34 @@ typedef struct dt__cell {
     char      payload[DT__RING_CELL - 8 - sizeof(dt__mhead)];
 } dt__cell;
 typedef char dt__cell_size[sizeof(dt__cell) == DT__RING_CELL ? 1 : -1];
-enum { DT__RING_EAGER = 16 << 10, DT__RING_CHUNK = (32 << 10) - 64 };
+enum { DT__RING_EAGER = 16 << 10, DT__RING_CHUNK = 32 << 10 };
 
-static dt__cell *dt__ring_cell(dt__ring *r, uint64_t at) { return (dt__cell *)(void *)r->cell[at % DT__RING_CELLS]; }
-static uint64_t  dt__ring_cells(size_t payload) { return (offsetof(dt__cell, payload) + payload + DT__RING_CELL - 1) / DT__RING_CELL; }
-static int       dt__rings_open(dt_comm *c, dt__mail *m)
+static dt__rings *dt__rings_of(const dt_comm *c) { return (dt__rings *)dt__mail_of(c)->rings; }
+static dt__cell *dt__ring_cell(const dt__rings *r, dt__ring *g, uint64_t at)
+{
+    return (dt__cell *)(void *)((char *)g->cell + (at & (r->ncells - 1)) * DT__RING_CELL);
+}
+static uint64_t dt__ring_cells(size_t payload) { return (offsetof(dt__cell, payload) + payload + DT__RING_CELL - 1) / DT__RING_CELL; }
+static int      dt__rings_open(dt_comm *c, dt__mail *m)
 {
     const dt__shared *s = (const dt__shared *)c->shared;
     size_t            n = (size_t)s->n;
-    dt__rings        *r = (dt__rings *)dt__comm_zeroed(1, sizeof *r + n * (3 * sizeof(uint64_t) + sizeof(int) + 2));
+    dt__rings        *r = (dt__rings *)dt__comm_zeroed(1, sizeof *r + n * (sizeof(dt__pair) + sizeof(int)));
     if (!r) return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory for messages");
-    r->head = (uint64_t *)(void *)(r + 1);
-    r->room = r->head + n;
-    r->tail = r->room + n;
-    r->list = (int *)(void *)(r->tail + n);
-    r->opened = (uint8_t *)(r->list + n);
-    r->open = r->opened + n;
+    r->ncells = dt__ring_ncells(s->n);
+    r->pair = (dt__pair *)(void *)(r + 1);
+    r->list = (int *)(void *)(r->pair + n);
+    for (int i = 0; i < s->n; i++) {
+        r->pair[i].out = dt__ring_of(s, s->me, i);
+        r->pair[i].in = dt__ring_of(s, i, s->me);
+    }
     m->rings = r;
+    if (s->fd < 0) return 0;
+    dt__rank_slot *slot = dt__slot_of(s, s->me);
+    if (!dt__comm_random(r->proof, sizeof r->proof)) return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: getrandom failed");
+    memcpy(slot->proof, r->proof, sizeof r->proof);
+    slot->proof_at = (uint64_t)(uintptr_t)r->proof;
+    __atomic_store_n(&slot->pid, (int32_t)getpid(), __ATOMIC_RELEASE); /* 0 before */
     return 0;
 }
 static void dt__rings_close(dt_comm *c)
@@ -1369,68 +1453,107 @@ static void dt__rings_close(dt_comm *c)
     DT_COMM_FREE(m->rings);
     m->rings = NULL;
 }
+/* ---- reading the memory of another process. The kernel allows it to processes of the same user, unless the machine forbids
+   it; then messages go through the rings. The number of a process may come to mean another process, though not soon: if the
+   last proof is old, it is read after the message. It is random bytes at an address that the rank has told; they must be
+   those in its slot. */
+#define DT__PROOF_NS (100 * DT__NS_PER_MS)
+#ifndef DT__VM_READ /* tests replace it */
+#define DT__VM_READ(pid, to, from) ((ssize_t)syscall(SYS_process_vm_readv, pid, to, 1ul, from, 1ul, 0ul))
+#endif
+static bool dt__peek_may(dt_comm *c, int peer)
+{
+    const dt__shared *s = (const dt__shared *)c->shared;
+    const dt__rings  *r = dt__rings_of(c);
+    return r && s->fd >= 0 && s->index[peer] >= 0 && !r->pair[s->index[peer]].no_peek &&
+           __atomic_load_n(&dt__slot_of(s, s->index[peer])->pid, __ATOMIC_ACQUIRE) > 0;
+}
+static bool dt__peek_at(int pid, void *to, uint64_t from, size_t n)
+{
+    struct iovec here, there;
+    here.iov_base = to;
+    there.iov_base = (void *)(uintptr_t)from;
+    here.iov_len = there.iov_len = n;
+    return DT__VM_READ(pid, &here, &there) == (ssize_t)n;
+}
+static bool dt__peek(dt_comm *c, int peer, void *to, const char *from, size_t n) /* false: it is not possible */
+{
+    const dt__shared    *s = (const dt__shared *)c->shared;
+    dt__pair            *p = &dt__rings_of(c)->pair[s->index[peer]];
+    const dt__rank_slot *t = dt__slot_of(s, s->index[peer]);
+    uint8_t              proof[DT__PROOF];
+    bool                 ok = dt__peek_at(t->pid, to, (uint64_t)(uintptr_t)from, n);
+    int64_t              now = dt__comm_coarse();
+    if (ok && (!p->proved || now - p->proved > DT__PROOF_NS)) {
+        ok = dt__peek_at(t->pid, proof, t->proof_at, sizeof proof) && !memcmp(proof, t->proof, sizeof proof);
+        p->proved = now;
+    }
+    p->no_peek = !ok;
+    return ok;
+}
 static int dt__ring_put(dt_comm *c, int peer, dt__outgoing *o)
 {
     dt__shared *s = (dt__shared *)c->shared;
-    dt__rings  *r = (dt__rings *)dt__mail_of(c)->rings;
+    dt__rings  *r = dt__rings_of(c);
     int         to = s->index[peer];
-    dt__ring   *g = dt__ring_of(s, s->me, to);
-    uint64_t    need = dt__ring_cells(o->n), at = r->head[to], left = DT__RING_CELLS - at % DT__RING_CELLS;
+    dt__pair   *p = &r->pair[to];
+    uint64_t    need = dt__ring_cells(o->n), at = p->head, left = r->ncells - (at & (r->ncells - 1));
     uint64_t    skip = need > left ? left : 0;
-    if (!r->opened[to]) {
-        if (!dt__segment_take(s->fd, (int64_t)((char *)g - s->base), (int64_t)sizeof *g))
+    if (!p->opened) {
+        if (!dt__segment_take(s->fd, (int64_t)((char *)p->out - s->base), (int64_t)dt__ring_nbytes(s->n)))
             return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: cannot allocate shared memory for messages to rank %d: %s",
                                  c->rank, peer, strerror(errno));
     }
-    if (at + skip + need + 1 - r->room[to] > DT__RING_CELLS) {
-        r->room[to] = __atomic_load_n(&g->tail, __ATOMIC_ACQUIRE);
-        if (at + skip + need + 1 - r->room[to] > DT__RING_CELLS) return 0;
+    if (at + skip + need + 1 - p->room > r->ncells) {
+        p->room = __atomic_load_n(&p->out->tail, __ATOMIC_ACQUIRE);
+        if (at + skip + need + 1 - p->room > r->ncells) return 0;
     }
     if (skip) {
-        dt__cell *e = dt__ring_cell(g, at);
+        dt__cell *e = dt__ring_cell(r, p->out, at);
         e->head.kind = DT__M_SKIP;
-        __atomic_store_n(&dt__ring_cell(g, at + skip)->no, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&dt__ring_cell(r, p->out, at + skip)->no, 0, __ATOMIC_RELAXED);
         __atomic_store_n(&e->no, at + 1, __ATOMIC_RELEASE);
         at += skip;
     }
-    dt__cell *e = dt__ring_cell(g, at);
+    dt__cell *e = dt__ring_cell(r, p->out, at), *next = dt__ring_cell(r, p->out, at + need);
     e->head = o->head;
     if (o->n) memcpy((char *)e + offsetof(dt__cell, payload), o->ptr, o->n);
-    __atomic_store_n(&dt__ring_cell(g, at + need)->no, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&next->no, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&e->no, at + 1, __ATOMIC_RELEASE);
-    r->head[to] = at + need;
+    p->head = at + need;
     o->done = sizeof o->head + o->n;
-    if (need <= 64) dt__own_lines((char *)dt__ring_cell(g, at + need), 64); /* the next frame will be written there */
-    if (!r->opened[to] || s->n > DT__RINGS_FEW) {
-        r->opened[to] = 1;
+    if (need <= 64) dt__own_lines((char *)next, 64); /* the next frame will be written there */
+    if (!p->opened || s->n > DT__RINGS_FEW) {
+        p->opened = true;
         __atomic_store_n(dt__ring_row(s, to) + s->me, 1, __ATOMIC_RELEASE);
     }
     dt__shared_ring_to(s, to);
     return 1;
 }
 /* A frame with n bytes of payload was used: its cells are free. Returns the position of the next. */
-static uint64_t dt__ring_used(dt__shared *s, dt__rings *r, int from, size_t n)
+static uint64_t dt__ring_used(dt__shared *s, const dt__rings *r, int from, size_t n)
 {
-    uint64_t before = r->tail[from], at = before + dt__ring_cells(n);
-    r->tail[from] = at;
-    __atomic_store_n(&dt__ring_of(s, from, s->me)->tail, at, __ATOMIC_RELEASE);
+    dt__pair *p = &r->pair[from];
+    uint64_t  before = p->tail, at = before + dt__ring_cells(n);
+    p->tail = at;
+    __atomic_store_n(&p->in->tail, at, __ATOMIC_RELEASE);
     /* the sender may wait for room: not for every small frame */
-    if (n > DT__RING_CELL || at / (DT__RING_CELLS / 4) != before / (DT__RING_CELLS / 4)) dt__shared_ring_to(s, from);
+    if (n > DT__RING_CELL || (at ^ before) & ~(r->ncells / 4 - 1)) dt__shared_ring_to(s, from);
     return at;
 }
 /* Takes all frames of one sender. */
 static void dt__ring_drain(dt_comm *c, dt__shared *s, dt__rings *r, int from)
 {
-    dt__ring *g = dt__ring_of(s, from, s->me);
-    uint64_t  at = r->tail[from];
+    dt__pair *p = &r->pair[from];
+    uint64_t  at = p->tail;
     int       peer = s->rank[from];
     for (;;) {
-        dt__cell *e = dt__ring_cell(g, at);
+        dt__cell *e = dt__ring_cell(r, p->in, at);
         if (__atomic_load_n(&e->no, __ATOMIC_ACQUIRE) != at + 1) break;
         dt__mhead h = e->head;
         if (h.kind == DT__M_SKIP) {
-            at += DT__RING_CELLS - at % DT__RING_CELLS;
-            r->tail[from] = at;
+            at += r->ncells - (at & (r->ncells - 1));
+            p->tail = at;
             continue;
         }
         size_t n = dt__mhead_payload(&h);
@@ -1454,8 +1577,8 @@ static bool dt__rings_row(dt__shared *s, dt__rings *r, bool look)
         for (int k = i; k < i + 8 && k < s->n; k++) {
             if (!__atomic_load_n(row + k, __ATOMIC_ACQUIRE)) continue;
             __atomic_exchange_n(row + k, 0, __ATOMIC_SEQ_CST); /* before the ring is read */
-            if (!r->open[k]) r->list[r->nlist++] = k;
-            r->open[k] = 2;
+            if (!r->pair[k].open) r->list[r->nlist++] = k;
+            r->pair[k].open = 2;
             any = true;
         }
     }
@@ -1464,23 +1587,23 @@ static bool dt__rings_row(dt__shared *s, dt__rings *r, bool look)
 static void dt__rings_poll(dt_comm *c)
 {
     dt__shared *s = (dt__shared *)c->shared;
-    dt__rings  *r = (dt__rings *)dt__mail_of(c)->rings;
+    dt__rings  *r = dt__rings_of(c);
     dt__rings_row(s, r, false);
     for (int i = 0; i < r->nlist && dt__comm_ok(c); i++) {
         int from = r->list[i];
-        if (s->n > DT__RINGS_FEW && r->open[from] != 2) continue;
-        r->open[from] = 1;
+        if (s->n > DT__RINGS_FEW && r->pair[from].open != 2) continue;
+        r->pair[from].open = 1;
         dt__ring_drain(c, s, r, from);
     }
 }
 static bool dt__rings_hint(dt_comm *c)
 {
     dt__shared *s = (dt__shared *)c->shared;
-    dt__rings  *r = (dt__rings *)dt__mail_of(c)->rings;
+    dt__rings  *r = dt__rings_of(c);
     if (dt__rings_row(s, r, true)) return true;
     for (int i = 0; i < r->nlist && s->n <= DT__RINGS_FEW; i++) {
-        uint64_t at = r->tail[r->list[i]];
-        if (__atomic_load_n(&dt__ring_cell(dt__ring_of(s, r->list[i], s->me), at)->no, __ATOMIC_ACQUIRE) == at + 1) return true;
+        const dt__pair *p = &r->pair[r->list[i]];
+        if (__atomic_load_n(&dt__ring_cell(r, p->in, p->tail)->no, __ATOMIC_ACQUIRE) == p->tail + 1) return true;
     }
     return false;
 }
@@ -1508,10 +1631,10 @@ DT__INSIDE int dt__mail_recv_now(dt_comm *c, int peer, int tag, int dtype, void 
     dt__rings     *r = (dt__rings *)m->rings;
     if (!m->rings || m->peer[peer].lane != m->inside || m->nposted || m->narrived || m->npending || m->dirty) return 0;
     int from = s->index[peer];
-    if (!r->open[from]) return 0; /* the first message */
-    dt__ring *g = dt__ring_of(s, from, s->me);
-    uint64_t  at = r->tail[from];
-    dt__cell *e = dt__ring_cell(g, at);
+    dt__pair *p = &r->pair[from];
+    if (!p->open) return 0; /* the first message */
+    uint64_t  at = p->tail;
+    dt__cell *e = dt__ring_cell(r, p->in, at);
     while (__atomic_load_n(&e->no, __ATOMIC_ACQUIRE) != at + 1)
         if (looks-- <= 0) return 0;
     if (e->head.kind != DT__M_EAGER || e->head.tag != tag || e->head.n != n || e->head.space != DT__SPACE_USER ||
@@ -1608,7 +1731,7 @@ static void dt__wire_set(dt_comm *c, dt__wire *l, int fd)
         close(fd);
         return;
     }
-    dt__tcp_tune_fd(c, fd);
+    dt__tcp_tune_fd(c, l->peer, fd);
     l->fd = fd;
 }
 /* The connection has ended. The control connections tell why; that is waited for, if this rank needs the peer. */

@@ -836,8 +836,10 @@ enum {
     DT__FRAGMENT   = 64 << 10,
     DT__FRAGMENTS  = 8,
     DT__NOTES      = 64,
+    DT__PROOF      = 16,         /* bytes */
     DT__RING_CELL  = 64,         /* bytes of a cell of a ring for messages (dt_msg.h, >>rings) */
-    DT__RING_CELLS = 2048,
+    DT__RING_LEAST = 2048,       /* cells of a ring, a power of 2 */
+    DT__RING_MOST  = 16384,
     DT__CORES      = 1024,       /* bits in a mask of CPU cores */
     DT__LEVELS     = 26          /* of chunks of an arena: the last has 2^46 bytes or more */
 };
@@ -867,6 +869,9 @@ typedef struct dt__rank_slot {
     uint64_t cores[DT__CORES / 64]; /* mask of the CPU cores that the rank may use */
     uint32_t has_cores;          /* cores is written */
     uint32_t touching;           /* threads: this rank is using the memory of other ranks */
+    int32_t  pid;                /* its process, written after the next two; 0: not known (dt_msg.h, dt__peek) */
+    uint64_t proof_at;           /* where it has its proof, */
+    uint8_t  proof[DT__PROOF];   /* these random bytes */
     dt__note note[DT__NOTES] DT__ALIGNED;
     uint64_t begun, done;        /* number of collectives so far */
     uint8_t  more[2][DT__POST_SHORT] DT__ALIGNED;
@@ -880,7 +885,7 @@ typedef struct dt__channel { /* from one rank to another */
 } dt__channel;
 typedef struct dt__ring { /* frames of messages from one rank to another */
     uint64_t tail DT__ALIGNED;  /* cells that the receiver has used up */
-    uint8_t  cell[DT__RING_CELLS][DT__RING_CELL] DT__ALIGNED;
+    uint8_t  cell[1][DT__RING_CELL] DT__ALIGNED; /* dt__ring_ncells of them */
 } dt__ring;
 typedef struct dt__segment_head { /* the beginning of the segment */
     uint32_t sleepers DT__ALIGNED; /* ranks whose asleep is set */
@@ -982,9 +987,21 @@ static inline __attribute__((unused)) uint8_t *dt__ring_row(const dt__shared *s,
 {
     return (uint8_t *)s->base + dt__shared_rows(s->n) + (size_t)to * dt__row_nbytes(s->n);
 }
+/* Large rings are faster: the two ranks copy at the same time. With many ranks they are smaller, for a rank has one to each. */
+static inline __attribute__((unused)) size_t dt__ring_ncells(int n)
+{
+    size_t k = DT__RING_MOST;
+    while (k > DT__RING_LEAST && k * (size_t)n > 4 * DT__RING_MOST) k /= 2;
+    return k;
+}
+static inline __attribute__((unused)) size_t dt__ring_nbytes(int n)
+{
+    return offsetof(dt__ring, cell) + dt__ring_ncells(n) * DT__RING_CELL;
+}
 static inline __attribute__((unused)) dt__ring *dt__ring_of(const dt__shared *s, int from, int to)
 {
-    return (dt__ring *)(void *)(s->base + dt__shared_rings(s->n)) + ((size_t)from * (size_t)s->n + (size_t)to);
+    size_t i = (size_t)from * (size_t)s->n + (size_t)to;
+    return (dt__ring *)(void *)(s->base + dt__shared_rings(s->n) + i * dt__ring_nbytes(s->n));
 }
 static inline __attribute__((unused)) dt__rank_slot *dt__slot_of(const dt__shared *s, int i)
 {
@@ -1152,7 +1169,7 @@ DT__INSIDE int dt__world_transport(const dt__world *w, const dt_comm_opts *o, co
 DT__INSIDE void dt__pollset_add(dt__pollset *set, int fd, int events); /* without memory: a look every millisecond instead */
 DT__INSIDE void dt__pollset_wait(const dt_comm *c, dt__pollset *set); /* also for c->wake_fd */
 /* For the sockets of messages (dt_msg.h): options; how many of n bytes may be sent now (0: not before *ready); counting. */
-DT__INSIDE void dt__tcp_tune_fd(dt_comm *c, int fd);
+DT__INSIDE void dt__tcp_tune_fd(dt_comm *c, int peer, int fd);
 DT__INSIDE size_t dt__tcp_may_send(dt_comm *c, size_t n, int64_t *ready);
 DT__INSIDE void dt__tcp_count_sent(dt_comm *c, size_t n);
 DT__INSIDE int dt__transport_status(const dt_comm *c); /* status of a communicator that has failed */
@@ -5418,7 +5435,7 @@ static uint8_t *dt__channel_flag(const dt__shared *s, int from, int to) /* atomi
 #define DT__HUGE (INT64_C(2) << 20) /* bytes: chunks are aligned to large pages */
 DT__INSIDE int64_t dt__shared_arenas(int n)
 {
-    int64_t at = (int64_t)(dt__shared_rings(n) + (size_t)n * (size_t)n * sizeof(dt__ring));
+    int64_t at = (int64_t)(dt__shared_rings(n) + (size_t)n * (size_t)n * dt__ring_nbytes(n));
     return (at + DT__HUGE - 1) & ~(DT__HUGE - 1);
 }
 
@@ -6327,10 +6344,10 @@ static size_t dt__tcp_allowed(const dt_comm *c, dt__tcp *t, size_t n, int64_t *r
     return 0;
 }
 /* For the sockets of messages (dt_msg.h). */
-DT__INSIDE void dt__tcp_tune_fd(dt_comm *c, int fd)
+DT__INSIDE void dt__tcp_tune_fd(dt_comm *c, int peer, int fd)
 {
     dt__tcp *t = dt__tcp_of(c);
-    if (t) dt__tcp_tune(c, t, fd);
+    if (t) dt__tcp_tune(c, t, peer, fd);
 }
 DT__INSIDE size_t dt__tcp_may_send(dt_comm *c, size_t n, int64_t *ready)
 {

@@ -30,6 +30,13 @@ static void *heap_uncount(void *p)
 #define DT_COMM_MALLOC(n) heap_count(malloc(n), __FILE__)
 #define DT_COMM_REALLOC(p, n) heap_count(realloc(heap_uncount(p), n), __FILE__)
 #define DT_COMM_FREE(p) free(heap_uncount(p))
+/* How the kernel answers when a rank reads the memory of another. */
+#include <sys/syscall.h>
+#include <sys/uio.h>
+enum { PEEK_REAL, PEEK_FORBIDDEN, PEEK_SHORT, PEEK_OTHER, PEEK_FAILS };
+static int peek_how, peek_calls;
+static ssize_t peek(int pid, const struct iovec *to, const struct iovec *from);
+#define DT__VM_READ(pid, to, from) peek(pid, to, from) /* counted, and as the test says */
 #define DT_COMM_IMPLEMENTATION
 #define DT_MSG_IMPLEMENTATION
 #define DT_NET_IMPLEMENTATION
@@ -301,6 +308,69 @@ static int  small_process(void *transport)
 UTEST(memory, small_messages_take_none_after_the_first_on_threads) { EXPECT_EQ(0, run(2, NULL, small_thread, 0, 0)); }
 UTEST(memory, small_messages_take_none_after_the_first_in_shared_memory) { EXPECT_EQ(0, dt_spawn(2, small_process, (void *)"shm")); }
 UTEST(memory, small_messages_take_none_after_the_first_over_tcp) { EXPECT_EQ(0, dt_spawn(2, small_process, (void *)"tcp")); }
+
+/* ==================================================================================================== private memory */
+static dt_comm *peek_comm;
+static ssize_t  peek(int pid, const struct iovec *to, const struct iovec *from)
+{
+    peek_calls++;
+    if (peek_how == PEEK_FORBIDDEN) {
+        errno = EPERM;
+        return -1;
+    }
+    ssize_t n = (ssize_t)syscall(SYS_process_vm_readv, pid, to, 1ul, from, 1ul, 0ul);
+    if (n <= 0) return n;
+    if (peek_how == PEEK_SHORT && n > 100) { /* a page at the end is not there */
+        memset((char *)to->iov_base + n - 1, 0x55, 1);
+        return n - 1;
+    }
+    if (peek_how == PEEK_OTHER) memset(to->iov_base, 0x55, (size_t)n); /* another process has the number of this one now */
+    if (peek_how == PEEK_FAILS) dt_comm_abort(peek_comm, "the sender uses its memory for something else now");
+    return n;
+}
+enum { PEEK_BYTES = 3 << 20 };
+static int peek_rank(void *how) /* rank 0 sends from memory that rank 1 does not share; one message, then several at once */
+{
+    enum { SEVERAL = 5 };
+    static uint8_t x[SEVERAL][PEEK_BYTES];
+    dt_work       *w[SEVERAL];
+    dt_msg_view    view;
+    dt_comm       *c = dt_comm_init(.transport = "shm", .timeout = 20 * dt_test_slow());
+    int            bad = !c, rank = bad ? 0 : dt_comm_rank(c);
+    if (bad) return printf("    %s\n", dt_comm_error(NULL)), 1;
+    peek_how = *(int *)how;
+    peek_comm = c;
+    for (int k = 0; k < SEVERAL; k++) memset(x[k], rank ? 0 : k + 1, sizeof x[k]);
+    if (peek_how == PEEK_FAILS) { /* what was read may be anything: never a success */
+        if (!rank) bad = dt_comm_send(c, x[0], 1 << 20, DT_COMM_U8, 1) == 0;
+        else bad = dt_comm_recv(c, x[0], 1 << 20, DT_COMM_U8, 0) == 0;
+        dt_comm_free(c);
+        return bad;
+    }
+    for (int64_t n = 16385; n <= PEEK_BYTES && !bad; n = 3 * n - 1)
+        if (!rank) bad = dt_comm_send(c, x[1], n, DT_COMM_U8, 1, .tag = 3);
+        else bad = dt_comm_recv(c, x[0], n, DT_COMM_U8, 0, .tag = 3) || x[0][0] != 2 || x[0][n / 2] != 2 || x[0][n - 1] != 2;
+    if (!bad && !rank) bad = dt_comm_send(c, x[2], PEEK_BYTES, DT_COMM_U8, 1);
+    else if (!bad) {
+        bad = dt_comm_recv_view(c, &view, DT_COMM_U8, 0) || memcmp(view.data, "\3\3\3\3", 4) ||
+              ((const uint8_t *)view.data)[PEEK_BYTES - 1] != 3;
+        dt_comm_view_free(c, &view);
+    }
+    if (rank) bad = bad || (peek_how == PEEK_REAL ? peek_calls < 8 : peek_calls > 2); /* it does not try again and again */
+    for (int k = 0; k < SEVERAL && !bad; k++)
+        w[k] = rank ? dt_comm_recv_start(c, x[k], PEEK_BYTES, DT_COMM_U8, 0, .tag = k)
+                    : dt_comm_send_start(c, x[k], PEEK_BYTES, DT_COMM_U8, 1, .tag = k);
+    for (int k = 0; k < SEVERAL && !bad; k++)
+        bad = dt_work_wait(w[k]) || x[k][0] != k + 1 || x[k][PEEK_BYTES / 2] != k + 1 || x[k][PEEK_BYTES - 1] != k + 1;
+    if (bad) printf("    rank %d: %s; %d reads\n", rank, dt_comm_error(c) ? dt_comm_error(c) : "wrong bytes", peek_calls);
+    return dt_comm_free(c) || bad;
+}
+static int peeks(int how) { return dt_spawn(2, peek_rank, &how); }
+UTEST(private_memory, is_read_by_the_receiver) { EXPECT_EQ(0, peeks(PEEK_REAL)); }
+UTEST(private_memory, is_sent_where_the_machine_forbids_to_read_it) { EXPECT_EQ(0, peeks(PEEK_FORBIDDEN)); }
+UTEST(private_memory, is_sent_if_it_cannot_be_read_whole) { EXPECT_EQ(0, peeks(PEEK_SHORT)); }
+UTEST(private_memory, of_another_process_is_never_taken_for_a_message) { EXPECT_EQ(0, peeks(PEEK_OTHER)); }
+UTEST(private_memory, of_a_sender_that_failed_is_never_taken_for_a_message) { EXPECT_EQ(0, peeks(PEEK_FAILS)); }
 
 /* ==================================================================================================== buffers */
 static void shared_buffers(team *t, dt_comm *c, int rank)

@@ -2068,10 +2068,10 @@ UTEST(situation, without_a_thread_tests_drive_everything)
 /* ---- a payload that looks like frames of the ring's next round, at every cell that a frame may begin at */
 static int like_frames(dt_comm *c, int rank)
 {
-    uint64_t random = 11, at = 0, lap = DT__RING_CELLS;
+    uint64_t random = 11, at = 0, lap = dt__ring_ncells(2);
     char     x[4000], y[4000];
     int      bad = 0, ack = 0;
-    for (int k = 0; k < 600 && !bad; k++) {
+    for (int k = 0; k < 1500 && !bad; k++) { /* some rounds of the ring */
         size_t   n = 8 * (size_t)below(&random, (int)sizeof x / 8), first = DT__RING_CELL - 8 - sizeof(dt__mhead);
         uint64_t cells = (8 + sizeof(dt__mhead) + n + DT__RING_CELL - 1) / DT__RING_CELL;
         if (cells > lap - at % lap) at += lap - at % lap; /* it begins at the start of the ring */
