@@ -101,6 +101,54 @@ static int wrong_length(dt_comm *c, int rank)
 }
 UTEST(matching, a_message_of_another_length_is_an_error_on_all_ranks) { EXPECT_EQ(0, everywhere(2, wrong_length)); }
 
+/* Messages that do not suit their receive: small and large, when the receive waits already and when the message is there
+   first. Nothing is written behind the buffer. */
+enum { LONGER, SHORTER, OTHER_DTYPE, OTHER_DTYPE_VIEW, MISFITS };
+enum { EARLY_RECEIVE, LATE_RECEIVE, RECEIVE_AT_ONCE, ORDERS };
+static int misfit_what, misfit_order;
+static int64_t misfit_n;
+static int misfit(dt_comm *c, int rank)
+{
+    int64_t     n = misfit_n, sent = misfit_what == LONGER ? 2 * n : misfit_what == SHORTER ? n - 1 : n;
+    int32_t    *x = (int32_t *)malloc((size_t)(3 * n) * sizeof *x);
+    int         bad = 0, rc = 0, dtype = misfit_what < OTHER_DTYPE ? DT_COMM_I32 : DT_COMM_F32, hello = 1;
+    bool        view = misfit_what == OTHER_DTYPE_VIEW;
+    dt_msg_info info, *told = misfit_what == SHORTER ? NULL : &info;
+    dt_msg_view v;
+    dt_work    *w = NULL;
+    memset(x, 0x5a, (size_t)(3 * n) * sizeof *x);
+    if (misfit_what == OTHER_DTYPE && misfit_order == RECEIVE_AT_ONCE) told = NULL; /* the shortest way has no .info */
+    if (rank) bad += CHECK(!dt_comm_recv(c, &hello, 1, DT_COMM_I32, 0));
+    else bad += CHECK(!dt_comm_send(c, &hello, 1, DT_COMM_I32, 1));
+    if (rank && misfit_order == EARLY_RECEIVE)
+        w = view ? dt_comm_recv_view_start(c, &v, dtype, 0, .tag = 4) : dt_comm_recv_start(c, x, n, dtype, 0, .tag = 4, .info = told);
+    if (misfit_order == EARLY_RECEIVE) bad += CHECK(!dt_comm_barrier(c));
+    if (!rank) w = dt_comm_send_start(c, x, sent, DT_COMM_I32, 1, .tag = 4);
+    if (rank && misfit_order == LATE_RECEIVE) bad += CHECK(dt_comm_probe(c, &info, 0, .tag = 4, .timeout = DT_FOREVER) == 1 && info.n == sent);
+    if (w) rc = dt_work_wait(w);
+    else rc = view ? dt_comm_recv_view(c, &v, dtype, 0, .tag = 4) : dt_comm_recv(c, x, n, dtype, 0, .tag = 4, .info = told);
+    if (!rc && !rank) rc = dt_comm_barrier(c); /* a small message is sent before the receiver looks at it */
+    const char *e = dt_comm_error(c);
+    bad += CHECK(rc == DT_COMM_ERR_MISMATCH && e && strstr(e, "elements of i32 with tag 4") && dt_comm_failed_rank(c) == 0);
+    for (int64_t i = n; i < 3 * n; i++)
+        if (x[i] != 0x5a5a5a5a) return free(x), bad + CHECK(!"written behind the buffer");
+    free(x);
+    return bad;
+}
+static void no_log(void *user, int level, const char *text) { (void)user, (void)level, (void)text; }
+UTEST(matching, a_message_that_does_not_suit_its_receive_is_an_error)
+{
+    if (!getenv("DT_LOG")) dt_set_log(no_log, NULL); /* 72 worlds fail */
+    for (misfit_what = 0; misfit_what < MISFITS; misfit_what++)
+        for (misfit_order = 0; misfit_order < ORDERS; misfit_order++)
+            for (misfit_n = 100; misfit_n <= 100000; misfit_n *= 1000) {
+                int bad = everywhere(2, misfit);
+                if (bad) printf("    misfit %d, order %d, %d elements\n", misfit_what, misfit_order, (int)misfit_n);
+                EXPECT_EQ(0, bad);
+            }
+    dt_set_log(NULL, NULL);
+}
+
 /* ==================================================================================================== >>deadlines */
 UTEST(deadlines, a_message_with_a_timeout_of_its_own_ends_alone) { EXPECT_EQ(0, everywhere(2, own_deadlines)); }
 
