@@ -105,7 +105,19 @@ UTEST(matching, a_message_of_another_length_is_an_error_on_all_ranks) { EXPECT_E
    first. Nothing is written behind the buffer. */
 enum { LONGER, SHORTER, OTHER_DTYPE, OTHER_DTYPE_VIEW, MISFITS };
 enum { EARLY_RECEIVE, LATE_RECEIVE, RECEIVE_AT_ONCE, ORDERS };
-static int misfit_what, misfit_order;
+static int  misfit_what, misfit_order;
+static int *sent_flag; /* in memory that the ranks share: the message is there, and its receiver has not looked yet */
+static bool sent_flag_new(void)
+{
+    void *p = mmap(NULL, sizeof *sent_flag, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    sent_flag = p == MAP_FAILED ? NULL : (int *)p;
+    return sent_flag != NULL;
+}
+static void sent_set(void) { __atomic_store_n(sent_flag, 1, __ATOMIC_SEQ_CST); }
+static void sent_await(void)
+{
+    while (!__atomic_exchange_n(sent_flag, 0, __ATOMIC_SEQ_CST)) usleep(100);
+}
 static int64_t misfit_n;
 static int misfit(dt_comm *c, int rank)
 {
@@ -125,6 +137,8 @@ static int misfit(dt_comm *c, int rank)
     if (rank && w) bad += CHECK(!dt_comm_send(c, &hello, 1, DT_COMM_I32, 0)); /* the receive waits */
     if (!rank && misfit_order == EARLY_RECEIVE) bad += CHECK(!dt_comm_recv(c, &hello, 1, DT_COMM_I32, 1));
     if (!rank) w = dt_comm_send_start(c, x, sent, DT_COMM_I32, 1, .tag = 4);
+    if (!rank && misfit_order == RECEIVE_AT_ONCE) sent_set();
+    if (rank && misfit_order == RECEIVE_AT_ONCE) sent_await();
     if (rank && misfit_order == LATE_RECEIVE) bad += CHECK(dt_comm_probe(c, &info, 0, .tag = 4, .timeout = DT_FOREVER) == 1 && info.n == sent);
     if (w) rc = dt_work_wait(w);
     else rc = view ? dt_comm_recv_view(c, &v, dtype, 0, .tag = 4) : dt_comm_recv(c, x, n, dtype, 0, .tag = 4, .info = told);
@@ -140,6 +154,7 @@ static void no_log(void *user, int level, const char *text) { (void)user, (void)
 UTEST(matching, a_message_that_does_not_suit_its_receive_is_an_error)
 {
     if (!getenv("DT_LOG")) dt_set_log(no_log, NULL); /* 72 worlds fail */
+    ASSERT_TRUE(sent_flag_new());
     for (misfit_what = 0; misfit_what < MISFITS; misfit_what++)
         for (misfit_order = 0; misfit_order < ORDERS; misfit_order++)
             for (misfit_n = 100; misfit_n <= 100000; misfit_n *= 1000) {
@@ -148,6 +163,40 @@ UTEST(matching, a_message_that_does_not_suit_its_receive_is_an_error)
                 EXPECT_EQ(0, bad);
             }
     dt_set_log(NULL, NULL);
+    munmap(sent_flag, sizeof *sent_flag);
+}
+/* A request with the tag, the length and the dtype that a receive waits for: it is not a message. */
+static void double_it(dt_request *q)
+{
+    int64_t x;
+    memcpy(&x, q->data, sizeof x);
+    x *= 2;
+    dt_request_reply(q, &x, sizeof x);
+}
+static int request_or_message(dt_comm *c, int rank)
+{
+    int     bad = 0;
+    int64_t x = 21, y = 0;
+    if (!rank) {
+        bad += CHECK(!dt_comm_send(c, &x, 8, DT_COMM_U8, 1, .tag = 4));
+        dt_work *w = dt_comm_call_start(c, 1, 4, &x, 8, &y, 8);
+        sent_set();
+        bad += CHECK(!dt_work_wait(w) && y == 42);
+    } else {
+        bad += CHECK(!dt_comm_recv(c, &y, 8, DT_COMM_U8, 0, .tag = 4) && y == 21);
+        sent_await();
+        y = 0;
+        bad += CHECK(dt_comm_recv(c, &y, 8, DT_COMM_U8, 0, .tag = 4, .timeout = 0.02) == DT_COMM_ERR_TIMEOUT && y == 0);
+        bad += CHECK(dt_comm_probe(c, NULL, DT_ANY, .tag = DT_ANY) == 0);
+        bad += CHECK(!dt_comm_serve(c, 4, double_it) && dt_comm_serve_next(c, DT_FOREVER) == 1);
+    }
+    return bad + CHECK(!dt_comm_barrier(c));
+}
+UTEST(matching, a_request_is_not_received_as_a_message)
+{
+    ASSERT_TRUE(sent_flag_new());
+    EXPECT_EQ(0, everywhere(2, request_or_message));
+    munmap(sent_flag, sizeof *sent_flag);
 }
 
 /* ==================================================================================================== >>deadlines */
