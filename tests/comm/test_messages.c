@@ -341,6 +341,31 @@ UTEST(timeout, names_the_peer_of_the_message_in_the_words_of_the_call)
     munmap(o, sizeof *o);
 }
 
+/* Threads have no control connections to ask over: the rank that waits names its peer itself. */
+static int one_silent_thread(dt_comm *c, int rank)
+{
+    int bad = 0, x;
+    if (rank == 0) bad += CHECK(dt_comm_recv(c, &x, 1, DT_COMM_I32, 1, .tag = 6) == DT_COMM_ERR_TIMEOUT);
+    while (!dt_comm_get_status(c)) usleep(10000);
+    const char *e = dt_comm_error(c);
+    return bad + CHECK(dt_comm_failed_rank(c) == 1) + CHECK(e && strstr(e, "rank 0: dt_comm_recv from rank 1 (tag 6) made no progress for 1 s"));
+}
+UTEST(timeout, names_the_peer_of_the_message_on_threads)
+{
+    dt_comm  *c[3];
+    crew      w[3];
+    pthread_t thread[3];
+    ASSERT_EQ(0, dt_comm_threads(3, c, .timeout = 1));
+    for (int i = 0; i < 3; i++) {
+        w[i].fn = one_silent_thread;
+        w[i].c = c[i];
+        pthread_create(&thread[i], NULL, crew_thread, &w[i]);
+    }
+    for (int i = 0; i < 3; i++) {
+        pthread_join(thread[i], NULL);
+        EXPECT_EQ(0, w[i].bad);
+    }
+}
 /* A rank is stopped before the first contact: no connection to it exists. The others name it within the timeout and a
    second, on the first communicator and on new ones. what: 0 allreduce, 1 after dt_comm_dup, 2 after dt_comm_split, 3 a
    message, 4 after a death and dt_comm_shrink. */
