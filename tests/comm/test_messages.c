@@ -199,6 +199,62 @@ UTEST(matching, a_request_is_not_received_as_a_message)
     munmap(sent_flag, sizeof *sent_flag);
 }
 
+/* Blocking calls have a short way past the lists. They keep the order all the same, and take no message of another tag or of
+   another receive. Without a progress thread, so that only these calls look. */
+static int short_way(dt_comm *c, int rank)
+{
+    enum { LARGE = 15000, MOST = 400 };
+    int      bad = 0, x[4] = { 1, 2, 3, 4 }, y[2] = { 0, 0 };
+    dt_work *w[MOST], *early_one = NULL;
+    char    *much = (char *)calloc(1, LARGE);
+    for (int turn = 0; turn < 3; turn++) { /* the receiver has one that has arrived; has a receive that waits; another tag comes first */
+        if (rank) {
+            dt_msg_info info;
+            if (turn == 0) bad += CHECK(dt_comm_probe(c, &info, 0, .tag = 4, .timeout = DT_FOREVER) == 1);
+            if (turn == 1) early_one = dt_comm_recv_start(c, &y[0], 1, DT_COMM_I32, 0, .tag = 4);
+            bad += CHECK(!dt_comm_send(c, &x[0], 1, DT_COMM_I32, 0));
+            sent_await();
+            if (turn == 0) bad += CHECK(!dt_comm_recv(c, &y[0], 1, DT_COMM_I32, 0, .tag = 4));
+            bad += CHECK(!dt_comm_recv(c, &y[1], 1, DT_COMM_I32, 0, .tag = 4));
+            if (turn == 1) bad += CHECK(!dt_work_wait(early_one));
+            if (turn == 2) bad += CHECK(!dt_comm_recv(c, &y[0], 1, DT_COMM_I32, 0, .tag = 5));
+            bad += CHECK(y[0] == 1 && y[1] == 2);
+        } else {
+            if (turn == 0) bad += CHECK(!dt_comm_send(c, &x[0], 1, DT_COMM_I32, 1, .tag = 4));
+            bad += CHECK(!dt_comm_recv(c, &y[0], 1, DT_COMM_I32, 1));
+            if (turn) bad += CHECK(!dt_comm_send(c, &x[0], 1, DT_COMM_I32, 1, .tag = turn == 2 ? 5 : 4));
+            bad += CHECK(!dt_comm_send(c, &x[1], 1, DT_COMM_I32, 1, .tag = 4));
+            sent_set();
+        }
+        bad += CHECK(!dt_comm_barrier(c));
+    }
+    if (!rank) { /* no room for those in front; there would be for the last one */
+        for (int i = 0; i < MOST; i++) w[i] = dt_comm_send_start(c, much, LARGE, DT_COMM_U8, 1, .tag = 4);
+        bad += CHECK(!dt_comm_send(c, much, 8, DT_COMM_U8, 1, .tag = 4));
+        sent_set();
+        for (int i = 0; i < MOST; i++) bad += CHECK(!dt_work_wait(w[i]));
+    } else {
+        for (int i = 0; i < 300 && !__atomic_load_n(sent_flag, __ATOMIC_SEQ_CST); i++) usleep(1000); /* it need not come */
+        for (int i = 0; i <= MOST; i++) {
+            dt_msg_info info;
+            int64_t     n = i < MOST ? LARGE : 8;
+            bad += CHECK(!dt_comm_recv(c, much, LARGE, DT_COMM_U8, 0, .tag = 4, .info = &info) && info.n == n);
+            if (bad) break;
+        }
+        sent_await();
+    }
+    free(much);
+    return bad + CHECK(!dt_comm_barrier(c));
+}
+UTEST(matching, the_short_way_keeps_the_order)
+{
+    dt_comm_opts o = { 0 };
+    o.no_thread = true;
+    ASSERT_TRUE(sent_flag_new());
+    EXPECT_EQ(0, everywhere_with(2, short_way, o));
+    munmap(sent_flag, sizeof *sent_flag);
+}
+
 /* ==================================================================================================== >>deadlines */
 UTEST(deadlines, a_message_with_a_timeout_of_its_own_ends_alone) { EXPECT_EQ(0, everywhere(2, own_deadlines)); }
 
