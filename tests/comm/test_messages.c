@@ -304,6 +304,50 @@ UTEST(serving, on_the_progress_thread)
 }
 UTEST(serving, a_rank_is_server_and_client) { EXPECT_EQ(0, everywhere(2, calls_itself)); }
 
+static int served_no_more(dt_comm *c, int rank)
+{
+    int     bad = 0;
+    int64_t x = 5, y = 0;
+    if (rank) bad += CHECK(!dt_comm_serve(c, ADD, handler, .at_once = true));
+    bad += CHECK(!dt_comm_barrier(c));
+    if (!rank) bad += CHECK(!dt_comm_call(c, 1, ADD, &x, 8, &y, 8, NULL) && y == 5);
+    bad += CHECK(!dt_comm_barrier(c));
+    if (rank) bad += CHECK(!dt_comm_serve(c, ADD, NULL));
+    bad += CHECK(!dt_comm_barrier(c));
+    if (!rank) bad += CHECK(dt_comm_call(c, 1, ADD, &x, 8, &y, 8, NULL, .timeout = 0.05) == DT_COMM_ERR_TIMEOUT);
+    bad += CHECK(!dt_comm_barrier(c));
+    if (rank) bad += CHECK(!dt_comm_serve(c, ADD, handler, .at_once = true)); /* again; the request that came meanwhile is served, too */
+    bad += CHECK(!dt_comm_barrier(c));
+    if (!rank) bad += CHECK(!dt_comm_call(c, 1, ADD, &x, 8, &y, 8, NULL) && y == 5);
+    return bad + CHECK(!dt_comm_barrier(c));
+}
+UTEST(serving, no_more_and_again) { EXPECT_EQ(0, everywhere(2, served_no_more)); }
+
+/* Statistics and history know messages, also those that took the short way. */
+static int counted(dt_comm *c, int rank)
+{
+    enum { LARGE = 100000 };
+    static const int n[3] = { 100, 200, LARGE };
+    char            *x = (char *)calloc(1, LARGE), text[8000], line[100];
+    int              bad = 0;
+    int64_t          before = dt_comm_get_stats(c).bytes;
+    for (int i = 0; i < 3; i++) {
+        dt_work *w = NULL;
+        if (rank) bad += CHECK(!dt_comm_recv(c, x, n[i], DT_COMM_U8, 0, .tag = 9));
+        else if (i == 0) bad += CHECK(!dt_comm_send(c, x, n[i], DT_COMM_U8, 1, .tag = 9));
+        else bad += CHECK((w = dt_comm_send_start(c, x, n[i], DT_COMM_U8, 1, .tag = 9)) != NULL && !dt_work_wait(w));
+    }
+    bad += CHECK(dt_comm_get_stats(c).bytes - before == (rank ? 0 : 100 + 200 + LARGE));
+    dt_comm_history(c, text, sizeof text);
+    for (int i = 0; i < 3; i++) {
+        snprintf(line, sizeof line, rank ? "recv of %d u8 from rank 0, tag 9" : "send of %d u8 to rank 1, tag 9", n[i]);
+        bad += CHECK(strstr(text, line) != NULL);
+    }
+    free(x);
+    return bad + CHECK(!dt_comm_barrier(c));
+}
+UTEST(watching, messages_are_counted_and_noted) { EXPECT_EQ(0, everywhere(2, counted)); }
+
 /* ==================================================================================================== >>memory */
 static int too_much(dt_comm *c, int rank)
 {
