@@ -1043,13 +1043,6 @@ static inline __attribute__((unused)) void dt__shared_ring(dt__shared *s)
     s->owed = true;
     if (__builtin_expect(__atomic_load_n(&s->head->sleepers, __ATOMIC_RELAXED) != 0, 0)) dt__shared_notify(s);
 }
-/* The same, if only rank i (index here) waits for it: of 1,024 ranks that wait, the others sleep on. */
-static inline __attribute__((unused)) void dt__shared_ring_to(dt__shared *s, int i)
-{
-    if (s->nowed == (int)DT__COUNT_OF(s->owed_to)) s->owed = true;
-    else if (!s->nowed || s->owed_to[s->nowed - 1] != i) s->owed_to[s->nowed++] = i;
-    if (__builtin_expect(__atomic_load_n(&s->head->sleepers, __ATOMIC_RELAXED) != 0, 0)) dt__shared_wake_one(s, i);
-}
 static inline __attribute__((unused)) void dt__shared_settle(dt__shared *s)
 {
     int  n = s->nowed;
@@ -1061,6 +1054,16 @@ static inline __attribute__((unused)) void dt__shared_settle(dt__shared *s)
     if (__builtin_expect(__atomic_load_n(&s->head->sleepers, __ATOMIC_RELAXED) == 0, 1)) return;
     if (all) dt__shared_notify(s);
     for (int i = 0; i < n; i++) dt__shared_wake_one(s, s->owed_to[i]);
+}
+/* As dt__shared_ring, if only rank i (index here) waits for it: of 1,024 ranks that wait, the others sleep on. A list that is
+   full is settled: dt__shared_notify would not wake a rank that sleeps for messages only. */
+static inline __attribute__((unused)) void dt__shared_ring_to(dt__shared *s, int i)
+{
+    if (!s->nowed || s->owed_to[s->nowed - 1] != i) {
+        if (s->nowed == (int)DT__COUNT_OF(s->owed_to)) dt__shared_settle(s);
+        s->owed_to[s->nowed++] = i;
+    }
+    if (__builtin_expect(__atomic_load_n(&s->head->sleepers, __ATOMIC_RELAXED) != 0, 0)) dt__shared_wake_one(s, i);
 }
 /* Prefetches cache lines for writing: each moves once to this core, in exclusive state. */
 static inline __attribute__((unused)) void dt__own_lines(char *p, size_t n)

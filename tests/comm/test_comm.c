@@ -782,6 +782,10 @@ static void every_argument(team *t, dt_comm *c, int rank)
         case 16: rc = dt_comm_recv(c, x, 4, DT_COMM_F32, 1, .timeout = -1), why = ".timeout is -1"; break;
         case 17: rc = dt_comm_recv(c, NULL, 4, DT_COMM_F32, 1), why = "the buffer is NULL"; break;
         case 18: rc = dt_comm_probe(c, NULL, 2), why = "rank 2 is out of range"; break;
+        case 19: rc = dt_comm_send(c, x, 4, 7, 1), why = "dtype 7 is not a dt_comm_dtype"; break;
+        case 20: rc = dt_comm_recv(c, x, -1, DT_COMM_F32, 1), why = "-1 elements"; break;
+        case 21: rc = dt_comm_send(c, x, INT64_MAX / 64 + 1, DT_COMM_U8, 1), why = "elements; expected 0 to"; break;
+        case 22: rc = dt_comm_recv(c, x, 4, DT_COMM_F32, 1, .tag = -2), why = "tag -2; expected 0 or more, or DT_ANY"; break;
         case 12: rc = dt_comm_alltoall(c, x, x + 8, 1, few, few, DT_COMM_F32), why = "-1 elements to"; break;
         default: rc = dt_comm_alltoall(c, x, x + 8, 1, few, NULL, DT_COMM_F32), why = "given together";
         }
@@ -790,7 +794,7 @@ static void every_argument(team *t, dt_comm *c, int rank)
 }
 UTEST(misuse, every_argument)
 {
-    for (int what = 0; what < 19; what++) EXPECT_EQ(0, run(2, NULL, 10, every_argument, &what));
+    for (int what = 0; what < 23; what++) EXPECT_EQ(0, run(2, NULL, 10, every_argument, &what));
 }
 UTEST(misuse, arguments_and_aborts_reach_everyone)
 {

@@ -1090,8 +1090,9 @@ static int play(player *l, int most) /* at most so many operations; 1: over */
     while (!l->over && most-- > 0) {
         if (l->bad || dt_comm_get_status(l->c)) return abandon(l);
         if (l->stage == BEGIN) {
-            dt_comm_serve(l->c, SERVE_AT_ONCE, answer, .user = l, .at_once = true);
-            dt_comm_serve(l->c, SERVE_NEXT, answer, .user = l);
+            /* without handlers no receive waits, and a small message may take the shortest way: dt__mail_recv_now */
+            dt_comm_serve(l->c, SERVE_AT_ONCE, p->calls ? answer : NULL, .user = l, .at_once = true);
+            dt_comm_serve(l->c, SERVE_NEXT, p->calls ? answer : NULL, .user = l);
             l->code = (int32_t *)calloc(1, sizeof *l->code);
             l->stage = JOINED;
             fence_start(l, 1);
@@ -1304,7 +1305,7 @@ static bool player_right(team *t, player *l)
     if (t->fault != DEATH) {
         const dt__mail *m = (const dt__mail *)c->mail;
         if (dt_comm_get_status(c)) return team_wrong(t, "the communicator has failed", l->rank);
-        if (m->nposted != 2 || m->nwild != 2 || m->npending) return team_wrong(t, "messages are pending in the end", l->rank);
+        if (m->nposted != (p->calls ? 2 : 0) || m->nwild != m->nposted || m->npending) return team_wrong(t, "messages are pending in the end", l->rank);
         if (!m->narrived && m->memory) return team_wrong(t, "memory is held, but no message", l->rank);
         return true;
     }
@@ -1824,6 +1825,36 @@ UTEST(situation, a_call_that_nobody_serves_ends_alone_in_virtual_time)
     dt_sim_free(s);
 }
 
+/* A reply may be shorter than its memory. One that comes when the call has ended is thrown away; the server hears that its data
+   is not needed any more. */
+static dt_request *asked_for;
+static void        keep(dt_request *q) { asked_for = q; }
+static void        count_done(void *user) { ++*(int *)user; }
+UTEST(situation, replies_that_are_short_or_late)
+{
+    static const char answer_data[2000];
+    for (int i = 0; i < 4; i++) {
+        int             n = i / 2 ? 2000 : 20, done = 0;
+        bool            late = i % 2;
+        char            x[20] = { 0 }, y[3000];
+        dt_sim         *s = dt_sim_new(.world = 2, .seed = 1, .timeout = 2);
+        const dt__mail *m = (const dt__mail *)dt_sim_comm(s, 0)->mail;
+        EXPECT_EQ(0, dt_comm_serve(dt_sim_comm(s, 1), 4, keep, .at_once = true));
+        dt_work *w = dt_comm_call_start(dt_sim_comm(s, 0), 1, 4, x, 20, y, 3000, .timeout = late ? 0.05 : 0);
+        asked_for = NULL;
+        dt_sim_run(s, 0.2);
+        ASSERT_TRUE(asked_for != NULL);
+        EXPECT_EQ(late, dt_work_test(w));
+        EXPECT_EQ(0, dt_request_reply(asked_for, answer_data, n, .done = count_done, .user = &done));
+        dt_sim_run(s, 0.4);
+        EXPECT_EQ(1, done);
+        EXPECT_EQ(late ? (int)DT_COMM_ERR_TIMEOUT : 0, dt_work_wait(w));
+        if (late) EXPECT_TRUE(dt_comm_error(NULL) != NULL);
+        EXPECT_TRUE(!m->narrived && !m->memory && !m->nposted && !m->npending);
+        dt_sim_free(s);
+    }
+}
+
 /* ---- views */
 static int held(dt_comm *c, int rank) /* a sender waits until the view is given back, if it is read in place */
 {
@@ -1872,20 +1903,23 @@ UTEST(situation, a_receive_from_any_rank_when_all_are_silent) { EXPECT_EQ(0, wit
 
 UTEST(situation, a_short_deadline_beside_a_long_one_in_virtual_time)
 {
-    int      x = 0, y = 0;
-    dt_sim  *s = dt_sim_new(.world = 2, .seed = 1, .timeout = 20);
-    dt_comm *c = dt_sim_comm(s, 0);
-    dt_work *slow = dt_comm_recv_start(c, &x, 1, DT_COMM_I32, 1), *fast;
-    EXPECT_EQ(1, dt_sim_run(s, 0.01));
-    fast = dt_comm_recv_start(c, &y, 1, DT_COMM_I32, DT_ANY, .tag = 7, .timeout = 0.05);
-    EXPECT_EQ(1, dt_sim_run(s, 0.1));
-    EXPECT_TRUE(dt_work_test(fast));
-    EXPECT_EQ((int)DT_COMM_ERR_TIMEOUT, dt_work_wait(fast));
-    EXPECT_TRUE(dt_comm_error(NULL) != NULL);
-    EXPECT_TRUE(dt_work_cancel(slow));
-    EXPECT_EQ((int)DT_COMM_ERR_CANCELLED, dt_work_wait(slow));
-    EXPECT_TRUE(dt_comm_error(NULL) != NULL);
-    dt_sim_free(s);
+    for (int own = 0; own < 2; own++) { /* the long one is the communicator's, or its own */
+        int      x = 0, y = 0;
+        dt_sim  *s = dt_sim_new(.world = 2, .seed = 1, .timeout = 20);
+        dt_comm *c = dt_sim_comm(s, 0);
+        dt_work *slow = dt_comm_recv_start(c, &x, 1, DT_COMM_I32, 1, .timeout = own ? 10 : 0), *fast;
+        EXPECT_EQ(1, dt_sim_run(s, 0.01));
+        fast = dt_comm_recv_start(c, &y, 1, DT_COMM_I32, DT_ANY, .tag = 7, .timeout = 0.05);
+        EXPECT_EQ(1, dt_sim_run(s, 0.1));
+        EXPECT_TRUE(dt_work_test(fast));
+        if (!dt_work_test(fast)) dt_work_cancel(fast); /* so that it ends */
+        EXPECT_EQ((int)DT_COMM_ERR_TIMEOUT, dt_work_wait(fast));
+        EXPECT_TRUE(dt_comm_error(NULL) != NULL);
+        EXPECT_TRUE(dt_work_cancel(slow));
+        EXPECT_EQ((int)DT_COMM_ERR_CANCELLED, dt_work_wait(slow));
+        EXPECT_TRUE(dt_comm_error(NULL) != NULL);
+        dt_sim_free(s);
+    }
 }
 UTEST(situation, any_of_works_of_several_ranks_in_virtual_time)
 {
@@ -2065,6 +2099,111 @@ UTEST(situation, without_a_thread_tests_drive_everything)
     EXPECT_EQ(0, everywhere_with(2, tests_only, o));
 }
 
+/* ---- frames that a rank of this version never sends: the communicator fails, and nothing is written */
+static dt__mhead frame(int kind, uint64_t id, int64_t at, uint64_t n)
+{
+    dt__mhead h;
+    memset(&h, 0, sizeof h);
+    h.mark = DT__M_MARK;
+    h.kind = (uint8_t)kind;
+    h.dtype = DT_COMM_U8;
+    h.id = id;
+    h.at = at;
+    h.n = n;
+    return h;
+}
+static bool feed(dt_comm *c, int peer, dt__mhead h) /* a frame without data, or with 0xee; false: c has failed */
+{
+    char *to = dt__mail_want(c, peer, &h);
+    if (to) memset(to, 0xee, dt__mhead_payload(&h));
+    if (to) dt__mail_came(c, peer, &h);
+    return to && !dt_comm_get_status(c);
+}
+enum { FRAME_BYTES = 2000 };
+static uint64_t granted(dt_comm *c, char *to, dt_work **w) /* a large receive from rank 1 that has its offer; returns its number */
+{
+    *w = dt_comm_recv_start(c, to, FRAME_BYTES, DT_COMM_U8, 1, .tag = 0);
+    return feed(c, 1, frame(DT__M_LARGE, 77, -1, FRAME_BYTES)) ? ((const dt__req *)(const void *)*w)->id : 0;
+}
+UTEST(situation, frames_that_no_rank_sends)
+{
+    static const char *const name[] = { "position behind", "position before", "too many bytes", "too many after some", "no bytes", "number used before",
+                                        "number of another rank", "no number", "grant without offer", "read of another rank's offer", "mark", "kind 0",
+                                        "kind 99", "small one too large", "tag", "space", "dtype", "half an element", "large one too large" };
+    for (int i = 0; i < (int)(sizeof name / sizeof name[0]); i++) {
+        char      to[FRAME_BYTES + 16];
+        dt_sim   *s = dt_sim_new(.world = 3, .seed = 1, .timeout = 20);
+        dt_comm  *c = dt_sim_comm(s, 0);
+        dt_work  *w = NULL, *out = NULL;
+        dt__mhead h;
+        int       peer = 1;
+        memset(to, 0xa5, sizeof to);
+        uint64_t id = granted(c, to, &w);
+        ASSERT_TRUE(id != 0);
+        h = frame(DT__M_DATA, id, 0, 100);
+        switch (i) {
+        case 0: h.at = 8; break;
+        case 1: h.at = -1; break;
+        case 2: h.n = FRAME_BYTES + 1; break;
+        case 3:
+            ASSERT_TRUE(feed(c, 1, h));
+            h.at = 100;
+            h.n = FRAME_BYTES - 99;
+            break;
+        case 4: h.n = 0; break;
+        case 5: /* the receive is done, and another one has its number now */
+            ASSERT_TRUE(feed(c, 1, frame(DT__M_DATA, id, 0, FRAME_BYTES)));
+            EXPECT_EQ(0, dt_work_wait(w));
+            memset(to, 0xa5, sizeof to);
+            ASSERT_EQ((uint32_t)id, (uint32_t)granted(c, to, &w));
+            break;
+        case 6: peer = 2; break;
+        case 7: h.id = 12345; break;
+        case 8: h = frame(DT__M_GRANT, id, 1, 0); break;
+        case 9:
+            out = dt_comm_send_start(c, to, FRAME_BYTES, DT_COMM_U8, 2);
+            ASSERT_EQ((int)DT__REQ_OFFERED, (int)((const dt__req *)(const void *)out)->state);
+            h = frame(DT__M_READ, ((const dt__req *)(const void *)out)->id, 0, 0);
+            break;
+        case 10: h.mark = 0; break;
+        case 11: h.kind = 0; break;
+        case 12: h.kind = 99; break;
+        case 13: h = frame(DT__M_EAGER, 0, 0, 1 << 20); break;
+        case 14: h = frame(DT__M_EAGER, 0, 0, 8), h.tag = -1; break;
+        case 15: h = frame(DT__M_EAGER, 0, 0, 8), h.space = DT__SPACES; break;
+        case 16: h = frame(DT__M_EAGER, 0, 0, 8), h.dtype = 99; break;
+        case 17: h = frame(DT__M_EAGER, 0, 0, 7), h.dtype = DT_COMM_I32; break;
+        default: h = frame(DT__M_LARGE, 5, -1, UINT64_MAX); break;
+        }
+        bool ok = feed(c, peer, h);
+        EXPECT_FALSE_MSG(ok, name[i]);
+        EXPECT_TRUE_MSG(dt_comm_get_status(c) == DT_COMM_ERR_NET && dt_comm_failed_rank(c) == peer, name[i]);
+        for (int k = i == 3 ? 100 : 0; k < (int)sizeof to; k++)
+            if ((uint8_t)to[k] != 0xa5) {
+                EXPECT_TRUE_MSG(false, name[i]);
+                break;
+            }
+        if (ok) dt_comm_abort(c, "the test goes on");
+        EXPECT_TRUE(dt_work_wait(w) < 0);
+        if (out) EXPECT_TRUE(dt_work_wait(out) < 0);
+        dt_sim_free(s);
+    }
+}
+UTEST(situation, a_peer_that_takes_no_answers)
+{
+    dt_sim   *s = dt_sim_new(.world = 2, .seed = 1, .timeout = 20);
+    dt_comm  *c = dt_sim_comm(s, 0);
+    dt__mhead h = frame(DT__M_LARGE, 1, -1, 1000);
+    int       n = 0;
+    ((dt__mail *)c->mail)->limit = 30000;
+    h.space = DT__SPACE_REPLY; /* of a call that has ended: answered at once */
+    while (n < 10000 && feed(c, 1, h)) n++, h.id++;
+    EXPECT_TRUE(n > 100 && n < 1000);
+    EXPECT_EQ((int)DT_COMM_ERR_MEMORY, dt_comm_get_status(c));
+    EXPECT_EQ(1, dt_comm_failed_rank(c));
+    dt_sim_free(s);
+}
+
 /* ---- a payload that looks like frames of the ring's next round, at every cell that a frame may begin at */
 static int like_frames(dt_comm *c, int rank)
 {
@@ -2072,7 +2211,8 @@ static int like_frames(dt_comm *c, int rank)
     char     x[4000], y[4000];
     int      bad = 0, ack = 0;
     for (int k = 0; k < 1500 && !bad; k++) { /* some rounds of the ring */
-        size_t   n = 8 * (size_t)below(&random, (int)sizeof x / 8), first = DT__RING_CELL - 8 - sizeof(dt__mhead);
+        uint64_t left = lap - at % lap; /* at the end of the ring: one cell more than there is, or as many as there are */
+        size_t   n = left < 60 ? DT__RING_CELL * (size_t)(left + k % 2) - 8 - sizeof(dt__mhead) : 8 * (size_t)below(&random, (int)sizeof x / 8), first = DT__RING_CELL - 8 - sizeof(dt__mhead);
         uint64_t cells = (8 + sizeof(dt__mhead) + n + DT__RING_CELL - 1) / DT__RING_CELL;
         if (cells > lap - at % lap) at += lap - at % lap; /* it begins at the start of the ring */
         memset(x, k, n);

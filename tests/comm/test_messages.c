@@ -101,6 +101,160 @@ static int wrong_length(dt_comm *c, int rank)
 }
 UTEST(matching, a_message_of_another_length_is_an_error_on_all_ranks) { EXPECT_EQ(0, everywhere(2, wrong_length)); }
 
+/* Messages that do not suit their receive: small and large, when the receive waits already and when the message is there
+   first. Nothing is written behind the buffer. */
+enum { LONGER, SHORTER, OTHER_DTYPE, OTHER_DTYPE_VIEW, MISFITS };
+enum { EARLY_RECEIVE, LATE_RECEIVE, RECEIVE_AT_ONCE, ORDERS };
+static int  misfit_what, misfit_order;
+static int *sent_flag; /* in memory that the ranks share: the message is there, and its receiver has not looked yet */
+static bool sent_flag_new(void)
+{
+    void *p = mmap(NULL, sizeof *sent_flag, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    sent_flag = p == MAP_FAILED ? NULL : (int *)p;
+    return sent_flag != NULL;
+}
+static void sent_set(void) { __atomic_store_n(sent_flag, 1, __ATOMIC_SEQ_CST); }
+static void sent_await(void)
+{
+    while (!__atomic_exchange_n(sent_flag, 0, __ATOMIC_SEQ_CST)) usleep(100);
+}
+static int64_t misfit_n;
+static int misfit(dt_comm *c, int rank)
+{
+    int64_t     n = misfit_n, sent = misfit_what == LONGER ? 2 * n : misfit_what == SHORTER ? n - 1 : n;
+    int32_t    *x = (int32_t *)malloc((size_t)(3 * n) * sizeof *x);
+    int         bad = 0, rc = 0, dtype = misfit_what < OTHER_DTYPE ? DT_COMM_I32 : DT_COMM_F32, hello = 1;
+    bool        view = misfit_what == OTHER_DTYPE_VIEW;
+    dt_msg_info info, *told = misfit_what == SHORTER ? NULL : &info;
+    dt_msg_view v;
+    dt_work    *w = NULL;
+    memset(x, 0x5a, (size_t)(3 * n) * sizeof *x);
+    if (misfit_what == OTHER_DTYPE && misfit_order == RECEIVE_AT_ONCE) told = NULL; /* the shortest way has no .info */
+    if (rank) bad += CHECK(!dt_comm_recv(c, &hello, 1, DT_COMM_I32, 0));
+    else bad += CHECK(!dt_comm_send(c, &hello, 1, DT_COMM_I32, 1));
+    if (rank && misfit_order == EARLY_RECEIVE)
+        w = view ? dt_comm_recv_view_start(c, &v, dtype, 0, .tag = 4) : dt_comm_recv_start(c, x, n, dtype, 0, .tag = 4, .info = told);
+    if (rank) bad += CHECK(!dt_comm_send(c, &hello, 1, DT_COMM_I32, 0)); /* it has looked, and an early receive waits */
+    else bad += CHECK(!dt_comm_recv(c, &hello, 1, DT_COMM_I32, 1));
+    if (!rank) w = dt_comm_send_start(c, x, sent, DT_COMM_I32, 1, .tag = 4);
+    if (!rank && misfit_order == RECEIVE_AT_ONCE) sent_set();
+    if (rank && misfit_order == RECEIVE_AT_ONCE) sent_await();
+    if (rank && misfit_order == LATE_RECEIVE) bad += CHECK(dt_comm_probe(c, &info, 0, .tag = 4, .timeout = DT_FOREVER) == 1 && info.n == sent);
+    if (w) rc = dt_work_wait(w);
+    else rc = view ? dt_comm_recv_view(c, &v, dtype, 0, .tag = 4) : dt_comm_recv(c, x, n, dtype, 0, .tag = 4, .info = told);
+    if (!rc && !rank) rc = dt_comm_barrier(c); /* a small message is sent before the receiver looks at it */
+    const char *e = dt_comm_error(c);
+    bad += CHECK(rc == DT_COMM_ERR_MISMATCH && e && strstr(e, "elements of i32 with tag 4") && dt_comm_failed_rank(c) == 0);
+    for (int64_t i = n; i < 3 * n; i++)
+        if (x[i] != 0x5a5a5a5a) return free(x), bad + CHECK(!"written behind the buffer");
+    free(x);
+    return bad;
+}
+static void no_log(void *user, int level, const char *text) { (void)user, (void)level, (void)text; }
+UTEST(matching, a_message_that_does_not_suit_its_receive_is_an_error)
+{
+    if (!getenv("DT_LOG")) dt_set_log(no_log, NULL); /* 72 worlds fail */
+    ASSERT_TRUE(sent_flag_new());
+    for (misfit_what = 0; misfit_what < MISFITS; misfit_what++)
+        for (misfit_order = 0; misfit_order < ORDERS; misfit_order++)
+            for (misfit_n = 100; misfit_n <= 100000; misfit_n *= 1000) {
+                int bad = everywhere(2, misfit);
+                if (bad) printf("    misfit %d, order %d, %d elements\n", misfit_what, misfit_order, (int)misfit_n);
+                EXPECT_EQ(0, bad);
+            }
+    dt_set_log(NULL, NULL);
+    munmap(sent_flag, sizeof *sent_flag);
+}
+/* A request with the tag, the length and the dtype that a receive waits for: it is not a message. */
+static void double_it(dt_request *q)
+{
+    int64_t x;
+    memcpy(&x, q->data, sizeof x);
+    x *= 2;
+    dt_request_reply(q, &x, sizeof x);
+}
+static int request_or_message(dt_comm *c, int rank)
+{
+    int     bad = 0;
+    int64_t x = 21, y = 0;
+    if (!rank) {
+        bad += CHECK(!dt_comm_send(c, &x, 8, DT_COMM_U8, 1, .tag = 4) && !dt_comm_recv(c, &x, 8, DT_COMM_U8, 1, .tag = 4));
+        dt_work *w = dt_comm_call_start(c, 1, 4, &x, 8, &y, 8);
+        sent_set();
+        bad += CHECK(!dt_work_wait(w) && y == 42);
+    } else {
+        bad += CHECK(!dt_comm_recv(c, &y, 8, DT_COMM_U8, 0, .tag = 4) && y == 21 && !dt_comm_send(c, &y, 8, DT_COMM_U8, 0, .tag = 4));
+        sent_await();
+        y = 0;
+        bad += CHECK(dt_comm_recv(c, &y, 8, DT_COMM_U8, 0, .tag = 4, .timeout = 0.02) == DT_COMM_ERR_TIMEOUT && y == 0);
+        bad += CHECK(dt_comm_probe(c, NULL, DT_ANY, .tag = DT_ANY) == 0);
+        bad += CHECK(!dt_comm_serve(c, 4, double_it) && dt_comm_serve_next(c, DT_FOREVER) == 1);
+    }
+    return bad + CHECK(!dt_comm_barrier(c));
+}
+UTEST(matching, a_request_is_not_received_as_a_message)
+{
+    ASSERT_TRUE(sent_flag_new());
+    EXPECT_EQ(0, everywhere(2, request_or_message));
+    munmap(sent_flag, sizeof *sent_flag);
+}
+
+/* Blocking calls have a short way past the lists. They keep the order all the same, and take no message of another tag or of
+   another receive. Without a progress thread, so that only these calls look. */
+static int short_way(dt_comm *c, int rank)
+{
+    enum { LARGE = 15000, MOST = 400 };
+    int      bad = 0, x[4] = { 1, 2, 3, 4 }, y[2] = { 0, 0 };
+    dt_work *w[MOST], *early_one = NULL;
+    char    *much = (char *)calloc(1, LARGE);
+    for (int turn = 0; turn < 3; turn++) { /* the receiver has one that has arrived; has a receive that waits; another tag comes first */
+        if (rank) {
+            dt_msg_info info;
+            if (turn == 0) bad += CHECK(dt_comm_probe(c, &info, 0, .tag = 4, .timeout = DT_FOREVER) == 1);
+            if (turn == 1) early_one = dt_comm_recv_start(c, &y[0], 1, DT_COMM_I32, 0, .tag = 4);
+            bad += CHECK(!dt_comm_send(c, &x[0], 1, DT_COMM_I32, 0));
+            sent_await();
+            if (turn == 0) bad += CHECK(!dt_comm_recv(c, &y[0], 1, DT_COMM_I32, 0, .tag = 4));
+            bad += CHECK(!dt_comm_recv(c, &y[1], 1, DT_COMM_I32, 0, .tag = 4));
+            if (turn == 1) bad += CHECK(!dt_work_wait(early_one));
+            if (turn == 2) bad += CHECK(!dt_comm_recv(c, &y[0], 1, DT_COMM_I32, 0, .tag = 5));
+            bad += CHECK(y[0] == 1 && y[1] == 2);
+        } else {
+            if (turn == 0) bad += CHECK(!dt_comm_send(c, &x[0], 1, DT_COMM_I32, 1, .tag = 4));
+            bad += CHECK(!dt_comm_recv(c, &y[0], 1, DT_COMM_I32, 1));
+            if (turn) bad += CHECK(!dt_comm_send(c, &x[0], 1, DT_COMM_I32, 1, .tag = turn == 2 ? 5 : 4));
+            bad += CHECK(!dt_comm_send(c, &x[1], 1, DT_COMM_I32, 1, .tag = 4));
+            sent_set();
+        }
+        bad += CHECK(!dt_comm_barrier(c));
+    }
+    if (!rank) { /* no room for those in front; there would be for the last one */
+        for (int i = 0; i < MOST; i++) w[i] = dt_comm_send_start(c, much, LARGE, DT_COMM_U8, 1, .tag = 4);
+        bad += CHECK(!dt_comm_send(c, much, 8, DT_COMM_U8, 1, .tag = 4));
+        sent_set();
+        for (int i = 0; i < MOST; i++) bad += CHECK(!dt_work_wait(w[i]));
+    } else {
+        for (int i = 0; i < 300 && !__atomic_load_n(sent_flag, __ATOMIC_SEQ_CST); i++) usleep(1000); /* it need not come */
+        for (int i = 0; i <= MOST; i++) {
+            dt_msg_info info;
+            int64_t     n = i < MOST ? LARGE : 8;
+            bad += CHECK(!dt_comm_recv(c, much, LARGE, DT_COMM_U8, 0, .tag = 4, .info = &info) && info.n == n);
+            if (bad) break;
+        }
+        sent_await();
+    }
+    free(much);
+    return bad + CHECK(!dt_comm_barrier(c));
+}
+UTEST(matching, the_short_way_keeps_the_order)
+{
+    dt_comm_opts o = { 0 };
+    o.no_thread = true;
+    ASSERT_TRUE(sent_flag_new());
+    EXPECT_EQ(0, everywhere_with(2, short_way, o));
+    munmap(sent_flag, sizeof *sent_flag);
+}
+
 /* ==================================================================================================== >>deadlines */
 UTEST(deadlines, a_message_with_a_timeout_of_its_own_ends_alone) { EXPECT_EQ(0, everywhere(2, own_deadlines)); }
 
@@ -149,6 +303,50 @@ UTEST(serving, on_the_progress_thread)
     EXPECT_EQ(0, everywhere(2, serve_at_once));
 }
 UTEST(serving, a_rank_is_server_and_client) { EXPECT_EQ(0, everywhere(2, calls_itself)); }
+
+static int served_no_more(dt_comm *c, int rank)
+{
+    int     bad = 0;
+    int64_t x = 5, y = 0;
+    if (rank) bad += CHECK(!dt_comm_serve(c, ADD, handler, .at_once = true));
+    bad += CHECK(!dt_comm_barrier(c));
+    if (!rank) bad += CHECK(!dt_comm_call(c, 1, ADD, &x, 8, &y, 8, NULL) && y == 5);
+    bad += CHECK(!dt_comm_barrier(c));
+    if (rank) bad += CHECK(!dt_comm_serve(c, ADD, NULL));
+    bad += CHECK(!dt_comm_barrier(c));
+    if (!rank) bad += CHECK(dt_comm_call(c, 1, ADD, &x, 8, &y, 8, NULL, .timeout = 0.05) == DT_COMM_ERR_TIMEOUT);
+    bad += CHECK(!dt_comm_barrier(c));
+    if (rank) bad += CHECK(!dt_comm_serve(c, ADD, handler, .at_once = true)); /* again; the request that came meanwhile is served, too */
+    bad += CHECK(!dt_comm_barrier(c));
+    if (!rank) bad += CHECK(!dt_comm_call(c, 1, ADD, &x, 8, &y, 8, NULL) && y == 5);
+    return bad + CHECK(!dt_comm_barrier(c));
+}
+UTEST(serving, no_more_and_again) { EXPECT_EQ(0, everywhere(2, served_no_more)); }
+
+/* Statistics and history know messages, also those that took the short way. */
+static int counted(dt_comm *c, int rank)
+{
+    enum { LARGE = 100000 };
+    static const int n[3] = { 100, 200, LARGE };
+    char            *x = (char *)calloc(1, LARGE), text[8000], line[100];
+    int              bad = 0;
+    int64_t          before = dt_comm_get_stats(c).bytes;
+    for (int i = 0; i < 3; i++) {
+        dt_work *w = NULL;
+        if (rank) bad += CHECK(!dt_comm_recv(c, x, n[i], DT_COMM_U8, 0, .tag = 9));
+        else if (i == 0) bad += CHECK(!dt_comm_send(c, x, n[i], DT_COMM_U8, 1, .tag = 9));
+        else bad += CHECK((w = dt_comm_send_start(c, x, n[i], DT_COMM_U8, 1, .tag = 9)) != NULL && !dt_work_wait(w));
+    }
+    bad += CHECK(dt_comm_get_stats(c).bytes - before == (rank ? 0 : 100 + 200 + LARGE));
+    dt_comm_history(c, text, sizeof text);
+    for (int i = 0; i < 3; i++) {
+        snprintf(line, sizeof line, rank ? "recv of %d u8 from rank 0, tag 9" : "send of %d u8 to rank 1, tag 9", n[i]);
+        bad += CHECK(strstr(text, line) != NULL);
+    }
+    free(x);
+    return bad + CHECK(!dt_comm_barrier(c));
+}
+UTEST(watching, messages_are_counted_and_noted) { EXPECT_EQ(0, everywhere(2, counted)); }
 
 /* ==================================================================================================== >>memory */
 static int too_much(dt_comm *c, int rank)
@@ -243,6 +441,31 @@ UTEST(timeout, names_the_peer_of_the_message_in_the_words_of_the_call)
     munmap(o, sizeof *o);
 }
 
+/* Threads have no control connections to ask over: the rank that waits names its peer itself. */
+static int one_silent_thread(dt_comm *c, int rank)
+{
+    int bad = 0, x;
+    if (rank == 0) bad += CHECK(dt_comm_recv(c, &x, 1, DT_COMM_I32, 1, .tag = 6) == DT_COMM_ERR_TIMEOUT);
+    while (!dt_comm_get_status(c)) usleep(10000);
+    const char *e = dt_comm_error(c);
+    return bad + CHECK(dt_comm_failed_rank(c) == 1) + CHECK(e && strstr(e, "rank 0: dt_comm_recv from rank 1 (tag 6) made no progress for 1 s"));
+}
+UTEST(timeout, names_the_peer_of_the_message_on_threads)
+{
+    dt_comm  *c[3];
+    crew      w[3];
+    pthread_t thread[3];
+    ASSERT_EQ(0, dt_comm_threads(3, c, .timeout = 1));
+    for (int i = 0; i < 3; i++) {
+        w[i].fn = one_silent_thread;
+        w[i].c = c[i];
+        pthread_create(&thread[i], NULL, crew_thread, &w[i]);
+    }
+    for (int i = 0; i < 3; i++) {
+        pthread_join(thread[i], NULL);
+        EXPECT_EQ(0, w[i].bad);
+    }
+}
 /* A rank is stopped before the first contact: no connection to it exists. The others name it within the timeout and a
    second, on the first communicator and on new ones. what: 0 allreduce, 1 after dt_comm_dup, 2 after dt_comm_split, 3 a
    message, 4 after a death and dt_comm_shrink. */

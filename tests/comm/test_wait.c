@@ -75,6 +75,19 @@ UTEST(wait, only_ranks_that_can_go_on_are_woken)
     }
     free_all(4, c);
 }
+UTEST(wait, a_rank_that_sleeps_for_messages_is_woken_by_the_last_of_many)
+{
+    dt_comm *c[4];
+    ASSERT_EQ(0, threads(4, c));
+    dt__shared *s = shared_of(c[0]);
+    for (int k = 0; k < 20; k++) dt__shared_ring_to(s, 1 + k % 2); /* more than the list of debts holds; nobody sleeps */
+    dt__shared_ring_to(s, 3);
+    doze(c[3], DT__FIN, UINT64_MAX); /* it has not seen the frame, and no counter wakes it */
+    dt__shared_settle(s);
+    EXPECT_FALSE(asleep(c[3]));
+    EXPECT_EQ(0u, s->head->sleepers);
+    free_all(4, c);
+}
 UTEST(wait, both_posts_of_a_rank_are_counters)
 {
     dt_comm *c[2];

@@ -84,6 +84,21 @@ static int rank_loop(int victim, const char *how)
         else _exit(atoi(how));
     }
 }
+/* Rank 0 receives from rank 1, which computes; rank 2 computes, too. Rank 1 ends last, or not by itself. */
+static int rank_silent(const char *transport, const char *how)
+{
+    dt_comm *c = dt_comm_init(.transport = transport, .timeout = 1);
+    float    x = 1;
+    if (!c) return fprintf(stderr, "%s\n", dt_comm_error(NULL)), 1;
+    if (dt_comm_rank(c) == 0) return dt_comm_recv(c, &x, 1, DT_COMM_F32, 1, .tag = 3) ? 1 : 0;
+    if (dt_comm_rank(c) == 2) {
+        while (!dt_comm_get_status(c)) poll(NULL, 0, 10);
+        return 1;
+    }
+    while (!dt_comm_get_status(c) || strcmp(how, "stays") == 0) poll(NULL, 0, 10);
+    poll(NULL, 0, 200);
+    return 5;
+}
 static int rank_main(int argc, char **argv)
 {
     const char *what = argv[0];
@@ -113,6 +128,7 @@ static int rank_main(int argc, char **argv)
         if (rank == 1) poll(NULL, 0, 100);
         return rank == 1 ? 4 : status ? 1 : 0;
     }
+    if (strcmp(what, "silent") == 0) return rank_silent(argv[1], argv[2]);
     if (strcmp(what, "exit") == 0) return rank == atoi(argv[1]) ? atoi(argv[2]) : 0;
     if (strcmp(what, "until") == 0) { /* fails before this restart */
         if (env_number("DT_RESTART") < atoi(argv[1]) && rank == 1) return 9;
@@ -742,6 +758,25 @@ UTEST(dtrun, who_lost_another_rank_is_not_blamed)
     EXPECT_SAYS(&j, 1, "rank 1 failed first: exit code 4");
     EXPECT_SAYS(&j, 1, "after it: exit code 1; it had lost rank 1");
     job_free(&j);
+}
+UTEST(dtrun, blame_follows_a_message_that_timed_out)
+{
+    static const char *const transport[] = { "shm", "tcp" };
+    for (int i = 0; i < 4; i++) {
+        char  args[100];
+        bool  stays = i / 2 == 1;
+        dtjob j;
+        snprintf(args, sizeof args, "-n 3 RANK silent %s %s", transport[i % 2], stays ? "stays" : "ends");
+        EXPECT_EQ(stays ? 1 : 5, job_run(&j, args));
+        if (stays) { /* nobody but the others can tell what it did */
+            EXPECT_SAYS(&j, 1, "it had lost rank 1, which was still running: rank 0: dt_comm_recv from rank 1");
+        } else {
+            EXPECT_SAYS(&j, 1, "rank 1 failed first: exit code 5");
+            EXPECT_EQ(2, count_of(&j.said[1], "after it: exit code 1; it had lost rank 1"));
+        }
+        EXPECT_EQ(1, count_of(&j.said[1], "failed first"));
+        job_free(&j);
+    }
 }
 UTEST(dtrun, blame_follows_what_ranks_report)
 {
