@@ -1152,7 +1152,7 @@ DT__INSIDE int dt__world_transport(const dt__world *w, const dt_comm_opts *o, co
 DT__INSIDE void dt__pollset_add(dt__pollset *set, int fd, int events); /* without memory: a look every millisecond instead */
 DT__INSIDE void dt__pollset_wait(const dt_comm *c, dt__pollset *set); /* also for c->wake_fd */
 /* For the sockets of messages (dt_msg.h): options; how many of n bytes may be sent now (0: not before *ready); counting. */
-DT__INSIDE void dt__tcp_tune_fd(dt_comm *c, int fd);
+DT__INSIDE void dt__tcp_tune_fd(dt_comm *c, int peer, int fd);
 DT__INSIDE size_t dt__tcp_may_send(dt_comm *c, size_t n, int64_t *ready);
 DT__INSIDE void dt__tcp_count_sent(dt_comm *c, size_t n);
 DT__INSIDE int dt__transport_status(const dt_comm *c); /* status of a communicator that has failed */
@@ -6327,10 +6327,10 @@ static size_t dt__tcp_allowed(const dt_comm *c, dt__tcp *t, size_t n, int64_t *r
     return 0;
 }
 /* For the sockets of messages (dt_msg.h). */
-DT__INSIDE void dt__tcp_tune_fd(dt_comm *c, int fd)
+DT__INSIDE void dt__tcp_tune_fd(dt_comm *c, int peer, int fd)
 {
     dt__tcp *t = dt__tcp_of(c);
-    if (t) dt__tcp_tune(c, t, fd);
+    if (t) dt__tcp_tune(c, t, peer, fd);
 }
 DT__INSIDE size_t dt__tcp_may_send(dt_comm *c, size_t n, int64_t *ready)
 {
