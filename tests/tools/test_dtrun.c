@@ -161,7 +161,19 @@ static int rank_main(int argc, char **argv)
     } else if (strcmp(what, "flood") == 0) {
         while (access(argv[1], F_OK) != 0) usleep(1000);
         return 6;
-    } else if (strcmp(what, "pause") != 0) return 99;
+    } else if (strcmp(what, "noisy") == 0 && rank != 1) { /* it ends; what it started writes on, in its process group or not */
+        char line[4096]; /* empty lines: dtrun takes longer over them than they take to be written */
+        memset(line, '\n', sizeof line);
+        for (int i = 0; i < 3; i++)
+            if (fork() == 0) {
+                if (strcmp(argv[1], "session") == 0) setsid();
+                for (;;)
+                    if (write(1, line, sizeof line) < 0) _exit(0);
+            }
+        for (int full = 0, n = 0; full < 20; usleep(1000)) full += ioctl(1, FIONREAD, &n) == 0 && n > 60000;
+        dprintf(2, "ready %d %d\n", rank, (int)getpid());
+        return 0;
+    } else if (strcmp(what, "pause") != 0 && strcmp(what, "noisy") != 0) return 99;
     dprintf(1, "ready %d %d\n", rank, (int)getpid());
     for (;;) pause();
 }
@@ -181,7 +193,7 @@ typedef struct dtjob {
 } dtjob;
 static char        exe[4096], mark[64];
 static const char *job_dir; /* where the next ones run */
-static bool        job_no_pidfd;
+static bool        job_no_pidfd, job_no_out; /* job_no_out: stdout is /dev/null */
 
 static void text_add(text *t, const char *p, size_t n)
 {
@@ -232,7 +244,7 @@ static void job_exec(dtjob *j, char **argv, int in)
         if (getppid() != parent) _exit(126);
         int null = open("/dev/null", O_RDWR | O_CLOEXEC);
         dup2(in >= 0 ? in : null, 0);
-        dup2(out[1], 1);
+        dup2(job_no_out ? null : out[1], 1);
         dup2(err[1], 2);
         if (job_dir && chdir(job_dir) != 0) _exit(125);
         setenv("DT_TEST_MARK", mark, 1);
@@ -358,6 +370,12 @@ static int free_port(void)
     if (fd < 0 || getsockname(fd, &a.u.any, &a.n) != 0) abort();
     close(fd);
     return dt__addr_port(&a);
+}
+static void fake_ssh(char *dir) /* runs it here, in a shell as sshd does; notes its arguments */
+{
+    char script[5000];
+    snprintf(script, sizeof script, "#!/bin/sh\necho \"$@\" >> '%s/calls'\nshift\nexec sh -c \"$1\"\n", dir);
+    chmod(temp_put(dir, "ssh", script, strlen(script)), 0700);
 }
 #define EXPECT_SAYS(j, stream, what)                                                \
     do {                                                                            \
@@ -831,6 +849,81 @@ UTEST(dtrun, all_is_the_same_without_pidfds)
     EXPECT_EQ(2, count_of(&j.said[1], "rank 2 failed first: exit code 3"));
     job_free(&j);
 }
+UTEST(dtrun, what_writes_without_end_keeps_no_signal_out)
+{
+    dtjob j;
+    job_no_out = true;
+    job_start(&j, "-n 2 RANK noisy group");
+    job_no_out = false;
+    ASSERT_TRUE(job_until(&j, 1, "ready 0 ", 1));
+    pid_t gone = (pid_t)atoi(strstr(j.said[1].p, "ready 0 ") + 8);
+    ASSERT_TRUE(state_becomes(gone, 'Z')); /* dtrun reads what it left; rank 1 runs on */
+    kill(j.pid, SIGTERM);
+    EXPECT_EQ(128 + SIGTERM, job_wait(&j));
+    EXPECT_GE(until_none_marked(1), 0);
+    job_free(&j);
+}
+UTEST(dtrun, what_left_the_group_and_writes_without_end_does_not_keep_it)
+{
+    dtjob j;
+    job_no_out = true;
+    EXPECT_EQ(0, job_run(&j, "-n 1 RANK noisy session"));
+    job_no_out = false;
+    EXPECT_GE(until_none_marked(1), 0); /* its pipe is closed */
+    job_free(&j);
+}
+UTEST(dtrun, a_stdout_that_cannot_be_opened_again_does_not_block_it)
+{
+    static const int most[2] = { PIPE_BUF, 256 };
+    for (int tty = 0; tty < 2; tty++) {
+        int  fd[2], one = 0;
+        char buf[4096];
+        sink s;
+        memset(&s, 0, sizeof s);
+        ASSERT_EQ(0, pipe2(fd, O_CLOEXEC));
+        s.fd = fd[1];
+        s.blocking = most[tty];
+        for (int i = 0; i < 100; i++) bytes_add(&s.q, buf, sizeof buf);
+        sink_flush(&s); /* it fills the pipe and returns */
+        ASSERT_EQ(0, ioctl(fd[0], FIONREAD, &one));
+        EXPECT_EQ(100 * sizeof buf, s.q.n + (size_t)one);
+        EXPECT_GT(one, 0);
+        EXPECT_GT(s.q.n, (size_t)0);
+        for (size_t got = 0; got < 100 * sizeof buf;) {
+            ssize_t n = read(fd[0], buf, sizeof buf);
+            ASSERT_GT(n, 0);
+            got += (size_t)n;
+            sink_flush(&s);
+        }
+        EXPECT_EQ((size_t)0, s.q.n);
+        close(fd[0]);
+        close(fd[1]);
+        free(s.q.p);
+    }
+}
+UTEST(dtrun, a_signal_ends_it_although_nobody_reads)
+{
+    char *dir = temp_dir(), args[5000];
+    fake_ssh(dir);
+    for (int ssh = 0; ssh < 2; ssh++) {
+        dtjob j;
+        int   one = 0;
+        snprintf(args, sizeof args, "-n 1 --ssh %s/ssh %s RANK flood x", dir, ssh ? "--hosts 127.0.0.1" : "");
+        setenv("DT_TEST_WAIT", "0.1", 1);
+        job_start(&j, args);
+        unsetenv("DT_TEST_WAIT");
+        int held = j.fd[0];
+        while (ioctl(held, FIONREAD, &one) == 0 && one < 30000) poll(NULL, 0, 1);
+        j.fd[0] = -1;
+        kill(j.pid, SIGTERM);
+        EXPECT_EQ(128 + SIGTERM, job_wait(&j));
+        EXPECT_SAYS(&j, 1, "stdout takes no more text: ");
+        EXPECT_GE(until_none_marked(1), 0);
+        close(held);
+        job_free(&j);
+    }
+    temp_remove(dir);
+}
 
 /* ==================================================================================================== restarts */
 UTEST(dtrun, restarts_until_it_works)
@@ -927,12 +1020,6 @@ UTEST(dtrun, stops_and_goes_on_with_its_ranks)
 }
 
 /* ==================================================================================================== kill -9 */
-static void fake_ssh(char *dir) /* runs it here, in a shell as sshd does; notes its arguments */
-{
-    char script[5000];
-    snprintf(script, sizeof script, "#!/bin/sh\necho \"$@\" >> '%s/calls'\nshift\nexec sh -c \"$1\"\n", dir);
-    chmod(temp_put(dir, "ssh", script, strlen(script)), 0700);
-}
 UTEST(dtrun, nothing_outlives_kill_9)
 {
     char    *dir = temp_dir(), over_ssh[5000];
@@ -1043,6 +1130,31 @@ UTEST(machines, one_dies_and_the_other_ends)
         kill(p.j[i].pid, SIGKILL);
         EXPECT_EQ(1, job_wait(&p.j[!i]));
         EXPECT_SAYS(&p.j[!i], 1, i ? "its dtrun is gone" : "machine 0's dtrun is gone");
+        EXPECT_GE(until_none_marked(1), 0);
+        pair_free(&p);
+    }
+}
+UTEST(machines, a_stopped_dtrun_does_not_keep_the_other)
+{
+    for (int i = 0; i < 2; i++) { /* the one that is stopped */
+        pair p;
+        setenv("DT_TEST_WAIT", "0.2", 1);
+        pair_start(&p, 1, 1, "--grace 0.1", "ignore");
+        unsetenv("DT_TEST_WAIT");
+        ASSERT_TRUE(job_until(&p.j[0], 0, "ready", 1) && job_until(&p.j[1], 0, "ready", 1));
+        kill(p.j[i].pid, SIGSTOP);
+        ASSERT_TRUE(state_becomes(p.j[i].pid, 'T'));
+        kill(p.j[!i].pid, i ? SIGTERM : SIGINT); /* the ranks ignore it */
+        if (i == 0) { /* without machine 0: the second ends the ranks here, the third ends it */
+            kill(p.j[1].pid, SIGTERM);
+            EXPECT_TRUE(state_becomes(pid_of(&p.j[1], 1), 0));
+            kill(p.j[1].pid, SIGHUP);
+        }
+        EXPECT_EQ(128 + (i ? SIGTERM : SIGHUP), job_wait(&p.j[!i]));
+        if (i) EXPECT_SAYS(&p.j[0], 1, "does not answer after SIGKILL");
+        kill(p.j[i].pid, SIGCONT);
+        int want = i ? 1 : 128 + SIGINT; /* machine 0 finds that it was asked to stop */
+        EXPECT_EQ(want, job_wait(&p.j[i]));
         EXPECT_GE(until_none_marked(1), 0);
         pair_free(&p);
     }
@@ -1182,6 +1294,7 @@ int main(int argc, char **argv)
 {
     ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
     if (n <= 0) return 1;
+    if (getenv("DT_TEST_WAIT")) kill_wait = flush_wait = atof(getenv("DT_TEST_WAIT"));
     if (argc > 2 && strcmp(argv[1], "--as-rank") == 0) return rank_main(argc - 2, argv + 2);
     if (argc > 1 && strcmp(argv[1], "--agent") == 0) return dtrun_main(argc, argv);
     if (argc > 1 && strcmp(argv[1], "--as-dtrun") == 0) return dtrun_main(argc - 1, argv + 1);
