@@ -1605,7 +1605,8 @@ static void token_get(void)
         if (opt.nnodes == 1 && !dt__comm_random(token, 32)) fail(1, "getrandom failed");
         return;
     }
-    while (access(opt.token_file, F_OK) != 0 && errno == ENOENT) {
+    struct stat st;
+    while (lstat(opt.token_file, &st) != 0 && errno == ENOENT) { /* a symbolic link is refused below, wherever it leads */
         if (opt.node_rank == 0) token_make(opt.token_file);
         else if (dt__comm_now() > until)
             fail(1, "--token-file '%.200s' does not exist, and machine 0 did not create it in time; copy it to this machine",

@@ -1188,6 +1188,17 @@ UTEST(machines, another_token_or_shape_is_refused)
     EXPECT_EQ(2, job_run(&b, args));
     EXPECT_SAYS(&b, 1, "chmod 600");
     job_free(&b);
+    for (int i = 0; i < 2; i++) { /* a link that leads nowhere */
+        unlink(temp_in(dir, "other"));
+        ASSERT_EQ(0, symlink("nowhere", temp_in(dir, "other")));
+        snprintf(args, sizeof args,
+                 "--nnodes 2 --node-rank %d --master-addr 127.0.0.1 --master-port %d --token-file %s/other RANK sum", i, port,
+                 dir);
+        EXPECT_EQ(2, job_run(&b, args));
+        EXPECT_SAYS(&b, 1, "symbolic link");
+        EXPECT_NE(0, access(temp_in(dir, "nowhere"), F_OK));
+        job_free(&b);
+    }
     kill(a.pid, SIGTERM); /* still waiting for machine 1 */
     EXPECT_EQ(128 + SIGTERM, job_wait(&a));
     job_free(&a);
