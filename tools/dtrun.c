@@ -424,13 +424,15 @@ static void say(const char *format, ...)
     bytes_add(&err_sink.q, "\n", 1);
     sink_flush(&err_sink);
 }
+static int log_dir = -1; /* the directory of --log-dir */
 static int log_open(int rank, int stream)
 {
-    char path[4096], again[32] = "";
+    char        name[64], again[32] = "";
+    const char *why = NULL;
     if (epoch) snprintf(again, sizeof again, ".restart%d", epoch);
-    snprintf(path, sizeof path, "%.4000s/rank%d%s.%s", opt.log_dir, rank, again, stream ? "err" : "out");
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0666);
-    if (fd < 0) say("cannot write '%s': %s; the output goes to the terminal", path, strerror(errno));
+    snprintf(name, sizeof name, "rank%d%s.%s", rank, again, stream ? "err" : "out");
+    int fd = dt__file_create(log_dir, name, O_WRONLY | O_TRUNC, &why);
+    if (fd < 0) say("cannot write '%.1000s/%s': %s; the output goes to the terminal", opt.log_dir, name, why);
     return fd;
 }
 static rank_output *output_of(int rank)
@@ -520,18 +522,37 @@ static void tail_text(int rank, bytes *to)
         bytes_add(to, "\n", 1);
     }
 }
+/* The owner of a directory can put links and pipes where the logs will be, so it must be this user, or the system (/tmp with
+   the sticky bit). A link to the directory may be of this user or of the system. The directory stays open: nobody can
+   exchange it later. */
 static void make_log_dir(void)
 {
-    char path[4096];
-    snprintf(path, sizeof path, "%s", opt.log_dir);
+    char        path[4096];
+    struct stat st, link_st;
+    size_t      n = strlen(opt.log_dir);
+    if (n >= sizeof path) fail(2, "--log-dir has %zu bytes, expected fewer than %zu", n, sizeof path);
+    memcpy(path, opt.log_dir, n + 1);
+    while (n > 1 && path[n - 1] == '/') path[--n] = 0; /* else lstat would follow a link */
     for (char *p = path + 1; *p; p++)
         if (*p == '/') {
             *p = 0;
             mkdir(path, 0777);
             *p = '/';
         }
-    if ((mkdir(path, 0777) != 0 && errno != EEXIST) || access(path, W_OK) != 0)
+    bool fresh = mkdir(path, 0775) == 0;
+    if (!fresh && errno != EEXIST) fail(2, "--log-dir is '%.200s': %s", opt.log_dir, strerror(errno));
+    if (lstat(path, &link_st) != 0 || (log_dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK)) < 0 ||
+        fstat(log_dir, &st) != 0 || faccessat(log_dir, ".", W_OK | X_OK, AT_EACCESS) != 0)
         fail(2, "--log-dir is '%.200s': %s", opt.log_dir, strerror(errno));
+    if (fresh) return; /* its owner may be another user on a file system that maps users */
+    bool common = st.st_uid == 0 && (st.st_mode & S_ISVTX);
+    if (S_ISLNK(link_st.st_mode) && link_st.st_uid != geteuid() && link_st.st_uid != 0)
+        fail(2, "--log-dir is '%.200s': it is a symbolic link of another user (uid %u)", opt.log_dir, (unsigned)link_st.st_uid);
+    if (st.st_uid != geteuid() && !common)
+        fail(2, "--log-dir is '%.200s': it belongs to another user (uid %u); name a directory of your own, dtrun creates it",
+             opt.log_dir, (unsigned)st.st_uid);
+    if ((st.st_mode & 0002) && !(st.st_mode & S_ISVTX))
+        fail(2, "--log-dir is '%.200s': every user may exchange files in it; chmod o-w it", opt.log_dir);
 }
 
 /* ==================================================================================================== >>children

@@ -626,6 +626,53 @@ UTEST(dtrun, files_of_each_rank)
     job_free(&j);
     temp_remove(dir);
 }
+UTEST(dtrun, logs_follow_no_links_and_wait_for_no_pipes)
+{
+    static const char *const says[TEMP_TRAPS] = { "symbolic link", "symbolic link", "pipe", "hard link", "another user" };
+    char *dir = temp_dir(), args[5000], want[100];
+    dtjob j;
+    for (int kind = 0; kind < TEMP_TRAPS; kind++) {
+        if (!temp_trap(dir, "rank0.out", kind)) continue;
+        snprintf(args, sizeof args, "-n 2 --log-dir %s RANK args x", dir);
+        EXPECT_EQ(0, job_run(&j, args));
+        snprintf(want, sizeof want, "rank0.out': it ");
+        EXPECT_SAYS(&j, 1, want);
+        EXPECT_SAYS(&j, 1, says[kind]);
+        EXPECT_SAYS(&j, 0, "[0] <x>"); /* its output is not lost */
+        job_free(&j);
+        EXPECT_TRUE(temp_trap_end(dir, "rank0.out"));
+        FILE *f = fopen(temp_in(dir, "rank1.out"), "r"); /* the user's own file of the run before: emptied */
+        char  line[40] = "";
+        EXPECT_TRUE(f && fread(line, 1, 39, f) == 4);
+        if (f) fclose(f);
+    }
+    /* the directory */
+    snprintf(args, sizeof args, "-n 1 --log-dir %s/open RANK args x", dir);
+    mkdir(temp_in(dir, "open"), 0777);
+    chmod(temp_in(dir, "open"), 0777);
+    EXPECT_EQ(2, job_run(&j, args));
+    EXPECT_SAYS(&j, 1, "chmod o-w");
+    job_free(&j);
+    chmod(temp_in(dir, "open"), 01777);
+    EXPECT_EQ(0, job_run(&j, args));
+    job_free(&j);
+    symlink("open", temp_in(dir, "mine"));
+    snprintf(args, sizeof args, "-n 1 --log-dir %s/mine// RANK args x", dir);
+    EXPECT_EQ(0, job_run(&j, args)); /* a link of this user */
+    job_free(&j);
+    if (geteuid() == 0) {
+        EXPECT_EQ(0, lchown(temp_in(dir, "mine"), 12345, 12345));
+        EXPECT_EQ(2, job_run(&j, args));
+        EXPECT_SAYS(&j, 1, "symbolic link of another user (uid 12345)");
+        job_free(&j);
+        EXPECT_EQ(0, lchown(temp_in(dir, "mine"), 0, 0));
+        EXPECT_EQ(0, chown(temp_in(dir, "open"), 12345, 12345));
+        EXPECT_EQ(2, job_run(&j, args));
+        EXPECT_SAYS(&j, 1, "it belongs to another user (uid 12345)");
+        job_free(&j);
+    }
+    temp_remove(dir);
+}
 UTEST(dtrun, colour_on_a_terminal_only)
 {
     for (int plain = 0; plain < 2; plain++) {
