@@ -1518,21 +1518,41 @@ static void node_frame(link_ *l, int kind, int rank, char *body, size_t nbytes)
     } else node_lost(l->id, "it sent an unexpected frame");
 }
 
-/* ---- over TCP: node 0 listens; the handshake rejects peers without the token */
+/* ---- over TCP: node 0 listens; the handshake rejects peers without the token
+
+   Whoever reaches the port can open connections faster than a real agent answers. So there are many places, each for at most
+   5 s; when all are taken, the oldest connection of the address that holds the most makes room. An agent loses its place only
+   to a flood from its own address that fills all places before it answers, or from as many addresses as there are places;
+   then it dials again. Addresses are counted by a keyed hash, IPv6 addresses by their network of 64 bits. */
+enum { CLIENTS = 1024, SOURCES = 1024, ACCEPTS = 64 }; /* ACCEPTS: in one turn of the loop */
 typedef struct client {
-    int       fd;
+    int       fd, source;
     int64_t   until;
     dt__shake shake;
 } client;
-enum { CLIENTS = 64 };
-static client     clients[CLIENTS];
+static client   *clients;
+static int       nclients, open_clients, sources[SOURCES]; /* sources: open connections by hash of the address */
+static uint64_t  source_key[2];
 static int       accept_fd = -1;
 static dt__world handshake_world; /* parameters of the handshake: the token, the number of this machine and of all machines */
 
+static int source_of(const dt__addr *a)
+{
+    uint64_t h = source_key[0], v = 0;
+    if (a->u.any.sa_family == AF_INET) v = a->u.v4.sin_addr.s_addr;
+    else if (IN6_IS_ADDR_V4MAPPED(&a->u.v6.sin6_addr)) memcpy(&v, a->u.v6.sin6_addr.s6_addr + 12, 4);
+    else memcpy(&v, &a->u.v6.sin6_addr, sizeof v);
+    h = (h ^ v) * (source_key[1] | 1);
+    h = (h ^ h >> 32) * (source_key[0] | 1);
+    return (int)((h ^ h >> 29) % SOURCES);
+}
 static void client_close(client *g)
 {
+    if (g->fd < 0) return;
     unwatch(g->fd);
     dt__close(&g->fd);
+    sources[g->source]--;
+    open_clients--;
 }
 static void client_step(int i)
 {
@@ -1566,6 +1586,8 @@ static void client_step(int i)
         int fd = g->fd, r = g->shake.c.rank;
         unwatch(fd);
         g->fd = -1;
+        sources[g->source]--;
+        open_clients--;
         if (nodes[r].link.in >= 0) { /* another connection of this machine finished first */
             close(fd);
             return;
@@ -1575,26 +1597,51 @@ static void client_step(int i)
         return;
     }
 }
+static bool client_evict(void) /* false: there is no connection */
+{
+    int most = 0, oldest = -1;
+    for (int i = 1; i < SOURCES; i++)
+        if (sources[i] > sources[most]) most = i;
+    for (int i = 0; i < nclients; i++)
+        if (clients[i].fd >= 0 && clients[i].source == most && (oldest < 0 || clients[i].until < clients[oldest].until))
+            oldest = i;
+    if (oldest < 0) return false;
+    client_step(oldest); /* its answer may be there already */
+    client_close(&clients[oldest]);
+    return true;
+}
 static void clients_accept(void)
 {
-    for (;;) {
-        int fd = accept4(accept_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), oldest = 0;
-        if (fd < 0 && errno == EINTR) continue;
+    dt__addr a;
+    for (int turns = 0; turns < ACCEPTS; turns++) {
+        int place = 0, fd;
+        a.n = sizeof a.u;
+        fd = accept4(accept_fd, &a.u.any, &a.n, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE) && client_evict()) continue;
         if (fd < 0) return;
-        for (int i = 0; i < CLIENTS; i++) {
-            if (clients[i].fd < 0) {
-                oldest = i;
-                break;
-            }
-            if (clients[i].until < clients[oldest].until) oldest = i;
-        }
-        client *g = &clients[oldest];
-        client_close(g);
+        if (open_clients == nclients) client_evict();
+        while (clients[place].fd >= 0) place++;
+        client *g = &clients[place];
         g->fd = fd;
+        g->source = source_of(&a);
+        sources[g->source]++;
+        open_clients++;
         g->until = dt__comm_now() + 5 * DT__NS_PER_S;
-        if (!dt__shake_server(&g->shake, &handshake_world) || !watch(fd, EPOLLIN, EV_SHAKE, oldest)) client_close(g);
-        else client_step(oldest);
+        if (!dt__shake_server(&g->shake, &handshake_world) || !watch(fd, EPOLLIN, EV_SHAKE, place)) client_close(g);
+        else client_step(place);
     }
+}
+static void clients_begin(void) /* fewer places if there are few descriptors: two pipes and a pidfd for each rank, and others */
+{
+    struct rlimit files;
+    int64_t       left = CLIENTS;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < (rlim_t)INT_MAX)
+        left = (int64_t)files.rlim_cur - 3 * opt.nproc - 2 * nnodes - 64;
+    nclients = left < 64 ? 64 : left > CLIENTS ? CLIENTS : (int)left;
+    clients = (client *)need(calloc((size_t)nclients, sizeof *clients));
+    for (int i = 0; i < nclients; i++) clients[i].fd = -1;
+    if (!dt__comm_random(source_key, sizeof source_key)) fail(1, "getrandom failed");
 }
 static void token_make(const char *path) /* created atomically; an existing file is not changed */
 {
@@ -2006,7 +2053,7 @@ static void look_at_clock(void)
 {
     int64_t now = dt__comm_now();
     if (!is_agent && !over && now >= deadline) controller_tick();
-    for (int i = 0; i < CLIENTS && accept_fd >= 0; i++)
+    for (int i = 0; i < nclients && open_clients > 0; i++)
         if (clients[i].fd >= 0 && now >= clients[i].until) client_close(&clients[i]);
     for (int i = 0; i < nnodes; i++)
         if (nodes[i].until && now >= nodes[i].until) node_lost(i, "");
@@ -2014,7 +2061,7 @@ static void look_at_clock(void)
 static int time_to_wait(void) /* ms until the next deadline; -1: no deadline */
 {
     int64_t until = over && flush_until < deadline ? flush_until : deadline;
-    for (int i = 0; i < CLIENTS && accept_fd >= 0; i++)
+    for (int i = 0; i < nclients && open_clients > 0; i++)
         if (clients[i].fd >= 0 && clients[i].until < until) until = clients[i].until;
     for (int i = 0; i < nnodes; i++)
         if (nodes[i].until && !nodes[i].lost && nodes[i].until < until) until = nodes[i].until;
@@ -2056,7 +2103,6 @@ static int run_agent(int in, int out) /* the controller is on another machine */
 static int run_controller(void)
 {
     uint8_t r[8];
-    for (int i = 0; i < CLIENTS; i++) clients[i].fd = -1;
     if (opt.hosts) hosts_read();
     else {
         nnodes = opt.nnodes;
@@ -2071,6 +2117,7 @@ static int run_controller(void)
         nodes[0].nproc = opt.nproc;
         host_name(nodes[0].host, sizeof nodes[0].host);
         if (nnodes > 1) {
+            clients_begin();
             accept_fd = port_listen();
             watch(accept_fd, EPOLLIN, EV_ACCEPT, 0);
         }

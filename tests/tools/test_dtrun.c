@@ -10,6 +10,7 @@
 #include "ranks.h"
 #include "temp_files.h"
 
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -1250,6 +1251,129 @@ UTEST(machines, another_token_or_shape_is_refused)
     EXPECT_EQ(128 + SIGTERM, job_wait(&a));
     job_free(&a);
     temp_remove(dir);
+}
+static int dial_from(const char *source, int port) /* a connection to dtrun's port; waits until dtrun is there */
+{
+    struct sockaddr_in a, me;
+    memset(&a, 0, sizeof a);
+    memset(&me, 0, sizeof me);
+    a.sin_family = me.sin_family = AF_INET;
+    a.sin_port = htons((uint16_t)port);
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    me.sin_addr.s_addr = inet_addr(source);
+    for (int64_t limit = seconds_from_now(20); dt_test_ns() < limit; poll(NULL, 0, 1)) {
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd < 0) return -1;
+        if (bind(fd, (struct sockaddr *)&me, sizeof me) == 0 && connect(fd, (struct sockaddr *)&a, sizeof a) == 0) return fd;
+        close(fd);
+    }
+    return -1;
+}
+static int shake_until_done(dt__shake *h, int fd) /* the descriptor blocks */
+{
+    int got = DT__SHAKE_AGAIN;
+    for (int64_t limit = seconds_from_now(20); got == DT__SHAKE_AGAIN && dt_test_ns() < limit;) got = dt__shake_step(h, fd);
+    return got;
+}
+/* Strangers without the token hold every place that they get, from one address or another. An agent that is slower than they
+   are keeps its place. */
+UTEST(machines, strangers_at_the_port_keep_no_agent_out)
+{
+    enum { STRANGERS = 2500 };
+    for (int own = 0; own < 2; own++) { /* 1: from the agent's own address, as many as there are places but the agent's */
+        char          args[6000], *dir = temp_dir();
+        static int    fd[STRANGERS];
+        int           port = free_port(), n = own ? CLIENTS - 1 : STRANGERS, bad = 0;
+        uint8_t       first[4];
+        struct rlimit files, before;
+        dt__world     w;
+        dt__shake     h;
+        dtjob         j;
+        getrlimit(RLIMIT_NOFILE, &before);
+        files = before;
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+        if (files.rlim_cur < STRANGERS + 200) UTEST_SKIP("too few descriptors");
+        temp_put(dir, "token", "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff", 64);
+        chmod(temp_in(dir, "token"), 0600);
+        snprintf(args, sizeof args, "--nnodes 2 --master-addr 127.0.0.1 --master-port %d --token-file %s/token RANK sum", port, dir);
+        job_start(&j, args);
+        memset(&w, 0, sizeof w);
+        memset(w.token, 0xff, 32);
+        w.rank = 1;
+        w.size = 2;
+        int agent = dial_from("127.0.0.1", port);
+        ASSERT_GE(agent, 0);
+        ASSERT_TRUE(dt__shake_client(&h, &w, 0, KIND_NODE, 0, 0));
+        ASSERT_EQ((ssize_t)4, recv(agent, first, 4, MSG_PEEK | MSG_WAITALL)); /* it has its place */
+        for (int i = 0; i < n; i++) {
+            fd[i] = dial_from(own ? "127.0.0.1" : "127.0.0.2", port);
+            bad += fd[i] < 0 || recv(fd[i], first, 4, MSG_PEEK | MSG_WAITALL) != 4; /* so has this one */
+        }
+        EXPECT_EQ(0, bad);
+        EXPECT_EQ(DT__SHAKE_DONE, shake_until_done(&h, agent));
+        for (int i = 0; i < n; i++) close(fd[i]);
+        kill(j.pid, SIGTERM);
+        EXPECT_EQ(128 + SIGTERM, job_wait(&j));
+        close(agent);
+        job_free(&j);
+        temp_remove(dir);
+        setrlimit(RLIMIT_NOFILE, &before);
+    }
+}
+/* The same without end, while the job joins and runs: connections that say nothing, that say something else, that are reset. */
+static void flood(int port, int kind)
+{
+    struct linger reset = { 1, 0 };
+    int           fd[64];
+    uint64_t      seed = (uint64_t)(kind + 1);
+    memset(fd, -1, sizeof fd);
+    signal(SIGPIPE, SIG_IGN);
+    for (uint32_t i = 0;; i++) {
+        char noise[200];
+        int  k = (int)(i % 64);
+        if (fd[k] >= 0 && kind == 2) setsockopt(fd[k], SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+        if (fd[k] >= 0) close(fd[k]);
+        fd[k] = dial_from("127.0.0.1", port);
+        for (size_t b = 0; b < sizeof noise; b++) noise[b] = (char)dt_test_random(&seed);
+        if (i % 2) memcpy(noise, "DTSH", 4);
+        if (fd[k] >= 0 && kind == 1 && send(fd[k], noise, sizeof noise, MSG_NOSIGNAL) < 0) continue;
+    }
+}
+UTEST(machines, join_during_a_flood_without_end)
+{
+    char  args[6000];
+    pair  p;
+    pid_t pid[3];
+    int   port = free_port();
+    p.dir = temp_dir();
+    for (int k = 0; k < 3; k++) {
+        fflush(NULL);
+        pid[k] = fork();
+        if (pid[k] == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            for (;;) flood(port, k);
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        snprintf(args, sizeof args,
+                 "--nnodes 2 --node-rank %d -n 1 --master-addr 127.0.0.1 --master-port %d --token-file %s/token RANK stop", i, port,
+                 p.dir);
+        job_start(&p.j[i], args);
+        if (i) continue;
+        int fd = dial_from("127.0.0.1", port); /* the port is there; from here on the flood is, too */
+        EXPECT_GE(fd, 0);
+        close(fd);
+    }
+    EXPECT_TRUE(job_until(&p.j[0], 0, "ready", 1) && job_until(&p.j[1], 0, "ready", 1));
+    kill(p.j[0].pid, SIGTERM); /* signals are served as well */
+    EXPECT_EQ(128 + SIGTERM, job_wait(&p.j[0]));
+    EXPECT_EQ(128 + SIGTERM, job_wait(&p.j[1]));
+    for (int k = 0; k < 3; k++) {
+        kill(pid[k], SIGKILL);
+        while (waitpid(pid[k], NULL, 0) < 0 && errno == EINTR) {}
+    }
+    pair_free(&p);
 }
 UTEST(machines, one_that_does_not_come_is_named)
 {
