@@ -2323,11 +2323,12 @@ static void dt__trace_in_child(void)
 extern int at_quick_exit(void (*fn)(void));
 #endif
 static void dt__trace_at_exit(void);
-static int  dt__trace_open(const char *path) /* the lock is held; 0 or errno */
+static const char *dt__trace_open(const char *path) /* the lock is held; NULL, or why it failed */
 {
-    char name[DT__TRACE_NAME], pid[24];
-    int  fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) return errno;
+    char        name[DT__TRACE_NAME], pid[24];
+    const char *why = NULL;
+    int         fd = dt__file_create(AT_FDCWD, path, O_WRONLY | O_TRUNC, &why);
+    if (fd < 0) return why;
     if (!dt__trace.hooked) {
         pthread_atfork(dt__trace_before_fork, dt__trace_in_parent, dt__trace_in_child);
         atexit(dt__trace_at_exit);
@@ -2351,10 +2352,10 @@ static int  dt__trace_open(const char *path) /* the lock is held; 0 or errno */
     if (dt__trace.error) {
         close(fd);
         dt__trace.fd = -1;
-        return dt__trace.error;
+        return strerror(dt__trace.error);
     }
     dt__trace_set(DT__TRACE_ON);
-    return 0;
+    return NULL;
 }
 /* The path that DT_TRACE means: %p is replaced by the process id, %r by the rank. Without them, .rankR (if there are
    several ranks) and .PID (in a forked child) are inserted before .json, so that each process has its own file. */
@@ -2391,10 +2392,10 @@ static void dt__trace_ask_env(void)
         if (s && *s) {
             dt__trace_env_path(path, sizeof path, s, dt__trace.from_env);
             dt__trace.from_env = 1;
-            int e = dt__trace_open(path);
-            if (e)
+            const char *why = dt__trace_open(path);
+            if (why)
                 snprintf(text, sizeof text, "DT_TRACE: cannot write %.900s: %s; the program continues without a trace",
-                         path, strerror(e));
+                         path, why);
         }
     }
     pthread_mutex_unlock(&dt__trace.lock);
@@ -2408,21 +2409,21 @@ DT_API dt_status dt_trace_start(const char *path)
     if (strlen(path) >= sizeof dt__trace.path)
         return (dt_status)dt_fail(DT_ERR_ARG, "dt_trace_start: the path is too long: %zu bytes, at most %zu", strlen(path),
                                   sizeof dt__trace.path - 1);
-    char other[400] = "";
-    int  e = 0;
+    char        other[400] = "";
+    const char *why = NULL;
     pthread_mutex_lock(&dt__trace.lock);
     if (dt__trace.fd >= 0) {
         snprintf(other, sizeof other, "%.399s", dt__trace.path);
     } else {
-        e = dt__trace_open(path);
-        if (!e) dt__trace.from_env = 0;
+        why = dt__trace_open(path);
+        if (!why) dt__trace.from_env = 0;
     }
     pthread_mutex_unlock(&dt__trace.lock);
     if (other[0])
         return (dt_status)dt_fail(DT_ERR_STATE,
                                   "dt_trace_start: %.400s: a trace to %s is running; call dt_trace_stop() first", path,
                                   other);
-    return e ? (dt_status)dt_fail(DT_ERR_FILE, "dt_trace_start: cannot write %s: %s", path, strerror(e)) : DT_OK;
+    return why ? (dt_status)dt_fail(DT_ERR_FILE, "dt_trace_start: cannot write %s: %s", path, why) : DT_OK;
 }
 DT_API bool dt_trace_is_on(void)
 {

@@ -43,6 +43,7 @@ CONTENTS
     >>base           implementation from here: errors, log, memory
     >>text           text buffers, numbers, UTF-8
     >>environment    the environment variables of launchers
+    >>files          files with names that others can guess
     >>sha            SHA-256 and HMAC
 
 MACROS
@@ -406,6 +407,12 @@ DT__INSIDE int         dt__launcher(void); /* the launcher whose variables are s
 /* The value of a variable of that launcher (without one: of any launcher); -1 if it is not set or not a number. */
 DT__INSIDE int         dt__launcher_number(int what);
 
+/* ---- files. Opens a file for writing, whose name others can guess: in a directory that they may write to, they could put a link
+   or a pipe there. A file that is missing is created. An existing one must be a regular file of this user without further
+   hard links, or a device of the system such as /dev/null; symbolic links are not followed, and a pipe does not block. how:
+   O_WRONLY or O_RDWR, and O_TRUNC; dir: AT_FDCWD, or the directory of path. Returns a descriptor; or -1, errno, and why in words. */
+DT__INSIDE int dt__file_create(int dir, const char *path, int how, const char **why);
+
 /* ---- HMAC-SHA-256. No table index and no branch depends on a secret. */
 typedef struct dt__hmac {
     dt_sha256 inner, outer;
@@ -422,7 +429,9 @@ DT__INSIDE bool dt__same_secret(const uint8_t *a, const uint8_t *b, size_t nbyte
 
 #if defined(DT_BASE_IMPLEMENTATION) && !defined(DT__BASE_IMPLEMENTED)
 #define DT__BASE_IMPLEMENTED
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/stat.h>
 
 #if defined(DT_MALLOC) != defined(DT_FREE)
 #error "dt_base.h: define both DT_MALLOC(nbytes) and DT_FREE(ptr), or neither"
@@ -803,6 +812,35 @@ DT__INSIDE int dt__launcher_number(int what)
         long        v = s ? strtol(s, &end, 10) : -1;
         if (s && end != s && !*end && v >= 0 && v <= INT_MAX) return (int)v;
     }
+    return -1;
+}
+
+/* ==================================================================================================== >>files */
+DT__INSIDE int dt__file_create(int dir, const char *path, int how, const char **why)
+{
+    int mode = how & O_ACCMODE, flags = O_CLOEXEC | O_NOFOLLOW | O_NOCTTY, fd = -1;
+    for (int tries = 0; fd < 0; tries++) {
+        fd = openat(dir, path, mode | flags | O_CREAT | O_EXCL, 0666);
+        if (fd >= 0) return fd;
+        if (errno == EEXIST) fd = openat(dir, path, mode | flags | O_NONBLOCK, 0);
+        if (fd < 0 && errno != EINTR && (errno != ENOENT || tries == 7)) { /* ENOENT: removed between the two calls */
+            *why = errno == ELOOP   ? "it is a symbolic link; name the file itself"
+                   : errno == ENXIO ? "it is a pipe or a socket, expected a regular file"
+                                    : strerror(errno);
+            return -1;
+        }
+    }
+    struct stat st;
+    *why = NULL;
+    if (fstat(fd, &st)) *why = strerror(errno);
+    else if (S_ISCHR(st.st_mode) && st.st_uid == 0) fcntl(fd, F_SETFL, mode); /* no O_NONBLOCK */
+    else if (!S_ISREG(st.st_mode)) *why = "it is not a regular file";
+    else if (st.st_uid != geteuid()) *why = "it belongs to another user; choose another name, or remove it";
+    else if (st.st_nlink > 1) *why = "it has a second name (a hard link); choose another name, or remove it";
+    else if ((how & O_TRUNC) && ftruncate(fd, 0)) *why = strerror(errno);
+    if (!*why) return fd;
+    close(fd);
+    errno = EEXIST;
     return -1;
 }
 

@@ -297,6 +297,7 @@ DT_API dt_status dt_parallel_backward(dt_parallel *p, dt_parallel_fn fn, void *u
 #error "dt_dist.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_DIST_IMPLEMENTATION"
 #endif
 
+#include <fcntl.h>
 #include <signal.h>
 
 #ifdef __cplusplus
@@ -1709,10 +1710,16 @@ static int dt__ddp_attach(dt_ddp *d)
     m->watch = &d->watch;
     if (d->c && m->nparams && dt__ddp_sync_model(d)) return dt__err.code;
     if (m->sealed && d->c && !d->on_device && dt__model_pack(m)) return dt__err.code;
-    const char *path = getenv("DT_VERIFY");
+    const char *path = getenv("DT_VERIFY"), *why = NULL;
     d->verifying = path && *path;
-    if (d->verifying && d->rank == 0 && !(d->verify = fopen(path, "w")))
-        return dt_fail(DT_ERR_FILE, "dt_ddp_new: DT_VERIFY: cannot write %.300s: %s", path, strerror(errno));
+    if (d->verifying && d->rank == 0) {
+        int fd = dt__file_create(AT_FDCWD, path, O_WRONLY | O_TRUNC, &why);
+        if (fd >= 0 && !(d->verify = fdopen(fd, "w"))) {
+            why = strerror(errno);
+            close(fd);
+        }
+        if (!d->verify) return dt_fail(DT_ERR_FILE, "dt_ddp_new: DT_VERIFY: cannot write %.300s: %s", path, why);
+    }
     dt_grad_hooks h;
     h.begin = dt__ddp_begin;
     h.ready = dt__ddp_ready;

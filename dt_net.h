@@ -123,7 +123,7 @@ typedef struct dt_comm_opts {
     const char *addr DT_D;         /* of rank 0: host name, IPv4 or IPv6 address */
     int         port DT_D;
     int         listen_fd DT_D;    /* rank 0: a socket that is already listening; 0: dt opens one */
-    int         token_fd DT_D;     /* the token, 32 bytes, is read from it; 0: no descriptor */
+    int         token_fd DT_D;     /* the token is read from it (32 bytes; a file may have 64 hexadecimal digits); 0: none */
     const char *token_file DT_D;
     bool        insecure DT_D;
     const char *bind       DT_D; /* address to listen at; default: loopback if all ranks are on this machine, else the
@@ -1937,39 +1937,72 @@ static int dt__config_master(dt__config *f, const dt_comm_opts *o, const char *i
 }
 
 /* ---- the token */
-static int dt__token_read_fd(int fd, const char *name, uint8_t token[32]) /* closes it */
+enum { DT__TOKEN_TEXT = 80 }; /* more bytes than a file with a token has */
+static bool dt__token_parse(const uint8_t *p, size_t n, uint8_t token[32]) /* 32 bytes, or 64 hexadecimal digits */
 {
-    uint8_t buf[32];
-    size_t  n = 0;
-    int64_t deadline = dt__comm_now() + 5 * DT__NS_PER_S;
-    ssize_t whole = pread(fd, buf, 32, 0); /* if it is a file, its offset stays 0 for a program that inherits fd */
-    if (whole > 0) n = (size_t)whole;
-    while (n < 32) {
-        if (!dt__wait_fd(fd, POLLIN, deadline)) break;
-        ssize_t got = read(fd, buf + n, 32 - n);
-        if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-        if (got < 0)
-            return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_ARG), "dt_comm_init: %s is %d: %s", name, fd, strerror(errno));
-        if (got == 0) break;
-        n += (size_t)got;
+    if (n == 32) {
+        memcpy(token, p, 32);
+        return true;
+    }
+    while (n > 64 && (p[n - 1] == '\n' || p[n - 1] == '\r' || p[n - 1] == ' ')) n--;
+    bool hex = n == 64;
+    for (int i = 0; hex && i < 64; i++) {
+        int c = p[i], v = c >= '0' && c <= '9'   ? c - '0'
+                          : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                          : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                                 : -1;
+        hex = v >= 0;
+        if (hex) token[i / 2] = (uint8_t)(i % 2 ? token[i / 2] << 4 | v : v);
+    }
+    return hex;
+}
+/* Closes fd, also if it fails. A file is read from its beginning and its offset stays, for a program that inherits fd. A pipe
+   may stay open for writing, so only 32 bytes are read from it. */
+static int dt__token_read_fd(int fd, const char *name, uint8_t token[32])
+{
+    uint8_t     buf[DT__TOKEN_TEXT];
+    size_t      n = 0, most = sizeof buf;
+    int64_t     deadline = dt__comm_now() + 5 * DT__NS_PER_S;
+    bool        file = true;
+    int         e = 0;
+    const char *holds = "";
+    while (n < most) {
+        ssize_t got = file ? pread(fd, buf + n, most - n, (off_t)n) : read(fd, buf + n, most - n);
+        if (got > 0) n += (size_t)got;
+        else if (got == 0) break;
+        else if (errno == ESPIPE && file) {
+            file = false;
+            most = 32;
+        } else if (errno == EAGAIN && !file) {
+            if (dt__wait_fd(fd, POLLIN, deadline)) continue;
+            holds = " after 5 s";
+            break;
+        } else if (errno != EINTR) {
+            e = errno;
+            break;
+        }
+        if (!file && n < most && !dt__wait_fd(fd, POLLIN, deadline)) {
+            holds = " after 5 s";
+            break;
+        }
     }
     close(fd);
-    if (n < 32)
-        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: %s is %d: it holds %zu bytes, expected a token of 32", name,
-                            fd, n);
-    memcpy(token, buf, 32);
-    return 1;
+    if (e) return dt__comm_bad(dt__status_of(e, DT_COMM_ERR_ARG), "dt_comm_init: %s is %d: %s", name, fd, strerror(e));
+    if (dt__token_parse(buf, n, token)) return 1;
+    return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: %s is %d: it holds %s%zu bytes%s, expected a token of 32%s", name, fd,
+                        n == sizeof buf ? "at least " : "", n, holds, file ? ", or 64 hexadecimal digits" : "");
 }
 static int dt__token_read_file(const char *path, const char *name, uint8_t token[32])
 {
     struct stat s;
-    uint8_t     buf[80];
+    uint8_t     buf[DT__TOKEN_TEXT];
     int         fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
     ssize_t     n;
     if (fd < 0 || fstat(fd, &s) != 0) {
         int e = errno;
         dt__close(&fd);
-        return dt__comm_bad(dt__status_of(e, DT_COMM_ERR_ARG), "dt_comm_init: %s is '%.200s': %s", name, path, strerror(e));
+        return dt__comm_bad(dt__status_of(e, DT_COMM_ERR_ARG), "dt_comm_init: %s is '%.200s': %s", name, path,
+                            e == ELOOP ? "it is a symbolic link, expected the file itself" : strerror(e));
     }
     const char *bad = !S_ISREG(s.st_mode)     ? "it is not a regular file"
                       : s.st_uid != geteuid() ? "it belongs to another user"
@@ -1978,21 +2011,7 @@ static int dt__token_read_file(const char *path, const char *name, uint8_t token
     n = bad ? 0 : read(fd, buf, sizeof buf);
     dt__close(&fd);
     if (bad) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: %s is '%.200s': %s", name, path, bad);
-    if (n == 32) {
-        memcpy(token, buf, 32);
-        return 1;
-    }
-    while (n > 64 && (buf[n - 1] == '\n' || buf[n - 1] == '\r' || buf[n - 1] == ' ')) n--;
-    bool hex = n == 64;
-    for (int i = 0; hex && i < 64; i++) {
-        int c = buf[i], v = c >= '0' && c <= '9'   ? c - '0'
-                            : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                            : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                                   : -1;
-        hex = v >= 0;
-        if (hex) token[i / 2] = (uint8_t)(i % 2 ? token[i / 2] << 4 | v : v);
-    }
-    if (hex) return 1;
+    if (n >= 0 && dt__token_parse(buf, (size_t)n, token)) return 1;
     return dt__comm_bad(DT_COMM_ERR_ARG,
                         "dt_comm_init: %s is '%.200s': it holds %zd bytes, expected 32, or 64 hexadecimal digits", name,
                         path, n);
@@ -2003,6 +2022,7 @@ static int dt__token_given(const dt_comm_opts *o, uint8_t token[32])
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static int64_t         kept_fd = -1;
+    static int             kept_status;
     static uint8_t         kept[32];
     int64_t                fd = 0;
     const char            *path = o->token_file;
@@ -2012,7 +2032,12 @@ static int dt__token_given(const dt_comm_opts *o, uint8_t token[32])
     if (got < 0) return got;
     if (got) {
         pthread_mutex_lock(&lock);
-        if (kept_fd != fd && (got = dt__token_read_fd((int)fd, "DT_TOKEN_FD", kept)) > 0) kept_fd = fd;
+        if (kept_fd != fd) {
+            kept_status = dt__token_read_fd((int)fd, "DT_TOKEN_FD", kept);
+            kept_fd = fd;
+            got = kept_status;
+        } else if (kept_status < 0) /* it is closed: another file may have its number by now */
+            got = dt__comm_bad(kept_status, "dt_comm_init: DT_TOKEN_FD is %d: no token could be read from it before", (int)fd);
         if (got > 0) memcpy(token, kept, 32);
         pthread_mutex_unlock(&lock);
         return got;

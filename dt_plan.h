@@ -2209,6 +2209,7 @@ DT_API int dt_costs_save(const dt_costs *t, const char *path)
     dt__text_out o = { text, sizeof text, 0 };
     size_t       done = 0;
     int          fd, e = 0;
+    const char  *why = NULL;
     if (!dt__costs_sane(t))
         return dt__comm_bad(DT_COMM_ERR_ARG, "costs for '%.120s': a number is negative, NaN, or above 10 s a message or "
                                              "1 us a byte", path);
@@ -2220,8 +2221,8 @@ DT_API int dt_costs_save(const dt_costs *t, const char *path)
     if (strlen(path) > 4096)
         return dt__comm_bad(DT_COMM_ERR_ARG, "costs: the path has %zu bytes, more than 4096", strlen(path));
     snprintf(beside, sizeof beside, "%s.%d.part", path, (int)getpid());
-    fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (fd < 0) return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': cannot create the file: %s", beside, strerror(errno));
+    fd = dt__file_create(AT_FDCWD, beside, O_WRONLY | O_TRUNC, &why);
+    if (fd < 0) return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': cannot create the file: %s", beside, why);
     while (done < o.len && !e) {
         ssize_t k = write(fd, text + done, o.len - done);
         if (k > 0) done += (size_t)k;
@@ -2394,7 +2395,9 @@ DT_API int dt_plan_svg(const char *path, dt_coll coll, dt_algo algo, const dt_pl
         code = dt_plan_make(&d.plan[r], coll, algo, &mine, NULL);
     }
     if (!code) {
-        d.f = fopen(path, "w");
+        const char *why;
+        int         fd = dt__file_create(AT_FDCWD, path, O_WRONLY | O_TRUNC, &why);
+        if (fd >= 0 && !(d.f = fdopen(fd, "w"))) close(fd);
         if (!d.f) code = -3;
     }
     if (d.f) {

@@ -176,6 +176,7 @@ DT_API dt_status dt_svg_plot(const char *path, const dt_plot *plot);
 #error "dt_plot.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_PLOT_IMPLEMENTATION"
 #endif
 
+#include <fcntl.h>
 #include <sys/ioctl.h>
 
 #ifdef __cplusplus
@@ -208,13 +209,25 @@ static void dt__text_xml(dt__text_buf *b, const char *text)
         if (n == 0) n = 1;
     }
 }
+static FILE *dt__file_stream(const char *path, int how, const char **why) /* NULL, and why in words */
+{
+    int   fd = dt__file_create(AT_FDCWD, path, how, why);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, how & O_RDWR ? "r+b" : "wb");
+    if (fd >= 0 && !f) {
+        int e = errno;
+        close(fd);
+        *why = strerror(errno = e);
+    }
+    return f;
+}
 /* Writes a temporary file and renames it to path. Returns 0 or an errno value. */
 static int dt__text_save(const dt__text_buf *b, const char *path)
 {
-    char temp[1200];
+    char        temp[1200];
+    const char *why = NULL;
     if (b->failed) return ENOMEM;
     if (snprintf(temp, sizeof temp, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof temp) return ENAMETOOLONG;
-    FILE *f = fopen(temp, "wb");
+    FILE *f = dt__file_stream(temp, O_WRONLY | O_TRUNC, &why);
     if (!f) return errno;
     int e = fwrite(b->s, 1, b->n, f) == b->n ? 0 : errno ? errno : EIO;
     if (fclose(f) && !e) e = errno ? errno : EIO;
@@ -942,9 +955,10 @@ static int dt__csv_resume(dt_progress *p)
 }
 static int dt__csv_open(dt_progress *p)
 {
-    bool again = p->o.start_step > 0 && access(p->csv_path, F_OK) == 0;
-    p->csv = fopen(p->csv_path, again ? "r+" : "w");
-    if (!p->csv) return dt_fail(DT_ERR_FILE, "dt_progress_new: cannot open %s: %s", p->csv_path, strerror(errno));
+    bool        again = p->o.start_step > 0 && access(p->csv_path, F_OK) == 0;
+    const char *why = NULL;
+    p->csv = dt__file_stream(p->csv_path, again ? O_RDWR : O_WRONLY | O_TRUNC, &why);
+    if (!p->csv) return dt_fail(DT_ERR_FILE, "dt_progress_new: cannot open %s: %s", p->csv_path, why);
     if (again) return dt__csv_resume(p);
     errno = 0;
     if (fputs(DT__CSV_HEAD, p->csv) < 0 || fflush(p->csv))

@@ -24,12 +24,13 @@
 #include "../dt_net.h"
 
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 
 enum { NODES_MAX = 4096, RANKS_MAX = 4096, TAIL_LINES = 20, TAIL_BYTES = 400 };
-enum { LINE_MOST = 1 << 20, QUEUE_MOST = 1 << 18, FRAME_MOST = 4 << 20, CHUNK = 1 << 16 };
+enum { LINE_MOST = 1 << 20, QUEUE_MOST = 1 << 18, HELD_MOST = 16 << 20, FRAME_MOST = 4 << 20, CHUNK = 1 << 16 };
 enum { KIND_NODE = 100 }; /* connection kind in the handshake: a dtrun, not a rank */
 
 /* ==================================================================================================== >>options */
@@ -284,9 +285,11 @@ typedef struct bytes {
     size_t n, cap;
 } bytes;
 typedef struct sink { /* a destination of text; q: text that could not be written yet */
-    int   fd;
-    bool  socket, watched, gone, colour;
-    bytes q;
+    int    fd;
+    int    blocking; /* 0: writes do not block. Else the most bytes that do not block if poll reports POLLOUT */
+    bool   socket, watched, gone, colour;
+    bytes  q;
+    size_t dropped; /* bytes of ranks that found the queue full */
 } sink;
 typedef struct rank_output { /* the output of a rank */
     bytes line[2];       /* the unfinished line of stdout and of stderr */
@@ -314,6 +317,10 @@ static rank_output **outputs; /* by rank of the world */
 static int       world, epoch;
 static int       ep = -1;
 static bool      reading_paused; /* too much text is queued: the output of ranks is not read at the moment */
+static bool      links_paused;   /* the same for the links over ssh, which carry output */
+/* s: from SIGKILL to giving up a process; for a stdout that takes nothing. The tests shorten them. */
+static double    kill_wait = 5, flush_wait = 2;
+static int64_t   flush_until = INT64_MAX; /* ns: when the job is over: text that is not written by then is dropped */
 
 static void *need(void *p)
 {
@@ -366,14 +373,26 @@ static void sink_open(sink *s, int fd)
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     int own = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (own >= 0) s->fd = own;
+    /* No /proc, or a pipe or terminal of another user. A pipe that is writable takes PIPE_BUF bytes; a terminal becomes
+       writable when it holds fewer than 256. */
+    else s->blocking = S_ISFIFO(st.st_mode) ? PIPE_BUF : 256;
+}
+static ssize_t sink_write(const sink *s, const char *p, size_t n)
+{
+    struct pollfd f;
+    if (s->socket) return send(s->fd, p, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (!s->blocking) return write(s->fd, p, n);
+    f.fd = s->fd;
+    f.events = POLLOUT;
+    f.revents = 0;
+    if (poll(&f, 1, 0) <= 0 || !f.revents) return errno = EAGAIN, -1;
+    return write(s->fd, p, n < (size_t)s->blocking ? n : (size_t)s->blocking);
 }
 static void sink_flush(sink *s)
 {
     size_t done = 0;
     while (!s->gone && done < s->q.n) {
-        size_t  left = s->q.n - done;
-        ssize_t n = s->socket ? send(s->fd, s->q.p + done, left, MSG_NOSIGNAL | MSG_DONTWAIT)
-                              : write(s->fd, s->q.p + done, left);
+        ssize_t n = sink_write(s, s->q.p + done, s->q.n - done);
         if (n > 0) done += (size_t)n;
         else if (n < 0 && errno == EINTR) continue;
         else if (n < 0 && errno == EAGAIN) {
@@ -405,13 +424,15 @@ static void say(const char *format, ...)
     bytes_add(&err_sink.q, "\n", 1);
     sink_flush(&err_sink);
 }
+static int log_dir = -1; /* the directory of --log-dir */
 static int log_open(int rank, int stream)
 {
-    char path[4096], again[32] = "";
+    char        name[64], again[32] = "";
+    const char *why = NULL;
     if (epoch) snprintf(again, sizeof again, ".restart%d", epoch);
-    snprintf(path, sizeof path, "%.4000s/rank%d%s.%s", opt.log_dir, rank, again, stream ? "err" : "out");
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0666);
-    if (fd < 0) say("cannot write '%s': %s; the output goes to the terminal", path, strerror(errno));
+    snprintf(name, sizeof name, "rank%d%s.%s", rank, again, stream ? "err" : "out");
+    int fd = dt__file_create(log_dir, name, O_WRONLY | O_TRUNC, &why);
+    if (fd < 0) say("cannot write '%.1000s/%s': %s; the output goes to the terminal", opt.log_dir, name, why);
     return fd;
 }
 static rank_output *output_of(int rank)
@@ -443,6 +464,10 @@ static void line_done(rank_output *s, int rank, int stream, const char *p, size_
     for (size_t i = 0; i < k; i++) t[i] = (unsigned char)p[i] < 32 && p[i] != '\t' ? ' ' : p[i];
     t[k] = 0;
     if (s->log[stream] >= 0 && !opt.tee) return;
+    if (to->q.n + n > HELD_MOST && !to->gone) { /* nobody reads, and the ranks of other machines are being ended */
+        to->dropped += n + 1;
+        return;
+    }
     int width = snprintf(NULL, 0, "%d", world - 1);
     if (to->colour) snprintf(prefix, sizeof prefix, "\033[%dm[%*d]\033[0m ", colours[rank % 6], width, rank);
     else snprintf(prefix, sizeof prefix, "[%*d] ", width, rank);
@@ -497,18 +522,37 @@ static void tail_text(int rank, bytes *to)
         bytes_add(to, "\n", 1);
     }
 }
+/* The owner of a directory can put links and pipes where the logs will be, so it must be this user, or the system (/tmp with
+   the sticky bit). A link to the directory may be of this user or of the system. The directory stays open: nobody can
+   exchange it later. */
 static void make_log_dir(void)
 {
-    char path[4096];
-    snprintf(path, sizeof path, "%s", opt.log_dir);
+    char        path[4096];
+    struct stat st, link_st;
+    size_t      n = strlen(opt.log_dir);
+    if (n >= sizeof path) fail(2, "--log-dir has %zu bytes, expected fewer than %zu", n, sizeof path);
+    memcpy(path, opt.log_dir, n + 1);
+    while (n > 1 && path[n - 1] == '/') path[--n] = 0; /* else lstat would follow a link */
     for (char *p = path + 1; *p; p++)
         if (*p == '/') {
             *p = 0;
             mkdir(path, 0777);
             *p = '/';
         }
-    if ((mkdir(path, 0777) != 0 && errno != EEXIST) || access(path, W_OK) != 0)
+    bool fresh = mkdir(path, 0775) == 0;
+    if (!fresh && errno != EEXIST) fail(2, "--log-dir is '%.200s': %s", opt.log_dir, strerror(errno));
+    if (lstat(path, &link_st) != 0 || (log_dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK)) < 0 ||
+        fstat(log_dir, &st) != 0 || faccessat(log_dir, ".", W_OK | X_OK, AT_EACCESS) != 0)
         fail(2, "--log-dir is '%.200s': %s", opt.log_dir, strerror(errno));
+    if (fresh) return; /* its owner may be another user on a file system that maps users */
+    bool common = st.st_uid == 0 && (st.st_mode & S_ISVTX);
+    if (S_ISLNK(link_st.st_mode) && link_st.st_uid != geteuid() && link_st.st_uid != 0)
+        fail(2, "--log-dir is '%.200s': it is a symbolic link of another user (uid %u)", opt.log_dir, (unsigned)link_st.st_uid);
+    if (st.st_uid != geteuid() && !common)
+        fail(2, "--log-dir is '%.200s': it belongs to another user (uid %u); name a directory of your own, dtrun creates it",
+             opt.log_dir, (unsigned)st.st_uid);
+    if ((st.st_mode & 0002) && !(st.st_mode & S_ISVTX))
+        fail(2, "--log-dir is '%.200s': every user may exchange files in it; chmod o-w it", opt.log_dir);
 }
 
 /* ==================================================================================================== >>children
@@ -612,12 +656,16 @@ static int child_watch(pid_t pid, int kind, int i) /* a pidfd, or -1: SIGCHLD is
     if (fd >= 0 && !watch(fd, EPOLLIN, kind, i)) dt__close(&fd);
     return fd;
 }
-static void child_reap(pid_t pid, int *fd) /* kills it and its group, if they still run, and waits for it */
+/* Kills a child and its group, if they still run, and waits for the child: 1 s, since a process that waits for a device or
+   a dead file system does not end. The guard process kills such a group again. */
+static void child_reap(pid_t pid, int *fd)
 {
-    int status;
+    int     status;
+    pid_t   got;
+    int64_t until = dt__comm_now() + DT__NS_PER_S;
     kill(-pid, SIGKILL);
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
-    guard_add(-pid);
+    while ((got = waitpid(pid, &status, WNOHANG)) == 0 && dt__comm_now() < until) dt__comm_pause(DT__NS_PER_MS);
+    if (got != 0) guard_add(-pid);
     unwatch(*fd);
     dt__close(fd);
 }
@@ -791,24 +839,31 @@ static uint8_t token[32];
 static link_   up; /* link of an agent to its controller; unused in the controller */
 static bool    is_agent, over;
 static int     exit_status;
+static int64_t deadline = INT64_MAX; /* ns: controller: of its state; when the job is over: for closing links and ranks */
 
 static void controller_exited(int rank, const exited *e, const char *tail, size_t n);
 
-static void rank_read(int i, int k, bool all)
+static void rank_read(int i, int k)
 {
-    char buf[CHUNK];
-    while (procs[i].out[k] >= 0) {
-        ssize_t n = read(procs[i].out[k], buf, sizeof buf);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && errno == EAGAIN) return;
-        if (n <= 0) {
-            unwatch(procs[i].out[k]);
-            dt__close(&procs[i].out[k]);
-        } else if (opt.agent) {
-            uint8_t stream = (uint8_t)k;
-            link_send(&up, F_OUTPUT, first_rank + i, &stream, 1, buf, (size_t)n);
-        } else output_add(first_rank + i, k, buf, (size_t)n);
-        if (!all) return;
+    char    buf[CHUNK];
+    ssize_t n = read(procs[i].out[k], buf, sizeof buf);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
+    if (n <= 0) {
+        unwatch(procs[i].out[k]);
+        dt__close(&procs[i].out[k]);
+    } else if (opt.agent) {
+        uint8_t stream = (uint8_t)k;
+        link_send(&up, F_OUTPUT, first_rank + i, &stream, 1, buf, (size_t)n);
+    } else output_add(first_rank + i, k, buf, (size_t)n);
+}
+/* Reads what a rank that has ended left in its pipes. Processes that it started may have the pipes open and write on, so
+   reading until a pipe is empty might never end: only the bytes that are in it now are read. */
+static void rank_drain(int i)
+{
+    for (int k = 0; k < 2; k++) {
+        int n = 0;
+        if (procs[i].out[k] < 0 || ioctl(procs[i].out[k], FIONREAD, &n) != 0) continue;
+        for (int64_t left = n; left > 0 && procs[i].out[k] >= 0; left -= CHUNK) rank_read(i, k);
     }
 }
 static void reports_read(void)
@@ -842,7 +897,7 @@ static void rank_ended(int i)
     reports_read();
     unwatch(p->pidfd);
     dt__close(&p->pidfd);
-    for (int k = 0; k < 2; k++) rank_read(i, k, true);
+    rank_drain(i);
     memset(&e, 0, sizeof e);
     e.how = si.si_code == CLD_EXITED ? 'x' : 's';
     e.value = si.si_status;
@@ -865,8 +920,8 @@ static void agent_clean(void) /* all ranks have ended: kills the processes that 
     for (int i = 0; i < nprocs; i++) {
         if (procs[i].pid <= 0) continue;
         child_reap(procs[i].pid, &procs[i].pidfd);
+        rank_drain(i);
         for (int k = 0; k < 2; k++) {
-            rank_read(i, k, true);
             unwatch(procs[i].out[k]);
             dt__close(&procs[i].out[k]);
         }
@@ -1032,6 +1087,7 @@ static void agent_lost(const char *why)
         exit_status = 1;
     }
     over = true;
+    deadline = dt__comm_now() + dt__ns_of(kill_wait);
     link_close(&up);
     agent_signal(SIGKILL);
 }
@@ -1106,6 +1162,7 @@ static void agent_frame(link_ *l, int kind, int rank, char *body, size_t n)
         memcpy(&v, body, sizeof v);
         exit_status = v;
         over = true;
+        deadline = dt__comm_now() + dt__ns_of(kill_wait);
         agent_signal(SIGKILL);
         link_close(l);
     } else agent_lost("it sent an unexpected frame");
@@ -1116,7 +1173,8 @@ enum {
     GATHERING = 0, /* waits for the agents of all machines */
     RUNNING,
     SETTLING,      /* a rank has failed: waits 1 s for the rank that failed first to be seen */
-    STOPPING       /* the ranks got a signal and have until the deadline to end */
+    STOPPING,      /* the ranks got a signal and have until the deadline to end */
+    KILLING        /* the ranks got SIGKILL; a machine that has not reported their end by the deadline is given up */
 };
 typedef struct node {
     bool    mine; /* this process is its agent */
@@ -1138,7 +1196,6 @@ typedef struct ending {
 static node   *nodes;
 static int     nnodes, state, norder, blamed = -1, user_signal, asked_here;
 static ending *ends; /* by rank */
-static int64_t deadline = INT64_MAX;
 static start   plan;
 static bool    fatal; /* a restart would not help */
 static int     fatal_status;
@@ -1181,10 +1238,16 @@ static void signal_all(int sig)
 }
 static void stop(int sig, double grace)
 {
-    if (state == STOPPING) return;
+    if (state >= STOPPING) return;
     state = STOPPING;
     deadline = dt__comm_now() + dt__ns_of(opt.grace >= 0 ? opt.grace : grace);
     signal_all(sig);
+}
+static void kill_all(void)
+{
+    if (state != KILLING) deadline = dt__comm_now() + dt__ns_of(kill_wait);
+    state = KILLING;
+    signal_all(SIGKILL);
 }
 /* Finds the rank that failed first: the first one that ended with an error, unless it reported that it had lost another
    rank, and that one ended with an error, too. The end of that rank may arrive later: it is waited for 1 s. */
@@ -1220,7 +1283,7 @@ static void controller_exited(int rank, const exited *e, const char *tail, size_
     if (n) memcpy(d->tail, tail, n);
     for (int i = 0; i < nnodes; i++)
         if (rank >= nodes[i].first && rank < nodes[i].first + nodes[i].nproc) nodes[i].alive--;
-    if (bad_end(e) && state != STOPPING) find_first_failure(false);
+    if (bad_end(e) && state < STOPPING) find_first_failure(false);
     else if (state == SETTLING) find_first_failure(false);
 }
 static void give_up(int status) /* after an error that a restart would not help; the message is already printed */
@@ -1323,7 +1386,7 @@ static void all_ended(void)
     int status = blamed < 0 ? 0 : end_status(&ends[blamed].e);
     if (blamed >= 0) blame_say();
     if (user_signal) finish(128 + user_signal);
-    else if (fatal) finish(fatal_status);
+    else if (fatal) finish(blamed >= 0 ? status : fatal_status);
     else if (blamed < 0) finish(0);
     else {
         if (epoch < opt.max_restarts) {
@@ -1348,6 +1411,23 @@ static void controller_look(void) /* called after each batch of events */
     for (int i = 0; i < nnodes; i++) alive += nodes[i].alive;
     if (alive == 0 && !over && state != GATHERING) all_ended();
 }
+static void node_lost(int i, const char *why);
+static void kill_failed(void) /* gives up the ranks that SIGKILL did not end */
+{
+    for (int i = 0; i < nnodes; i++) {
+        if (nodes[i].alive == 0) continue;
+        if (!nodes[i].mine) {
+            node_lost(i, "its dtrun does not answer after SIGKILL: it is stopped, or the machine hangs; ranks may be left there");
+            continue;
+        }
+        for (int k = 0; k < nprocs; k++)
+            if (!procs[k].ended)
+                say("rank %d (pid %d) does not end after SIGKILL: it waits for a device or a file system, and is left behind",
+                    first_rank + k, (int)procs[k].pid);
+        nodes[i].alive = 0;
+        give_up(1);
+    }
+}
 static void controller_tick(void) /* the deadline has passed */
 {
     deadline = INT64_MAX;
@@ -1360,8 +1440,8 @@ static void controller_tick(void) /* the deadline has passed */
     } else if (state == SETTLING) find_first_failure(true);
     else if (state == STOPPING) {
         say("killing the ranks that did not end");
-        signal_all(SIGKILL);
-    }
+        kill_all();
+    } else if (state == KILLING) kill_failed();
 }
 /* A second signal on the same machine ends the ranks at once. Signals are counted by machine, since job managers send one
    to each. */
@@ -1378,7 +1458,7 @@ static void user_stop(int sig, int *asked)
                 signal_name(pass), grace);
             stop(pass, grace);
         }
-    } else if (*asked > 1) signal_all(SIGKILL);
+    } else if (*asked > 1) kill_all();
 }
 
 /* ==================================================================================================== >>joining */
@@ -1438,21 +1518,41 @@ static void node_frame(link_ *l, int kind, int rank, char *body, size_t nbytes)
     } else node_lost(l->id, "it sent an unexpected frame");
 }
 
-/* ---- over TCP: node 0 listens; the handshake rejects peers without the token */
+/* ---- over TCP: node 0 listens; the handshake rejects peers without the token
+
+   Whoever reaches the port can open connections faster than a real agent answers. So there are many places, each for at most
+   5 s; when all are taken, the oldest connection of the address that holds the most makes room. An agent loses its place only
+   to a flood from its own address that fills all places before it answers, or from as many addresses as there are places;
+   then it dials again. Addresses are counted by a keyed hash, IPv6 addresses by their network of 64 bits. */
+enum { CLIENTS = 1024, SOURCES = 1024, ACCEPTS = 64 }; /* ACCEPTS: in one turn of the loop */
 typedef struct client {
-    int       fd;
+    int       fd, source;
     int64_t   until;
     dt__shake shake;
 } client;
-enum { CLIENTS = 64 };
-static client     clients[CLIENTS];
+static client   *clients;
+static int       nclients, open_clients, sources[SOURCES]; /* sources: open connections by hash of the address */
+static uint64_t  source_key[2];
 static int       accept_fd = -1;
 static dt__world handshake_world; /* parameters of the handshake: the token, the number of this machine and of all machines */
 
+static int source_of(const dt__addr *a)
+{
+    uint64_t h = source_key[0], v = 0;
+    if (a->u.any.sa_family == AF_INET) v = a->u.v4.sin_addr.s_addr;
+    else if (IN6_IS_ADDR_V4MAPPED(&a->u.v6.sin6_addr)) memcpy(&v, a->u.v6.sin6_addr.s6_addr + 12, 4);
+    else memcpy(&v, &a->u.v6.sin6_addr, sizeof v);
+    h = (h ^ v) * (source_key[1] | 1);
+    h = (h ^ h >> 32) * (source_key[0] | 1);
+    return (int)((h ^ h >> 29) % SOURCES);
+}
 static void client_close(client *g)
 {
+    if (g->fd < 0) return;
     unwatch(g->fd);
     dt__close(&g->fd);
+    sources[g->source]--;
+    open_clients--;
 }
 static void client_step(int i)
 {
@@ -1486,6 +1586,8 @@ static void client_step(int i)
         int fd = g->fd, r = g->shake.c.rank;
         unwatch(fd);
         g->fd = -1;
+        sources[g->source]--;
+        open_clients--;
         if (nodes[r].link.in >= 0) { /* another connection of this machine finished first */
             close(fd);
             return;
@@ -1495,26 +1597,51 @@ static void client_step(int i)
         return;
     }
 }
+static bool client_evict(void) /* false: there is no connection */
+{
+    int most = 0, oldest = -1;
+    for (int i = 1; i < SOURCES; i++)
+        if (sources[i] > sources[most]) most = i;
+    for (int i = 0; i < nclients; i++)
+        if (clients[i].fd >= 0 && clients[i].source == most && (oldest < 0 || clients[i].until < clients[oldest].until))
+            oldest = i;
+    if (oldest < 0) return false;
+    client_step(oldest); /* its answer may be there already */
+    client_close(&clients[oldest]);
+    return true;
+}
 static void clients_accept(void)
 {
-    for (;;) {
-        int fd = accept4(accept_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), oldest = 0;
-        if (fd < 0 && errno == EINTR) continue;
+    dt__addr a;
+    for (int turns = 0; turns < ACCEPTS; turns++) {
+        int place = 0, fd;
+        a.n = sizeof a.u;
+        fd = accept4(accept_fd, &a.u.any, &a.n, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE) && client_evict()) continue;
         if (fd < 0) return;
-        for (int i = 0; i < CLIENTS; i++) {
-            if (clients[i].fd < 0) {
-                oldest = i;
-                break;
-            }
-            if (clients[i].until < clients[oldest].until) oldest = i;
-        }
-        client *g = &clients[oldest];
-        client_close(g);
+        if (open_clients == nclients) client_evict();
+        while (clients[place].fd >= 0) place++;
+        client *g = &clients[place];
         g->fd = fd;
+        g->source = source_of(&a);
+        sources[g->source]++;
+        open_clients++;
         g->until = dt__comm_now() + 5 * DT__NS_PER_S;
-        if (!dt__shake_server(&g->shake, &handshake_world) || !watch(fd, EPOLLIN, EV_SHAKE, oldest)) client_close(g);
-        else client_step(oldest);
+        if (!dt__shake_server(&g->shake, &handshake_world) || !watch(fd, EPOLLIN, EV_SHAKE, place)) client_close(g);
+        else client_step(place);
     }
+}
+static void clients_begin(void) /* fewer places if there are few descriptors: two pipes and a pidfd for each rank, and others */
+{
+    struct rlimit files;
+    int64_t       left = CLIENTS;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < (rlim_t)INT_MAX)
+        left = (int64_t)files.rlim_cur - 3 * opt.nproc - 2 * nnodes - 64;
+    nclients = left < 64 ? 64 : left > CLIENTS ? CLIENTS : (int)left;
+    clients = (client *)need(calloc((size_t)nclients, sizeof *clients));
+    for (int i = 0; i < nclients; i++) clients[i].fd = -1;
+    if (!dt__comm_random(source_key, sizeof source_key)) fail(1, "getrandom failed");
 }
 static void token_make(const char *path) /* created atomically; an existing file is not changed */
 {
@@ -1546,7 +1673,8 @@ static void token_get(void)
         if (opt.nnodes == 1 && !dt__comm_random(token, 32)) fail(1, "getrandom failed");
         return;
     }
-    while (access(opt.token_file, F_OK) != 0 && errno == ENOENT) {
+    struct stat st;
+    while (lstat(opt.token_file, &st) != 0 && errno == ENOENT) { /* a symbolic link is refused below, wherever it leads */
         if (opt.node_rank == 0) token_make(opt.token_file);
         else if (dt__comm_now() > until)
             fail(1, "--token-file '%.200s' does not exist, and machine 0 did not create it in time; copy it to this machine",
@@ -1692,12 +1820,14 @@ static void host_start(int i)
     link_open(&n->link, out[0], in[1], i);
     job_send(n);
 }
-static void ssh_said(int i) /* prints complete lines of the stderr of ssh */
+static void ssh_said(int i) /* prints complete lines of the stderr of ssh; of endless text, a part for each event */
 {
     node   *n = &nodes[i];
     char    buf[4096];
-    ssize_t got;
-    while ((got = read(n->err_fd, buf, sizeof buf)) > 0) {
+    ssize_t got = 1;
+    for (int turns = 0; got > 0; turns++) {
+        if (turns == 16) return;
+        if ((got = read(n->err_fd, buf, sizeof buf)) <= 0) break;
         bytes_add(&n->err, buf, (size_t)got);
         char *end;
         while (n->err.n && ((end = (char *)memchr(n->err.p, '\n', n->err.n)) || n->err.n > 1000)) {
@@ -1767,11 +1897,23 @@ static void reading_set(bool on)
                 if (on) watch(procs[i].out[k], EPOLLIN, EV_RANK_OUT, 2 * i + k);
                 else unwatch(procs[i].out[k]);
             }
-    for (int i = 0; i < nnodes; i++)
+}
+/* The links of ssh carry output, but also the ends of ranks: those must be seen while the job is being stopped, so the links
+   are read then, and output beyond HELD_MOST bytes is dropped. */
+static void links_set(bool on)
+{
+    if (links_paused == !on) return;
+    links_paused = !on;
+    for (int i = 0; i < nnodes; i++) {
         if (nodes[i].ssh > 0 && !nodes[i].link.gone) {
             if (on) watch(nodes[i].link.in, EPOLLIN, EV_LINK_IN, i);
             else unwatch(nodes[i].link.in);
         }
+        if (nodes[i].err_fd >= 0) {
+            if (on) watch(nodes[i].err_fd, EPOLLIN, EV_SSH_ERR, i);
+            else unwatch(nodes[i].err_fd);
+        }
+    }
 }
 /* A signal that was ignored at the start (nohup, a background job without job control) stays ignored. */
 static void signals_begin(void)
@@ -1827,13 +1969,14 @@ static void on_signal(void)
         else if (sig == SIGUSR1 || sig == SIGUSR2) {
             if (is_agent) agent_signal(sig);
             else signal_all(sig);
-        } else if (is_agent) {
-            if (up.gone) agent_signal(SIGKILL);
-            else link_send(&up, F_ASK, 0, &v, sizeof v, NULL, 0);
-        } else {
-            if (asked_here > 1 || (over && asked_here)) exit(over ? exit_status : 128 + sig); /* ranks die with it */
-            user_stop(sig, &asked_here);
-        }
+        } else if (over) { /* what is left is to write the text */
+            if (flush_until != INT64_MAX) exit(exit_status);
+            flush_until = dt__comm_now() + dt__ns_of(flush_wait);
+        } else if (asked_here > 1) exit(128 + sig); /* ranks die with it */
+        else if (is_agent) {
+            link_send(&up, F_ASK, 0, &v, sizeof v, NULL, 0);
+            if (++asked_here > 1) agent_signal(SIGKILL); /* as machine 0 will say, unless its dtrun is stopped */
+        } else user_stop(sig, &asked_here);
     }
 }
 static void finish(int status)
@@ -1843,13 +1986,18 @@ static void finish(int status)
     over = true;
     exit_status = status;
     deadline = dt__comm_now() + 2 * DT__NS_PER_S;
+    if (user_signal) flush_until = dt__comm_now() + dt__ns_of(flush_wait);
     for (int i = 0; i < nnodes; i++)
         if (!nodes[i].mine) link_send(&nodes[i].link, F_FINISH, 0, &v, sizeof v, NULL, 0);
 }
 static bool all_done(void) /* everything is written and closed: exit */
 {
     if (!over) return false;
-    if (is_agent && running > 0) return false;
+    if (is_agent && running > 0 && dt__comm_now() < deadline) return false; /* then the guard process kills them again */
+    if (is_agent) {
+        deadline = INT64_MAX;
+        if (asked_here && flush_until == INT64_MAX) flush_until = dt__comm_now() + dt__ns_of(flush_wait);
+    }
     for (int i = 0; i < nnodes && dt__comm_now() >= deadline; i++) {
         if (nodes[i].ssh > 0) child_reap(nodes[i].ssh, &nodes[i].ssh_fd);
         nodes[i].ssh = 0;
@@ -1859,8 +2007,13 @@ static bool all_done(void) /* everything is written and closed: exit */
     for (int i = 0; i < nnodes; i++)
         if (nodes[i].ssh > 0 || (!nodes[i].link.gone && nodes[i].link.tx.n)) return false;
     sink_flush(&out_sink);
+    if (out_sink.q.n && dt__comm_now() < flush_until) return false;
+    if (out_sink.q.n + out_sink.dropped) {
+        say("stdout takes no more text: %zu bytes of output are lost", out_sink.q.n + out_sink.dropped);
+        out_sink.q.n = out_sink.dropped = 0;
+    }
     sink_flush(&err_sink);
-    return out_sink.q.n == 0 && err_sink.q.n == 0;
+    return err_sink.q.n == 0 || dt__comm_now() >= flush_until;
 }
 static void on_event(const struct epoll_event *e)
 {
@@ -1871,7 +2024,7 @@ static void on_event(const struct epoll_event *e)
     case EV_SIGNAL: on_signal(); break;
     case EV_REPORT: reports_read(); break;
     case EV_RANK_OUT:
-        if (i / 2 < nprocs) rank_read(i / 2, i % 2, false);
+        if (i / 2 < nprocs && procs[i / 2].out[i % 2] >= 0) rank_read(i / 2, i % 2);
         break;
     case EV_RANK_END:
         if (i < nprocs) rank_ended(i);
@@ -1900,15 +2053,15 @@ static void look_at_clock(void)
 {
     int64_t now = dt__comm_now();
     if (!is_agent && !over && now >= deadline) controller_tick();
-    for (int i = 0; i < CLIENTS && accept_fd >= 0; i++)
+    for (int i = 0; i < nclients && open_clients > 0; i++)
         if (clients[i].fd >= 0 && now >= clients[i].until) client_close(&clients[i]);
     for (int i = 0; i < nnodes; i++)
         if (nodes[i].until && now >= nodes[i].until) node_lost(i, "");
 }
 static int time_to_wait(void) /* ms until the next deadline; -1: no deadline */
 {
-    int64_t until = deadline;
-    for (int i = 0; i < CLIENTS && accept_fd >= 0; i++)
+    int64_t until = over && flush_until < deadline ? flush_until : deadline;
+    for (int i = 0; i < nclients && open_clients > 0; i++)
         if (clients[i].fd >= 0 && clients[i].until < until) until = clients[i].until;
     for (int i = 0; i < nnodes; i++)
         if (nodes[i].until && !nodes[i].lost && nodes[i].until < until) until = nodes[i].until;
@@ -1929,6 +2082,7 @@ static int run(void)
         if (full ||
             (reading_paused && out_sink.q.n < QUEUE_MOST / 2 && err_sink.q.n < QUEUE_MOST / 2 && up.tx.n < QUEUE_MOST / 2))
             reading_set(!full);
+        links_set(!(reading_paused && state < STOPPING && !over));
     }
     return exit_status;
 }
@@ -1949,7 +2103,6 @@ static int run_agent(int in, int out) /* the controller is on another machine */
 static int run_controller(void)
 {
     uint8_t r[8];
-    for (int i = 0; i < CLIENTS; i++) clients[i].fd = -1;
     if (opt.hosts) hosts_read();
     else {
         nnodes = opt.nnodes;
@@ -1964,6 +2117,7 @@ static int run_controller(void)
         nodes[0].nproc = opt.nproc;
         host_name(nodes[0].host, sizeof nodes[0].host);
         if (nnodes > 1) {
+            clients_begin();
             accept_fd = port_listen();
             watch(accept_fd, EPOLLIN, EV_ACCEPT, 0);
         }

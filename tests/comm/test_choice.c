@@ -5,6 +5,7 @@
 #define DT_COMM_IMPLEMENTATION
 #include "dt_comm.h"
 #include "harness.h"
+#include "temp_files.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -64,6 +65,23 @@ UTEST(files, what_is_written_is_read)
     d.beta[1] = NAN;
     EXPECT_TRUE(dt_costs_save(&d, table) < 0 && dt_costs_load(&a, table) == 0); /* the old one is there */
     EXPECT_TRUE(dt_costs_save(&a, "/nowhere/at/all") < 0 && strstr(dt_comm_error(NULL), "/nowhere/at/all"));
+    char *traps = temp_dir(), part[64];
+    snprintf(part, sizeof part, "costs.%d.part", (int)getpid());
+    for (int kind = 0; kind < TEMP_TRAPS; kind++) {
+        if (temp_trap(traps, part, kind)) {
+            EXPECT_LT(dt_costs_save(&a, temp_in(traps, "costs")), 0);
+            EXPECT_TRUE(temp_trap_end(traps, part));
+        }
+        if (temp_trap(traps, "costs", kind)) { /* the name itself is taken over, what a link leads to stays */
+            EXPECT_EQ(0, dt_costs_save(&a, temp_in(traps, "costs")));
+            EXPECT_EQ(0, unlink(temp_in(traps, "costs")));
+            EXPECT_TRUE(temp_trap_end(traps, "costs"));
+        }
+    }
+    temp_put(traps, part, "left by a process that had this number", 38);
+    EXPECT_EQ(0, dt_costs_save(&a, temp_in(traps, "costs")));
+    EXPECT_TRUE(dt_costs_load(&a, temp_in(traps, "costs")) == 0);
+    temp_remove(traps);
 }
 #define GOOD "dt costs 1\nthread 1 2\nshm 3 4\nloopback 5 6\nnetwork 7 8\nreducing 9\nend\n"
 UTEST(files, others_are_refused_by_line)

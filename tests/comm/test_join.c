@@ -496,6 +496,7 @@ UTEST(environment, token_files)
     EXPECT_LT(dt__token_read_file(path, "DT_TOKEN_FILE", token), 0);
     ASSERT_EQ(symlink(path, link_path), 0);
     EXPECT_LT(dt__token_read_file(link_path, "DT_TOKEN_FILE", token), 0);
+    EXPECT_TRUE(strstr(dt__said.text, "symbolic link") != NULL);
     unlink(link_path);
     unlink(path);
     rmdir(dir);
@@ -506,6 +507,46 @@ UTEST(environment, token_files)
     EXPECT_LT(dt__token_read_fd(tube[0], "DT_TOKEN_FD", token), 0);
     EXPECT_TRUE(strstr(dt__said.text, "holds 10 bytes") != NULL);
     EXPECT_EQ(fcntl(tube[0], F_GETFD), -1);
+}
+UTEST(environment, tokens_by_descriptor)
+{
+    uint8_t token[32], want[32];
+    char    hex[80], path[] = "/tmp/dt_join_XXXXXX";
+    for (int k = 0; k < 32; k++) want[k] = (uint8_t)(5 * k + 130);
+    for (int k = 0; k < 32; k++) snprintf(hex + 2 * k, 3, "%02x", want[k]);
+    memset(hex + 64, '\n', sizeof hex - 64);
+    for (int n = 0; n <= 80; n++) /* files of every length: raw bytes up to 33, then digits and newlines */
+        for (int at = 0; at < 2; at++) {
+            int fd = mkstemp(path);
+            ASSERT_GE(fd, 0);
+            unlink(path);
+            memcpy(path + strlen(path) - 6, "XXXXXX", 6);
+            uint8_t raw[34];
+            for (int k = 0; k < 34; k++) raw[k] = want[k % 32];
+            ASSERT_EQ(write(fd, n <= 33 ? (const char *)raw : hex, (size_t)n), n);
+            if (at == 0) lseek(fd, 0, SEEK_SET); /* the offset means nothing */
+            int  heir = dup(fd), got = dt__token_read_fd(fd, "DT_TOKEN_FD", token);
+            bool good = n == 32 || n >= 64;
+            EXPECT_EQ(good ? 1 : DT_COMM_ERR_ARG, got);
+            if (good) EXPECT_TRUE(memcmp(token, want, 32) == 0);
+            EXPECT_EQ(fcntl(fd, F_GETFD), -1);
+            EXPECT_EQ((off_t)(at ? n : 0), lseek(heir, 0, SEEK_CUR)); /* as it was */
+            close(heir);
+        }
+    for (int n = 0; n <= 32; n += 8) { /* a pipe, in two pieces; its writer may stay */
+        int tube[2];
+        ASSERT_EQ(pipe(tube), 0);
+        ASSERT_EQ(write(tube[1], want, (size_t)n / 2), n / 2);
+        ASSERT_EQ(write(tube[1], want + n / 2, (size_t)(n - n / 2)), n - n / 2);
+        if (n < 32) close(tube[1]);
+        EXPECT_EQ(n == 32 ? 1 : DT_COMM_ERR_ARG, dt__token_read_fd(tube[0], "DT_TOKEN_FD", token));
+        EXPECT_EQ(fcntl(tube[0], F_GETFD), -1);
+        if (n == 32) close(tube[1]);
+    }
+    int dir = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    ASSERT_GE(dir, 0);
+    EXPECT_LT(dt__token_read_fd(dir, "DT_TOKEN_FD", token), 0); /* reading fails: it is closed all the same */
+    EXPECT_EQ(fcntl(dir, F_GETFD), -1);
 }
 UTEST(environment, a_world_of_one_has_no_sockets_and_no_thread)
 {

@@ -1,5 +1,6 @@
 /* The trace: its file is read back by a strict JSON reader, and the timeline in it must make sense. */
 #include "dt_test.h"
+#include "temp_files.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -693,6 +694,12 @@ UTEST_F(trace, a_path_that_cannot_be_written_is_an_error)
     EXPECT_ERROR(dt_trace_start(""), "path");
     EXPECT_ERROR(dt_trace_start(longest), "too long");
     if (access("/dev/full", W_OK) == 0) EXPECT_ERROR(dt_trace_start("/dev/full"), "No space left");
+    static const char *const says[TEMP_TRAPS] = { "symbolic link", "symbolic link", "pipe", "hard link", "another user" };
+    for (int kind = 0; kind < TEMP_TRAPS; kind++) {
+        if (!temp_trap(tmp, "t.json", kind)) continue;
+        EXPECT_ERROR(dt_trace_start(in_tmp("t.json")), says[kind]);
+        EXPECT_TRUE(temp_trap_end(tmp, "t.json"));
+    }
     EXPECT_FALSE(dt_trace_is_on());
     step();
     dt_fail(DT_ERR_ARG, "an earlier one");

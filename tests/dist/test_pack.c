@@ -379,6 +379,16 @@ UTEST(ranks, digests_are_of_parameters_alone)
     EXPECT_EQ(0, memcmp(text[0], text[1], n[0]));
     free(text[0]);
     free(text[1]);
+    for (int kind = 0; kind < TEMP_TRAPS; kind++) { /* the file is not written through what others left at its name */
+        run r = { .how = &ways[2], .dtype = DT_BF16 };
+        if (!temp_trap(dir, "trap", kind)) continue;
+        setenv("DT_VERIFY", temp_in(dir, "trap"), 1);
+        run_open(&r, NULL);
+        EXPECT_ERROR(r.d = dt_ddp_new(r.m, NULL), "DT_VERIFY: cannot write");
+        run_close(&r);
+        unsetenv("DT_VERIFY");
+        EXPECT_TRUE(temp_trap_end(dir, "trap"));
+    }
     temp_remove(dir);
 }
 

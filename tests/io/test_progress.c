@@ -1,6 +1,7 @@
 /* Progress: the line on a terminal and elsewhere, the table, the curve; plots.
    run: alone */
 #include "dt_test.h"
+#include "temp_files.h"
 
 #include "dt_plot.h"
 
@@ -646,6 +647,19 @@ UTEST_F(progress, a_path_that_cannot_be_opened_is_an_error_at_the_start)
     EXPECT_ERROR(dt_progress_new(.svg = longest), ".svg is too long");
     EXPECT_ERROR(dt_progress_new(.csv = tmp, .start_step = 1), "Is a directory");
     if (access("/dev/full", W_OK) == 0) EXPECT_ERROR(dt_progress_new(.csv = "/dev/full"), "No space left");
+    char temp[64];
+    snprintf(temp, sizeof temp, "t.svg.%ld.tmp", (long)getpid());
+    for (int kind = 0; kind < TEMP_TRAPS; kind++) {
+        if (temp_trap(tmp, "t.csv", kind)) {
+            EXPECT_ERROR(dt_progress_new(.csv = in_tmp("t.csv")), "cannot open");
+            EXPECT_ERROR(dt_progress_new(.csv = in_tmp("t.csv"), .start_step = 1), kind == 1 ? "cannot" : "cannot open");
+            EXPECT_TRUE(temp_trap_end(tmp, "t.csv"));
+        }
+        if (temp_trap(tmp, temp, kind)) { /* the temporary file beside the picture */
+            EXPECT_ERROR(dt_progress_new(.svg = in_tmp("t.svg")), "cannot write");
+            EXPECT_TRUE(temp_trap_end(tmp, temp));
+        }
+    }
     EXPECT_EQ(0, tmp_files(0));
 }
 

@@ -10,6 +10,7 @@
 #include "ranks.h"
 #include "temp_files.h"
 
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -177,7 +178,19 @@ static int rank_main(int argc, char **argv)
     } else if (strcmp(what, "flood") == 0) {
         while (access(argv[1], F_OK) != 0) usleep(1000);
         return 6;
-    } else if (strcmp(what, "pause") != 0) return 99;
+    } else if (strcmp(what, "noisy") == 0 && rank != 1) { /* it ends; what it started writes on, in its process group or not */
+        char line[4096]; /* empty lines: dtrun takes longer over them than they take to be written */
+        memset(line, '\n', sizeof line);
+        for (int i = 0; i < 3; i++)
+            if (fork() == 0) {
+                if (strcmp(argv[1], "session") == 0) setsid();
+                for (;;)
+                    if (write(1, line, sizeof line) < 0) _exit(0);
+            }
+        for (int full = 0, n = 0; full < 20; usleep(1000)) full += ioctl(1, FIONREAD, &n) == 0 && n > 60000;
+        dprintf(2, "ready %d %d\n", rank, (int)getpid());
+        return 0;
+    } else if (strcmp(what, "pause") != 0 && strcmp(what, "noisy") != 0) return 99;
     dprintf(1, "ready %d %d\n", rank, (int)getpid());
     for (;;) pause();
 }
@@ -197,7 +210,7 @@ typedef struct dtjob {
 } dtjob;
 static char        exe[4096], mark[64];
 static const char *job_dir; /* where the next ones run */
-static bool        job_no_pidfd;
+static bool        job_no_pidfd, job_no_out; /* job_no_out: stdout is /dev/null */
 
 static void text_add(text *t, const char *p, size_t n)
 {
@@ -248,7 +261,7 @@ static void job_exec(dtjob *j, char **argv, int in)
         if (getppid() != parent) _exit(126);
         int null = open("/dev/null", O_RDWR | O_CLOEXEC);
         dup2(in >= 0 ? in : null, 0);
-        dup2(out[1], 1);
+        dup2(job_no_out ? null : out[1], 1);
         dup2(err[1], 2);
         if (job_dir && chdir(job_dir) != 0) _exit(125);
         setenv("DT_TEST_MARK", mark, 1);
@@ -374,6 +387,12 @@ static int free_port(void)
     if (fd < 0 || getsockname(fd, &a.u.any, &a.n) != 0) abort();
     close(fd);
     return dt__addr_port(&a);
+}
+static void fake_ssh(char *dir) /* runs it here, in a shell as sshd does; notes its arguments */
+{
+    char script[5000];
+    snprintf(script, sizeof script, "#!/bin/sh\necho \"$@\" >> '%s/calls'\nshift\nexec sh -c \"$1\"\n", dir);
+    chmod(temp_put(dir, "ssh", script, strlen(script)), 0700);
 }
 #define EXPECT_SAYS(j, stream, what)                                                \
     do {                                                                            \
@@ -624,6 +643,53 @@ UTEST(dtrun, files_of_each_rank)
     job_free(&j);
     temp_remove(dir);
 }
+UTEST(dtrun, logs_follow_no_links_and_wait_for_no_pipes)
+{
+    static const char *const says[TEMP_TRAPS] = { "symbolic link", "symbolic link", "pipe", "hard link", "another user" };
+    char *dir = temp_dir(), args[5000], want[100];
+    dtjob j;
+    for (int kind = 0; kind < TEMP_TRAPS; kind++) {
+        if (!temp_trap(dir, "rank0.out", kind)) continue;
+        snprintf(args, sizeof args, "-n 2 --log-dir %s RANK args x", dir);
+        EXPECT_EQ(0, job_run(&j, args));
+        snprintf(want, sizeof want, "rank0.out': it ");
+        EXPECT_SAYS(&j, 1, want);
+        EXPECT_SAYS(&j, 1, says[kind]);
+        EXPECT_SAYS(&j, 0, "[0] <x>"); /* its output is not lost */
+        job_free(&j);
+        EXPECT_TRUE(temp_trap_end(dir, "rank0.out"));
+        FILE *f = fopen(temp_in(dir, "rank1.out"), "r"); /* the user's own file of the run before: emptied */
+        char  line[40] = "";
+        EXPECT_TRUE(f && fread(line, 1, 39, f) == 4);
+        if (f) fclose(f);
+    }
+    /* the directory */
+    snprintf(args, sizeof args, "-n 1 --log-dir %s/open RANK args x", dir);
+    mkdir(temp_in(dir, "open"), 0777);
+    chmod(temp_in(dir, "open"), 0777);
+    EXPECT_EQ(2, job_run(&j, args));
+    EXPECT_SAYS(&j, 1, "chmod o-w");
+    job_free(&j);
+    chmod(temp_in(dir, "open"), 01777);
+    EXPECT_EQ(0, job_run(&j, args));
+    job_free(&j);
+    symlink("open", temp_in(dir, "mine"));
+    snprintf(args, sizeof args, "-n 1 --log-dir %s/mine// RANK args x", dir);
+    EXPECT_EQ(0, job_run(&j, args)); /* a link of this user */
+    job_free(&j);
+    if (geteuid() == 0) {
+        EXPECT_EQ(0, lchown(temp_in(dir, "mine"), 12345, 12345));
+        EXPECT_EQ(2, job_run(&j, args));
+        EXPECT_SAYS(&j, 1, "symbolic link of another user (uid 12345)");
+        job_free(&j);
+        EXPECT_EQ(0, lchown(temp_in(dir, "mine"), 0, 0));
+        EXPECT_EQ(0, chown(temp_in(dir, "open"), 12345, 12345));
+        EXPECT_EQ(2, job_run(&j, args));
+        EXPECT_SAYS(&j, 1, "it belongs to another user (uid 12345)");
+        job_free(&j);
+    }
+    temp_remove(dir);
+}
 UTEST(dtrun, colour_on_a_terminal_only)
 {
     for (int plain = 0; plain < 2; plain++) {
@@ -866,6 +932,81 @@ UTEST(dtrun, all_is_the_same_without_pidfds)
     EXPECT_EQ(2, count_of(&j.said[1], "rank 2 failed first: exit code 3"));
     job_free(&j);
 }
+UTEST(dtrun, what_writes_without_end_keeps_no_signal_out)
+{
+    dtjob j;
+    job_no_out = true;
+    job_start(&j, "-n 2 RANK noisy group");
+    job_no_out = false;
+    ASSERT_TRUE(job_until(&j, 1, "ready 0 ", 1));
+    pid_t gone = (pid_t)atoi(strstr(j.said[1].p, "ready 0 ") + 8);
+    ASSERT_TRUE(state_becomes(gone, 'Z')); /* dtrun reads what it left; rank 1 runs on */
+    kill(j.pid, SIGTERM);
+    EXPECT_EQ(128 + SIGTERM, job_wait(&j));
+    EXPECT_GE(until_none_marked(1), 0);
+    job_free(&j);
+}
+UTEST(dtrun, what_left_the_group_and_writes_without_end_does_not_keep_it)
+{
+    dtjob j;
+    job_no_out = true;
+    EXPECT_EQ(0, job_run(&j, "-n 1 RANK noisy session"));
+    job_no_out = false;
+    EXPECT_GE(until_none_marked(1), 0); /* its pipe is closed */
+    job_free(&j);
+}
+UTEST(dtrun, a_stdout_that_cannot_be_opened_again_does_not_block_it)
+{
+    static const int most[2] = { PIPE_BUF, 256 };
+    for (int tty = 0; tty < 2; tty++) {
+        int  fd[2], one = 0;
+        char buf[4096];
+        sink s;
+        memset(&s, 0, sizeof s);
+        ASSERT_EQ(0, pipe2(fd, O_CLOEXEC));
+        s.fd = fd[1];
+        s.blocking = most[tty];
+        for (int i = 0; i < 100; i++) bytes_add(&s.q, buf, sizeof buf);
+        sink_flush(&s); /* it fills the pipe and returns */
+        ASSERT_EQ(0, ioctl(fd[0], FIONREAD, &one));
+        EXPECT_EQ(100 * sizeof buf, s.q.n + (size_t)one);
+        EXPECT_GT(one, 0);
+        EXPECT_GT(s.q.n, (size_t)0);
+        for (size_t got = 0; got < 100 * sizeof buf;) {
+            ssize_t n = read(fd[0], buf, sizeof buf);
+            ASSERT_GT(n, 0);
+            got += (size_t)n;
+            sink_flush(&s);
+        }
+        EXPECT_EQ((size_t)0, s.q.n);
+        close(fd[0]);
+        close(fd[1]);
+        free(s.q.p);
+    }
+}
+UTEST(dtrun, a_signal_ends_it_although_nobody_reads)
+{
+    char *dir = temp_dir(), args[5000];
+    fake_ssh(dir);
+    for (int ssh = 0; ssh < 2; ssh++) {
+        dtjob j;
+        int   one = 0;
+        snprintf(args, sizeof args, "-n 1 --ssh %s/ssh %s RANK flood x", dir, ssh ? "--hosts 127.0.0.1" : "");
+        setenv("DT_TEST_WAIT", "0.1", 1);
+        job_start(&j, args);
+        unsetenv("DT_TEST_WAIT");
+        int held = j.fd[0];
+        while (ioctl(held, FIONREAD, &one) == 0 && one < 30000) poll(NULL, 0, 1);
+        j.fd[0] = -1;
+        kill(j.pid, SIGTERM);
+        EXPECT_EQ(128 + SIGTERM, job_wait(&j));
+        EXPECT_SAYS(&j, 1, "stdout takes no more text: ");
+        EXPECT_GE(until_none_marked(1), 0);
+        close(held);
+        job_free(&j);
+    }
+    temp_remove(dir);
+}
 
 /* ==================================================================================================== restarts */
 UTEST(dtrun, restarts_until_it_works)
@@ -962,12 +1103,6 @@ UTEST(dtrun, stops_and_goes_on_with_its_ranks)
 }
 
 /* ==================================================================================================== kill -9 */
-static void fake_ssh(char *dir) /* runs it here, in a shell as sshd does; notes its arguments */
-{
-    char script[5000];
-    snprintf(script, sizeof script, "#!/bin/sh\necho \"$@\" >> '%s/calls'\nshift\nexec sh -c \"$1\"\n", dir);
-    chmod(temp_put(dir, "ssh", script, strlen(script)), 0700);
-}
 UTEST(dtrun, nothing_outlives_kill_9)
 {
     char    *dir = temp_dir(), over_ssh[5000];
@@ -1082,6 +1217,31 @@ UTEST(machines, one_dies_and_the_other_ends)
         pair_free(&p);
     }
 }
+UTEST(machines, a_stopped_dtrun_does_not_keep_the_other)
+{
+    for (int i = 0; i < 2; i++) { /* the one that is stopped */
+        pair p;
+        setenv("DT_TEST_WAIT", "0.2", 1);
+        pair_start(&p, 1, 1, "--grace 0.1", "ignore");
+        unsetenv("DT_TEST_WAIT");
+        ASSERT_TRUE(job_until(&p.j[0], 0, "ready", 1) && job_until(&p.j[1], 0, "ready", 1));
+        kill(p.j[i].pid, SIGSTOP);
+        ASSERT_TRUE(state_becomes(p.j[i].pid, 'T'));
+        kill(p.j[!i].pid, i ? SIGTERM : SIGINT); /* the ranks ignore it */
+        if (i == 0) { /* without machine 0: the second ends the ranks here, the third ends it */
+            kill(p.j[1].pid, SIGTERM);
+            EXPECT_TRUE(state_becomes(pid_of(&p.j[1], 1), 0));
+            kill(p.j[1].pid, SIGHUP);
+        }
+        EXPECT_EQ(128 + (i ? SIGTERM : SIGHUP), job_wait(&p.j[!i]));
+        if (i) EXPECT_SAYS(&p.j[0], 1, "does not answer after SIGKILL");
+        kill(p.j[i].pid, SIGCONT);
+        int want = i ? 1 : 128 + SIGINT; /* machine 0 finds that it was asked to stop */
+        EXPECT_EQ(want, job_wait(&p.j[i]));
+        EXPECT_GE(until_none_marked(1), 0);
+        pair_free(&p);
+    }
+}
 UTEST(machines, another_token_or_shape_is_refused)
 {
     char  args[6000], *dir = temp_dir();
@@ -1111,10 +1271,144 @@ UTEST(machines, another_token_or_shape_is_refused)
     EXPECT_EQ(2, job_run(&b, args));
     EXPECT_SAYS(&b, 1, "chmod 600");
     job_free(&b);
+    for (int i = 0; i < 2; i++) { /* a link that leads nowhere */
+        unlink(temp_in(dir, "other"));
+        ASSERT_EQ(0, symlink("nowhere", temp_in(dir, "other")));
+        snprintf(args, sizeof args,
+                 "--nnodes 2 --node-rank %d --master-addr 127.0.0.1 --master-port %d --token-file %s/other RANK sum", i, port,
+                 dir);
+        EXPECT_EQ(2, job_run(&b, args));
+        EXPECT_SAYS(&b, 1, "symbolic link");
+        EXPECT_NE(0, access(temp_in(dir, "nowhere"), F_OK));
+        job_free(&b);
+    }
     kill(a.pid, SIGTERM); /* still waiting for machine 1 */
     EXPECT_EQ(128 + SIGTERM, job_wait(&a));
     job_free(&a);
     temp_remove(dir);
+}
+static int dial_from(const char *source, int port) /* a connection to dtrun's port; waits until dtrun is there */
+{
+    struct sockaddr_in a, me;
+    memset(&a, 0, sizeof a);
+    memset(&me, 0, sizeof me);
+    a.sin_family = me.sin_family = AF_INET;
+    a.sin_port = htons((uint16_t)port);
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    me.sin_addr.s_addr = inet_addr(source);
+    for (int64_t limit = seconds_from_now(20); dt_test_ns() < limit; poll(NULL, 0, 1)) {
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd < 0) return -1;
+        if (bind(fd, (struct sockaddr *)&me, sizeof me) == 0 && connect(fd, (struct sockaddr *)&a, sizeof a) == 0) return fd;
+        close(fd);
+    }
+    return -1;
+}
+static int shake_until_done(dt__shake *h, int fd) /* the descriptor blocks */
+{
+    int got = DT__SHAKE_AGAIN;
+    for (int64_t limit = seconds_from_now(20); got == DT__SHAKE_AGAIN && dt_test_ns() < limit;) got = dt__shake_step(h, fd);
+    return got;
+}
+/* Strangers without the token hold every place that they get, from one address or another. An agent that is slower than they
+   are keeps its place. */
+UTEST(machines, strangers_at_the_port_keep_no_agent_out)
+{
+    enum { STRANGERS = 2500 };
+    for (int own = 0; own < 2; own++) { /* 1: from the agent's own address, as many as there are places but the agent's */
+        char          args[6000], *dir = temp_dir();
+        static int    fd[STRANGERS];
+        int           port = free_port(), n = own ? CLIENTS - 1 : STRANGERS, bad = 0;
+        uint8_t       first[4];
+        struct rlimit files, before;
+        dt__world     w;
+        dt__shake     h;
+        dtjob         j;
+        getrlimit(RLIMIT_NOFILE, &before);
+        files = before;
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+        if (files.rlim_cur < STRANGERS + 200) UTEST_SKIP("too few descriptors");
+        temp_put(dir, "token", "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff", 64);
+        chmod(temp_in(dir, "token"), 0600);
+        snprintf(args, sizeof args, "--nnodes 2 --master-addr 127.0.0.1 --master-port %d --token-file %s/token RANK sum", port, dir);
+        job_start(&j, args);
+        memset(&w, 0, sizeof w);
+        memset(w.token, 0xff, 32);
+        w.rank = 1;
+        w.size = 2;
+        int agent = dial_from("127.0.0.1", port);
+        ASSERT_GE(agent, 0);
+        ASSERT_TRUE(dt__shake_client(&h, &w, 0, KIND_NODE, 0, 0));
+        ASSERT_EQ((ssize_t)4, recv(agent, first, 4, MSG_PEEK | MSG_WAITALL)); /* it has its place */
+        for (int i = 0; i < n; i++) {
+            fd[i] = dial_from(own ? "127.0.0.1" : "127.0.0.2", port);
+            bad += fd[i] < 0 || recv(fd[i], first, 4, MSG_PEEK | MSG_WAITALL) != 4; /* so has this one */
+        }
+        EXPECT_EQ(0, bad);
+        EXPECT_EQ(DT__SHAKE_DONE, shake_until_done(&h, agent));
+        for (int i = 0; i < n; i++) close(fd[i]);
+        kill(j.pid, SIGTERM);
+        EXPECT_EQ(128 + SIGTERM, job_wait(&j));
+        close(agent);
+        job_free(&j);
+        temp_remove(dir);
+        setrlimit(RLIMIT_NOFILE, &before);
+    }
+}
+/* The same without end, while the job joins and runs: connections that say nothing, that say something else, that are reset. */
+static void flood(int port, int kind)
+{
+    struct linger reset = { 1, 0 };
+    int           fd[64];
+    uint64_t      seed = (uint64_t)(kind + 1);
+    memset(fd, -1, sizeof fd);
+    signal(SIGPIPE, SIG_IGN);
+    for (uint32_t i = 0;; i++) {
+        char noise[200];
+        int  k = (int)(i % 64);
+        if (fd[k] >= 0 && kind == 2) setsockopt(fd[k], SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+        if (fd[k] >= 0) close(fd[k]);
+        fd[k] = dial_from("127.0.0.1", port);
+        for (size_t b = 0; b < sizeof noise; b++) noise[b] = (char)dt_test_random(&seed);
+        if (i % 2) memcpy(noise, "DTSH", 4);
+        if (fd[k] >= 0 && kind == 1 && send(fd[k], noise, sizeof noise, MSG_NOSIGNAL) < 0) continue;
+    }
+}
+UTEST(machines, join_during_a_flood_without_end)
+{
+    char  args[6000];
+    pair  p;
+    pid_t pid[3];
+    int   port = free_port();
+    p.dir = temp_dir();
+    for (int k = 0; k < 3; k++) {
+        fflush(NULL);
+        pid[k] = fork();
+        if (pid[k] == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            for (;;) flood(port, k);
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        snprintf(args, sizeof args,
+                 "--nnodes 2 --node-rank %d -n 1 --master-addr 127.0.0.1 --master-port %d --token-file %s/token RANK stop", i, port,
+                 p.dir);
+        job_start(&p.j[i], args);
+        if (i) continue;
+        int fd = dial_from("127.0.0.1", port); /* the port is there; from here on the flood is, too */
+        EXPECT_GE(fd, 0);
+        close(fd);
+    }
+    EXPECT_TRUE(job_until(&p.j[0], 0, "ready", 1) && job_until(&p.j[1], 0, "ready", 1));
+    kill(p.j[0].pid, SIGTERM); /* signals are served as well */
+    EXPECT_EQ(128 + SIGTERM, job_wait(&p.j[0]));
+    EXPECT_EQ(128 + SIGTERM, job_wait(&p.j[1]));
+    for (int k = 0; k < 3; k++) {
+        kill(pid[k], SIGKILL);
+        while (waitpid(pid[k], NULL, 0) < 0 && errno == EINTR) {}
+    }
+    pair_free(&p);
 }
 UTEST(machines, one_that_does_not_come_is_named)
 {
@@ -1217,6 +1511,7 @@ int main(int argc, char **argv)
 {
     ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
     if (n <= 0) return 1;
+    if (getenv("DT_TEST_WAIT")) kill_wait = flush_wait = atof(getenv("DT_TEST_WAIT"));
     if (argc > 2 && strcmp(argv[1], "--as-rank") == 0) return rank_main(argc - 2, argv + 2);
     if (argc > 1 && strcmp(argv[1], "--agent") == 0) return dtrun_main(argc, argv);
     if (argc > 1 && strcmp(argv[1], "--as-dtrun") == 0) return dtrun_main(argc - 1, argv + 1);
