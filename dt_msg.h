@@ -1608,7 +1608,7 @@ static void dt__wire_set(dt_comm *c, dt__wire *l, int fd)
         close(fd);
         return;
     }
-    dt__tcp_tune_fd(c, fd);
+    dt__tcp_tune_fd(c, l->peer, fd);
     l->fd = fd;
 }
 /* The connection has ended. The control connections tell why; that is waited for, if this rank needs the peer. */

@@ -476,7 +476,7 @@ enum {
     DT__SHAKE_DECIDE = 2, /* accepting side: the peer is authentic; call dt__shake_reply, then step again */
     DT__SHAKE_NET = -1,   /* the connection broke */
     DT__SHAKE_NOT_DT = -2, /* the peer does not speak this protocol */
-    DT__SHAKE_AUTH = -3,  /* the peer has another token */
+    DT__SHAKE_AUTH = -3,  /* the peer did not prove that it has the token, or closed: it has another token, or is busy */
     DT__SHAKE_BAD_VERSION = -4,
     DT__SHAKE_BAD_JOB = -5, /* another job, or an earlier start of this one */
     DT__SHAKE_REFUSED = -6 /* r.text says why */
@@ -503,7 +503,7 @@ typedef struct dt__shake {
 #define DT__LINK_RETRY (10 * DT__NS_PER_MS)      /* after a failed dial of a link */
 #define DT__JOIN_GRACE (700 * DT__NS_PER_MS)     /* other ranks wait this much longer than rank 0, which names the missing */
 #define DT__RELAY_TIME (3 * DT__NS_PER_S)        /* to reach a relay, or rank 0 again */
-#define DT__ACCEPT_PATIENCE (1 * DT__NS_PER_S)   /* for a handshake, if no descriptor is left for another one */
+#define DT__ACCEPT_PATIENCE (50 * DT__NS_PER_MS) /* for a handshake, if there is room for few of them */
 #define DT__RELEASE_TIME (500 * DT__NS_PER_MS)   /* for the last frames of a rank that leaves */
 #define DT__NOTE_EVERY (250 * DT__NS_PER_MS)     /* neighbours are told what this rank does */
 #define DT__INQUIRY_HOP (400 * DT__NS_PER_MS)    /* for the answer of the parent */
@@ -511,6 +511,7 @@ typedef struct dt__shake {
 #define DT__INQUIRY_VERDICT (850 * DT__NS_PER_MS) /* for the verdict of the root */
 #define DT__AGREE_REPEAT (200 * DT__NS_PER_MS)   /* an order or a state of an agreement is sent again */
 #define DT__AGREE_LOOK (50 * DT__NS_PER_MS)      /* between two looks at an agreement that is under way */
+enum { DT__PENDING = 512 }; /* handshakes that this rank has accepted and that are not over, beside those of the ranks */
 enum { DT__INQUIRIES = 8, DT__ABORTS = 256, DT__ARRIVED_MAX = 16384, DT__WATCHES = 64, DT__AGREEMENTS = 64 };
 enum { DT__ALIVE = 0, DT__DIED = 1, DT__LEFT = 2, DT__LOST = 3 }; /* LOST: unreachable, perhaps alive */
 typedef struct dt__cmeet { /* up: the number of `rank`; down: the largest, and the rank that gave it; failed: the text follows */
@@ -576,6 +577,7 @@ typedef struct dt__conn {
     bool             local;      /* a Unix socket */
     bool             probe;      /* dialed only to see whether the peer can be reached */
     bool             refused;    /* dialed, and nobody listens there */
+    uint8_t          source;     /* accepted: a hash of the address of the peer */
     int64_t          since, deadline; /* of the handshake */
     dt__shake        shake;
     dt__chead        head;
@@ -685,6 +687,9 @@ struct dt__control {
     int            nlinked, linked_cap;
     int64_t        rejected_at;  /* ns: when a rejected connection was last logged */
     int            nrejected;    /* rejected connections since then */
+    uint64_t       salt, draw;   /* random: dt__pending_source, dt__pending_pick */
+    int            nother_token; /* connections that showed another token, while ranks register; the last came from there */
+    char           other_token[80];
     /* registering */
     int          join;           /* DT__JOIN_... */
     int          join_status;    /* DT_COMM_ERR_..., if it failed */
@@ -1152,7 +1157,7 @@ DT__INSIDE int dt__world_transport(const dt__world *w, const dt_comm_opts *o, co
 DT__INSIDE void dt__pollset_add(dt__pollset *set, int fd, int events); /* without memory: a look every millisecond instead */
 DT__INSIDE void dt__pollset_wait(const dt_comm *c, dt__pollset *set); /* also for c->wake_fd */
 /* For the sockets of messages (dt_msg.h): options; how many of n bytes may be sent now (0: not before *ready); counting. */
-DT__INSIDE void dt__tcp_tune_fd(dt_comm *c, int fd);
+DT__INSIDE void dt__tcp_tune_fd(dt_comm *c, int peer, int fd);
 DT__INSIDE size_t dt__tcp_may_send(dt_comm *c, size_t n, int64_t *ready);
 DT__INSIDE void dt__tcp_count_sent(dt_comm *c, size_t n);
 DT__INSIDE int dt__transport_status(const dt_comm *c); /* status of a communicator that has failed */
@@ -1500,6 +1505,8 @@ static bool dt__same_user(int fd) /* the process at the other end of a Unix sock
        S to C  status, the reason if it refuses, HMAC("dt1 s", all three)
    The labels prevent reflection, the nonces replay; the epoch rejects ranks of an earlier start, 'to' a relay to another
    rank. The accepting side sends a reason only to a peer that knows the token; for any other peer it closes the socket.
+   So only DT__SHAKE_DONE and DT__SHAKE_REFUSED are answers of a rank of the job. All other results can come from a stranger
+   or from a busy rank: the dialing side tries again until its deadline.
    Callers: the joining thread while it dials (dt__dial), the control thread for all other sockets. A step never waits and
    allocates nothing. */
 static void dt__shake_mac(const dt__shake *h, bool reply, uint8_t out[32])
@@ -1581,6 +1588,12 @@ static int dt__shake_step_server(dt__shake *h, int fd)
     if (h->state == DT__SHAKE_AT_R && (got = dt__shake_send(h, fd, &h->r, sizeof h->r)) != 1) return got;
     return h->state != DT__SHAKE_AT_END ? DT__SHAKE_AGAIN : h->r.status ? DT__SHAKE_REFUSED : DT__SHAKE_DONE;
 }
+/* The accepting side closed the connection after its first message. It has another version or, probably, another token. */
+static int dt__shake_closed(const dt__shake *h, int got)
+{
+    if (got != DT__SHAKE_NET || (errno != 0 && errno != ECONNRESET && errno != EPIPE)) return got;
+    return h->s.version == DT__SHAKE_VERSION ? DT__SHAKE_AUTH : DT__SHAKE_BAD_VERSION;
+}
 static int dt__shake_step_client(dt__shake *h, int fd)
 {
     int     got;
@@ -1588,23 +1601,22 @@ static int dt__shake_step_client(dt__shake *h, int fd)
     if (h->state == DT__SHAKE_AT_S) {
         if ((got = dt__shake_recv(h, fd, &h->s, sizeof h->s)) != 1) return got;
         if (h->any_job) memcpy(h->c.job, h->s.job, 16);
-        if (h->s.version == DT__SHAKE_VERSION) { /* another version still gets our message, so that it can report it too */
+        if (h->s.version == DT__SHAKE_VERSION) { /* a peer of another version still gets our message: it can refuse it */
             if (memcmp(h->c.job, h->s.job, 16) != 0 || h->s.epoch < h->c.epoch) return DT__SHAKE_BAD_JOB;
         }
         dt__shake_mac(h, false, h->c.mac);
     }
     if (h->state == DT__SHAKE_AT_C) {
-        if ((got = dt__shake_send(h, fd, &h->c, sizeof h->c)) != 1) return got;
+        if ((got = dt__shake_send(h, fd, &h->c, sizeof h->c)) < 0) return dt__shake_closed(h, got);
+        if (got == 0) return got;
         h->state = DT__SHAKE_AT_R;
-        if (h->s.version != DT__SHAKE_VERSION) return DT__SHAKE_BAD_VERSION;
     }
-    /* if the peer closes at this point, it rejected our token */
-    if ((got = dt__shake_recv(h, fd, &h->r, sizeof h->r)) != 1)
-        return got == DT__SHAKE_NET ? DT__SHAKE_AUTH : got;
+    if ((got = dt__shake_recv(h, fd, &h->r, sizeof h->r)) != 1) return dt__shake_closed(h, got);
     dt__shake_mac(h, true, mac);
-    if (!dt__same_secret(mac, h->r.mac, 32)) return DT__SHAKE_AUTH;
+    if (!dt__same_secret(mac, h->r.mac, 32)) return h->s.version == DT__SHAKE_VERSION ? DT__SHAKE_AUTH : DT__SHAKE_BAD_VERSION;
     h->r.text[sizeof h->r.text - 1] = 0;
-    return h->r.status ? DT__SHAKE_REFUSED : DT__SHAKE_DONE;
+    if (h->r.status) return DT__SHAKE_REFUSED;
+    return h->s.version == DT__SHAKE_VERSION ? DT__SHAKE_DONE : DT__SHAKE_BAD_VERSION;
 }
 static int dt__shake_step(dt__shake *h, int fd)
 {
@@ -2237,7 +2249,11 @@ static const char *dt__dial_text(int got, int e, const dt__shake *h, char *buf, 
                  e == EMFILE ? ": raise the limit of this process, ulimit -n" : "");
         break;
     case DT__SHAKE_NOT_DT: snprintf(buf, nbytes, "something other than dt answers there"); break;
-    case DT__SHAKE_AUTH: snprintf(buf, nbytes, "it has another token than this rank"); break;
+    case DT__SHAKE_AUTH:
+        snprintf(buf, nbytes,
+                 "it closed the connection in the handshake: probably it has another token than this rank (compare "
+                 "DT_TOKEN_FILE, or what the launchers pass)");
+        break;
     case DT__SHAKE_BAD_VERSION:
         snprintf(buf, nbytes, "it has version %u of the protocol, this rank %d: all ranks need the same dt_comm.h",
                  (unsigned)h->s.version, DT__SHAKE_VERSION);
@@ -2247,33 +2263,42 @@ static const char *dt__dial_text(int got, int e, const dt__shake *h, char *buf, 
     }
     return buf;
 }
-/* Dials until a peer answers or the deadline passes. Retries errors that may be temporary: nobody listens, an earlier job
-   still has the port; a wrong token for 1.5 s. Stops when c fails (c may be NULL). */
+/* Dials until a rank of the job answers or the deadline passes. Only an authenticated refusal ends it earlier: whatever else
+   answers may be a stranger, an earlier job that still has the port, or a busy rank that had to close. So a wrong token is
+   reported at the deadline; a line in the log tells the likely reason soon. Also stops when c fails (c may be NULL). */
+#define DT__DIAL_WARN (1500 * DT__NS_PER_MS)
 static int dt__dial_until(dt__world *w, const dt__addr *a, int naddr, int to, int kind, uint64_t comm, int stream,
                           int64_t deadline, const dt_comm *c, char *text, size_t nbytes)
 {
     dt__shake h;
-    char      why[256], at[80];
-    int64_t   wait = DT__NS_PER_MS, strange = 0;
+    char      why[256] = "", at[80];
+    int64_t   wait = DT__NS_PER_MS, strange = 0; /* strange: since when something that is not a rank of this job answers */
+    bool      warned = false;
     for (int i = 0;; i++) {
-        int got = dt__dial(w, &a[i % naddr], to, kind, comm, stream, deadline, c, &h), e = errno;
+        const dt__addr *where = &a[i % naddr];
+        int             got = dt__dial(w, where, to, kind, comm, stream, deadline, c, &h), e = errno;
         if (got >= 0) {
             if (h.any_job) memcpy(w->job, h.s.job, 16);
             return got;
         }
         int64_t now = dt__comm_now();
-        if (got == DT__SHAKE_AUTH || got == DT__SHAKE_NOT_DT) {
-            if (!strange) strange = now;
-        } else strange = 0;
-        if (got == DT__SHAKE_REFUSED || got == DT__SHAKE_BAD_VERSION || (strange && now > strange + 1500 * DT__NS_PER_MS) ||
-            now >= deadline || (c && !dt__comm_ok(c)) || (got == DT__SHAKE_NET && e == EMFILE)) {
-            snprintf(text, nbytes, "rank %d at %s: %s", to, dt__addr_text(&a[i % naddr], at, sizeof at),
-                     dt__dial_text(got, e, &h, why, sizeof why));
+        bool    end = got == DT__SHAKE_REFUSED || now >= deadline || (c && !dt__comm_ok(c)) || (got == DT__SHAKE_NET && e == EMFILE);
+        /* an attempt that the deadline cuts off says less than the one before */
+        if (!(why[0] && end && got == DT__SHAKE_NET && e == ETIMEDOUT)) dt__dial_text(got, e, &h, why, sizeof why);
+        if (end) {
+            snprintf(text, nbytes, "rank %d at %s: %s", to, dt__addr_text(where, at, sizeof at), why);
             return got == DT__SHAKE_NET && e == ECONNREFUSED ? DT_COMM_ERR_PEER : DT_COMM_ERR_JOIN;
+        }
+        if (got == DT__SHAKE_NET) strange = 0;
+        else if (!strange) strange = now;
+        if (strange && now > strange + DT__DIAL_WARN && !warned) {
+            warned = true;
+            dt__logf(2, "rank %d cannot join yet: rank %d at %s: %s; it tries again for %.0f s", w->rank, to,
+                     dt__addr_text(where, at, sizeof at), why, dt__seconds_of(deadline - now));
         }
         if (i % naddr == naddr - 1) {
             dt__comm_pause(now + wait > deadline ? deadline - now : wait);
-            wait = wait < 32 * DT__NS_PER_MS ? wait * 2 : wait;
+            wait = wait < (warned ? 128 : 32) * DT__NS_PER_MS ? wait * 2 : wait;
         }
     }
 }
@@ -2498,7 +2523,7 @@ DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *cl
     if (!w && f.joined_by) dt__close(&f.listen_fd), f.joined_by->end(true);
     if (!w) return NULL;
     w->joined_by = f.joined_by;
-    w->fd_room = 16 + room;
+    w->fd_room = 16 + room / 2; /* the program keeps the other half */
     memset(f.token, 0, sizeof f.token);
     deadline = begin + dt__ns_of(w->join_timeout);
     w->client = client;
@@ -2956,10 +2981,15 @@ static void dt__register_missing(dt__world *w, char *buf, size_t nbytes)
         }
     char list[160];
     dt__rank_list(list, sizeof list, first, n);
-    if (n == 0) snprintf(buf, nbytes, "no rank is missing");
-    else
-        snprintf(buf, nbytes, "missing: %s (%d of %d are there)%s%s", list, w->size - n, w->size,
-                 w->control->refused[0] ? "; refused: " : "", w->control->refused);
+    if (n == 0) {
+        snprintf(buf, nbytes, "no rank is missing");
+        return;
+    }
+    size_t used = (size_t)snprintf(buf, nbytes, "missing: %s (%d of %d are there)%s%s", list, w->size - n, w->size,
+                                   w->control->refused[0] ? "; refused: " : "", w->control->refused);
+    if (w->control->nother_token && used < nbytes)
+        snprintf(buf + used, nbytes - used, "; %d connections had another token, the last one from %s", w->control->nother_token,
+                 w->control->other_token);
 }
 static bool dt__conn_below(const dt__control *ctl, const dt__conn *k) /* of a rank that has registered here, and waits */
 {
@@ -3276,6 +3306,7 @@ static void dt__linked_add(dt__control *ctl, uint64_t comm, int peer)
     ctl->linked[ctl->nlinked].comm = comm;
     ctl->linked[ctl->nlinked++].peer = peer;
 }
+static void dt__conn_shake(dt__world *w, dt__conn *k);
 static void dt__control_no_fd(dt__world *w) /* rank 0, while ranks register: the program has used up the descriptors */
 {
     char text[400];
@@ -3286,37 +3317,91 @@ static void dt__control_no_fd(dt__world *w) /* rank 0, while ranks register: the
     snprintf(text, sizeof text, "%.390s", dt__said.text);
     dt__register_fail(w, DT_COMM_ERR_NET, text);
 }
+/* Connections whose peer has not proved that it knows the token. Anyone can make them, so they are limited. When there are
+   too many, one is closed: one of the source address that has the most of them, drawn at random. An address with few
+   connections is therefore safe from one with many. Of connections from one address (ranks and strangers on one machine),
+   each has the same chance: an honest one needs a few milliseconds and is tried again. The oldest would be the honest ones
+   that are far away; the newest would be all honest ones, once strangers fill the table. */
+static bool dt__conn_pending(const dt__conn *k)
+{
+    return k->state == DT__CONN_HANDSHAKE && k->shake.server && k->shake.state <= DT__SHAKE_AT_C;
+}
+static int dt__pending_most(const dt__world *w) /* how many of them are allowed now */
+{
+    int room = w->fd_room + (w->rank == 0 && !dt__relays(w->size) ? w->size - w->control->nregistered : 0);
+    int most = w->size + DT__PENDING;
+    return most < room ? most : room;
+}
+static int dt__pending_count(const dt__world *w)
+{
+    int n = 0;
+    for (const dt__conn *k = w->control->conns; k; k = k->next) n += dt__conn_pending(k);
+    return n;
+}
+static uint8_t dt__pending_source(dt__world *w, int fd) /* a hash of the peer's address; of IPv6 the first 64 bits */
+{
+    dt__addr a;
+    uint64_t h = 0;
+    memset(&a, 0, sizeof a);
+    a.n = sizeof a.u;
+    if (getpeername(fd, &a.u.any, &a.n) != 0) return 0;
+    if (a.u.any.sa_family == AF_INET) memcpy(&h, &a.u.v4.sin_addr, 4);
+    else if (a.u.any.sa_family == AF_INET6) {
+        const uint8_t *p = (const uint8_t *)&a.u.v6.sin6_addr;
+        if (IN6_IS_ADDR_V4MAPPED(&a.u.v6.sin6_addr)) memcpy(&h, p + 12, 4);
+        else memcpy(&h, p, 8);
+    }
+    h = (h ^ w->control->salt) * UINT64_C(0x9e3779b97f4a7c15);
+    h = (h ^ h >> 29) * UINT64_C(0xbf58476d1ce4e5b9);
+    return (uint8_t)(h >> 56);
+}
+static dt__conn *dt__pending_pick(dt__world *w, int64_t before) /* of those that began before this time; NULL: none */
+{
+    dt__control *ctl = w->control;
+    int          count[256], worst = 0;
+    memset(count, 0, sizeof count);
+    for (const dt__conn *k = ctl->conns; k; k = k->next)
+        if (dt__conn_pending(k) && k->since < before && ++count[k->source] > count[worst]) worst = k->source;
+    if (count[worst] == 0) return NULL;
+    ctl->draw = ctl->draw * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    int n = (int)((ctl->draw >> 33) % (uint64_t)count[worst]);
+    for (dt__conn *k = ctl->conns; k; k = k->next)
+        if (dt__conn_pending(k) && k->since < before && k->source == worst && n-- == 0) return k;
+    return NULL;
+}
+/* Closes one of them. False: all are too young. If only few are allowed, each may live for DT__ACCEPT_PATIENCE: otherwise
+   no handshake would last long enough. */
+static bool dt__pending_drop(dt__world *w, int most)
+{
+    dt__conn *k = dt__pending_pick(w, most < DT__PENDING / 2 ? dt__comm_now() - DT__ACCEPT_PATIENCE : INT64_MAX);
+    if (!k) return false;
+    dt__control_rejected(w, k->fd, "too many connections without the token");
+    dt__conn_break(k);
+    dt__close(&k->fd);
+    return true;
+}
 static void dt__control_accept(dt__world *w, int listener, bool local)
 {
     dt__control *ctl = w->control;
+    int          most = dt__pending_most(w), n = dt__pending_count(w);
     for (int i = 0; i < 64; i++) {
-        int       npending = 0, fd = -1, room = w->fd_room;
-        int64_t   now = dt__comm_now();
-        dt__conn *oldest = NULL;
-        for (dt__conn *k = ctl->conns; k; k = k->next) {
-            if (k->state != DT__CONN_HANDSHAKE || !k->shake.server) continue;
-            npending++;
-            if (!oldest || k->since < oldest->since) oldest = k;
+        bool scarce = n >= most && most < DT__PENDING / 2; /* connections wait in the queue of the listener */
+        if (scarce && dt__pending_drop(w, most)) n--, scarce = false;
+        int fd = scarce ? -1 : (int)syscall(SYS_accept4, listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (!scarce && fd < 0) {
+            if (errno == EINTR || errno == ECONNABORTED) continue;
+            scarce = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
+            if (!scarce) return;
+            if (n == 0 && errno == EMFILE) dt__control_no_fd(w);
+            if (dt__pending_drop(w, 0)) {
+                n--;
+                continue;
+            }
         }
-        if (w->rank == 0 && !dt__relays(w->size)) room += w->size - ctl->nregistered;
-        bool full = npending >= room; /* then connections wait in the queue of the listener */
-        if (!full) fd = (int)syscall(SYS_accept4, listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (!full && fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
-        if (!full && fd < 0) {
-            full = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
-            if (!full) return;
-            if (!oldest && errno == EMFILE) dt__control_no_fd(w);
-        }
-        bool old = oldest && now >= oldest->since + DT__ACCEPT_PATIENCE;
-        if (oldest && (npending >= w->size + 64 || (full && old))) {
-            dt__control_rejected(w, oldest->fd, "too many connections that send nothing");
-            dt__conn_break(oldest);
-            dt__close(&oldest->fd);
-        } else if (full) {
-            ctl->accept_after = now + 20 * DT__NS_PER_MS;
+        if (scarce) {
+            ctl->accept_after = dt__comm_now() + 20 * DT__NS_PER_MS;
             return;
         }
-        if (fd < 0) continue;
         dt__conn *k = local && !dt__same_user(fd) ? NULL : dt__conn_new(w, fd, 0, -1);
         if (!k) {
             close(fd);
@@ -3324,7 +3409,10 @@ static void dt__control_accept(dt__world *w, int listener, bool local)
         }
         k->local = local;
         k->state = DT__CONN_HANDSHAKE;
+        k->source = dt__pending_source(w, fd);
         if (!dt__shake_server(&k->shake, w)) dt__conn_break(k);
+        else dt__conn_shake(w, k); /* sends the first message */
+        if (dt__conn_pending(k) && ++n > most && dt__pending_drop(w, most)) n--;
     }
 }
 static void dt__control_ticket(dt__world *w)
@@ -3404,6 +3492,10 @@ static void dt__conn_shake(dt__world *w, dt__conn *k)
             ctl->dial_after = dt__comm_now() + DT__LINK_RETRY;
             dt__control_logf(w, 4, "rank %d cannot connect to rank %d yet: %s", w->rank, k->peer,
                      dt__dial_text(got, errno, &k->shake, why, sizeof why));
+        }
+        if (k->shake.server && got == DT__SHAKE_AUTH && ctl->join == DT__JOIN_OPEN) {
+            ctl->nother_token++;
+            dt__peer_text(k->fd, ctl->other_token, sizeof ctl->other_token);
         }
         if (k->shake.server && got != DT__SHAKE_REFUSED)
             dt__control_rejected(w, k->fd,
@@ -5262,6 +5354,8 @@ DT__INSIDE int dt__control_new(dt__world *w)
     if (!ctl) return -1;
     memset(ctl, 0, sizeof *ctl);
     w->control = ctl;
+    if (!dt__comm_random(&ctl->salt, sizeof ctl->salt)) ctl->salt = (uint64_t)dt__comm_now();
+    ctl->draw = ctl->salt;
     ctl->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int e = ctl->wake < 0 ? errno : ENOMEM;
     ctl->gone = (uint8_t *)DT_COMM_MALLOC((size_t)w->size);
@@ -6327,10 +6421,10 @@ static size_t dt__tcp_allowed(const dt_comm *c, dt__tcp *t, size_t n, int64_t *r
     return 0;
 }
 /* For the sockets of messages (dt_msg.h). */
-DT__INSIDE void dt__tcp_tune_fd(dt_comm *c, int fd)
+DT__INSIDE void dt__tcp_tune_fd(dt_comm *c, int peer, int fd)
 {
     dt__tcp *t = dt__tcp_of(c);
-    if (t) dt__tcp_tune(c, t, fd);
+    if (t) dt__tcp_tune(c, t, peer, fd);
 }
 DT__INSIDE size_t dt__tcp_may_send(dt_comm *c, size_t n, int64_t *ready)
 {
