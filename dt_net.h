@@ -677,7 +677,8 @@ struct dt__control {
     dt__line      *lines, **lines_end; /* see dt__control_logf */
     int            wake;
     dt__conn      *conns, *parent, *healing;
-    int            heal_tries;
+    int            heal_rank;    /* the rank that is to become the parent, if heal_since is not 0 */
+    int64_t        heal_since, heal_heard, heal_after; /* ns: first dialed; last answered, in whatever way; next dial */
     int            lost; /* DT__DIED or DT__LEFT: how the last parent went */
     uint8_t       *gone; /* DT__ALIVE ... of each rank */
     int            ngone, ndied;
@@ -812,6 +813,7 @@ static inline __attribute__((unused)) struct timespec dt__timespec_of(int64_t ns
     t.tv_nsec = (long)(ns % DT__NS_PER_S);
     return t;
 }
+DT__INSIDE const char *dt__comm_who(const dt_comm *c, int rank, bool host, char *buf, size_t nbytes); /* rank: in c */
 /* The communicator has failed; only the first call counts. Wakes its engine. Any thread. rank: in the communicator. */
 DT__INSIDE void dt__comm_failed(dt_comm *c, int status, int rank, const char *text);
 /* Fails the communicator on this rank and on all others; returns the status. */
@@ -1234,6 +1236,18 @@ DT__INSIDE void dt__comm_failed(dt_comm *c, int status, int rank, const char *te
         dt__world_report(c->world, status, c->member && rank >= 0 && rank < c->size ? c->member[rank] : -1, text);
     uint64_t one = 1;
     if (c->wake_fd >= 0 && write(c->wake_fd, &one, sizeof one) < 0) return; /* the counter is full: nobody sleeps on it */
+}
+
+/* "rank 5 (host, pid 12) [rank 3 of this communicator]": messages name ranks of the world, as the log and the launcher do. */
+DT__INSIDE const char *dt__comm_who(const dt_comm *c, int rank, bool host, char *buf, size_t nbytes)
+{
+    const dt__world *w = c->world;
+    int              r = c->member ? c->member[rank] : rank;
+    size_t           n = (size_t)snprintf(buf, nbytes, "rank %d", r);
+    if (host && w && w->member && n < nbytes && w->member[r].host_name[0])
+        n += (size_t)snprintf(buf + n, nbytes - n, " (%.64s, pid %" PRId64 ")", w->member[r].host_name, w->member[r].pid);
+    if (r != rank && n < nbytes) snprintf(buf + n, nbytes - n, " [rank %d of this communicator]", rank);
+    return buf;
 }
 
 /* The first failure in the segment counts for all ranks of this machine. If another rank is writing one, this rank waits for
@@ -2939,7 +2953,8 @@ static void dt__lines_log(dt__line *l) /* without the lock; frees them */
         l = next;
     }
 }
-static bool        dt__control_is_root(const dt__world *w) { return !w->control->parent && !w->control->healing; }
+static int         dt__control_above(const dt__world *w);
+static bool        dt__control_is_root(const dt__world *w) { return !w->control->parent && dt__control_above(w) < 0; }
 static const char *dt__rank_text(const dt__world *w, int rank, char *buf, size_t nbytes)
 {
     snprintf(buf, nbytes, "rank %d (%s, pid %" PRId64 ")", rank, w->member[rank].host_name, w->member[rank].pid);
@@ -3483,7 +3498,7 @@ static void dt__conn_shake(dt__world *w, dt__conn *k)
     }
     if (got == DT__SHAKE_AGAIN) return;
     if (got != DT__SHAKE_DONE) {
-        k->refused = got == DT__SHAKE_NET && (errno == ECONNREFUSED || errno == ECONNRESET);
+        k->refused = got == DT__SHAKE_NET && errno == ECONNREFUSED; /* a reset may come from a busy rank */
         if (got == DT__SHAKE_REFUSED && !k->shake.server && k->shake.r.status == DT_COMM_ERR_PEER &&
             (k->kind == DT__KIND_TREE || k->kind == DT__KIND_LINK))
             dt__control_expelled(w, k->shake.r.text);
@@ -3547,7 +3562,7 @@ DT__INSIDE void dt__conn_established(dt__world *w, dt__conn *k)
         ctl->healing = NULL;
         ctl->leave_sent = 0;
         ctl->hop_since = 0;
-        ctl->heal_tries = 0;
+        ctl->heal_since = 0;
         k->state = DT__CONN_READY;
         dt__conn_send(k, DT__C_SYNC, w->rank, NULL, 0);
         dt__control_sync(w, k);
@@ -3614,7 +3629,7 @@ static void dt__control_unreached(dt__world *w, int rank, bool refused)
     char text[256], who[160];
     bool left = w->control->lost == DT__LEFT;
     refused = refused || dt__process_stopped(w, rank);
-    w->control->heal_tries = 0;
+    w->control->heal_since = 0;
     snprintf(text, sizeof text, "%s %s%s", dt__rank_text(w, rank, who, sizeof who), left ? "left" : "died",
              refused ? "" : ", or cannot be reached");
     dt__control_gone(w, rank, left ? DT__LEFT : refused ? DT__DIED : DT__LOST, text, NULL);
@@ -3627,6 +3642,27 @@ static void dt__control_release(dt__world *w, const dt__conn *from) /* lets this
     w->control->leave = DT__LEAVE_RELEASED;
     w->control->release_deadline = dt__comm_now() + DT__RELEASE_TIME;
 }
+/* Healing: this rank dials its new parent until it is accepted or until it is clear that the parent is gone:
+   - nobody listens at its port,
+   - nothing has come from there for half of the timeout (1 to 5 s), or for 1 s if its process on this machine is gone or
+     stopped (a launcher may keep the port of rank 0 open),
+   - the deadline has passed: the timeout (1 to 30 s).
+   A connection that is closed or reset in the handshake proves nothing: a busy rank does that, too. */
+static int64_t dt__heal_time(double s, double most) { return dt__ns_of(s < 1 ? 1 : s > most ? most : s); }
+static void dt__heal_failed(dt__world *w, int rank, bool refused)
+{
+    dt__control *ctl = w->control;
+    int64_t      now = dt__comm_now(), wait = (now - ctl->heal_since) / 8, quiet = now - ctl->heal_heard;
+    if (refused || !ctl->heal_since || now >= ctl->heal_since + dt__heal_time(w->timeout, 30) ||
+        quiet >= dt__heal_time(w->timeout / 2, 5) || (quiet >= DT__REDIAL_TIME && dt__process_stopped(w, rank)))
+        dt__control_unreached(w, rank, refused);
+    else ctl->heal_after = now + (wait < DT__LINK_RETRY ? DT__LINK_RETRY : wait > 100 * DT__NS_PER_MS ? 100 * DT__NS_PER_MS : wait);
+}
+static bool dt__heal_needed(const dt__world *w)
+{
+    const dt__control *ctl = w->control;
+    return w->rank != 0 && !ctl->parent && !ctl->healing && ctl->started && w->joined && !ctl->expelled;
+}
 static void dt__control_heal(dt__world *w)
 {
     dt__control *ctl = w->control;
@@ -3635,10 +3671,16 @@ static void dt__control_heal(dt__world *w)
             dt__control_release(w, NULL);
             return;
         }
-        int r = dt__control_above(w);
-        if (r < 0) return;
+        int     r = dt__control_above(w);
+        int64_t now = dt__comm_now();
+        if (r < 0 || !ctl->heal_since || ctl->heal_rank != r) {
+            ctl->heal_rank = r;
+            ctl->heal_since = ctl->heal_heard = r < 0 ? 0 : now;
+            ctl->heal_after = 0;
+        }
+        if (r < 0 || now < ctl->heal_after) return;
         ctl->healing = dt__control_dial(w, r, DT__KIND_TREE, NULL);
-        if (!ctl->healing) dt__control_unreached(w, r, errno == ECONNREFUSED);
+        if (!ctl->healing) dt__heal_failed(w, r, errno == ECONNREFUSED);
     }
 }
 
@@ -4859,6 +4901,12 @@ static void dt__agree_timers(dt__world *w, int64_t now)
                 dt__agree_order(w, e, e->proposed ? DT__AGREE_PROPOSE : DT__AGREE_ASK);
         } else if (e->waiting && now - e->sent_at > DT__AGREE_REPEAT) dt__agree_state(w, e);
     }
+    if (patience && !ctl->parent && ctl->heal_since && now - ctl->heal_heard > patience) { /* nor may the new one be silent */
+        int r = ctl->heal_rank;
+        ctl->heal_since = 0;
+        if (ctl->healing) dt__conn_break(ctl->healing), ctl->healing = NULL;
+        dt__control_expel(w, r, dt__seconds_of(patience));
+    }
     if (!patience || !ctl->parent) ctl->hop_since = 0;
     else if (!ctl->hop_since) { /* during an agreement the parent must answer pings */
         ctl->hop_since = now;
@@ -5177,6 +5225,7 @@ DT__INSIDE int64_t dt__control_next(const dt__world *w, int64_t now)
         if (w->rank == 0) DT__SOONER(ctl->missing_at);
     }
     if (ctl->accept_after > now) DT__SOONER(ctl->accept_after);
+    if (ctl->heal_since && ctl->heal_after > now && dt__heal_needed(w)) DT__SOONER(ctl->heal_after);
     if (ctl->root_on) DT__SOONER(ctl->root_deadline);
     for (int i = 0; i < DT__INQUIRIES; i++) {
         const dt__inquiry *q = &ctl->inquiry[i];
@@ -5208,9 +5257,8 @@ DT__INSIDE void dt__control_reap(dt__world *w)
         if (k == ctl->above) ctl->above = NULL;
         if (k == ctl->healing) {
             ctl->healing = NULL;
-            /* the peer closed in the handshake: it is dying, or it has too many pending connections; retry */
-            bool again = !k->refused && dt__comm_now() < k->deadline && ctl->heal_tries++ < 20;
-            if (!again && !ctl->expelled) dt__control_unreached(w, k->peer, k->refused);
+            if (k->shake.state > DT__SHAKE_AT_S) ctl->heal_heard = dt__comm_now();
+            if (!ctl->expelled) dt__heal_failed(w, k->peer, k->refused);
             p = &ctl->conns; /* from the start: the flood may have broken other connections */
         }
         if (k->probe && k->refused) {
@@ -5222,7 +5270,7 @@ DT__INSIDE void dt__control_reap(dt__world *w)
             ctl->registered[k->peer] = DT__REG_NO;
         dt__conn_free(k);
     }
-    if (w->rank != 0 && !ctl->parent && !ctl->healing && ctl->started && w->joined) dt__control_heal(w);
+    if (dt__heal_needed(w)) dt__control_heal(w);
 }
 static int dt__control_polls(dt__world *w, struct pollfd **polls, int *cap, int64_t now)
 {
@@ -5263,6 +5311,7 @@ DT__INSIDE void dt__control_timers(dt__world *w, int64_t now)
             if (k->shake.server) dt__control_rejected(w, k->fd, "it took too long");
             dt__conn_break(k);
         }
+    if (dt__heal_needed(w)) dt__control_heal(w);
     dt__register_timers(w, now);
     dt__meet_timers(w, now);
     dt__inquiry_timers(w, now);
@@ -6372,8 +6421,7 @@ static size_t dt__tcp_part(size_t n, int streams, int s)
 /* The peer or the network has closed the connection: see above. 0: wait; negative: failed. */
 static int dt__tcp_gone(dt_comm *c, dt__tcp_link *l, int error)
 {
-    const dt__world *w = c->world;
-    const char      *host = w && w->member && c->member ? w->member[c->member[l->peer]].host_name : "";
+    char who[200], me[80];
     if (!dt__comm_ok(c)) return dt__transport_status(c);
     if (!l->died) {
         l->died = dt__comm_now();
@@ -6381,8 +6429,8 @@ static int dt__tcp_gone(dt_comm *c, dt__tcp_link *l, int error)
     }
     if (dt__comm_now() - l->died < DT__TCP_GRACE * DT__NS_PER_MS) return 0;
     return dt__transport_fail(c, DT_COMM_ERR_PEER, l->peer,
-                        "rank %d%s%.64s%s is gone: its connection to rank %d was %s%s; see its last output for the reason",
-                        l->peer, host[0] ? " (" : "", host, host[0] ? ")" : "", c->rank,
+                        "%s is gone: its connection to %s was %s%s; see its last output for the reason",
+                        dt__comm_who(c, l->peer, true, who, sizeof who), dt__comm_who(c, c->rank, false, me, sizeof me),
                         l->error ? "lost: " : "closed in an operation", l->error ? strerror(l->error) : "");
 }
 static int dt__tcp_error(dt_comm *c, dt__tcp_link *l, int error, const char *call) /* a socket call failed with error */

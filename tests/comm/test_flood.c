@@ -170,6 +170,7 @@ static void tunnel_write(side *s)
 /* What answers at the port of rank 0 is not rank 0. */
 static void impostor(int fd, int i)
 {
+    struct linger reset = { 1, 0 };
     dt__hello_s s;
     dt__hello_r r;
     memset(&s, 0, sizeof s);
@@ -182,6 +183,7 @@ static void impostor(int fd, int i)
     else send(fd, &s, sizeof s, MSG_NOSIGNAL);
     if (i % 4 == 2) send(fd, &r, sizeof r, MSG_NOSIGNAL);
     dt__wait_fd(fd, POLLIN, dt_test_ns() + 20000000);
+    if (i % 8 > 3) setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
     close(fd);
 }
 static void proxy(job *j, int end)
@@ -315,4 +317,92 @@ UTEST(joining, what_a_stranger_says_is_no_verdict)
     EXPECT_EQ(dt_test_ranks(j->n + 2, 30, join_role, j), 0);
     EXPECT_GT(j->took[1], 1.5);
     job_free(j);
+}
+
+/* ==================================================================================================== >>healing
+   Rank 1 dies; the ranks below it dial rank 0, which is flooded. A communicator without rank 1 loses nobody. */
+static int heal_role(int rank, void *arg)
+{
+    job *j = (job *)arg;
+    if (rank == j->n) return proxy(j, 1), 0;
+    if (rank == j->n + 1) return flag_wait(j, 3, j->n), flood(j, j->port, 1), 0;
+    dt_comm_opts o = job_opts(j, rank);
+    int          rest[MOST], n = 0, bad = 0;
+    dt_comm      c;
+    o.port = j->port;
+    dt__world *w = dt__world_join(&o, &dt__comm_client);
+    if (!w) return printf("    rank %d: %s\n", rank, dt__said.text);
+    for (int r = 0; r < j->n; r++)
+        if (r != 1) rest[n++] = r;
+    memset(&c, 0, sizeof c);
+    c.world = w;
+    c.id = 9;
+    c.size = n;
+    c.member = rest;
+    c.failed_rank = c.wake_fd = -1;
+    if (rank != 1) dt__world_add(w, &c);
+    pthread_mutex_lock(&w->lock);
+    dt__addr a;
+    dt__addr_take(&a, w->member[0].addr, w->member[0].addr_len);
+    dt__addr_set_port(&a, j->proxy_port);
+    if (rank > DT__TREE) memcpy(w->member[0].addr, &a.u, a.n);
+    pthread_mutex_unlock(&w->lock);
+    flag_set(j, 3);
+    flood_runs(j);
+    if (rank == 1) _exit(0);
+    int64_t begin = dt_test_ns();
+    for (bool whole = false; !whole && seconds(begin) < 15 * dt_test_slow(); poll(NULL, 0, 1)) {
+        pthread_mutex_lock(&w->lock);
+        whole = w->control->gone[1] && (rank == 0 || w->control->parent);
+        pthread_mutex_unlock(&w->lock);
+    }
+    j->took[rank] = seconds(begin);
+    flag_set(j, 0);
+    flag_wait(j, 0, j->n - 1);
+    pthread_mutex_lock(&w->lock); /* whoever is declared dead would be here now, or in the text of c */
+    for (int r = 0; r < j->n; r++) bad += (w->control->gone[r] != 0) != (r == 1);
+    bad += w->control->expelled;
+    pthread_mutex_unlock(&w->lock);
+    if (bad || !dt__comm_ok(&c)) bad = printf("    rank %d: %d wrong, status %d: %s\n", rank, bad, c.status, c.text);
+    dt__world_remove(w, &c);
+    flag_set(j, 4);
+    flag_wait(j, 4, j->n - 1);
+    if (rank == 0) flag_set(j, 1); /* the flood ends */
+    dt__world_unref(w);
+    return bad != 0;
+}
+UTEST(healing, while_a_flood_lasts_nobody_is_declared_dead)
+{
+    for (int round = 0; round < (dt_test_quick() ? 2 : 6); round++) {
+        job *j = job_new(20);
+        j->delay = round % 2 ? 0 : 0.02;
+        j->strange = round % 2 ? 2 : 0; /* longer than a handshake may last */
+        EXPECT_EQ(dt_test_ranks(j->n + 2, 40, heal_role, j), 0);
+        double worst = 0;
+        for (int r = 0; r < j->n; r++) worst = j->took[r] > worst ? j->took[r] : worst;
+        printf("    delay %.0f ms: the tree was whole after %.2f s\n", j->delay * 1e3, worst);
+        EXPECT_LT(worst, 10 * dt_test_slow());
+        job_free(j);
+    }
+}
+UTEST(healing, a_message_names_ranks_of_the_world)
+{
+    static dt__member m[4];
+    dt__world         w;
+    dt_comm           c;
+    int               member[2] = { 1, 2 };
+    char              text[200];
+    memset(&w, 0, sizeof w);
+    memset(&c, 0, sizeof c);
+    w.member = m;
+    snprintf(m[2].host_name, sizeof m[2].host_name, "b");
+    m[2].pid = 7;
+    c.world = &w;
+    c.member = member;
+    EXPECT_STREQ(dt__comm_who(&c, 1, true, text, sizeof text), "rank 2 (b, pid 7) [rank 1 of this communicator]");
+    EXPECT_STREQ(dt__comm_who(&c, 0, false, text, sizeof text), "rank 1 [rank 0 of this communicator]");
+    member[0] = 0;
+    EXPECT_STREQ(dt__comm_who(&c, 0, true, text, sizeof text), "rank 0");
+    c.member = NULL;
+    EXPECT_STREQ(dt__comm_who(&c, 3, false, text, sizeof text), "rank 3");
 }
