@@ -207,6 +207,7 @@ typedef struct dt__world {
     dt_comm     *comms;          /* a list, linked by comm->next: dt__world_add, dt__world_remove */
     /* used by the joining and the control thread */
     int          ticket_fd;
+    bool         ticket_token;   /* the ticket carries the token: no token was given */
     int          fd_room;        /* descriptors for handshakes, beside those that joining needs */
     int64_t      join_deadline;
     bool         joined;
@@ -372,7 +373,8 @@ typedef struct dt__addr {
 DT__INSIDE bool dt__comm_random(void *buf, size_t nbytes);
 DT__INSIDE void dt__comm_pause(int64_t ns);
 DT__INSIDE void dt__close(int *fd);
-DT__INSIDE int dt__addr_find(const char *name, int port, dt__addr *out, const char **why);
+DT__INSIDE int dt__addr_find(const char *name, int port, dt__addr *out, const char **why); /* may block for long */
+DT__INSIDE int dt__addr_find_by(const char *name, int port, dt__addr *out, const char **why, int64_t deadline);
 DT__INSIDE bool dt__addr_is_any(const dt__addr *a);
 DT__INSIDE void dt__addr_loopback(dt__addr *a, int port);
 DT__INSIDE int dt__addr_port(const dt__addr *a);
@@ -424,6 +426,7 @@ typedef struct dt__config {
     int64_t  epoch;
     int      report_fd; /* 0: no launcher */
     double   timeout, join_timeout;
+    int64_t  deadline;  /* ns: of joining, also of looking up names */
     int      streams;
     dt__addr addr[DT__ADDRS]; /* of rank 0 */
     int      naddr;
@@ -1402,14 +1405,18 @@ static int dt__status_of(int e, int otherwise)
     return e == ENOMEM || e == ENOBUFS ? DT_COMM_ERR_MEMORY : e == EMFILE || e == ENFILE ? DT_COMM_ERR_NET : otherwise;
 }
 /* Resolves a host name. Returns the number of addresses (at most DT__ADDRS), or 0, *why and errno. */
-DT__INSIDE int dt__addr_find(const char *name, int port, dt__addr *out, const char **why)
+#ifndef DT__GETADDRINFO /* tests replace it */
+#define DT__GETADDRINFO getaddrinfo
+#endif
+static int dt__addr_look(const char *name, int flags, int port, dt__addr *out, const char **why)
 {
     struct addrinfo hints, *list = NULL;
     int             n = 0;
     memset(&hints, 0, sizeof hints);
     hints.ai_family = AF_UNSPEC;
     hints.ai_socktype = SOCK_STREAM;
-    int e = getaddrinfo(name, NULL, &hints, &list);
+    hints.ai_flags = flags;
+    int e = DT__GETADDRINFO(name, NULL, &hints, &list);
     *why = e == EAI_SYSTEM ? strerror(errno) : gai_strerror(e);
     if (e != EAI_SYSTEM) errno = e == EAI_MEMORY ? ENOMEM : 0;
     if (e != 0) return 0;
@@ -1422,6 +1429,92 @@ DT__INSIDE int dt__addr_find(const char *name, int port, dt__addr *out, const ch
     }
     freeaddrinfo(list);
     if (n == 0) *why = "it has no IPv4 or IPv6 address";
+    return n;
+}
+DT__INSIDE int dt__addr_find(const char *name, int port, dt__addr *out, const char **why)
+{
+    return dt__addr_look(name, 0, port, out, why);
+}
+/* The same within a deadline: getaddrinfo has none, so a thread calls it. If the thread is late, it is left behind: it uses
+   only the memory of dt__lookup, which the last of the two frees. */
+typedef struct dt__lookup {
+    int32_t     refs, done; /* atomic */
+    pthread_t   thread;
+    int         wake[2];    /* a pipe: the thread closes its end when it is done */
+    int         n, error, port;
+    const char *why;
+    char        text[128];
+    dt__addr    addr[DT__ADDRS];
+    char        name[256];
+} dt__lookup;
+static void dt__lookup_unref(dt__lookup *l)
+{
+    if (__atomic_sub_fetch(&l->refs, 1, __ATOMIC_ACQ_REL) > 0) return;
+    dt__close(&l->wake[0]);
+    DT_COMM_FREE(l);
+}
+static void *dt__lookup_main(void *arg)
+{
+    dt__lookup *l = (dt__lookup *)arg;
+    const char *why = "";
+    prctl(PR_SET_NAME, "dt lookup");
+    l->n = dt__addr_look(l->name, 0, l->port, l->addr, &why);
+    l->error = errno;
+    snprintf(l->text, sizeof l->text, "%s", why); /* strerror's text belongs to this thread */
+    __atomic_store_n(&l->done, 1, __ATOMIC_RELEASE);
+    close(l->wake[1]);
+    dt__lookup_unref(l);
+    return NULL;
+}
+DT__INSIDE int dt__addr_find_by(const char *name, int port, dt__addr *out, const char **why, int64_t deadline)
+{
+    static __thread char text[128];
+    sigset_t             all, old;
+    int                  n = dt__addr_look(name, AI_NUMERICHOST, port, out, why);
+    if (n > 0 || strlen(name) >= sizeof ((dt__lookup *)0)->name) return n; /* an address: nothing to wait for */
+    dt__lookup *l = (dt__lookup *)DT_COMM_MALLOC(sizeof *l);
+    *why = "out of memory";
+    errno = ENOMEM;
+    if (!l) return 0;
+    memset(l, 0, sizeof *l);
+    l->refs = 2;
+    l->port = port;
+    snprintf(l->name, sizeof l->name, "%s", name);
+    if (syscall(SYS_pipe2, l->wake, O_CLOEXEC) != 0) {
+        *why = strerror(errno);
+        DT_COMM_FREE(l);
+        return 0;
+    }
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int e = pthread_create(&l->thread, NULL, dt__lookup_main, l);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (e) { /* no thread: nothing can be looked up in time */
+        close(l->wake[1]);
+        l->refs = 1;
+        dt__lookup_unref(l);
+        *why = strerror(e);
+        errno = e;
+        return 0;
+    }
+    dt__wait_fd(l->wake[0], POLLIN, deadline);
+    bool done = __atomic_load_n(&l->done, __ATOMIC_ACQUIRE);
+    if (done) {
+        pthread_join(l->thread, NULL);
+        n = l->n;
+        e = l->error;
+        memcpy(out, l->addr, sizeof l->addr);
+        snprintf(text, sizeof text, "%s", l->text);
+    } else {
+        pthread_detach(l->thread);
+        n = 0;
+        e = ETIMEDOUT;
+        snprintf(text, sizeof text, "the name service gave no answer within the join timeout; use an address, or check the "
+                                    "name service (getent hosts)");
+    }
+    dt__lookup_unref(l);
+    *why = text;
+    errno = e;
     return n;
 }
 /* The source address of this machine on the route to another one. */
@@ -1835,6 +1928,7 @@ static int dt__config_times(dt__config *f, const dt_comm_opts *o)
     if (o->join_timeout > 0) f->join_timeout = o->join_timeout;
     if (f->timeout > 1e7) f->timeout = 1e7;
     if (f->join_timeout > 1e7) f->join_timeout = 1e7;
+    f->deadline = dt__comm_now() + dt__ns_of(f->join_timeout);
     if (o->epoch == 0 && dt__env_int("DT_RESTART", 0, INT64_MAX / 20, &v) < 0) return -1;
     f->epoch = o->epoch ? o->epoch : v;
     if ((got = dt__env_int("DT_REPORT_FD", 1, INT_MAX, &v)) < 0) return got;
@@ -1872,6 +1966,28 @@ static void dt__config_slurm(dt__config *f)
     for (const char *p = job; *p; p++) h = h * 31 + (uint8_t)*p;
     for (const char *p = step ? step : ""; *p; p++) h = h * 31 + (uint8_t)*p;
     if (f->host[0] && !f->port) f->port = 16384 + (int)(h % 16384); /* below the ephemeral ports */
+}
+/* The address of rank 0 is a name that means loopback on this machine: Debian's /etc/hosts has 127.0.1.1 for the machine's own
+   name. Rank 0 would listen where ranks of other machines cannot reach it. */
+static int dt__config_own_name(const dt__config *f, const char *from)
+{
+    dt__addr    a[DT__ADDRS];
+    const char *why = "";
+    char        at[80];
+    if (strstr(f->host, "localhost") || dt__addr_look(f->host, AI_NUMERICHOST, 0, a, &why) > 0) return 0; /* meant so */
+    dt__addr_text(&f->addr[0], at, sizeof at);
+    if (f->local_world > 0)
+        return dt__comm_bad(DT_COMM_ERR_JOIN,
+                            "dt_comm_init: %s is '%.100s', which is %s on this machine, a loopback address, but only %d of "
+                            "the %d ranks are here: set it to the address of rank 0 in the network (hostname -I), or remove the "
+                            "name from the line of 127.0.1.1 or 127.0.0.1 in /etc/hosts",
+                            from, f->host, at, f->local_world, f->world);
+    if (f->rank == 0 && f->addr[0].u.any.sa_family == AF_INET && ntohl(f->addr[0].u.v4.sin_addr.s_addr) == 0x7f000101)
+        dt__logf(2,
+                 "%s is '%.100s', which is %s on this machine (an entry of /etc/hosts): ranks of other machines cannot reach "
+                 "it; if there are any, set %s to the address in the network (hostname -I)",
+                 from, f->host, at, from);
+    return 0;
 }
 /* Where rank 0 is. */
 static int dt__config_master(dt__config *f, const dt_comm_opts *o, const char *id)
@@ -1915,11 +2031,12 @@ static int dt__config_master(dt__config *f, const dt_comm_opts *o, const char *i
     }
     f->local = f->local_world == f->world;
     if (f->host[0]) {
-        f->naddr = dt__addr_find(f->host, f->port, f->addr, &why);
+        f->naddr = dt__addr_find_by(f->host, f->port, f->addr, &why, f->deadline);
         if (f->naddr == 0)
             return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_JOIN), "dt_comm_init: %s is '%.100s': %s", from, f->host, why);
         bool loop = true;
         for (int i = 0; i < f->naddr; i++) loop = loop && dt__addr_is_loopback(&f->addr[i]);
+        if (loop && !f->local && (got = dt__config_own_name(f, from)) < 0) return got;
         if (f->local && !loop) { /* all ranks are on this machine: other machines need not see the port */
             dt__addr_loopback(&f->addr[0], f->port);
             f->naddr = 1;
@@ -2043,12 +2160,20 @@ static int dt__config_token(dt__config *f, const dt_comm_opts *o, const char *id
             "DT_TOKEN_FILE (mode 0600) or DT_TOKEN_FD; or, if all are on this machine, LOCAL_WORLD_SIZE or a "
             "loopback address; or DT_INSECURE=1 on a network that you trust",
             f->host);
-    /* the name of the Unix socket comes from what all ranks of the job know: the port, or the job id of the launcher */
+    /* the name of the Unix socket comes from what all ranks of the job know: the token, the port or the job id of the launcher */
     if (f->naddr) snprintf(text, sizeof text, "port %d epoch %" PRId64, f->port, f->epoch);
     else snprintf(text, sizeof text, "%s epoch %" PRId64, id, f->epoch);
-    dt_sha256_begin(&s);
-    dt_sha256_add(&s, text, strlen(text));
-    dt_sha256_end(&s, sum);
+    if (f->have_token) {
+        dt__hmac m;
+        dt__hmac_begin(&m, f->token, 32);
+        dt__hmac_add(&m, "dt1 n", 5);
+        dt__hmac_add(&m, text, strlen(text));
+        dt__hmac_end(&m, sum);
+    } else {
+        dt_sha256_begin(&s);
+        dt_sha256_add(&s, text, strlen(text));
+        dt_sha256_end(&s, sum);
+    }
     snprintf(f->name, sizeof f->name, "dt-%u-%02x%02x%02x%02x%02x%02x%02x%02x", (unsigned)geteuid(), sum[0], sum[1],
              sum[2], sum[3], sum[4], sum[5], sum[6], sum[7]);
     return 0;
@@ -2079,16 +2204,30 @@ static int dt__config_read(dt__config *f, const dt_comm_opts *o)
 
 /* ---- the ticket: address and token of rank 0, for processes of this user on this machine. It is sent over an abstract
    Unix socket: that needs no file, leaves nothing behind after kill -9, and the kernel tells each side the user of the
-   other. */
+   other. If the job was given a token, the ticket does not contain it but is signed with it, and the name of the socket
+   depends on it: another job of this user can neither use nor replace it. If not, the user is all that is checked.
+   Abstract sockets belong to the network namespace: containers that share it and run as root are one user. */
 typedef struct dt__ticket {
     uint32_t magic, version;
-    uint8_t  token[32], addr[28];
+    uint8_t  token[32], addr[28]; /* token: zeros, if the ranks have one */
     uint32_t addr_len;
+    uint8_t  mac[32];             /* HMAC(token, "dt1 t", the fields before) */
 } dt__ticket;
+static void dt__ticket_mac(const dt__ticket *t, const uint8_t token[32], uint8_t out[32])
+{
+    dt__hmac m;
+    dt__hmac_begin(&m, token, 32);
+    dt__hmac_add(&m, "dt1 t", 5);
+    dt__hmac_add(&m, t, offsetof(dt__ticket, mac));
+    dt__hmac_end(&m, out);
+}
 
-/* 1: accepted; 0: it has no address; negative: it has another version. */
+/* 1: accepted; 0: it has no address, or is not of this job; negative: it has another version. */
 static int dt__ticket_read(dt__config *f, dt__world *w, const dt__ticket *t)
 {
+    uint8_t mac[32];
+    dt__ticket_mac(t, w->token, mac);
+    if (f->have_token && !dt__same_secret(mac, t->mac, 32)) return 0;
     if (t->magic != DT__SHAKE_MAGIC || t->version != DT__SHAKE_VERSION)
         return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 has another version of dt_comm.h: %u, expected %d",
                             (unsigned)t->version, DT__SHAKE_VERSION);
@@ -2193,7 +2332,7 @@ DT__INSIDE int dt__listen_master(const dt__config *f)
         return fd;
     }
     memcpy(a, f->addr, sizeof a);
-    if (f->bind[0] && (n = dt__addr_find(f->bind, f->port, a, &why)) == 0)
+    if (f->bind[0] && (n = dt__addr_find_by(f->bind, f->port, a, &why, f->deadline)) == 0)
         return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_ARG), "dt_comm_init: the address to listen at is '%.100s': %s",
                             f->bind, why);
     if (n == 0) dt__addr_loopback(&a[0], 0), n = 1;
@@ -2213,7 +2352,7 @@ static int dt__listen_own(dt__world *w, const dt__config *f, const dt__addr *mas
     char        text[80];
     const char *why = "";
     if (f->bind[0]) {
-        if (dt__addr_find(f->bind, 0, a, &why) == 0)
+        if (dt__addr_find_by(f->bind, 0, a, &why, f->deadline) == 0)
             return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_ARG), "dt_comm_init: the address to listen at is '%.100s': %s",
                                 f->bind, why);
     } else if (!dt__addr_route(master, &a[0]))
@@ -2296,7 +2435,8 @@ static int dt__dial_until(dt__world *w, const dt__addr *a, int naddr, int to, in
             return got;
         }
         int64_t now = dt__comm_now();
-        bool    end = got == DT__SHAKE_REFUSED || now >= deadline || (c && !dt__comm_ok(c)) || (got == DT__SHAKE_NET && e == EMFILE);
+        bool    end = got == DT__SHAKE_REFUSED || now >= deadline || (c && !dt__comm_ok(c));
+        end = end || (got == DT__SHAKE_NET && e == EMFILE);
         /* an attempt that the deadline cuts off says less than the one before */
         if (!(why[0] && end && got == DT__SHAKE_NET && e == ETIMEDOUT)) dt__dial_text(got, e, &h, why, sizeof why);
         if (end) {
@@ -2411,6 +2551,7 @@ static int dt__join_first(dt__world *w, dt__config *f, int64_t deadline) /* rank
                                 f->name, strerror(errno));
     }
     w->join_deadline = deadline;
+    w->ticket_token = !f->have_token;
     if (dt__control_start(w) < 0)
         return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_NET), "dt_comm_init: cannot start the control thread: %s",
                             strerror(errno));
@@ -2456,9 +2597,9 @@ static int dt__join_other(dt__world *w, dt__config *f, int64_t deadline)
     while (f->ticket && (got = dt__ticket_take(f, w, deadline)) == 0) {
         if (dt__comm_now() >= deadline)
             return dt__comm_bad(DT_COMM_ERR_JOIN,
-                                "dt_comm_init: rank 0 did not come within %g s: nobody of this user at the Unix "
+                                "dt_comm_init: rank 0 did not come within %g s: nobody of this user%s at the Unix "
                                 "socket @%s",
-                                w->join_timeout, f->name);
+                                w->join_timeout, f->have_token ? " and with this token" : "", f->name);
         dt__comm_pause(wait);
         wait = wait < 32 * DT__NS_PER_MS ? wait * 2 : wait;
     }
@@ -2988,20 +3129,28 @@ static void dt__rank_list(char *buf, size_t nbytes, const int *rank, int n)
 /* ---- registering, until the table is complete */
 static void dt__register_missing(dt__world *w, char *buf, size_t nbytes)
 {
-    int first[8] = { 0 }, n = 0;
-    for (int r = 1; r < w->size; r++)
-        if (w->control->registered[r] != DT__REG_DONE) {
-            if (n < 8) first[n] = r;
-            n++;
-        }
-    char list[160];
-    dt__rank_list(list, sizeof list, first, n);
-    if (n == 0) {
-        snprintf(buf, nbytes, "no rank is missing");
-        return;
+    int first[8] = { 0 }, n = 0, stalled[8] = { 0 }, nstalled = 0;
+    for (int r = 1; r < w->size; r++) {
+        int reg = w->control->registered[r];
+        if (reg == DT__REG_DONE) continue;
+        bool stalls = reg == DT__REG_ADMITTED; /* it has the token, but its row does not come */
+        int *n_of = stalls ? &nstalled : &n;
+        if (*n_of < 8) (stalls ? stalled : first)[*n_of] = r;
+        ++*n_of;
     }
-    size_t used = (size_t)snprintf(buf, nbytes, "missing: %s (%d of %d are there)%s%s", list, w->size - n, w->size,
-                                   w->control->refused[0] ? "; refused: " : "", w->control->refused);
+    char   list[160];
+    size_t used = 0;
+    buf[0] = 0;
+    if (nstalled) {
+        dt__rank_list(list, sizeof list, stalled, nstalled);
+        used = (size_t)snprintf(buf, nbytes, "%s connected and then sent nothing (stopped, or large packets get lost)%s", list,
+                                n ? "; " : "");
+    }
+    dt__rank_list(list, sizeof list, first, n);
+    if (n && used < nbytes) used += (size_t)snprintf(buf + used, nbytes - used, "missing: %s", list);
+    if (used < nbytes)
+        used += (size_t)snprintf(buf + used, nbytes - used, " (%d of %d are there)%s%s", w->size - n - nstalled, w->size,
+                                 w->control->refused[0] ? "; refused: " : "", w->control->refused);
     if (w->control->nother_token && used < nbytes)
         snprintf(buf + used, nbytes - used, "; %d connections had another token, the last one from %s", w->control->nother_token,
                  w->control->other_token);
@@ -3443,9 +3592,10 @@ static void dt__control_ticket(dt__world *w)
         memset(&t, 0, sizeof t);
         t.magic = DT__SHAKE_MAGIC;
         t.version = DT__SHAKE_VERSION;
-        memcpy(t.token, w->token, 32);
+        if (w->ticket_token) memcpy(t.token, w->token, 32);
         memcpy(t.addr, w->member[0].addr, sizeof t.addr);
         t.addr_len = w->member[0].addr_len;
+        dt__ticket_mac(&t, w->token, t.mac);
         if (dt__same_user(fd)) dt__send_some(fd, &t, sizeof t, &done);
         else dt__control_rejected(w, fd, "another user asked for the token");
         close(fd);
