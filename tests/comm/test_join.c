@@ -6,6 +6,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
@@ -280,6 +281,59 @@ UTEST(sha, same_looks_at_every_byte)
         EXPECT_FALSE(dt__same_secret(a, b, 32));
         b[i] = 0;
     }
+}
+
+/* Does the time of a comparison tell where the first wrong byte is? Two classes, the first byte wrong or the last, in random
+   order; Welch's t of the faster samples (the slow ones were interrupted). Above 4.5 they differ. */
+static bool early_exit(const uint8_t *a, const uint8_t *b, size_t n) /* the mistake that must be found */
+{
+    for (size_t i = 0; i < n; i++)
+        if (((volatile const uint8_t *)a)[i] != b[i]) return false;
+    return true;
+}
+static bool by_dt(const uint8_t *a, const uint8_t *b, size_t n) { return dt__same_secret(a, b, n); }
+static double timing_t(bool (*same)(const uint8_t *, const uint8_t *, size_t), int samples)
+{
+    enum { EACH = 32 };
+    int64_t *took = (int64_t *)calloc((size_t)samples * 2, sizeof *took), *sorted = took + samples;
+    uint8_t *of = (uint8_t *)calloc((size_t)samples, 1), a[32], b[2][32];
+    double   n[2] = { 0 }, mean[2] = { 0 }, m2[2] = { 0 };
+    unsigned seed = 1;
+    volatile int hits = 0;
+    memset(a, 7, 32);
+    memset(b, 7, sizeof b);
+    b[0][0] = b[1][31] = 8;
+    for (int i = 0; i < samples; i++) {
+        of[i] = (uint8_t)(rand_r(&seed) >> 4 & 1);
+        int64_t begin = dt__comm_now();
+        for (int k = 0; k < EACH; k++) hits += same(a, b[of[i]], 32);
+        sorted[i] = took[i] = dt__comm_now() - begin;
+    }
+    qsort(sorted, (size_t)samples, sizeof *sorted, by_size);
+    for (int i = 0; i < samples; i++) {
+        if (took[i] > sorted[samples / 10 * 9]) continue;
+        int    c = of[i];
+        double d = (double)took[i] - mean[c];
+        n[c]++;
+        mean[c] += d / n[c];
+        m2[c] += d * ((double)took[i] - mean[c]);
+    }
+    double t = fabs(mean[0] - mean[1]) / sqrt(m2[0] / (n[0] - 1) / n[0] + m2[1] / (n[1] - 1) / n[1] + 1e-12);
+    free(took);
+    free(of);
+    return t;
+}
+UTEST(sha, the_time_of_a_comparison_tells_nothing)
+{
+    double least = 1e9;
+    if (dt_test_quick()) UTEST_SKIP("a statistic of 100,000 samples: not in quick runs");
+    for (int i = 0; i < 3 && least >= 4.5; i++) { /* a neighbour's load may shift some samples, not three times */
+        double t = timing_t(by_dt, 100000);
+        least = t < least ? t : least;
+    }
+    printf("   t is %.2f; of a comparison that stops early %.0f\n", least, timing_t(early_exit, 100000));
+    EXPECT_LT(least, 4.5);
+    EXPECT_GT(timing_t(early_exit, 100000), 4.5);
 }
 
 /* ==================================================================================================== >>environment */
