@@ -303,10 +303,10 @@ static int dt__mpi_listen(dt__config *f, const dt_comm_opts *o, const dt__mpi_lo
     a.n = sizeof a.u;
     while (other < f->world && memcmp(all[other].host_id, all[0].host_id, 16) == 0) other++;
     if (f->local) dt__addr_loopback(&f->addr[0], f->port), f->naddr = 1;
-    else if (host && *host) f->naddr = dt__addr_find(host, f->port, f->addr, &why);
-    else if (dt__addr_find(all[other].host_name, 1, f->addr, &why) && dt__addr_route(&f->addr[0], &a))
+    else if (host && *host) f->naddr = dt__addr_find_by(host, f->port, f->addr, &why, f->deadline);
+    else if (dt__addr_find_by(all[other].host_name, 1, f->addr, &why, f->deadline) && dt__addr_route(&f->addr[0], &a))
         dt__addr_set_port(&a, f->port), f->addr[0] = a, f->naddr = 1;
-    else f->naddr = dt__addr_find(all[0].host_name, f->port, f->addr, &why);
+    else f->naddr = dt__addr_find_by(all[0].host_name, f->port, f->addr, &why, f->deadline);
     if (f->naddr == 0)
         return dt__comm_bad(DT_COMM_ERR_JOIN,
                             "dt_comm_init: mpi: rank 0 finds no address at which the others can reach it ('%.60s': %s): "

@@ -1740,8 +1740,9 @@ static int dt__wire_gone(dt_comm *c, dt__wire *l, int error)
     if (!l->died) l->died = dt__comm_now(), l->error = error;
     if (!dt__comm_ok(c)) return dt__transport_status(c);
     if (!l->wanted || dt__comm_now() - l->died < 500 * DT__NS_PER_MS) return 0;
-    return dt__transport_fail(c, DT_COMM_ERR_PEER, l->peer, "rank %d is gone: its connection for messages to rank %d %s%s", l->peer,
-                              c->rank, l->error ? "was lost: " : "was closed", l->error ? strerror(l->error) : "");
+    char who[200], me[80];
+    return dt__transport_fail(c, DT_COMM_ERR_PEER, l->peer, "%s is gone: its connection for messages to %s %s%s",
+                              dt__comm_who(c, l->peer, true, who, sizeof who), dt__comm_who(c, c->rank, false, me, sizeof me), l->error ? "was lost: " : "was closed", l->error ? strerror(l->error) : "");
 }
 static int dt__wire_put(dt_comm *c, int peer, dt__outgoing *o)
 {

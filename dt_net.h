@@ -207,6 +207,7 @@ typedef struct dt__world {
     dt_comm     *comms;          /* a list, linked by comm->next: dt__world_add, dt__world_remove */
     /* used by the joining and the control thread */
     int          ticket_fd;
+    bool         ticket_token;   /* the ticket carries the token: no token was given */
     int          fd_room;        /* descriptors for handshakes, beside those that joining needs */
     int64_t      join_deadline;
     bool         joined;
@@ -372,7 +373,8 @@ typedef struct dt__addr {
 DT__INSIDE bool dt__comm_random(void *buf, size_t nbytes);
 DT__INSIDE void dt__comm_pause(int64_t ns);
 DT__INSIDE void dt__close(int *fd);
-DT__INSIDE int dt__addr_find(const char *name, int port, dt__addr *out, const char **why);
+DT__INSIDE int dt__addr_find(const char *name, int port, dt__addr *out, const char **why); /* may block for long */
+DT__INSIDE int dt__addr_find_by(const char *name, int port, dt__addr *out, const char **why, int64_t deadline);
 DT__INSIDE bool dt__addr_is_any(const dt__addr *a);
 DT__INSIDE void dt__addr_loopback(dt__addr *a, int port);
 DT__INSIDE int dt__addr_port(const dt__addr *a);
@@ -424,6 +426,7 @@ typedef struct dt__config {
     int64_t  epoch;
     int      report_fd; /* 0: no launcher */
     double   timeout, join_timeout;
+    int64_t  deadline;  /* ns: of joining, also of looking up names */
     int      streams;
     dt__addr addr[DT__ADDRS]; /* of rank 0 */
     int      naddr;
@@ -476,7 +479,7 @@ enum {
     DT__SHAKE_DECIDE = 2, /* accepting side: the peer is authentic; call dt__shake_reply, then step again */
     DT__SHAKE_NET = -1,   /* the connection broke */
     DT__SHAKE_NOT_DT = -2, /* the peer does not speak this protocol */
-    DT__SHAKE_AUTH = -3,  /* the peer has another token */
+    DT__SHAKE_AUTH = -3,  /* the peer did not prove that it has the token, or closed: it has another token, or is busy */
     DT__SHAKE_BAD_VERSION = -4,
     DT__SHAKE_BAD_JOB = -5, /* another job, or an earlier start of this one */
     DT__SHAKE_REFUSED = -6 /* r.text says why */
@@ -503,7 +506,7 @@ typedef struct dt__shake {
 #define DT__LINK_RETRY (10 * DT__NS_PER_MS)      /* after a failed dial of a link */
 #define DT__JOIN_GRACE (700 * DT__NS_PER_MS)     /* other ranks wait this much longer than rank 0, which names the missing */
 #define DT__RELAY_TIME (3 * DT__NS_PER_S)        /* to reach a relay, or rank 0 again */
-#define DT__ACCEPT_PATIENCE (1 * DT__NS_PER_S)   /* for a handshake, if no descriptor is left for another one */
+#define DT__ACCEPT_PATIENCE (50 * DT__NS_PER_MS) /* for a handshake, if there is room for few of them */
 #define DT__RELEASE_TIME (500 * DT__NS_PER_MS)   /* for the last frames of a rank that leaves */
 #define DT__NOTE_EVERY (250 * DT__NS_PER_MS)     /* neighbours are told what this rank does */
 #define DT__INQUIRY_HOP (400 * DT__NS_PER_MS)    /* for the answer of the parent */
@@ -511,6 +514,7 @@ typedef struct dt__shake {
 #define DT__INQUIRY_VERDICT (850 * DT__NS_PER_MS) /* for the verdict of the root */
 #define DT__AGREE_REPEAT (200 * DT__NS_PER_MS)   /* an order or a state of an agreement is sent again */
 #define DT__AGREE_LOOK (50 * DT__NS_PER_MS)      /* between two looks at an agreement that is under way */
+enum { DT__PENDING = 512 }; /* handshakes that this rank has accepted and that are not over, beside those of the ranks */
 enum { DT__INQUIRIES = 8, DT__ABORTS = 256, DT__ARRIVED_MAX = 16384, DT__WATCHES = 64, DT__AGREEMENTS = 64 };
 enum { DT__ALIVE = 0, DT__DIED = 1, DT__LEFT = 2, DT__LOST = 3 }; /* LOST: unreachable, perhaps alive */
 typedef struct dt__cmeet { /* up: the number of `rank`; down: the largest, and the rank that gave it; failed: the text follows */
@@ -576,6 +580,7 @@ typedef struct dt__conn {
     bool             local;      /* a Unix socket */
     bool             probe;      /* dialed only to see whether the peer can be reached */
     bool             refused;    /* dialed, and nobody listens there */
+    uint8_t          source;     /* accepted: a hash of the address of the peer */
     int64_t          since, deadline; /* of the handshake */
     dt__shake        shake;
     dt__chead        head;
@@ -675,7 +680,8 @@ struct dt__control {
     dt__line      *lines, **lines_end; /* see dt__control_logf */
     int            wake;
     dt__conn      *conns, *parent, *healing;
-    int            heal_tries;
+    int            heal_rank;    /* the rank that is to become the parent, if heal_since is not 0 */
+    int64_t        heal_since, heal_heard, heal_after; /* ns: first dialed; last answered, in whatever way; next dial */
     int            lost; /* DT__DIED or DT__LEFT: how the last parent went */
     uint8_t       *gone; /* DT__ALIVE ... of each rank */
     int            ngone, ndied;
@@ -685,6 +691,9 @@ struct dt__control {
     int            nlinked, linked_cap;
     int64_t        rejected_at;  /* ns: when a rejected connection was last logged */
     int            nrejected;    /* rejected connections since then */
+    uint64_t       salt, draw;   /* random: dt__pending_source, dt__pending_pick */
+    int            nother_token; /* connections that showed another token, while ranks register; the last came from there */
+    char           other_token[80];
     /* registering */
     int          join;           /* DT__JOIN_... */
     int          join_status;    /* DT_COMM_ERR_..., if it failed */
@@ -807,6 +816,7 @@ static inline __attribute__((unused)) struct timespec dt__timespec_of(int64_t ns
     t.tv_nsec = (long)(ns % DT__NS_PER_S);
     return t;
 }
+DT__INSIDE const char *dt__comm_who(const dt_comm *c, int rank, bool host, char *buf, size_t nbytes); /* rank: in c */
 /* The communicator has failed; only the first call counts. Wakes its engine. Any thread. rank: in the communicator. */
 DT__INSIDE void dt__comm_failed(dt_comm *c, int status, int rank, const char *text);
 /* Fails the communicator on this rank and on all others; returns the status. */
@@ -1251,6 +1261,18 @@ DT__INSIDE void dt__comm_failed(dt_comm *c, int status, int rank, const char *te
     if (c->wake_fd >= 0 && write(c->wake_fd, &one, sizeof one) < 0) return; /* the counter is full: nobody sleeps on it */
 }
 
+/* "rank 5 (host, pid 12) [rank 3 of this communicator]": messages name ranks of the world, as the log and the launcher do. */
+DT__INSIDE const char *dt__comm_who(const dt_comm *c, int rank, bool host, char *buf, size_t nbytes)
+{
+    const dt__world *w = c->world;
+    int              r = c->member ? c->member[rank] : rank;
+    size_t           n = (size_t)snprintf(buf, nbytes, "rank %d", r);
+    if (host && w && w->member && n < nbytes && w->member[r].host_name[0])
+        n += (size_t)snprintf(buf + n, nbytes - n, " (%.64s, pid %" PRId64 ")", w->member[r].host_name, w->member[r].pid);
+    if (r != rank && n < nbytes) snprintf(buf + n, nbytes - n, " [rank %d of this communicator]", rank);
+    return buf;
+}
+
 /* The first failure in the segment counts for all ranks of this machine. If another rank is writing one, this rank waits for
    its text, but not for long: that rank may have been stopped in the middle. Then this rank goes on with its own text, and
    the control connections tell the others. */
@@ -1403,14 +1425,18 @@ static int dt__status_of(int e, int otherwise)
     return e == ENOMEM || e == ENOBUFS ? DT_COMM_ERR_MEMORY : e == EMFILE || e == ENFILE ? DT_COMM_ERR_NET : otherwise;
 }
 /* Resolves a host name. Returns the number of addresses (at most DT__ADDRS), or 0, *why and errno. */
-DT__INSIDE int dt__addr_find(const char *name, int port, dt__addr *out, const char **why)
+#ifndef DT__GETADDRINFO /* tests replace it */
+#define DT__GETADDRINFO getaddrinfo
+#endif
+static int dt__addr_look(const char *name, int flags, int port, dt__addr *out, const char **why)
 {
     struct addrinfo hints, *list = NULL;
     int             n = 0;
     memset(&hints, 0, sizeof hints);
     hints.ai_family = AF_UNSPEC;
     hints.ai_socktype = SOCK_STREAM;
-    int e = getaddrinfo(name, NULL, &hints, &list);
+    hints.ai_flags = flags;
+    int e = DT__GETADDRINFO(name, NULL, &hints, &list);
     *why = e == EAI_SYSTEM ? strerror(errno) : gai_strerror(e);
     if (e != EAI_SYSTEM) errno = e == EAI_MEMORY ? ENOMEM : 0;
     if (e != 0) return 0;
@@ -1423,6 +1449,92 @@ DT__INSIDE int dt__addr_find(const char *name, int port, dt__addr *out, const ch
     }
     freeaddrinfo(list);
     if (n == 0) *why = "it has no IPv4 or IPv6 address";
+    return n;
+}
+DT__INSIDE int dt__addr_find(const char *name, int port, dt__addr *out, const char **why)
+{
+    return dt__addr_look(name, 0, port, out, why);
+}
+/* The same within a deadline: getaddrinfo has none, so a thread calls it. If the thread is late, it is left behind: it uses
+   only the memory of dt__lookup, which the last of the two frees. */
+typedef struct dt__lookup {
+    int32_t     refs, done; /* atomic */
+    pthread_t   thread;
+    int         wake[2];    /* a pipe: the thread closes its end when it is done */
+    int         n, error, port;
+    const char *why;
+    char        text[128];
+    dt__addr    addr[DT__ADDRS];
+    char        name[256];
+} dt__lookup;
+static void dt__lookup_unref(dt__lookup *l)
+{
+    if (__atomic_sub_fetch(&l->refs, 1, __ATOMIC_ACQ_REL) > 0) return;
+    dt__close(&l->wake[0]);
+    DT_COMM_FREE(l);
+}
+static void *dt__lookup_main(void *arg)
+{
+    dt__lookup *l = (dt__lookup *)arg;
+    const char *why = "";
+    prctl(PR_SET_NAME, "dt lookup");
+    l->n = dt__addr_look(l->name, 0, l->port, l->addr, &why);
+    l->error = errno;
+    snprintf(l->text, sizeof l->text, "%s", why); /* strerror's text belongs to this thread */
+    __atomic_store_n(&l->done, 1, __ATOMIC_RELEASE);
+    close(l->wake[1]);
+    dt__lookup_unref(l);
+    return NULL;
+}
+DT__INSIDE int dt__addr_find_by(const char *name, int port, dt__addr *out, const char **why, int64_t deadline)
+{
+    static __thread char text[128];
+    sigset_t             all, old;
+    int                  n = dt__addr_look(name, AI_NUMERICHOST, port, out, why);
+    if (n > 0 || strlen(name) >= sizeof ((dt__lookup *)0)->name) return n; /* an address: nothing to wait for */
+    dt__lookup *l = (dt__lookup *)DT_COMM_MALLOC(sizeof *l);
+    *why = "out of memory";
+    errno = ENOMEM;
+    if (!l) return 0;
+    memset(l, 0, sizeof *l);
+    l->refs = 2;
+    l->port = port;
+    snprintf(l->name, sizeof l->name, "%s", name);
+    if (syscall(SYS_pipe2, l->wake, O_CLOEXEC) != 0) {
+        *why = strerror(errno);
+        DT_COMM_FREE(l);
+        return 0;
+    }
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int e = pthread_create(&l->thread, NULL, dt__lookup_main, l);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (e) { /* no thread: nothing can be looked up in time */
+        close(l->wake[1]);
+        l->refs = 1;
+        dt__lookup_unref(l);
+        *why = strerror(e);
+        errno = e;
+        return 0;
+    }
+    dt__wait_fd(l->wake[0], POLLIN, deadline);
+    bool done = __atomic_load_n(&l->done, __ATOMIC_ACQUIRE);
+    if (done) {
+        pthread_join(l->thread, NULL);
+        n = l->n;
+        e = l->error;
+        memcpy(out, l->addr, sizeof l->addr);
+        snprintf(text, sizeof text, "%s", l->text);
+    } else {
+        pthread_detach(l->thread);
+        n = 0;
+        e = ETIMEDOUT;
+        snprintf(text, sizeof text, "the name service gave no answer within the join timeout; use an address, or check the "
+                                    "name service (getent hosts)");
+    }
+    dt__lookup_unref(l);
+    *why = text;
+    errno = e;
     return n;
 }
 /* The source address of this machine on the route to another one. */
@@ -1520,6 +1632,8 @@ static bool dt__same_user(int fd) /* the process at the other end of a Unix sock
        S to C  status, the reason if it refuses, HMAC("dt1 s", all three)
    The labels prevent reflection, the nonces replay; the epoch rejects ranks of an earlier start, 'to' a relay to another
    rank. The accepting side sends a reason only to a peer that knows the token; for any other peer it closes the socket.
+   So only DT__SHAKE_DONE and DT__SHAKE_REFUSED are answers of a rank of the job. All other results can come from a stranger
+   or from a busy rank: the dialing side tries again until its deadline.
    Callers: the joining thread while it dials (dt__dial), the control thread for all other sockets. A step never waits and
    allocates nothing. */
 static void dt__shake_mac(const dt__shake *h, bool reply, uint8_t out[32])
@@ -1601,6 +1715,12 @@ static int dt__shake_step_server(dt__shake *h, int fd)
     if (h->state == DT__SHAKE_AT_R && (got = dt__shake_send(h, fd, &h->r, sizeof h->r)) != 1) return got;
     return h->state != DT__SHAKE_AT_END ? DT__SHAKE_AGAIN : h->r.status ? DT__SHAKE_REFUSED : DT__SHAKE_DONE;
 }
+/* The accepting side closed the connection after its first message. It has another version or, probably, another token. */
+static int dt__shake_closed(const dt__shake *h, int got)
+{
+    if (got != DT__SHAKE_NET || (errno != 0 && errno != ECONNRESET && errno != EPIPE)) return got;
+    return h->s.version == DT__SHAKE_VERSION ? DT__SHAKE_AUTH : DT__SHAKE_BAD_VERSION;
+}
 static int dt__shake_step_client(dt__shake *h, int fd)
 {
     int     got;
@@ -1608,23 +1728,22 @@ static int dt__shake_step_client(dt__shake *h, int fd)
     if (h->state == DT__SHAKE_AT_S) {
         if ((got = dt__shake_recv(h, fd, &h->s, sizeof h->s)) != 1) return got;
         if (h->any_job) memcpy(h->c.job, h->s.job, 16);
-        if (h->s.version == DT__SHAKE_VERSION) { /* another version still gets our message, so that it can report it too */
+        if (h->s.version == DT__SHAKE_VERSION) { /* a peer of another version still gets our message: it can refuse it */
             if (memcmp(h->c.job, h->s.job, 16) != 0 || h->s.epoch < h->c.epoch) return DT__SHAKE_BAD_JOB;
         }
         dt__shake_mac(h, false, h->c.mac);
     }
     if (h->state == DT__SHAKE_AT_C) {
-        if ((got = dt__shake_send(h, fd, &h->c, sizeof h->c)) != 1) return got;
+        if ((got = dt__shake_send(h, fd, &h->c, sizeof h->c)) < 0) return dt__shake_closed(h, got);
+        if (got == 0) return got;
         h->state = DT__SHAKE_AT_R;
-        if (h->s.version != DT__SHAKE_VERSION) return DT__SHAKE_BAD_VERSION;
     }
-    /* if the peer closes at this point, it rejected our token */
-    if ((got = dt__shake_recv(h, fd, &h->r, sizeof h->r)) != 1)
-        return got == DT__SHAKE_NET ? DT__SHAKE_AUTH : got;
+    if ((got = dt__shake_recv(h, fd, &h->r, sizeof h->r)) != 1) return dt__shake_closed(h, got);
     dt__shake_mac(h, true, mac);
-    if (!dt__same_secret(mac, h->r.mac, 32)) return DT__SHAKE_AUTH;
+    if (!dt__same_secret(mac, h->r.mac, 32)) return h->s.version == DT__SHAKE_VERSION ? DT__SHAKE_AUTH : DT__SHAKE_BAD_VERSION;
     h->r.text[sizeof h->r.text - 1] = 0;
-    return h->r.status ? DT__SHAKE_REFUSED : DT__SHAKE_DONE;
+    if (h->r.status) return DT__SHAKE_REFUSED;
+    return h->s.version == DT__SHAKE_VERSION ? DT__SHAKE_DONE : DT__SHAKE_BAD_VERSION;
 }
 static int dt__shake_step(dt__shake *h, int fd)
 {
@@ -1829,6 +1948,7 @@ static int dt__config_times(dt__config *f, const dt_comm_opts *o)
     if (o->join_timeout > 0) f->join_timeout = o->join_timeout;
     if (f->timeout > 1e7) f->timeout = 1e7;
     if (f->join_timeout > 1e7) f->join_timeout = 1e7;
+    f->deadline = dt__comm_now() + dt__ns_of(f->join_timeout);
     if (o->epoch == 0 && dt__env_int("DT_RESTART", 0, INT64_MAX / 20, &v) < 0) return -1;
     f->epoch = o->epoch ? o->epoch : v;
     if ((got = dt__env_int("DT_REPORT_FD", 1, INT_MAX, &v)) < 0) return got;
@@ -1866,6 +1986,28 @@ static void dt__config_slurm(dt__config *f)
     for (const char *p = job; *p; p++) h = h * 31 + (uint8_t)*p;
     for (const char *p = step ? step : ""; *p; p++) h = h * 31 + (uint8_t)*p;
     if (f->host[0] && !f->port) f->port = 16384 + (int)(h % 16384); /* below the ephemeral ports */
+}
+/* The address of rank 0 is a name that means loopback on this machine: Debian's /etc/hosts has 127.0.1.1 for the machine's own
+   name. Rank 0 would listen where ranks of other machines cannot reach it. */
+static int dt__config_own_name(const dt__config *f, const char *from)
+{
+    dt__addr    a[DT__ADDRS];
+    const char *why = "";
+    char        at[80];
+    if (strstr(f->host, "localhost") || dt__addr_look(f->host, AI_NUMERICHOST, 0, a, &why) > 0) return 0; /* meant so */
+    dt__addr_text(&f->addr[0], at, sizeof at);
+    if (f->local_world > 0)
+        return dt__comm_bad(DT_COMM_ERR_JOIN,
+                            "dt_comm_init: %s is '%.100s', which is %s on this machine, a loopback address, but only %d of "
+                            "the %d ranks are here: set it to the address of rank 0 in the network (hostname -I), or remove the "
+                            "name from the line of 127.0.1.1 or 127.0.0.1 in /etc/hosts",
+                            from, f->host, at, f->local_world, f->world);
+    if (f->rank == 0 && f->addr[0].u.any.sa_family == AF_INET && ntohl(f->addr[0].u.v4.sin_addr.s_addr) == 0x7f000101)
+        dt__logf(2,
+                 "%s is '%.100s', which is %s on this machine (an entry of /etc/hosts): ranks of other machines cannot reach "
+                 "it; if there are any, set %s to the address in the network (hostname -I)",
+                 from, f->host, at, from);
+    return 0;
 }
 /* Where rank 0 is. */
 static int dt__config_master(dt__config *f, const dt_comm_opts *o, const char *id)
@@ -1909,11 +2051,12 @@ static int dt__config_master(dt__config *f, const dt_comm_opts *o, const char *i
     }
     f->local = f->local_world == f->world;
     if (f->host[0]) {
-        f->naddr = dt__addr_find(f->host, f->port, f->addr, &why);
+        f->naddr = dt__addr_find_by(f->host, f->port, f->addr, &why, f->deadline);
         if (f->naddr == 0)
             return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_JOIN), "dt_comm_init: %s is '%.100s': %s", from, f->host, why);
         bool loop = true;
         for (int i = 0; i < f->naddr; i++) loop = loop && dt__addr_is_loopback(&f->addr[i]);
+        if (loop && !f->local && (got = dt__config_own_name(f, from)) < 0) return got;
         if (f->local && !loop) { /* all ranks are on this machine: other machines need not see the port */
             dt__addr_loopback(&f->addr[0], f->port);
             f->naddr = 1;
@@ -2062,12 +2205,20 @@ static int dt__config_token(dt__config *f, const dt_comm_opts *o, const char *id
             "DT_TOKEN_FILE (mode 0600) or DT_TOKEN_FD; or, if all are on this machine, LOCAL_WORLD_SIZE or a "
             "loopback address; or DT_INSECURE=1 on a network that you trust",
             f->host);
-    /* the name of the Unix socket comes from what all ranks of the job know: the port, or the job id of the launcher */
+    /* the name of the Unix socket comes from what all ranks of the job know: the token, the port or the job id of the launcher */
     if (f->naddr) snprintf(text, sizeof text, "port %d epoch %" PRId64, f->port, f->epoch);
     else snprintf(text, sizeof text, "%s epoch %" PRId64, id, f->epoch);
-    dt_sha256_begin(&s);
-    dt_sha256_add(&s, text, strlen(text));
-    dt_sha256_end(&s, sum);
+    if (f->have_token) {
+        dt__hmac m;
+        dt__hmac_begin(&m, f->token, 32);
+        dt__hmac_add(&m, "dt1 n", 5);
+        dt__hmac_add(&m, text, strlen(text));
+        dt__hmac_end(&m, sum);
+    } else {
+        dt_sha256_begin(&s);
+        dt_sha256_add(&s, text, strlen(text));
+        dt_sha256_end(&s, sum);
+    }
     snprintf(f->name, sizeof f->name, "dt-%u-%02x%02x%02x%02x%02x%02x%02x%02x", (unsigned)geteuid(), sum[0], sum[1],
              sum[2], sum[3], sum[4], sum[5], sum[6], sum[7]);
     return 0;
@@ -2098,16 +2249,30 @@ static int dt__config_read(dt__config *f, const dt_comm_opts *o)
 
 /* ---- the ticket: address and token of rank 0, for processes of this user on this machine. It is sent over an abstract
    Unix socket: that needs no file, leaves nothing behind after kill -9, and the kernel tells each side the user of the
-   other. */
+   other. If the job was given a token, the ticket does not contain it but is signed with it, and the name of the socket
+   depends on it: another job of this user can neither use nor replace it. If not, the user is all that is checked.
+   Abstract sockets belong to the network namespace: containers that share it and run as root are one user. */
 typedef struct dt__ticket {
     uint32_t magic, version;
-    uint8_t  token[32], addr[28];
+    uint8_t  token[32], addr[28]; /* token: zeros, if the ranks have one */
     uint32_t addr_len;
+    uint8_t  mac[32];             /* HMAC(token, "dt1 t", the fields before) */
 } dt__ticket;
+static void dt__ticket_mac(const dt__ticket *t, const uint8_t token[32], uint8_t out[32])
+{
+    dt__hmac m;
+    dt__hmac_begin(&m, token, 32);
+    dt__hmac_add(&m, "dt1 t", 5);
+    dt__hmac_add(&m, t, offsetof(dt__ticket, mac));
+    dt__hmac_end(&m, out);
+}
 
-/* 1: accepted; 0: it has no address; negative: it has another version. */
+/* 1: accepted; 0: it has no address, or is not of this job; negative: it has another version. */
 static int dt__ticket_read(dt__config *f, dt__world *w, const dt__ticket *t)
 {
+    uint8_t mac[32];
+    dt__ticket_mac(t, w->token, mac);
+    if (f->have_token && !dt__same_secret(mac, t->mac, 32)) return 0;
     if (t->magic != DT__SHAKE_MAGIC || t->version != DT__SHAKE_VERSION)
         return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 has another version of dt_comm.h: %u, expected %d",
                             (unsigned)t->version, DT__SHAKE_VERSION);
@@ -2212,7 +2377,7 @@ DT__INSIDE int dt__listen_master(const dt__config *f)
         return fd;
     }
     memcpy(a, f->addr, sizeof a);
-    if (f->bind[0] && (n = dt__addr_find(f->bind, f->port, a, &why)) == 0)
+    if (f->bind[0] && (n = dt__addr_find_by(f->bind, f->port, a, &why, f->deadline)) == 0)
         return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_ARG), "dt_comm_init: the address to listen at is '%.100s': %s",
                             f->bind, why);
     if (n == 0) dt__addr_loopback(&a[0], 0), n = 1;
@@ -2232,7 +2397,7 @@ static int dt__listen_own(dt__world *w, const dt__config *f, const dt__addr *mas
     char        text[80];
     const char *why = "";
     if (f->bind[0]) {
-        if (dt__addr_find(f->bind, 0, a, &why) == 0)
+        if (dt__addr_find_by(f->bind, 0, a, &why, f->deadline) == 0)
             return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_ARG), "dt_comm_init: the address to listen at is '%.100s': %s",
                                 f->bind, why);
     } else if (!dt__addr_route(master, &a[0]))
@@ -2282,7 +2447,11 @@ static const char *dt__dial_text(int got, int e, const dt__shake *h, char *buf, 
                  e == EMFILE ? ": raise the limit of this process, ulimit -n" : "");
         break;
     case DT__SHAKE_NOT_DT: snprintf(buf, nbytes, "something other than dt answers there"); break;
-    case DT__SHAKE_AUTH: snprintf(buf, nbytes, "it has another token than this rank"); break;
+    case DT__SHAKE_AUTH:
+        snprintf(buf, nbytes,
+                 "it closed the connection in the handshake: probably it has another token than this rank (compare "
+                 "DT_TOKEN_FILE, or what the launchers pass)");
+        break;
     case DT__SHAKE_BAD_VERSION:
         snprintf(buf, nbytes, "it has version %u of the protocol, this rank %d: all ranks need the same dt_comm.h",
                  (unsigned)h->s.version, DT__SHAKE_VERSION);
@@ -2292,33 +2461,43 @@ static const char *dt__dial_text(int got, int e, const dt__shake *h, char *buf, 
     }
     return buf;
 }
-/* Dials until a peer answers or the deadline passes. Retries errors that may be temporary: nobody listens, an earlier job
-   still has the port; a wrong token for 1.5 s. Stops when c fails (c may be NULL). */
+/* Dials until a rank of the job answers or the deadline passes. Only an authenticated refusal ends it earlier: whatever else
+   answers may be a stranger, an earlier job that still has the port, or a busy rank that had to close. So a wrong token is
+   reported at the deadline; a line in the log tells the likely reason soon. Also stops when c fails (c may be NULL). */
+#define DT__DIAL_WARN (1500 * DT__NS_PER_MS)
 static int dt__dial_until(dt__world *w, const dt__addr *a, int naddr, int to, int kind, uint64_t comm, int stream,
                           int64_t deadline, const dt_comm *c, char *text, size_t nbytes)
 {
     dt__shake h;
-    char      why[256], at[80];
-    int64_t   wait = DT__NS_PER_MS, strange = 0;
+    char      why[256] = "", at[80];
+    int64_t   wait = DT__NS_PER_MS, strange = 0; /* strange: since when something that is not a rank of this job answers */
+    bool      warned = false;
     for (int i = 0;; i++) {
-        int got = dt__dial(w, &a[i % naddr], to, kind, comm, stream, deadline, c, &h), e = errno;
+        const dt__addr *where = &a[i % naddr];
+        int             got = dt__dial(w, where, to, kind, comm, stream, deadline, c, &h), e = errno;
         if (got >= 0) {
             if (h.any_job) memcpy(w->job, h.s.job, 16);
             return got;
         }
         int64_t now = dt__comm_now();
-        if (got == DT__SHAKE_AUTH || got == DT__SHAKE_NOT_DT) {
-            if (!strange) strange = now;
-        } else strange = 0;
-        if (got == DT__SHAKE_REFUSED || got == DT__SHAKE_BAD_VERSION || (strange && now > strange + 1500 * DT__NS_PER_MS) ||
-            now >= deadline || (c && !dt__comm_ok(c)) || (got == DT__SHAKE_NET && e == EMFILE)) {
-            snprintf(text, nbytes, "rank %d at %s: %s", to, dt__addr_text(&a[i % naddr], at, sizeof at),
-                     dt__dial_text(got, e, &h, why, sizeof why));
+        bool    end = got == DT__SHAKE_REFUSED || now >= deadline || (c && !dt__comm_ok(c));
+        end = end || (got == DT__SHAKE_NET && e == EMFILE);
+        /* an attempt that the deadline cuts off says less than the one before */
+        if (!(why[0] && end && got == DT__SHAKE_NET && e == ETIMEDOUT)) dt__dial_text(got, e, &h, why, sizeof why);
+        if (end) {
+            snprintf(text, nbytes, "rank %d at %s: %s", to, dt__addr_text(where, at, sizeof at), why);
             return got == DT__SHAKE_NET && e == ECONNREFUSED ? DT_COMM_ERR_PEER : DT_COMM_ERR_JOIN;
+        }
+        if (got == DT__SHAKE_NET) strange = 0;
+        else if (!strange) strange = now;
+        if (strange && now > strange + DT__DIAL_WARN && !warned) {
+            warned = true;
+            dt__logf(2, "rank %d cannot join yet: rank %d at %s: %s; it tries again for %.0f s", w->rank, to,
+                     dt__addr_text(where, at, sizeof at), why, dt__seconds_of(deadline - now));
         }
         if (i % naddr == naddr - 1) {
             dt__comm_pause(now + wait > deadline ? deadline - now : wait);
-            wait = wait < 32 * DT__NS_PER_MS ? wait * 2 : wait;
+            wait = wait < (warned ? 128 : 32) * DT__NS_PER_MS ? wait * 2 : wait;
         }
     }
 }
@@ -2417,6 +2596,7 @@ static int dt__join_first(dt__world *w, dt__config *f, int64_t deadline) /* rank
                                 f->name, strerror(errno));
     }
     w->join_deadline = deadline;
+    w->ticket_token = !f->have_token;
     if (dt__control_start(w) < 0)
         return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_NET), "dt_comm_init: cannot start the control thread: %s",
                             strerror(errno));
@@ -2462,9 +2642,9 @@ static int dt__join_other(dt__world *w, dt__config *f, int64_t deadline)
     while (f->ticket && (got = dt__ticket_take(f, w, deadline)) == 0) {
         if (dt__comm_now() >= deadline)
             return dt__comm_bad(DT_COMM_ERR_JOIN,
-                                "dt_comm_init: rank 0 did not come within %g s: nobody of this user at the Unix "
+                                "dt_comm_init: rank 0 did not come within %g s: nobody of this user%s at the Unix "
                                 "socket @%s",
-                                w->join_timeout, f->name);
+                                w->join_timeout, f->have_token ? " and with this token" : "", f->name);
         dt__comm_pause(wait);
         wait = wait < 32 * DT__NS_PER_MS ? wait * 2 : wait;
     }
@@ -2543,7 +2723,7 @@ DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *cl
     if (!w && f.joined_by) dt__close(&f.listen_fd), f.joined_by->end(true);
     if (!w) return NULL;
     w->joined_by = f.joined_by;
-    w->fd_room = 16 + room;
+    w->fd_room = 16 + room / 2; /* the program keeps the other half */
     memset(f.token, 0, sizeof f.token);
     deadline = begin + dt__ns_of(w->join_timeout);
     w->client = client;
@@ -2959,7 +3139,8 @@ static void dt__lines_log(dt__line *l) /* without the lock; frees them */
         l = next;
     }
 }
-static bool        dt__control_is_root(const dt__world *w) { return !w->control->parent && !w->control->healing; }
+static int         dt__control_above(const dt__world *w);
+static bool        dt__control_is_root(const dt__world *w) { return !w->control->parent && dt__control_above(w) < 0; }
 static const char *dt__rank_text(const dt__world *w, int rank, char *buf, size_t nbytes)
 {
     snprintf(buf, nbytes, "rank %d (%s, pid %" PRId64 ")", rank, w->member[rank].host_name, w->member[rank].pid);
@@ -2993,18 +3174,31 @@ static void dt__rank_list(char *buf, size_t nbytes, const int *rank, int n)
 /* ---- registering, until the table is complete */
 static void dt__register_missing(dt__world *w, char *buf, size_t nbytes)
 {
-    int first[8] = { 0 }, n = 0;
-    for (int r = 1; r < w->size; r++)
-        if (w->control->registered[r] != DT__REG_DONE) {
-            if (n < 8) first[n] = r;
-            n++;
-        }
-    char list[160];
+    int first[8] = { 0 }, n = 0, stalled[8] = { 0 }, nstalled = 0;
+    for (int r = 1; r < w->size; r++) {
+        int reg = w->control->registered[r];
+        if (reg == DT__REG_DONE) continue;
+        bool stalls = reg == DT__REG_ADMITTED; /* it has the token, but its row does not come */
+        int *n_of = stalls ? &nstalled : &n;
+        if (*n_of < 8) (stalls ? stalled : first)[*n_of] = r;
+        ++*n_of;
+    }
+    char   list[160];
+    size_t used = 0;
+    buf[0] = 0;
+    if (nstalled) {
+        dt__rank_list(list, sizeof list, stalled, nstalled);
+        used = (size_t)snprintf(buf, nbytes, "%s connected and then sent nothing (stopped, or large packets get lost)%s", list,
+                                n ? "; " : "");
+    }
     dt__rank_list(list, sizeof list, first, n);
-    if (n == 0) snprintf(buf, nbytes, "no rank is missing");
-    else
-        snprintf(buf, nbytes, "missing: %s (%d of %d are there)%s%s", list, w->size - n, w->size,
-                 w->control->refused[0] ? "; refused: " : "", w->control->refused);
+    if (n && used < nbytes) used += (size_t)snprintf(buf + used, nbytes - used, "missing: %s", list);
+    if (used < nbytes)
+        used += (size_t)snprintf(buf + used, nbytes - used, " (%d of %d are there)%s%s", w->size - n - nstalled, w->size,
+                                 w->control->refused[0] ? "; refused: " : "", w->control->refused);
+    if (w->control->nother_token && used < nbytes)
+        snprintf(buf + used, nbytes - used, "; %d connections had another token, the last one from %s", w->control->nother_token,
+                 w->control->other_token);
 }
 static bool dt__conn_below(const dt__control *ctl, const dt__conn *k) /* of a rank that has registered here, and waits */
 {
@@ -3321,6 +3515,7 @@ static void dt__linked_add(dt__control *ctl, uint64_t comm, int peer)
     ctl->linked[ctl->nlinked].comm = comm;
     ctl->linked[ctl->nlinked++].peer = peer;
 }
+static void dt__conn_shake(dt__world *w, dt__conn *k);
 static void dt__control_no_fd(dt__world *w) /* rank 0, while ranks register: the program has used up the descriptors */
 {
     char text[400];
@@ -3331,37 +3526,91 @@ static void dt__control_no_fd(dt__world *w) /* rank 0, while ranks register: the
     snprintf(text, sizeof text, "%.390s", dt__said.text);
     dt__register_fail(w, DT_COMM_ERR_NET, text);
 }
+/* Connections whose peer has not proved that it knows the token. Anyone can make them, so they are limited. When there are
+   too many, one is closed: one of the source address that has the most of them, drawn at random. An address with few
+   connections is therefore safe from one with many. Of connections from one address (ranks and strangers on one machine),
+   each has the same chance: an honest one needs a few milliseconds and is tried again. The oldest would be the honest ones
+   that are far away; the newest would be all honest ones, once strangers fill the table. */
+static bool dt__conn_pending(const dt__conn *k)
+{
+    return k->state == DT__CONN_HANDSHAKE && k->shake.server && k->shake.state <= DT__SHAKE_AT_C;
+}
+static int dt__pending_most(const dt__world *w) /* how many of them are allowed now */
+{
+    int room = w->fd_room + (w->rank == 0 && !dt__relays(w->size) ? w->size - w->control->nregistered : 0);
+    int most = w->size + DT__PENDING;
+    return most < room ? most : room;
+}
+static int dt__pending_count(const dt__world *w)
+{
+    int n = 0;
+    for (const dt__conn *k = w->control->conns; k; k = k->next) n += dt__conn_pending(k);
+    return n;
+}
+static uint8_t dt__pending_source(dt__world *w, int fd) /* a hash of the peer's address; of IPv6 the first 64 bits */
+{
+    dt__addr a;
+    uint64_t h = 0;
+    memset(&a, 0, sizeof a);
+    a.n = sizeof a.u;
+    if (getpeername(fd, &a.u.any, &a.n) != 0) return 0;
+    if (a.u.any.sa_family == AF_INET) memcpy(&h, &a.u.v4.sin_addr, 4);
+    else if (a.u.any.sa_family == AF_INET6) {
+        const uint8_t *p = (const uint8_t *)&a.u.v6.sin6_addr;
+        if (IN6_IS_ADDR_V4MAPPED(&a.u.v6.sin6_addr)) memcpy(&h, p + 12, 4);
+        else memcpy(&h, p, 8);
+    }
+    h = (h ^ w->control->salt) * UINT64_C(0x9e3779b97f4a7c15);
+    h = (h ^ h >> 29) * UINT64_C(0xbf58476d1ce4e5b9);
+    return (uint8_t)(h >> 56);
+}
+static dt__conn *dt__pending_pick(dt__world *w, int64_t before) /* of those that began before this time; NULL: none */
+{
+    dt__control *ctl = w->control;
+    int          count[256], worst = 0;
+    memset(count, 0, sizeof count);
+    for (const dt__conn *k = ctl->conns; k; k = k->next)
+        if (dt__conn_pending(k) && k->since < before && ++count[k->source] > count[worst]) worst = k->source;
+    if (count[worst] == 0) return NULL;
+    ctl->draw = ctl->draw * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    int n = (int)((ctl->draw >> 33) % (uint64_t)count[worst]);
+    for (dt__conn *k = ctl->conns; k; k = k->next)
+        if (dt__conn_pending(k) && k->since < before && k->source == worst && n-- == 0) return k;
+    return NULL;
+}
+/* Closes one of them. False: all are too young. If only few are allowed, each may live for DT__ACCEPT_PATIENCE: otherwise
+   no handshake would last long enough. */
+static bool dt__pending_drop(dt__world *w, int most)
+{
+    dt__conn *k = dt__pending_pick(w, most < DT__PENDING / 2 ? dt__comm_now() - DT__ACCEPT_PATIENCE : INT64_MAX);
+    if (!k) return false;
+    dt__control_rejected(w, k->fd, "too many connections without the token");
+    dt__conn_break(k);
+    dt__close(&k->fd);
+    return true;
+}
 static void dt__control_accept(dt__world *w, int listener, bool local)
 {
     dt__control *ctl = w->control;
+    int          most = dt__pending_most(w), n = dt__pending_count(w);
     for (int i = 0; i < 64; i++) {
-        int       npending = 0, fd = -1, room = w->fd_room;
-        int64_t   now = dt__comm_now();
-        dt__conn *oldest = NULL;
-        for (dt__conn *k = ctl->conns; k; k = k->next) {
-            if (k->state != DT__CONN_HANDSHAKE || !k->shake.server) continue;
-            npending++;
-            if (!oldest || k->since < oldest->since) oldest = k;
+        bool scarce = n >= most && most < DT__PENDING / 2; /* connections wait in the queue of the listener */
+        if (scarce && dt__pending_drop(w, most)) n--, scarce = false;
+        int fd = scarce ? -1 : (int)syscall(SYS_accept4, listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (!scarce && fd < 0) {
+            if (errno == EINTR || errno == ECONNABORTED) continue;
+            scarce = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
+            if (!scarce) return;
+            if (n == 0 && errno == EMFILE) dt__control_no_fd(w);
+            if (dt__pending_drop(w, 0)) {
+                n--;
+                continue;
+            }
         }
-        if (w->rank == 0 && !dt__relays(w->size)) room += w->size - ctl->nregistered;
-        bool full = npending >= room; /* then connections wait in the queue of the listener */
-        if (!full) fd = (int)syscall(SYS_accept4, listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (!full && fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
-        if (!full && fd < 0) {
-            full = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
-            if (!full) return;
-            if (!oldest && errno == EMFILE) dt__control_no_fd(w);
-        }
-        bool old = oldest && now >= oldest->since + DT__ACCEPT_PATIENCE;
-        if (oldest && (npending >= w->size + 64 || (full && old))) {
-            dt__control_rejected(w, oldest->fd, "too many connections that send nothing");
-            dt__conn_break(oldest);
-            dt__close(&oldest->fd);
-        } else if (full) {
-            ctl->accept_after = now + 20 * DT__NS_PER_MS;
+        if (scarce) {
+            ctl->accept_after = dt__comm_now() + 20 * DT__NS_PER_MS;
             return;
         }
-        if (fd < 0) continue;
         dt__conn *k = local && !dt__same_user(fd) ? NULL : dt__conn_new(w, fd, 0, -1);
         if (!k) {
             close(fd);
@@ -3369,7 +3618,10 @@ static void dt__control_accept(dt__world *w, int listener, bool local)
         }
         k->local = local;
         k->state = DT__CONN_HANDSHAKE;
+        k->source = dt__pending_source(w, fd);
         if (!dt__shake_server(&k->shake, w)) dt__conn_break(k);
+        else dt__conn_shake(w, k); /* sends the first message */
+        if (dt__conn_pending(k) && ++n > most && dt__pending_drop(w, most)) n--;
     }
 }
 static void dt__control_ticket(dt__world *w)
@@ -3385,9 +3637,10 @@ static void dt__control_ticket(dt__world *w)
         memset(&t, 0, sizeof t);
         t.magic = DT__SHAKE_MAGIC;
         t.version = DT__SHAKE_VERSION;
-        memcpy(t.token, w->token, 32);
+        if (w->ticket_token) memcpy(t.token, w->token, 32);
         memcpy(t.addr, w->member[0].addr, sizeof t.addr);
         t.addr_len = w->member[0].addr_len;
+        dt__ticket_mac(&t, w->token, t.mac);
         if (dt__same_user(fd)) dt__send_some(fd, &t, sizeof t, &done);
         else dt__control_rejected(w, fd, "another user asked for the token");
         close(fd);
@@ -3440,7 +3693,7 @@ static void dt__conn_shake(dt__world *w, dt__conn *k)
     }
     if (got == DT__SHAKE_AGAIN) return;
     if (got != DT__SHAKE_DONE) {
-        k->refused = got == DT__SHAKE_NET && (errno == ECONNREFUSED || errno == ECONNRESET);
+        k->refused = got == DT__SHAKE_NET && errno == ECONNREFUSED; /* a reset may come from a busy rank */
         if (got == DT__SHAKE_REFUSED && !k->shake.server && k->shake.r.status == DT_COMM_ERR_PEER &&
             (k->kind == DT__KIND_TREE || k->kind == DT__KIND_LINK))
             dt__control_expelled(w, k->shake.r.text);
@@ -3449,6 +3702,10 @@ static void dt__conn_shake(dt__world *w, dt__conn *k)
             ctl->dial_after = dt__comm_now() + DT__LINK_RETRY;
             dt__control_logf(w, 4, "rank %d cannot connect to rank %d yet: %s", w->rank, k->peer,
                      dt__dial_text(got, errno, &k->shake, why, sizeof why));
+        }
+        if (k->shake.server && got == DT__SHAKE_AUTH && ctl->join == DT__JOIN_OPEN) {
+            ctl->nother_token++;
+            dt__peer_text(k->fd, ctl->other_token, sizeof ctl->other_token);
         }
         if (k->shake.server && got != DT__SHAKE_REFUSED)
             dt__control_rejected(w, k->fd,
@@ -3500,7 +3757,7 @@ DT__INSIDE void dt__conn_established(dt__world *w, dt__conn *k)
         ctl->healing = NULL;
         ctl->leave_sent = 0;
         ctl->hop_since = 0;
-        ctl->heal_tries = 0;
+        ctl->heal_since = 0;
         k->state = DT__CONN_READY;
         dt__conn_send(k, DT__C_SYNC, w->rank, NULL, 0);
         dt__control_sync(w, k);
@@ -3567,7 +3824,7 @@ static void dt__control_unreached(dt__world *w, int rank, bool refused)
     char text[256], who[160];
     bool left = w->control->lost == DT__LEFT;
     refused = refused || dt__process_stopped(w, rank);
-    w->control->heal_tries = 0;
+    w->control->heal_since = 0;
     snprintf(text, sizeof text, "%s %s%s", dt__rank_text(w, rank, who, sizeof who), left ? "left" : "died",
              refused ? "" : ", or cannot be reached");
     dt__control_gone(w, rank, left ? DT__LEFT : refused ? DT__DIED : DT__LOST, text, NULL);
@@ -3580,6 +3837,27 @@ static void dt__control_release(dt__world *w, const dt__conn *from) /* lets this
     w->control->leave = DT__LEAVE_RELEASED;
     w->control->release_deadline = dt__comm_now() + DT__RELEASE_TIME;
 }
+/* Healing: this rank dials its new parent until it is accepted or until it is clear that the parent is gone:
+   - nobody listens at its port,
+   - nothing has come from there for half of the timeout (1 to 5 s), or for 1 s if its process on this machine is gone or
+     stopped (a launcher may keep the port of rank 0 open),
+   - the deadline has passed: the timeout (1 to 30 s).
+   A connection that is closed or reset in the handshake proves nothing: a busy rank does that, too. */
+static int64_t dt__heal_time(double s, double most) { return dt__ns_of(s < 1 ? 1 : s > most ? most : s); }
+static void dt__heal_failed(dt__world *w, int rank, bool refused)
+{
+    dt__control *ctl = w->control;
+    int64_t      now = dt__comm_now(), wait = (now - ctl->heal_since) / 8, quiet = now - ctl->heal_heard;
+    if (refused || !ctl->heal_since || now >= ctl->heal_since + dt__heal_time(w->timeout, 30) ||
+        quiet >= dt__heal_time(w->timeout / 2, 5) || (quiet >= DT__REDIAL_TIME && dt__process_stopped(w, rank)))
+        dt__control_unreached(w, rank, refused);
+    else ctl->heal_after = now + (wait < DT__LINK_RETRY ? DT__LINK_RETRY : wait > 100 * DT__NS_PER_MS ? 100 * DT__NS_PER_MS : wait);
+}
+static bool dt__heal_needed(const dt__world *w)
+{
+    const dt__control *ctl = w->control;
+    return w->rank != 0 && !ctl->parent && !ctl->healing && ctl->started && w->joined && !ctl->expelled;
+}
 static void dt__control_heal(dt__world *w)
 {
     dt__control *ctl = w->control;
@@ -3588,10 +3866,16 @@ static void dt__control_heal(dt__world *w)
             dt__control_release(w, NULL);
             return;
         }
-        int r = dt__control_above(w);
-        if (r < 0) return;
+        int     r = dt__control_above(w);
+        int64_t now = dt__comm_now();
+        if (r < 0 || !ctl->heal_since || ctl->heal_rank != r) {
+            ctl->heal_rank = r;
+            ctl->heal_since = ctl->heal_heard = r < 0 ? 0 : now;
+            ctl->heal_after = 0;
+        }
+        if (r < 0 || now < ctl->heal_after) return;
         ctl->healing = dt__control_dial(w, r, DT__KIND_TREE, NULL);
-        if (!ctl->healing) dt__control_unreached(w, r, errno == ECONNREFUSED);
+        if (!ctl->healing) dt__heal_failed(w, r, errno == ECONNREFUSED);
     }
 }
 
@@ -4812,6 +5096,12 @@ static void dt__agree_timers(dt__world *w, int64_t now)
                 dt__agree_order(w, e, e->proposed ? DT__AGREE_PROPOSE : DT__AGREE_ASK);
         } else if (e->waiting && now - e->sent_at > DT__AGREE_REPEAT) dt__agree_state(w, e);
     }
+    if (patience && !ctl->parent && ctl->heal_since && now - ctl->heal_heard > patience) { /* nor may the new one be silent */
+        int r = ctl->heal_rank;
+        ctl->heal_since = 0;
+        if (ctl->healing) dt__conn_break(ctl->healing), ctl->healing = NULL;
+        dt__control_expel(w, r, dt__seconds_of(patience));
+    }
     if (!patience || !ctl->parent) ctl->hop_since = 0;
     else if (!ctl->hop_since) { /* during an agreement the parent must answer pings */
         ctl->hop_since = now;
@@ -5130,6 +5420,7 @@ DT__INSIDE int64_t dt__control_next(const dt__world *w, int64_t now)
         if (w->rank == 0) DT__SOONER(ctl->missing_at);
     }
     if (ctl->accept_after > now) DT__SOONER(ctl->accept_after);
+    if (ctl->heal_since && ctl->heal_after > now && dt__heal_needed(w)) DT__SOONER(ctl->heal_after);
     if (ctl->root_on) DT__SOONER(ctl->root_deadline);
     for (int i = 0; i < DT__INQUIRIES; i++) {
         const dt__inquiry *q = &ctl->inquiry[i];
@@ -5161,9 +5452,8 @@ DT__INSIDE void dt__control_reap(dt__world *w)
         if (k == ctl->above) ctl->above = NULL;
         if (k == ctl->healing) {
             ctl->healing = NULL;
-            /* the peer closed in the handshake: it is dying, or it has too many pending connections; retry */
-            bool again = !k->refused && dt__comm_now() < k->deadline && ctl->heal_tries++ < 20;
-            if (!again && !ctl->expelled) dt__control_unreached(w, k->peer, k->refused);
+            if (k->shake.state > DT__SHAKE_AT_S) ctl->heal_heard = dt__comm_now();
+            if (!ctl->expelled) dt__heal_failed(w, k->peer, k->refused);
             p = &ctl->conns; /* from the start: the flood may have broken other connections */
         }
         if (k->probe && k->refused) {
@@ -5175,7 +5465,7 @@ DT__INSIDE void dt__control_reap(dt__world *w)
             ctl->registered[k->peer] = DT__REG_NO;
         dt__conn_free(k);
     }
-    if (w->rank != 0 && !ctl->parent && !ctl->healing && ctl->started && w->joined) dt__control_heal(w);
+    if (dt__heal_needed(w)) dt__control_heal(w);
 }
 static int dt__control_polls(dt__world *w, struct pollfd **polls, int *cap, int64_t now)
 {
@@ -5216,6 +5506,7 @@ DT__INSIDE void dt__control_timers(dt__world *w, int64_t now)
             if (k->shake.server) dt__control_rejected(w, k->fd, "it took too long");
             dt__conn_break(k);
         }
+    if (dt__heal_needed(w)) dt__control_heal(w);
     dt__register_timers(w, now);
     dt__meet_timers(w, now);
     dt__inquiry_timers(w, now);
@@ -5307,6 +5598,8 @@ DT__INSIDE int dt__control_new(dt__world *w)
     if (!ctl) return -1;
     memset(ctl, 0, sizeof *ctl);
     w->control = ctl;
+    if (!dt__comm_random(&ctl->salt, sizeof ctl->salt)) ctl->salt = (uint64_t)dt__comm_now();
+    ctl->draw = ctl->salt;
     ctl->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int e = ctl->wake < 0 ? errno : ENOMEM;
     ctl->gone = (uint8_t *)DT_COMM_MALLOC((size_t)w->size);
@@ -6323,8 +6616,7 @@ static size_t dt__tcp_part(size_t n, int streams, int s)
 /* The peer or the network has closed the connection: see above. 0: wait; negative: failed. */
 static int dt__tcp_gone(dt_comm *c, dt__tcp_link *l, int error)
 {
-    const dt__world *w = c->world;
-    const char      *host = w && w->member && c->member ? w->member[c->member[l->peer]].host_name : "";
+    char who[200], me[80];
     if (!dt__comm_ok(c)) return dt__transport_status(c);
     if (!l->died) {
         l->died = dt__comm_now();
@@ -6332,8 +6624,8 @@ static int dt__tcp_gone(dt_comm *c, dt__tcp_link *l, int error)
     }
     if (dt__comm_now() - l->died < DT__TCP_GRACE * DT__NS_PER_MS) return 0;
     return dt__transport_fail(c, DT_COMM_ERR_PEER, l->peer,
-                        "rank %d%s%.64s%s is gone: its connection to rank %d was %s%s; see its last output for the reason",
-                        l->peer, host[0] ? " (" : "", host, host[0] ? ")" : "", c->rank,
+                        "%s is gone: its connection to %s was %s%s; see its last output for the reason",
+                        dt__comm_who(c, l->peer, true, who, sizeof who), dt__comm_who(c, c->rank, false, me, sizeof me),
                         l->error ? "lost: " : "closed in an operation", l->error ? strerror(l->error) : "");
 }
 static int dt__tcp_error(dt_comm *c, dt__tcp_link *l, int error, const char *call) /* a socket call failed with error */

@@ -283,6 +283,69 @@ UTEST(stopped, survivors_name_it_after_the_timeout_and_it_hears_of_it)
     EXPECT_LT(slowest, limit + dt_test_slow());
 }
 
+/* Before any two ranks have exchanged a message: there is no connection that could tell. */
+static bool is_stopped(int pid)
+{
+    char  path[64], state = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *f = fopen(path, "r");
+    if (f && fscanf(f, "%*d %*s %c", &state) != 1) state = 0;
+    if (f) fclose(f);
+    return state == 'T';
+}
+static int cold_rank(void *arg)
+{
+    crew    *w = (crew *)arg;
+    dt_comm *c = crew_join(w);
+    float    x[100] = { 0 };
+    if (!c) return printf("    init: %s\n", dt_comm_error(NULL)) > 0;
+    int rank = dt_comm_rank(c), victim = __builtin_ctz(w->victims);
+    __atomic_add_fetch(&w->started, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&w->started, __ATOMIC_SEQ_CST) < w->n) poll(NULL, 0, 1);
+    if (rank == victim) raise(SIGSTOP);
+    else
+        while (!is_stopped(w->pid[victim])) poll(NULL, 0, 1);
+    w->since[rank] = dt_test_ns();
+    int rc = rank == victim ? dt_comm_barrier(c) : dt_comm_allreduce(c, x, 100, DT_COMM_F32, DT_COMM_SUM);
+    w->back[rank] = dt_test_ns();
+    if (rank == victim ? rc != 0 : rc == DT_COMM_ERR_TIMEOUT && dt_comm_failed_rank(c) == victim)
+        __atomic_add_fetch(&w->right, 1, __ATOMIC_SEQ_CST);
+    else crew_wrong(w, c, rank, rc);
+    if (rank != victim && __atomic_add_fetch(&w->heard, 1, __ATOMIC_SEQ_CST) == w->n - 1) kill(w->pid[victim], SIGCONT);
+    dt_comm_free(c);
+    return 0;
+}
+static int cold_job(int i, void *arg)
+{
+    crew *w = ((crew **)arg)[i];
+    return dt_spawn(w->n, cold_rank, w);
+}
+UTEST(stopped, before_the_first_contact)
+{
+    crew  *team[8];
+    int    jobs = dt_test_quick() ? 4 : 8;
+    double slowest = 0, limit = 1;
+    for (int i = 0; i < jobs; i++) {
+        team[i] = crew_new(2 + i % 3, i % 4 == 3 ? "shm" : "tcp", 1);
+        team[i]->timeout = limit;
+        team[i]->victims = 1u << (i % 2 ? 0 : team[i]->n - 1);
+    }
+    EXPECT_EQ(dt_test_ranks(jobs, 30, cold_job, team), 0);
+    for (int i = 0; i < jobs; i++) {
+        crew *w = team[i];
+        for (int r = 0; r < w->n; r++) {
+            double waited = 1e-9 * (double)(w->back[r] - w->since[r]);
+            if (is_victim(w, r)) continue;
+            EXPECT_GE(waited, limit);
+            slowest = waited > slowest ? waited : slowest;
+        }
+        EXPECT_EQ_MSG(w->right, w->n, w->text);
+        crew_free(w);
+    }
+    printf("    %d jobs: the slowest survivor knew after %.2f s, the timeout is %g s\n", jobs, slowest, limit);
+    EXPECT_LT(slowest, limit + dt_test_slow());
+}
+
 /* ==================================================================================================== >>pending
    Work that is not waited for when its communicator is freed, aborted, or when its process ends. */
 enum { PENDING = 5, ELEMENTS = 50000 };

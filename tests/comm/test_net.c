@@ -232,11 +232,46 @@ static int cable_rank(lab *l, int rank)
     dt_comm_free(c);
     return 0;
 }
+/* the second way: what goes out and what comes in has an address that nobody has */
+static const char *const lost = "ip link set cable0 address 02:00:00:00:00:98 && "
+                                "ip neigh replace 10.77.0.2 lladdr 02:00:00:00:00:99 dev cable0 nud permanent";
+static int cold_rank(lab *l, int rank) /* pulled before any two ranks have exchanged a message */
+{
+    static float x[3000];
+    dt_comm     *c = lab_join(l, rank);
+    flag_add(l, 0);
+    if (!c) return 1;
+    flag_wait(l, 0, l->ranks);
+    if (rank == 0) {
+        if (sh("%s", l->pull) != 0) return 1;
+        l->when = dt_test_ns();
+        flag_add(l, 1);
+    }
+    flag_wait(l, 1, 1);
+    int rc = dt_comm_allreduce(c, x, 3000, DT_COMM_F32, DT_COMM_SUM);
+    l->stats[rank] = 1e-9 * (double)(dt_test_ns() - l->when);
+    if (rc != DT_COMM_ERR_TIMEOUT && rc != DT_COMM_ERR_PEER && rc != DT_COMM_ERR_NET)
+        return printf("    rank %d: status %d after %.2f s: %s\n", rank, rc, l->stats[rank], dt_comm_error(c));
+    if (rank % 2) printf("    rank %d after %.2f s: %s\n", rank, l->stats[rank], dt_comm_error(c));
+    dt_comm_free(c);
+    return 0;
+}
+UTEST(cable, that_is_pulled_before_the_first_contact)
+{
+    for (int i = 0; i < 3; i++) {
+        lab l = lab_of(cold_rank, i == 2 ? 2 : 4);
+        l.timeout = 1;
+        l.tcp = i == 1;
+        l.pull = i ? lost : "ip link set cable0 down";
+        LAB_RUN(&l);
+        for (int r = 0; r < l.ranks; r++) {
+            EXPECT_LT(l.stats[r], l.timeout + dt_test_slow());
+            EXPECT_GT(l.stats[r], 0);
+        }
+    }
+}
 UTEST(cable, that_is_pulled_is_a_timeout_on_both_sides)
 {
-    /* the second way: what goes out and what comes in has an address that nobody has */
-    static const char *const lost = "ip link set cable0 address 02:00:00:00:00:98 && "
-                                    "ip neigh replace 10.77.0.2 lladdr 02:00:00:00:00:99 dev cable0 nud permanent";
     for (int i = 0; i < 3; i++) {
         lab l = lab_of(cable_rank, i == 2 ? 2 : 4);
         l.timeout = 1;

@@ -75,9 +75,10 @@ static void shake_client(dt__world *w, const uint8_t *data, const uint8_t *p, si
     if (!dt__dial_text(got, 0, &h, text, sizeof text)[0]) abort();
     if (got == DT__SHAKE_DECIDE) abort();
     if (got == DT__SHAKE_DONE || got == DT__SHAKE_REFUSED) {
-        if (!(flags & SHAKE_SIGN) || n < sizeof both || mine.s.version != DT__SHAKE_VERSION ||
-            mine.s.magic != DT__SHAKE_MAGIC || mine.r.magic != DT__SHAKE_MAGIC || mine.s.epoch < w->epoch ||
-            (kind != DT__KIND_REGISTER && memcmp(mine.s.job, w->job, 16)) || (mine.r.status == 0) != (got == 1))
+        bool same = mine.s.version == DT__SHAKE_VERSION; /* another version can refuse, not accept */
+        if (!(flags & SHAKE_SIGN) || n < sizeof both || (!same && got == DT__SHAKE_DONE) ||
+            mine.s.magic != DT__SHAKE_MAGIC || mine.r.magic != DT__SHAKE_MAGIC || (same && mine.s.epoch < w->epoch) ||
+            (same && kind != DT__KIND_REGISTER && memcmp(mine.s.job, w->job, 16)) || (mine.r.status == 0) != (got == 1))
             abort();
         if (strlen(h.r.text) >= sizeof h.r.text) abort();
     }

@@ -1253,8 +1253,8 @@ UTEST(machines, another_token_or_shape_is_refused)
              port, dir);
     job_start(&a, args);
     snprintf(args, sizeof args,
-             "--nnodes 2 --node-rank 1 --master-addr 127.0.0.1 --master-port %d --token-file %s/other RANK sum", port,
-             dir);
+             "--nnodes 2 --node-rank 1 --master-addr 127.0.0.1 --master-port %d --join-timeout 3 --token-file %s/other RANK sum",
+             port, dir);
     EXPECT_EQ(1, job_run(&b, args));
     EXPECT_SAYS(&b, 1, "it has another token");
     job_free(&b);
