@@ -396,6 +396,7 @@ DT__INSIDE const dt__device_transport **dt__device_transport_slot(void); /* set 
 #define DT__WATCH_NS (300 * DT__NS_PER_MS)         /* without progress until the other ranks are told what it waits in */
 #define DT__SLEEP_NS (10 * DT__NS_PER_MS)          /* longest sleep in shared memory before it looks again */
 #define DT__SLOW_YIELD_NS (50 * DT__NS_PER_US)     /* a yield that takes longer ran another program */
+#define DT__NO_YIELD_NS (2 * DT__NS_PER_US)        /* a yield that takes less ran nothing */
 #define DT__CROWD_GAP_NS (2 * DT__NS_PER_MS)       /* a yield, or a few polls, that take longer: the cores are crowded */
 #define DT__CROWD_SPIN_NS (50 * DT__NS_PER_US)     /* longest spin on crowded cores */
 #define DT__SOCKET_SECONDS 0.02                    /* longest sleep on sockets */
@@ -403,6 +404,8 @@ DT__INSIDE const dt__device_transport **dt__device_transport_slot(void); /* set 
 
 enum {
     DT__PLAN_CACHE = 16,   /* plans; a power of two */
+    DT__YIELDS = 40,       /* before a rank that waits sleeps */
+    DT__VAIN = 6,          /* the most that dt__engine.vain becomes */
     DT__SHARED_RANKS = 64  /* the largest number of ranks that reduce in shared memory */
 };
 /* How a work on host memory is done. */
@@ -489,6 +492,7 @@ struct dt__engine {
     int             waiting;     /* program threads that want to drive; atomic */
     dt__pollset     set;         /* of the program's thread */
     int             spin;        /* polls before the first yield without shared memory; -1: not determined yet */
+    int             vain;        /* spins are shorter by this power of 2: dt__idle_end */
     pthread_t       thread;
     dt__msg        *msg;         /* messages of the round */
     uint8_t        *over;        /* which of them are complete */
@@ -1446,17 +1450,31 @@ static uint32_t dt__doze(dt_comm *c, int64_t now)
     if (!w) want[DT__FIN] = UINT64_MAX;
     return dt__shared_doze(s, want);
 }
+static int dt__idle_spin(const dt_comm *c) /* polls before the first yield */
+{
+    if (dt__aside(c)) return 0;
+    return (c->shared ? dt__shared_spin((dt__shared *)c->shared) : dt__socket_spin(c)) >> c->engine->vain;
+}
+/* A wait has ended: after progress, or for good. If a yield that ran something has ended it, the rank that this one waited for
+   shares its core, and spinning was in vain: spin less in the next waits. */
+static void dt__idle_end(const dt_comm *c, dt__idler *d)
+{
+    int spin = dt__idle_spin(c), *vain = &c->engine->vain;
+    if (d->dozing) dt__shared_rise((dt__shared *)c->shared);
+    d->dozing = false;
+    if (!spin || !d->turn || d->turn >= spin + DT__YIELDS) return;
+    if (d->turn > spin && dt__comm_now() - d->yielded > DT__NO_YIELD_NS) *vain += *vain < DT__VAIN;
+    else *vain -= *vain > 0;
+}
 enum { DT__MOVED_COLLECTIVE = 1, DT__MOVED_MESSAGE = 2 }; /* what a poll has moved */
 static void dt__idle(dt_comm *c, dt__idler *d, int moved)
 {
     dt__shared    *s = (dt__shared *)c->shared;
     dt__coll_work *w = c->engine->head;
-    int            spin = s ? dt__shared_spin(s) : dt__socket_spin(c), yields = 40;
+    int            spin = dt__idle_spin(c), yields = dt__aside(c) ? 0 : DT__YIELDS;
     int64_t        now = 0;
-    if (dt__aside(c)) spin = yields = 0;
     if (moved) {
-        if (d->dozing) dt__shared_rise(s);
-        d->dozing = false;
+        dt__idle_end(c, d);
         d->turn = 0;
         d->yielded = 0;
         c->slow = false; /* a frame that arrives now may have waited for this rank: its age says nothing */
@@ -1905,7 +1923,7 @@ static void dt__engine_run(dt_comm *c, const dt_work *until)
         if (__atomic_load_n(&until->finished, __ATOMIC_RELAXED)) break;
         dt__idle(c, &d, moved);
     }
-    if (d.dozing) dt__shared_rise((dt__shared *)c->shared);
+    dt__idle_end(c, &d);
     dt__net_clock = clock;
 }
 /* Drives without waiting, until nothing moves. Called again and again by the simulator and by dt_work_test. */
@@ -2392,12 +2410,14 @@ static bool dt__short(dt_comm *c, const dt__call *a, bool *posted)
     *posted = true;
     dt__note_put(me->note, &p->frame);
     __atomic_store_n(&me->begun, p->frame.seq + 1, __ATOMIC_RELEASE);
-    for (int i = 0, looks = dt__shared_spin(s) ? DT__SHORT_LOOKS : 0; i < s->n; i++) {
+    int all = dt__shared_spin(s) ? DT__SHORT_LOOKS >> e->vain : 0, looks = all;
+    for (int i = 0; i < s->n; i++) {
         const dt__post *q = &dt__slot_of(s, i)->post[no & 1];
         while (__atomic_load_n(&q->no, __ATOMIC_ACQUIRE) != no + 1)
             if (looks-- <= 0) return false;
         if (q->print != print) return false;
     }
+    e->vain -= e->vain && looks < all; /* spinning was not in vain */
     if (a->n) dt__short_reduce(c, no, a->out, a->n, a->dtype, a->op, size);
     dt__past_add(c, &p->frame, began, dt__comm_coarse(), 0);
     __atomic_store_n(&c->since, began, __ATOMIC_RELAXED);
@@ -2659,7 +2679,7 @@ DT_API int dt_work_wait_any(dt_work **w, int n)
         dt__idler      d = { 0, false, 0, 0 };
         dt__engine_enter(c);
         while ((i = dt__any_done(w, n, &none)) < 0) dt__idle(c, &d, dt__engine_poll(c));
-        if (d.dozing) dt__shared_rise((dt__shared *)c->shared);
+        dt__idle_end(c, &d);
         dt__engine_leave(c);
         dt__net_clock = clock;
         return i;
@@ -2811,7 +2831,7 @@ static int dt__message_now(dt_comm *c, const dt__message *a, const dt_msg_opts *
         if (!dt__mail_send_now(c, a->peer, o->tag, a->dtype, a->buf, n)) return 0;
         dt__counter_add(&c->engine->counters.bytes, (int64_t)n);
     } else {
-        int looks = dt__shared_spin((dt__shared *)c->shared) ? DT__SHORT_LOOKS : 0;
+        int looks = dt__shared_spin((dt__shared *)c->shared) ? DT__SHORT_LOOKS >> c->engine->vain : 0;
         if (!dt__mail_recv_now(c, a->peer, o->tag, a->dtype, (void *)(uintptr_t)a->buf, n, looks)) return 0;
         dt__comm_look(c); /* as in dt__work_poll */
     }
@@ -2995,7 +3015,7 @@ DT_API int dt_comm_probe_with(dt_comm *c, dt_msg_info *info, int from, dt_msg_op
         } else dt__idle(c, &d, moved);
         moved = dt__engine_poll(c);
     }
-    if (d.dozing) dt__shared_rise((dt__shared *)c->shared);
+    dt__idle_end(c, &d);
     dt__engine_leave(c);
     dt__net_clock = clock;
     return there ? 1 : __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
@@ -3183,7 +3203,7 @@ DT_API int dt_comm_serve_next(dt_comm *c, double timeout)
         if (!moved && dt__comm_now() >= end) break;
         dt__idle(c, &d, moved);
     }
-    if (d.dozing) dt__shared_rise((dt__shared *)c->shared);
+    dt__idle_end(c, &d);
     dt__request *t = e->first_request;
     if (t) e->first_request = t->next;
     if (!e->first_request) e->last_request = NULL;

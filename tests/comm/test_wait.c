@@ -1,4 +1,5 @@
-/* test_wait.c: how ranks of one machine wait: who is woken; crowded cores, on which ranks sleep instead of yielding
+/* test_wait.c: how ranks of one machine wait: who is woken; ranks on one core; crowded cores, on which ranks sleep instead of
+   yielding
    run: alone, long */
 #define DT__WANT_INSIDE
 #include "dt_comm.h"
@@ -9,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 UTEST_MAIN()
 
@@ -167,4 +170,41 @@ UTEST(wait, sums_are_right_on_crowded_cores)
 {
     EXPECT_EQ(0, dt_spawn(2, crowd, NULL));
     EXPECT_EQ(0, dt_spawn(5, crowd, NULL));
+}
+
+/* ==================================================================================================== one core */
+/* Two ranks that could have a core each are bound to one: they learn that spinning is in vain. */
+static int one_core(void *arg)
+{
+    const char *how = (const char *)arg;
+    uint64_t    set[16] = { 0 };
+    float       x[2] = { 0, 0 };
+    int         bad = 0, enough = 0;
+    dt_comm    *c = dt_comm_init(.transport = how, .timeout = 20, .join_timeout = 20);
+    if (!c) return 1;
+    for (int i = 0; i < 10 && !bad; i++) bad = dt_comm_barrier(c);
+    if (c->shared && dt__shared_spin(shared_of(c)) == 0) return dt_comm_free(c) != 0; /* there is one core only */
+    if (syscall(SYS_sched_getaffinity, 0, sizeof set, set) < 0) return 1;
+    for (int i = 0, found = 0; i < 16; i++) { /* the first core of the set */
+        set[i] = found ? 0 : set[i] & (~set[i] + 1);
+        found = found || set[i];
+    }
+    if (syscall(SYS_sched_setaffinity, 0, sizeof set, set)) return 1;
+    int64_t end = dt__comm_now() + (int64_t)(10e9 * dt_test_slow());
+    while (!bad && x[1] < 2) { /* until both have learnt it */
+        dt__crowd_ends(shared_of(c), INT64_MAX); /* other programs are not meant here */
+        enough = enough || c->engine->vain >= 2;
+        x[0] = 1;
+        x[1] = enough || dt__comm_now() > end;
+        bad = dt_comm_allreduce(c, x, 2, DT_COMM_F32, DT_COMM_SUM);
+    }
+    if (!enough) fprintf(stderr, "rank %d over %s: still spins\n", dt_comm_rank(c), how);
+    return dt_comm_free(c) || bad || !enough;
+}
+UTEST(wait, ranks_on_one_core_spin_less)
+{
+    char shm[] = "shm", tcp[] = "tcp";
+    if (dt__shared_cores(NULL) < 2) UTEST_SKIP("one core");
+    EXPECT_EQ(0, dt_spawn(2, one_core, shm));
+    EXPECT_EQ(0, dt_spawn(2, one_core, tcp));
 }
