@@ -1036,7 +1036,8 @@ DT__INSIDE bool dt__temp_remove(const char *path, long pid)
     bool gone = false;
     pthread_mutex_lock(&dt__temp_lock);
     if (pid == (long)getpid() || (kill((pid_t)pid, 0) && errno == ESRCH)) {
-        int fd = dt__fs.open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0);
+        /* O_RDWR: on NFS an exclusive lock is a record lock, which needs a descriptor that may write */
+        int fd = dt__fs.open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0);
         gone = fd >= 0 && !dt__fs.flock(fd, LOCK_EX | LOCK_NB) && !dt__fs.unlink(path);
         if (fd >= 0) dt__fs.close(fd);
     }

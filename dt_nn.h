@@ -864,6 +864,8 @@ typedef struct dt__visit {
     int (*number)(struct dt__visit *v, const char *name, double *x);  /* saved as text without loss */
     int (*integer)(struct dt__visit *v, const char *name, int64_t *x);
     void *user;
+    bool    bounded; /* the next number or integer must be low to high; a check without a load sees it, too */
+    int64_t low, high;
 } dt__visit;
 
 /* ==================================================================================================== >>model
@@ -4348,6 +4350,12 @@ static int dt__load_lacks(const dt__port *p, const char *name)
                    "values; create the same ones", p->call, p->path,
                    dt__show(name));
 }
+static int dt__load_outside(const dt__visit *v, const char *name, const char *s)
+{
+    const dt__port *p = (const dt__port *)v->user;
+    return dt_fail(DT_ERR_FILE, "%s: %.300s: %s is %s, expected %" PRId64 " to %" PRId64 ": the file is damaged", p->call, p->path,
+                   dt__show(name), dt__show(s), v->low, v->high);
+}
 static int dt__load_tensor(dt__visit *v, const char *name, dt_tensor *t)
 {
     dt__port *p = (dt__port *)v->user;
@@ -4374,6 +4382,7 @@ static int dt__load_number(dt__visit *v, const char *name, double *x)
     if (dt__number_parse(s, &y))
         return dt_fail(DT_ERR_FILE, "%s: %.300s: %s is %s, not a number: the file is damaged", p->call, p->path, dt__show(name),
                        dt__show(s));
+    if (v->bounded && !(y >= (double)v->low && y <= (double)v->high)) return dt__load_outside(v, name, s);
     if (p->phase != DT__PHASE_CHECK) *x = y;
     return 0;
 }
@@ -4388,18 +4397,26 @@ static int dt__load_integer(dt__visit *v, const char *name, int64_t *x)
     if (dt__integer_parse(s, &y))
         return dt_fail(DT_ERR_FILE, "%s: %.300s: %s is %s, not a whole number: the file is damaged", p->call, p->path,
                        dt__show(name), dt__show(s));
+    if (v->bounded && (y < v->low || y > v->high)) return dt__load_outside(v, name, s);
     if (p->phase != DT__PHASE_CHECK) *x = y;
     return 0;
 }
 static dt__visit dt__port_visit(dt__port *p, int loading)
 {
     dt__visit v;
+    memset(&v, 0, sizeof v);
     v.loading = loading;
     v.tensor = loading ? dt__load_tensor : dt__save_tensor;
     v.number = loading ? dt__load_number : dt__save_number;
     v.integer = loading ? dt__load_integer : dt__save_integer;
     v.user = p;
     return v;
+}
+static void dt__visit_bound(dt__visit *v, bool bounded, int64_t low, int64_t high)
+{
+    v->bounded = bounded;
+    v->low = low;
+    v->high = high;
 }
 static int dt__rng_visit(dt_rng *r, dt__visit *v, const char *prefix)
 {
@@ -4412,14 +4429,18 @@ static int dt__rng_visit(dt_rng *r, dt__visit *v, const char *prefix)
     memcpy(&offset, &r->philox_offset, 8);
     dt_tensor *t = dt__adopt("dt_rng", dt_cpu(), r->state, DT_I32, &words, 1);
     if (!t) return dt_error_code();
+    dt__visit_bound(v, true, 0, 624);
     int rc = v->integer(v, name[1], &next);
+    dt__visit_bound(v, true, 0, 1);
     if (!rc) rc = v->integer(v, name[2], &has);
+    dt__visit_bound(v, true, -64, 64); /* a normal value from 53 random bits is less than 9 */
+    if (!rc) rc = v->number(v, name[5], &normal);
+    dt__visit_bound(v, false, 0, 0);
     if (!rc) rc = v->integer(v, name[3], &seed);
     if (!rc) rc = v->integer(v, name[4], &offset);
-    if (!rc) rc = v->number(v, name[5], &normal);
-    if (!rc && (next < 0 || next > 624 || has < 0 || has > 1))
-        rc = dt_fail(DT_ERR_FILE, "dt_rng: %s.next is %" PRId64 " (expected 0 to 624), %s.has_normal %" PRId64
-                     " (expected 0 or 1): the file is damaged", prefix, next, prefix, has);
+    if (!rc && (next < 0 || next > 624 || has < 0 || has > 1)) /* saving: the program has changed the struct */
+        rc = dt_fail(DT_ERR_STATE, "dt_rng: %s has .next %" PRId64 " (expected 0 to 624), .has_normal %" PRId64
+                     " (expected 0 or 1)", prefix, next, has);
     if (!rc) rc = v->tensor(v, name[0], t);
     if (!rc && v->loading) {
         r->next = (int32_t)next;

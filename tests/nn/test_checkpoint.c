@@ -776,6 +776,67 @@ UTEST(resume, the_user_s_values_come_back)
     temp_remove(dir);
 }
 
+/* Writes the archive again, intact, with another value of one key. */
+static void set_key(const char *path, const char *key, const char *value)
+{
+    dt_archive *a = dt_archive_open(path), *b = dt_archive_new();
+    for (int64_t i = 0; i < dt_archive_count(a); i++) {
+        dt_archive_entry e;
+        if (dt_archive_info(a, i, &e)) dt_archive_add_data(b, dt_archive_name(a, i), e.dtype, e.shape, dt_archive_data(a, i));
+    }
+    for (int64_t i = 0; dt_archive_key(a, i); i++) {
+        const char *k = dt_archive_key(a, i);
+        if (strcmp(k, "dt.version") && strcmp(k, "dt.crc32c")) dt_archive_set_string(b, k, dt_archive_get_string(a, k));
+    }
+    dt_archive_set_string(b, key, value);
+    dt_archive_write(b, path);
+    dt_archive_free(a);
+    dt_archive_free(b);
+}
+UTEST(resume, of_a_generator_out_of_range_is_an_error_and_changes_nothing)
+{
+    static const struct {
+        const char *key, *value;
+        bool        good;
+    } rows[] = { { "next", "0", true },        { "next", "624", true },           { "next", "625", false },
+                 { "next", "-1", false },      { "next", "4294967296", false },   { "has_normal", "1", true },
+                 { "has_normal", "2", false }, { "has_normal", "-1", false },     { "normal", "0x1.8p+1", true },
+                 { "normal", "nan", false },   { "normal", "-inf", false },       { "normal", "0x1.0p+7", false },
+                 { "seed", "-1", true },       { "next", "9223372036854775807", false } };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int which = 0; which < 2; which++) {
+            char          *dir = temp_dir(), key[40], path[4400];
+            dt_model      *m = dt_model_new(.seed = 1);
+            dt_optimizer  *opt = dt_adam(m, .lr = 0.01f);
+            int64_t        mine = 5;
+            dt_checkpoint *c = dt_checkpoint_new(dir, .model = m);
+            EXPECT_OK(dt_checkpoint_add_integer(c, "mine", &mine));
+            train(m, 1);
+            EXPECT_OK(dt_checkpoint_save(c, 0, 1));
+            snprintf(path, sizeof path, "%s/ckpt-00000001.safetensors", dir);
+            snprintf(key, sizeof key, "rng.%s.%s", which ? "default" : "model", rows[i].key);
+            set_key(path, key, rows[i].value);
+            ASSERT_OK(0);
+            train(m, 1);
+            mine = 6;
+            snapshot now = take(m);
+            dt_rng   rng = m->rng, other = *dt_rng_default();
+            if (rows[i].good) EXPECT_EQ(1, dt_checkpoint_resume(c, NULL, NULL));
+            else {
+                EXPECT_ERROR(dt_checkpoint_resume(c, NULL, NULL), key);
+                EXPECT_STATE(now, m);
+                EXPECT_EQ(0, memcmp(&rng, &m->rng, sizeof rng));
+                EXPECT_EQ(0, memcmp(&other, dt_rng_default(), sizeof other));
+                EXPECT_EQ(6, (int)mine);
+            }
+            free(now.bytes);
+            dt_checkpoint_free(c);
+            dt_optimizer_free(opt);
+            dt_model_free(m);
+            dt_end();
+            temp_remove(dir);
+        }
+}
 UTEST(resume, of_another_model_is_an_error_and_changes_nothing)
 {
     char          *dir = temp_dir();
@@ -1192,6 +1253,11 @@ UTEST(rotation, later_steps_of_another_run_are_left_and_told)
     free_pair(&p);
 }
 
+static int flock_of_nfs(int fd, int how) /* a record lock: an exclusive one needs a descriptor that may write */
+{
+    if ((how & LOCK_EX) && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY) return errno = EBADF, -1;
+    return flock(fd, how);
+}
 UTEST(rotation, temporaries_of_dead_processes_go_and_no_others)
 {
     char *dir = temp_dir(), dead[4400], own[4400], alive[4400], locked[4400];
@@ -1212,8 +1278,11 @@ UTEST(rotation, temporaries_of_dead_processes_go_and_no_others)
     for (int i = 0; i < 5; i++) ASSERT_EQ(0, files_write(temp_in(dir, others[i]), "", 0));
     int fd = open(locked, O_RDONLY);
     ASSERT_EQ(0, flock(fd, LOCK_EX));
+    fault_arm(0, 0, 0, 0);
+    dt__fs.flock = flock_of_nfs;
     dt_model      *m = dt_model_new(.seed = 1);
     dt_checkpoint *c = dt_checkpoint_new(dir, .model = m);
+    fault_disarm();
     EXPECT_EQ(-1, access(dead, F_OK));
     EXPECT_EQ(-1, access(own, F_OK));
     EXPECT_EQ(0, access(alive, F_OK));
