@@ -1847,6 +1847,7 @@ UTEST(situation, replies_that_are_short_or_late)
         EXPECT_EQ(late, dt_work_test(w));
         EXPECT_EQ(0, dt_request_reply(asked_for, answer_data, n, .done = count_done, .user = &done));
         dt_sim_run(s, 0.4);
+        EXPECT_EQ(0, dt_comm_probe(dt_sim_comm(s, 0), NULL, DT_ANY, .tag = DT_ANY)); /* it looks once more */
         EXPECT_EQ(1, done);
         EXPECT_EQ(late ? (int)DT_COMM_ERR_TIMEOUT : 0, dt_work_wait(w));
         if (late) EXPECT_TRUE(dt_comm_error(NULL) != NULL);
