@@ -1846,7 +1846,10 @@ UTEST(situation, replies_that_are_short_or_late)
         ASSERT_TRUE(asked_for != NULL);
         EXPECT_EQ(late, dt_work_test(w));
         EXPECT_EQ(0, dt_request_reply(asked_for, answer_data, n, .done = count_done, .user = &done));
+        dt_work *next[2] = { dt_comm_recv_start(dt_sim_comm(s, 0), y + 2500, 1, DT_COMM_U8, 1), /* it comes behind the reply */
+                             dt_comm_send_start(dt_sim_comm(s, 1), x, 1, DT_COMM_U8, 0) };
         dt_sim_run(s, 0.4);
+        for (int k = 0; k < 2; k++) EXPECT_EQ(0, dt_work_wait(next[k]));
         EXPECT_EQ(1, done);
         EXPECT_EQ(late ? (int)DT_COMM_ERR_TIMEOUT : 0, dt_work_wait(w));
         if (late) EXPECT_TRUE(dt_comm_error(NULL) != NULL);

@@ -316,6 +316,7 @@ static int served_no_more(dt_comm *c, int rank)
     bad += CHECK(!dt_comm_barrier(c));
     if (!rank) bad += CHECK(dt_comm_call(c, 1, ADD, &x, 8, &y, 8, NULL, .timeout = 0.05) == DT_COMM_ERR_TIMEOUT);
     bad += CHECK(!dt_comm_barrier(c));
+    if (rank) bad += CHECK(dt_comm_serve_next(c, 0.01) == 0); /* nobody has it */
     if (rank) bad += CHECK(!dt_comm_serve(c, ADD, handler, .at_once = true)); /* again; the request that came meanwhile is served, too */
     bad += CHECK(!dt_comm_barrier(c));
     if (!rank) bad += CHECK(!dt_comm_call(c, 1, ADD, &x, 8, &y, 8, NULL) && y == 5);
