@@ -464,7 +464,7 @@ typedef struct dt__past { /* an operation in the history */
 } dt__past;
 typedef struct dt__past_slot { /* the driver writes it while others read it: see dt__past_put */
     uint64_t no;                 /* number of the operation, from 1; 0: it is being written */
-    uint64_t word[(sizeof(dt__past) + 7) / 8];
+    uint64_t word[6];
 } dt__past_slot;
 typedef struct dt__counters { /* of dt_comm_stats; atomic, each has one writer */
     int64_t calls, bytes, busy;  /* busy: ns; by the driver */
@@ -477,19 +477,25 @@ struct dt__engine {
     dt__coll_work  *head, *tail; /* the queue of collectives */
     dt_work        *kept;        /* works that the program has not waited for */
     dt__chain        devices;     /* messages of device memory that the device transport must queue */
-    dt__req        *free_reqs;   /* linked by w.after */
-    int64_t         nreqs;       /* messages of start calls */
+    dt__req       **reqs;        /* all requests of start calls, in use or not; by the driver */
+    int64_t         nreqs, reqs_cap;
+    dt__req        *own_reqs;    /* those not in use, linked by w.after; by the thread that uses the communicator */
+    dt__req        *free_reqs;   /* the same, by the driver */
+    dt__req        *returned;    /* the same, from any thread; atomic */
     struct dt__handler *handlers; /* of dt_comm_serve */
     struct dt__request *first_request, *last_request; /* requests for dt_comm_serve_next */
     uint32_t        calls;       /* atomic: number of dt_comm_call so far */
-    bool            driving, quit, has_thread;
+    bool            has_thread;
+    int             drive;       /* atomic: 1: a thread is the driver */
+    int             quit;        /* atomic; set under the lock */
     bool            aside;       /* the engine's own thread drives: the program may be computing */
-    bool            sleeping;    /* the engine's own thread sleeps */
-    bool            announced;   /* and other ranks have to wake it: dt__shared_doze */
-    bool            napping;     /* it will look again soon: dt__engine_nap */
-    uint32_t        entries;     /* how often the program has become the driver since there is such a thread */
+    bool            announced;   /* that thread sleeps, and other ranks have to wake it: dt__shared_doze; by the driver */
+    int             watch;       /* atomic: what that thread does, DT__AWAKE ... */
+    int             lazy;        /* atomic: dt__engine_lazy, when the program last stopped driving */
+    uint32_t        entries;     /* atomic: how often the program has become the driver since there is such a thread */
+    int             waiting;     /* atomic: threads of the program that want to drive */
+    int64_t         now;         /* ns, coarse: when messages of this poll are done; 0: not known yet; by the driver */
     bool            unsaid;      /* works have finished since dt__any_tell; by the driver */
-    int             waiting;     /* program threads that want to drive; atomic */
     dt__pollset     set;         /* of the program's thread */
     int             spin;        /* polls before the first yield without shared memory; -1: not determined yet */
     int             vain;        /* spins are shorter by this power of 2: dt__idle_end */
@@ -845,9 +851,9 @@ DT__INSIDE void dt__reduce_scale(int dtype, void *buf, int64_t n, int world)
    engine.cond. Driving means polling the first work until it is done. Polls do not block; between polls dt__idle spins,
    yields or sleeps.
 
-   Locks. engine.lock protects the queue (head, tail, next), kept, driving, quit and has_thread. The driver releases it
-   while it polls: all other fields of the engine, and works that have begun, belong to the driver. head is also read
-   without the lock (dt__short): it is stored with release order.
+   Locks. engine.lock protects the queue (head, tail, next), kept, quit and has_thread. All other fields of the engine, and
+   works that have begun, belong to the driver (drive, watch, waiting are atomic). head is also read without the lock
+   (dt__short): it is stored with release order.
 
    States of a work:
      queued      dt__submit has put it at the end of the queue
@@ -1539,11 +1545,14 @@ static void dt__idle(dt_comm *c, dt__idler *d, int moved)
    that `no` has changed. */
 static void dt__past_put(dt__past_slot *s, uint64_t no, const dt__past *p)
 {
-    uint64_t word[sizeof s->word / 8];
-    memset(word, 0, sizeof word);
-    memcpy(word, p, sizeof *p);
+    uint64_t call = (uint64_t)p->coll | (uint64_t)p->dtype << 8 | (uint64_t)p->op << 16 | (uint64_t)p->algo << 24;
     __atomic_store_n(&s->no, 0, __ATOMIC_RELAXED);
-    for (size_t i = 0; i < sizeof word / 8; i++) __atomic_store_n(&s->word[i], word[i], __ATOMIC_RELEASE);
+    __atomic_store_n(&s->word[0], p->seq, __ATOMIC_RELEASE);
+    __atomic_store_n(&s->word[1], (uint64_t)p->count, __ATOMIC_RELEASE);
+    __atomic_store_n(&s->word[2], (uint64_t)p->began, __ATOMIC_RELEASE);
+    __atomic_store_n(&s->word[3], (uint64_t)p->ended, __ATOMIC_RELEASE);
+    __atomic_store_n(&s->word[4], (uint64_t)(uint32_t)p->root | (uint64_t)(uint32_t)p->status << 32, __ATOMIC_RELEASE);
+    __atomic_store_n(&s->word[5], call, __ATOMIC_RELEASE);
     __atomic_store_n(&s->no, no, __ATOMIC_RELEASE);
 }
 static bool dt__past_get(const dt__past_slot *s, uint64_t no, dt__past *p) /* false: it was overwritten */
@@ -1551,7 +1560,16 @@ static bool dt__past_get(const dt__past_slot *s, uint64_t no, dt__past *p) /* fa
     uint64_t word[sizeof s->word / 8];
     if (__atomic_load_n(&s->no, __ATOMIC_ACQUIRE) != no) return false;
     for (size_t i = 0; i < sizeof word / 8; i++) word[i] = __atomic_load_n(&s->word[i], __ATOMIC_ACQUIRE);
-    memcpy(p, word, sizeof *p);
+    p->seq = word[0];
+    p->count = (int64_t)word[1];
+    p->began = (int64_t)word[2];
+    p->ended = (int64_t)word[3];
+    p->root = (int32_t)(uint32_t)word[4];
+    p->status = (int32_t)(uint32_t)(word[4] >> 32);
+    p->coll = (uint8_t)word[5];
+    p->dtype = (uint8_t)(word[5] >> 8);
+    p->op = (uint8_t)(word[5] >> 16);
+    p->algo = (uint8_t)(word[5] >> 24);
     return __atomic_load_n(&s->no, __ATOMIC_RELAXED) == no;
 }
 static void dt__past_add(dt_comm *c, const dt__frame *f, int64_t began, int64_t ended, int status)
@@ -1743,12 +1761,13 @@ static void dt__message_done(dt_comm *c, dt_work *w)
         dt__chain_add(&e->devices, &q->link);
         return;
     }
-    int64_t now = dt__comm_coarse();
+    if (!e->now) e->now = dt__comm_coarse();
+    int64_t now = e->now;
     int     dtype = q->dtype & ~DT__M_DEVICE;
     if (q->send && !w->status) dt__counter_add(&e->counters.bytes, (int64_t)q->n);
     w->ended = now;
     if (!w->started || w->started > now) w->started = now;
-    dt__message_past(c, q->send, (int64_t)((q->send ? q->n : q->total) / dt__elem_nbytes(dtype)), dtype, q->peer, q->tag, w->started,
+    dt__message_past(c, q->send, dt__elements(q->send ? q->n : q->total, dtype), dtype, q->peer, q->tag, w->started,
                      now, w->status);
     dt__work_finished(w, w->status);
 }
@@ -1805,8 +1824,10 @@ static int dt__engine_poll_all(dt_comm *c)
 /* Polls the collective at the head of the queue, and messages, once. By the driver. Returns DT__MOVED_... */
 static int dt__engine_poll(dt_comm *c)
 {
+    c->engine->now = 0;
     int moved = dt__engine_poll_all(c);
     dt__any_tell(c->engine);
+    c->engine->now = 0;
     return moved;
 }
 static const int64_t *dt__clock_of(const dt_comm *c) /* sets this thread's clock to that of c; returns the previous one */
@@ -1815,73 +1836,90 @@ static const int64_t *dt__clock_of(const dt_comm *c) /* sets this thread's clock
     dt__net_clock = c->world ? c->world->clock : NULL;
     return before;
 }
-/* Makes this thread the driver. Without a progress thread no other thread can be it. */
-static void dt__engine_enter_locked(dt_comm *c) /* the lock is held */
+/* ---- the driver. One thread at a time: drive is 1. It alone uses mail, requests and plans, without locks. The lock is for
+   the queue of collectives, and for threads that wait for each other. */
+static __thread const dt_comm *dt__serving; /* this thread runs a handler of this communicator, as its driver */
+static bool dt__drive_try(struct dt__engine *e)
+{
+    int zero = 0;
+    return __atomic_compare_exchange_n(&e->drive, &zero, 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+/* No fence between the store and the load, for it would cost as much as a small message: so this thread may miss that another
+   has just begun to wait. That one looks again by itself (DT__LOOK_NS). */
+#define DT__LOOK_NS (5 * DT__NS_PER_MS)
+static void dt__drive_end(struct dt__engine *e)
+{
+    __atomic_store_n(&e->drive, 0, __ATOMIC_RELEASE);
+    if (__builtin_expect(__atomic_load_n(&e->waiting, __ATOMIC_RELAXED) == 0, 1)) return; /* see dt__drive_wait */
+    pthread_mutex_lock(&e->lock);
+    pthread_cond_broadcast(&e->cond);
+    pthread_mutex_unlock(&e->lock);
+}
+static int dt__engine_doze(struct dt__engine *e, int64_t ns) /* waits on cond; the lock is held */
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_nsec += (long)ns;
+    if (t.tv_nsec >= DT__NS_PER_S) t.tv_nsec -= DT__NS_PER_S, t.tv_sec++;
+    return pthread_cond_timedwait(&e->cond, &e->lock, &t);
+}
+static void dt__drive_wait(struct dt__engine *e) /* until this thread is the driver */
+{
+    __atomic_add_fetch(&e->waiting, 1, __ATOMIC_SEQ_CST);
+    pthread_mutex_lock(&e->lock);
+    while (!dt__drive_try(e)) dt__engine_doze(e, DT__LOOK_NS);
+    pthread_mutex_unlock(&e->lock);
+    __atomic_sub_fetch(&e->waiting, 1, __ATOMIC_SEQ_CST);
+}
+static bool dt__handler_waits(dt_comm *c, const char *call) /* then c has failed */
+{
+    if (__builtin_expect(dt__serving != c, 1)) return false;
+    dt__comm_fail(c, DT_COMM_ERR_STATE, c->rank, "rank %d: %s: a handler of dt_comm_serve with .at_once must not wait: start it, and wait elsewhere",
+                  c->rank, call);
+    return true;
+}
+static void dt__engine_entered(dt_comm *c) /* by the new driver: others need not wake the progress thread for it */
 {
     struct dt__engine *e = c->engine;
-    if (e->driving) {
-        __atomic_add_fetch(&e->waiting, 1, __ATOMIC_RELAXED);
-        while (e->driving) pthread_cond_wait(&e->cond, &e->lock);
-        __atomic_sub_fetch(&e->waiting, 1, __ATOMIC_RELAXED);
-    }
-    e->driving = true;
     e->aside = false;
-    e->entries++;
-    if (e->announced) { /* the progress thread sleeps, and this thread looks: nobody needs to wake it */
-        e->announced = false;
-        dt__shared_rise((dt__shared *)c->shared);
-    }
+    e->now = 0;
+    if (!e->announced) return;
+    e->announced = false;
+    dt__shared_rise((dt__shared *)c->shared);
 }
+/* Makes this thread the driver. Without a progress thread no other thread can be it. */
 static void dt__engine_enter(dt_comm *c)
 {
     struct dt__engine *e = c->engine;
+    if (dt__serving == c) return; /* a handler: this thread is the driver */
     if (!e->has_thread) {
-        e->driving = true;
+        e->drive = 1;
+        e->now = 0;
         return;
     }
-    pthread_mutex_lock(&e->lock);
-    dt__engine_enter_locked(c);
-    pthread_mutex_unlock(&e->lock);
+    __atomic_store_n(&e->entries, __atomic_load_n(&e->entries, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
+    if (!dt__drive_try(e)) dt__drive_wait(e);
+    dt__engine_entered(c);
 }
+enum { DT__AWAKE = 0, DT__NAPS, DT__RESTS, DT__SLEEPS }; /* the progress thread: it will look again soon; it must be woken if
+                                                            something is to be done; the same, by dt__engine_wake */
 static bool dt__engine_try(dt_comm *c) /* becomes the driver if no other thread drives, or will soon */
 {
     struct dt__engine *e = c->engine;
-    if (e->has_thread) {
-        pthread_mutex_lock(&e->lock);
-        bool can = e->napping && !e->driving;
-        if (can) dt__engine_enter_locked(c);
-        pthread_mutex_unlock(&e->lock);
-        return can;
-    }
-    e->driving = true;
+    if (dt__serving == c || (e->has_thread && __atomic_load_n(&e->watch, __ATOMIC_RELAXED) != DT__NAPS) || !dt__drive_try(e)) return false;
+    dt__engine_entered(c);
     return true;
 }
 /* Only messages are pending, and no handler runs on the progress thread: while the program calls dt again and again, and so
    drives, the progress thread need not be woken for each of them. It looks once in a while, and drives if the program did
-   not come in between. The lock is held. */
+   not come in between. By the driver. */
 #define DT__NAP_NS (200 * DT__NS_PER_US)
 #define DT__NAP_MOST_NS (4 * DT__NAP_NS) /* while the program comes all the time */
 static bool dt__engine_lazy(const dt_comm *c)
 {
     const struct dt__engine *e = c->engine;
     const dt__mail          *m = (const dt__mail *)c->mail;
-    return !e->head && m && !m->nserved && e->devices.next == &e->devices;
-}
-static void dt__engine_nap(struct dt__engine *e, int64_t ns)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_nsec += (long)ns;
-    if (t.tv_nsec >= DT__NS_PER_S) t.tv_nsec -= DT__NS_PER_S, t.tv_sec++;
-    e->napping = true;
-    pthread_cond_timedwait(&e->cond, &e->lock, &t);
-    e->napping = false;
-}
-/* The lock is held: the progress thread has something to do. Returns true: the caller must call dt__engine_wake. */
-static bool dt__engine_kick(struct dt__engine *e)
-{
-    if (!e->sleeping) pthread_cond_broadcast(&e->cond);
-    return e->sleeping;
+    return !__atomic_load_n(&e->head, __ATOMIC_RELAXED) && m && !m->nserved && e->devices.next == &e->devices;
 }
 static void dt__engine_wake(dt_comm *c) /* wakes the progress thread from its sleep */
 {
@@ -1889,29 +1927,40 @@ static void dt__engine_wake(dt_comm *c) /* wakes the progress thread from its sl
     if (!c->across && c->shared) dt__shared_wake_self((dt__shared *)c->shared);
     else if (c->wake_fd >= 0 && write(c->wake_fd, &one, sizeof one) < 0) return; /* the counter is full: it wakes anyway */
 }
+static void dt__engine_kick(dt_comm *c) /* the progress thread has something to do */
+{
+    struct dt__engine *e = c->engine;
+    pthread_mutex_lock(&e->lock);
+    int watch = __atomic_exchange_n(&e->watch, DT__AWAKE, __ATOMIC_SEQ_CST);
+    if (watch != DT__AWAKE) pthread_cond_broadcast(&e->cond);
+    pthread_mutex_unlock(&e->lock);
+    if (watch == DT__SLEEPS) dt__engine_wake(c);
+}
+static bool dt__engine_needs(int watch, bool lazy) /* must it be kicked, if something is pending? */
+{
+    return watch == DT__RESTS || watch == DT__SLEEPS || (watch == DT__NAPS && !lazy);
+}
 static void dt__engine_leave(dt_comm *c)
 {
     struct dt__engine *e = c->engine;
-    bool               wake = false;
+    if (dt__serving == c) return;
     if (c->shared) dt__shared_settle((dt__shared *)c->shared);
     dt__any_tell(e);
     if (!e->has_thread) {
-        e->driving = false;
+        e->drive = 0;
         return;
     }
-    pthread_mutex_lock(&e->lock);
-    if (dt__engine_busy(c) && !(e->napping && dt__engine_lazy(c))) {
-        wake = dt__engine_kick(e);
-        if (wake && !c->across && c->shared && !e->head) { /* it can sleep on: announce that, then look for what came in between */
-            dt__doze(c, dt__comm_now());
-            e->announced = true;
-            wake = dt__mail_hint(c);
-        }
+    bool busy = dt__engine_busy(c), lazy = dt__engine_lazy(c), sleeps_on = false;
+    __atomic_store_n(&e->lazy, lazy, __ATOMIC_RELAXED);
+    if (busy && !c->across && c->shared && !e->head && __atomic_load_n(&e->watch, __ATOMIC_RELAXED) == DT__SLEEPS) {
+        dt__doze(c, dt__comm_now()); /* it can sleep on: announce that, then look for what came in between */
+        e->announced = true;
+        sleeps_on = !dt__mail_hint(c);
     }
-    e->driving = false;
-    if (__atomic_load_n(&e->waiting, __ATOMIC_RELAXED)) pthread_cond_broadcast(&e->cond);
-    pthread_mutex_unlock(&e->lock);
-    if (wake) dt__engine_wake(c);
+    dt__drive_end(e);
+    /* The progress thread rests if it found nothing to do as the driver: then that is seen here. If it rests because it found
+       another driver, it looks again by itself. */
+    if (busy && !sleeps_on && dt__engine_needs(__atomic_load_n(&e->watch, __ATOMIC_ACQUIRE), lazy)) dt__engine_kick(c);
 }
 /* Drives until the work is finished. The caller is the driver. */
 static void dt__engine_run(dt_comm *c, const dt_work *until)
@@ -1941,53 +1990,61 @@ DT__INSIDE void dt__engine_look(dt_comm *c)
 }
 /* The progress thread. It drives while something is to be done and no thread of the program drives. It sleeps without being
    the driver, so that the program never waits for it to wake up. */
-static void dt__engine_sleep(dt_comm *c, dt__pollset *set, bool announced, uint32_t bell)
+static bool dt__engine_rest(struct dt__engine *e, int how, int64_t ns) /* until it is kicked, or for ns; false: the end */
+{
+    pthread_mutex_lock(&e->lock);
+    if (ns) __atomic_store_n(&e->watch, how, __ATOMIC_SEQ_CST); /* else the caller has done it */
+    for (int rc = 0; !rc && !e->quit && __atomic_load_n(&e->watch, __ATOMIC_SEQ_CST) == how;)
+        rc = ns ? dt__engine_doze(e, ns) : pthread_cond_wait(&e->cond, &e->lock);
+    __atomic_store_n(&e->watch, DT__AWAKE, __ATOMIC_SEQ_CST);
+    pthread_mutex_unlock(&e->lock);
+    return !__atomic_load_n(&e->quit, __ATOMIC_ACQUIRE);
+}
+static void dt__engine_sleep(dt_comm *c, dt__pollset *set, uint32_t bell) /* by the driver, which it is no longer then */
 {
     struct dt__engine *e = c->engine;
-    pthread_mutex_lock(&e->lock);
-    e->announced = announced;
-    e->driving = false;
-    if (__atomic_load_n(&e->waiting, __ATOMIC_RELAXED) || e->quit) pthread_cond_broadcast(&e->cond);
-    else {
-        e->sleeping = true;
-        pthread_mutex_unlock(&e->lock);
+    bool               announced = e->announced; /* from now on others may change it */
+    __atomic_store_n(&e->watch, DT__SLEEPS, __ATOMIC_SEQ_CST);
+    dt__drive_end(e);
+    if (!__atomic_load_n(&e->waiting, __ATOMIC_SEQ_CST) && !__atomic_load_n(&e->quit, __ATOMIC_SEQ_CST)) {
         if (c->across && c->across->wait) c->across->wait(c, DT__SOCKET_SECONDS);
         else if (c->across) dt__pollset_wait(c, set);
         else if (announced) dt__shared_sleep_on((dt__shared *)c->shared, bell, DT__SLEEP_NS);
         else dt__comm_pause(DT__NS_PER_MS);
-        pthread_mutex_lock(&e->lock);
-        e->sleeping = false;
     }
-    if (e->announced) {
-        e->announced = false;
-        dt__shared_rise((dt__shared *)c->shared);
-    }
+    __atomic_store_n(&e->watch, DT__AWAKE, __ATOMIC_SEQ_CST);
 }
 static void *dt__engine_main(void *arg)
 {
     dt_comm           *c = (dt_comm *)arg;
     struct dt__engine *e = c->engine;
     dt__pollset        set = { NULL, 0, 0, 0 };
-    pthread_mutex_lock(&e->lock);
-    uint32_t seen = e->entries - 1;
-    int64_t  nap = DT__NAP_NS;
-    while (!e->quit) {
-        if (e->entries != seen && dt__engine_lazy(c)) {
-            seen = e->entries;
-            dt__engine_nap(e, nap);
+    uint32_t           seen = __atomic_load_n(&e->entries, __ATOMIC_RELAXED) - 1;
+    int64_t            nap = DT__NAP_NS;
+    while (!__atomic_load_n(&e->quit, __ATOMIC_ACQUIRE)) {
+        uint32_t entries = __atomic_load_n(&e->entries, __ATOMIC_RELAXED);
+        bool     wanted = __atomic_load_n(&e->waiting, __ATOMIC_RELAXED) != 0;
+        if (wanted || (entries != seen && __atomic_load_n(&e->lazy, __ATOMIC_RELAXED))) {
+            seen = entries;
+            dt__engine_rest(e, DT__NAPS, nap);
             if (nap < DT__NAP_MOST_NS) nap *= 2;
             continue;
         }
         nap = DT__NAP_NS;
-        if (e->driving || __atomic_load_n(&e->waiting, __ATOMIC_RELAXED) || !dt__engine_busy(c)) {
-            pthread_cond_wait(&e->cond, &e->lock);
+        if (!dt__drive_try(e)) { /* the program drives */
+            dt__engine_rest(e, DT__RESTS, DT__LOOK_NS);
             continue;
         }
-        e->driving = e->aside = true;
-        pthread_mutex_unlock(&e->lock);
+        dt__engine_entered(c);
+        if (!dt__engine_busy(c)) {
+            __atomic_store_n(&e->watch, DT__RESTS, __ATOMIC_SEQ_CST); /* before somebody else can start something */
+            dt__drive_end(e);
+            dt__engine_rest(e, DT__RESTS, 0);
+            continue;
+        }
+        e->aside = true;
         int      moved = dt__engine_poll(c);
         uint32_t bell = 0;
-        bool     announced = false;
         dt__coll_work *w = __atomic_load_n(&e->head, __ATOMIC_ACQUIRE); /* the program may submit another meanwhile */
         if (!moved) {
             c->slow = true;
@@ -1996,23 +2053,18 @@ static void *dt__engine_main(void *arg)
             if (c->across && c->across->fds) dt__wait_set(c, &set, dt__comm_now());
             if (!c->across && c->shared) {
                 bell = dt__doze(c, dt__comm_now());
-                announced = true;
                 moved = dt__engine_poll(c); /* what came before the announcement */
-                if (moved || !dt__engine_busy(c)) dt__shared_rise((dt__shared *)c->shared), announced = false, moved = 1;
+                if (moved || !dt__engine_busy(c)) dt__shared_rise((dt__shared *)c->shared), moved = 1;
+                else e->announced = true;
             }
         } else if (w && (moved & DT__MOVED_COLLECTIVE)) {
             c->slow = false;
             w->moved = 0;
             w->asked = false;
         }
-        if (!moved) dt__engine_sleep(c, &set, announced, bell); /* takes the lock */
-        else {
-            pthread_mutex_lock(&e->lock);
-            e->driving = false;
-            if (__atomic_load_n(&e->waiting, __ATOMIC_RELAXED)) pthread_cond_broadcast(&e->cond);
-        }
+        if (moved) dt__drive_end(e);
+        else dt__engine_sleep(c, &set, bell);
     }
-    pthread_mutex_unlock(&e->lock);
     DT_COMM_FREE(set.p);
     return NULL;
 }
@@ -2052,7 +2104,6 @@ static void dt__work_run(dt_comm *c, const dt_work *w)
 static int dt__submit(dt_comm *c, dt__coll_work *w, bool wait)
 {
     struct dt__engine *e = c->engine;
-    bool               wake = false;
     w->w.kind = DT__WORK_COLLECTIVE;
     pthread_mutex_lock(&e->lock);
     if (e->tail) e->tail->next = w;
@@ -2061,13 +2112,15 @@ static int dt__submit(dt_comm *c, dt__coll_work *w, bool wait)
     if (!wait) {
         dt__work_keep(e, &w->w);
         dt__engine_thread(c);
-        wake = dt__engine_kick(e);
     }
     pthread_mutex_unlock(&e->lock);
-    if (wake) dt__engine_wake(c);
-    if (!wait) return 0;
-    dt__work_run(c, &w->w);
-    return w->w.status;
+    if (wait) {
+        dt__work_run(c, &w->w);
+        return w->w.status;
+    }
+    __atomic_store_n(&e->lazy, 0, __ATOMIC_RELAXED);
+    dt__engine_kick(c);
+    return 0;
 }
 
 /* ==================================================================================================== >>api */
@@ -2436,7 +2489,7 @@ static int dt__call_do(dt_comm *c, const dt__call *a)
     if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "%s: the communicator is NULL", a->name);
     dt__comm_look(c);
     if (!dt__comm_ok(c)) return c->status;
-    if (dt__call_bad(c, a)) return c->status;
+    if (dt__call_bad(c, a) || dt__handler_waits(c, a->name)) return c->status;
     int device = dt__on_device(c, a);
     if (device < 0) return device;
     if (c->size == 1) return device ? c->device_transport->alone(c, a) : dt__alone(a);
@@ -2581,7 +2634,7 @@ DT_API dt_work *dt_comm_allgather_start(dt_comm *c, const void *in, void *out, i
     dt__call a = dt__call_of("dt_comm_allgather_start", DT_COLL_ALLGATHER, in, out, n, counts, dtype, 0, 0);
     return dt__call_start(c, &a);
 }
-static void dt__req_free(dt_comm *c, dt__req *q);
+static void dt__req_free(dt_comm *c, dt__req *q, bool own);
 DT_API bool dt_work_test(dt_work *w)
 {
     if (!w || !w->c) return true;
@@ -2623,19 +2676,30 @@ static int dt__work_done(dt_work *w) /* returns the status of a work that is fin
     int      rc = dt__job_wait(w, w->status);
     if (w->kind == DT__WORK_MESSAGE && rc && (!c || dt__comm_ok(c))) dt__message_said((dt__req *)(void *)w, rc);
     if (!w->own) return rc;
+    if (c && w->kind == DT__WORK_MESSAGE) {
+        dt__req_free(c, (dt__req *)(void *)w, dt__serving != c);
+        return rc;
+    }
     if (c) {
         pthread_mutex_lock(&c->engine->lock);
         dt__work_drop(c->engine, w);
-        if (w->kind == DT__WORK_MESSAGE) dt__req_free(c, (dt__req *)(void *)w);
         pthread_mutex_unlock(&c->engine->lock);
-    } else if (w->kind == DT__WORK_MESSAGE) DT_COMM_FREE(((dt__req *)(void *)w)->said);
-    if (!c || w->kind != DT__WORK_MESSAGE) DT_COMM_FREE(w);
+    } else if (w->kind == DT__WORK_MESSAGE) { /* it has outlived its communicator */
+        dt__req *q = (dt__req *)(void *)w;
+        DT_COMM_FREE(q->said);
+        DT_COMM_FREE(q->block);
+        return rc;
+    }
+    DT_COMM_FREE(w);
     return rc;
 }
 DT_API int dt_work_wait(dt_work *w)
 {
     if (!w) return DT_COMM_ERR_ARG;
-    if (w->c) dt__work_run(w->c, w);
+    if (w->c && !__atomic_load_n(&w->finished, __ATOMIC_ACQUIRE)) {
+        if (dt__handler_waits(w->c, "dt_work_wait")) return w->c->status;
+        dt__work_run(w->c, w);
+    }
     return dt__work_done(w);
 }
 DT_API bool dt_work_cancel(dt_work *w)
@@ -2685,6 +2749,11 @@ DT_API int dt_work_wait_any(dt_work **w, int n)
         return i;
     }
     __atomic_add_fetch(&dt__any.waiting, 1, __ATOMIC_SEQ_CST);
+    for (int k = 0; k < n; k++)
+        if (w[k] && w[k]->c->engine->has_thread) { /* this thread does not drive: so no naps */
+            __atomic_store_n(&w[k]->c->engine->lazy, 0, __ATOMIC_RELAXED);
+            dt__engine_kick(w[k]->c);
+        }
     for (int turn = 0; (i = dt__any_done(w, n, &none)) < 0; turn++) {
         struct timespec t;
         bool waited = false;
@@ -2710,22 +2779,75 @@ DT_API int dt_work_wait_any(dt_work **w, int n)
 }
 
 /* ---- messages */
-static void dt__req_free(dt_comm *c, dt__req *q) /* the lock is held */
-{
-    DT_COMM_FREE(q->said);
-    q->w.after = (dt_work *)(void *)c->engine->free_reqs;
-    c->engine->free_reqs = q;
-    c->engine->nreqs--;
-}
-static dt__req *dt__req_take(dt_comm *c) /* the lock is held. NULL: too many, or out of memory */
+static void dt__req_free(dt_comm *c, dt__req *q, bool own) /* own: by the thread that uses the communicator */
 {
     struct dt__engine *e = c->engine;
-    dt__req           *q = e->free_reqs;
-    if ((e->nreqs + 1) * (int64_t)sizeof *q > ((const dt__mail *)c->mail)->limit) return NULL;
-    if (q) e->free_reqs = (dt__req *)(void *)q->w.after;
-    else if (!(q = (dt__req *)DT_COMM_MALLOC(sizeof *q))) return NULL;
-    e->nreqs++;
-    memset(q, 0, sizeof *q);
+    dt__req           *first = __atomic_load_n(&e->returned, __ATOMIC_RELAXED);
+    if (__builtin_expect(q->said != NULL, 0)) DT_COMM_FREE(q->said);
+    if (own) {
+        q->w.after = (dt_work *)(void *)e->own_reqs;
+        e->own_reqs = q;
+        return;
+    }
+    do q->w.after = (dt_work *)(void *)first;
+    while (!__atomic_compare_exchange_n(&e->returned, &first, q, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED));
+}
+/* Field by field: memset of so many bytes is a slow instruction with some compilers. */
+static inline void dt__req_clear(dt__req *q, bool only_work)
+{
+    q->w.c = NULL;
+    q->w.before = q->w.after = NULL;
+    q->w.device_transport = NULL;
+    q->w.job = NULL;
+    q->w.started = q->w.ended = 0;
+    q->w.status = 0;
+    q->w.kind = 0;
+    q->w.own = q->w.finished = false;
+    q->said = NULL;
+    if (only_work) return;
+    q->partner = NULL;
+    q->link.prev = q->link.next = q->wait.prev = q->wait.next = NULL;
+    q->ptr = NULL;
+    q->n = q->done = q->total = 0;
+    q->order = q->id = q->remote = 0;
+    q->since = 0;
+    q->timeout = 0;
+    q->info = NULL;
+    q->view = NULL;
+    q->done_fn = NULL;
+    q->call = NULL;
+    q->short_ok = false;
+    q->peer = q->tag = 0;
+    q->why = 0;
+    q->space = q->dtype = q->state = 0;
+    q->send = q->cancel = q->asked = false;
+    q->ref = q->moved = 0;
+    q->from = NULL;
+    q->peek = false;
+}
+/* By the driver. NULL: too many, or out of memory. only_work: its message is done already, nobody reads the rest. */
+static dt__req *dt__req_take(dt_comm *c, bool only_work)
+{
+    struct dt__engine *e = c->engine;
+    dt__req          **list = dt__serving != c && e->own_reqs ? &e->own_reqs : &e->free_reqs, *q = *list;
+    if (!q) q = __atomic_exchange_n(&e->returned, (dt__req *)NULL, __ATOMIC_ACQUIRE); /* all of them */
+    if (q) *list = (dt__req *)(void *)q->w.after;
+    else {
+        if ((e->nreqs + 1) * (int64_t)sizeof *q > ((const dt__mail *)c->mail)->limit) return NULL;
+        if (e->nreqs == e->reqs_cap) {
+            int64_t   n = e->reqs_cap ? 2 * e->reqs_cap : 64;
+            dt__req **all = (dt__req **)DT_COMM_REALLOC(e->reqs, (size_t)n * sizeof *all);
+            if (!all) return NULL;
+            e->reqs = all;
+            e->reqs_cap = n;
+        }
+        void *block;
+        if (!(q = (dt__req *)dt__line_malloc(sizeof *q, &block))) return NULL;
+        q->block = block;
+        e->reqs[e->nreqs++] = q;
+    }
+    dt__req_clear(q, only_work);
+    q->w.own = true;
     return q;
 }
 static void dt__req_none(dt_comm *c, const char *call) /* dt__req_take has returned NULL */
@@ -2737,14 +2859,6 @@ static void dt__req_none(dt_comm *c, const char *call) /* dt__req_take has retur
                       " bytes: wait for some of them, or raise .message_memory",
                       c->rank, call, n, limit);
     else dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: out of memory", c->rank, call);
-}
-static dt__req *dt__req_new(dt_comm *c, const char *call) /* NULL after dt__comm_fail */
-{
-    pthread_mutex_lock(&c->engine->lock);
-    dt__req *q = dt__req_take(c);
-    pthread_mutex_unlock(&c->engine->lock);
-    if (!q) dt__req_none(c, call);
-    return q;
 }
 typedef struct dt__message { /* what a call wants */
     const char  *call;
@@ -2844,7 +2958,7 @@ static int dt__message_do(dt_comm *c, const dt__message *a, const dt_msg_opts *o
     dt__req q;
     if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "%s: the communicator is NULL", a->call);
     if (!dt__comm_ok(c)) return c->status;
-    if (dt__message_bad(c, a, o)) return c->status;
+    if (dt__message_bad(c, a, o) || dt__handler_waits(c, a->call)) return c->status;
     dt__engine_enter(c);
     int rc = dt__message_now(c, a, o);
     if (rc) {
@@ -2873,29 +2987,16 @@ static int dt__message_do(dt_comm *c, const dt__message *a, const dt_msg_opts *o
     }
     return rc;
 }
-/* Posts the message of a start call, or what is left of it. The caller is the driver, and is it no longer. */
-static void dt__message_post(dt_comm *c, dt__req *q)
+/* Messages of start calls are posted: somebody has to drive. The caller is the driver, and is it no longer. */
+static void dt__message_posted(dt_comm *c)
 {
     struct dt__engine *e = c->engine;
-    dt__mail_post(c, q);
     if (!e->has_thread && !c->no_thread && dt__engine_busy(c)) {
         pthread_mutex_lock(&e->lock);
         dt__engine_thread(c);
         pthread_mutex_unlock(&e->lock);
     }
     dt__engine_leave(c);
-}
-static void dt__message_begin(dt_comm *c, dt__req *q) /* posts the message of a call */
-{
-    struct dt__engine *e = c->engine;
-    const int64_t     *clock = dt__clock_of(c);
-    q->w.own = true;
-    pthread_mutex_lock(&e->lock);
-    dt__work_keep(e, &q->w);
-    pthread_mutex_unlock(&e->lock);
-    dt__engine_enter(c);
-    dt__message_post(c, q);
-    dt__net_clock = clock;
 }
 static dt_work *dt__message_start(dt_comm *c, const dt__message *a, const dt_msg_opts *o)
 {
@@ -2904,34 +3005,23 @@ static dt_work *dt__message_start(dt_comm *c, const dt__message *a, const dt_msg
         return NULL;
     }
     if (!dt__comm_ok(c) || dt__message_bad(c, a, o)) return NULL;
-    struct dt__engine *e = c->engine;
-    pthread_mutex_lock(&e->lock); /* once for all: the request, the list of works, the driver */
-    dt__req *q = dt__req_take(c);
-    bool     drive = q && !c->device_transport;
-    if (q) dt__work_keep(e, &q->w);
-    if (drive) dt__engine_enter_locked(c);
-    pthread_mutex_unlock(&e->lock);
-    if (!q) {
-        dt__req_none(c, a->call);
-        return NULL;
-    }
-    q->w.own = true;
-    if (dt__message_fill(c, q, a, o)) { /* device memory */
-        pthread_mutex_lock(&e->lock);
-        dt__work_drop(e, &q->w);
-        dt__req_free(c, q);
-        pthread_mutex_unlock(&e->lock);
-        return NULL;
-    }
-    if (!drive) dt__engine_enter(c);
+    dt__engine_enter(c);
     const int64_t *clock = dt__clock_of(c);
-    if (a->send && dt__message_now(c, a, o) > 0) {
+    bool           now = a->send && dt__message_now(c, a, o) > 0;
+    dt__req       *q = dt__req_take(c, now);
+    if (!q) dt__req_none(c, a->call);
+    else if (now) {
+        q->w.c = c;
+        q->w.kind = DT__WORK_MESSAGE;
         q->w.started = q->w.ended = dt__comm_coarse();
         q->w.finished = true;
-        dt__engine_leave(c);
-    } else dt__message_post(c, q);
+    } else if (dt__message_fill(c, q, a, o)) { /* device memory */
+        dt__req_free(c, q, false);
+        q = NULL;
+    } else dt__mail_post(c, q);
+    dt__message_posted(c);
     dt__net_clock = clock;
-    return &q->w;
+    return q ? &q->w : NULL;
 }
 static dt__message dt__message_of(const char *call, const void *buf, int64_t n, int dtype, int peer, dt_msg_view *view, bool send)
 {
@@ -3039,7 +3129,6 @@ typedef struct dt__handler {
     bool          at_once;
     dt__request  *posted;
 } dt__handler;
-static __thread const dt_comm *dt__serving; /* this thread runs a handler of this communicator, as its driver */
 static void dt__request_came(dt_comm *c, dt__req *r);
 static void dt__request_free(dt__request *t)
 {
@@ -3114,10 +3203,9 @@ static int dt__request_answer(dt_request *q, const void *data, int64_t n, const 
         return dt__comm_bad(DT_COMM_ERR_ARG, "dt_request_reply: the request was answered before, or the data is NULL");
     dt__request *t = q->dt__inside;
     dt_comm     *c = q->c;
-    bool         inside = dt__serving == c;
     int64_t      number = t->req.ref;
     const int64_t *clock = dt__clock_of(c);
-    if (!inside) dt__engine_enter(c);
+    dt__engine_enter(c);
     if (!o->done && n) {
         t->copy = (char *)DT_COMM_MALLOC((size_t)n);
         if (t->copy) memcpy(t->copy, data, (size_t)n);
@@ -3143,7 +3231,7 @@ static int dt__request_answer(dt_request *q, const void *data, int64_t n, const 
     int rc = __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
     if (rc) dt__reply_sent(c, &t->req);
     else dt__mail_post(c, &t->req); /* t may be gone now */
-    if (!inside) dt__engine_leave(c);
+    dt__engine_leave(c);
     dt__net_clock = clock;
     return rc;
 }
@@ -3164,8 +3252,7 @@ DT_API int dt_comm_serve_with(dt_comm *c, int tag, dt_request_fn fn, dt_serve_op
     if (tag < 0) return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: dt_comm_serve: tag %d; expected 0 or more", c->rank, tag);
     struct dt__engine *e = c->engine;
     dt__mail          *m = (dt__mail *)c->mail;
-    bool               inside = dt__serving == c;
-    if (!inside) dt__engine_enter(c);
+    dt__engine_enter(c);
     dt__handler *h = e->handlers;
     while (h && h->tag != tag) h = h->next;
     if (!h && fn && (h = (dt__handler *)dt__comm_zeroed(1, sizeof *h)) != NULL) {
@@ -3186,7 +3273,7 @@ DT_API int dt_comm_serve_with(dt_comm *c, int tag, dt_request_fn fn, dt_serve_op
         dt__engine_thread(c);
         pthread_mutex_unlock(&e->lock);
     }
-    if (!inside) dt__engine_leave(c);
+    dt__engine_leave(c);
     return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
 }
 DT_API int dt_comm_serve_next(dt_comm *c, double timeout)
@@ -3218,9 +3305,7 @@ DT_API int dt_comm_serve_next(dt_comm *c, double timeout)
 }
 static void dt__request_sent(dt_comm *c, dt__req *q) /* the request of a call: nobody waits for it */
 {
-    pthread_mutex_lock(&c->engine->lock);
-    dt__req_free(c, q);
-    pthread_mutex_unlock(&c->engine->lock);
+    dt__req_free(c, q, false);
 }
 DT_API dt_work *dt_comm_call_start_with(dt_comm *c, int to, int tag, const void *in, int64_t nin, void *out, int64_t nout,
                                         dt_msg_opts o)
@@ -3234,8 +3319,14 @@ DT_API dt_work *dt_comm_call_start_with(dt_comm *c, int to, int tag, const void 
     }
     plain.tag = tag;
     if (!dt__comm_ok(c) || dt__message_bad(c, &a, &plain) || dt__message_bad(c, &b, &plain)) return NULL;
-    dt__req *q = dt__req_new(c, "dt_comm_call"), *r = q ? dt__req_new(c, "dt_comm_call") : NULL;
-    if (!r) return NULL; /* c has failed */
+    dt__engine_enter(c);
+    dt__req *q = dt__req_take(c, false), *r = q ? dt__req_take(c, false) : NULL;
+    if (!r) {
+        if (q) dt__req_free(c, q, false);
+        dt__req_none(c, "dt_comm_call");
+        dt__engine_leave(c);
+        return NULL;
+    }
     int number = (int)(__atomic_add_fetch(&c->engine->calls, 1, __ATOMIC_RELAXED) & INT32_MAX);
     dt__message_fill(c, q, &a, &plain);
     q->info = NULL;
@@ -3246,16 +3337,15 @@ DT_API dt_work *dt_comm_call_start_with(dt_comm *c, int to, int tag, const void 
     dt__message_fill(c, r, &b, &plain);
     r->space = DT__SPACE_REPLY;
     r->short_ok = true;
-    dt__message_begin(c, r); /* first: the reply of a handler on this rank comes at once */
     const int64_t *clock = dt__clock_of(c);
-    dt__engine_enter(c);
-    if (r->w.finished) dt__request_sent(c, q); /* the reply has ended by its timeout */
+    dt__mail_post(c, r); /* first: the reply of a handler on this rank comes at once */
+    if (r->w.finished) dt__request_sent(c, q); /* out of memory */
     else {
         q->partner = r;
         r->partner = q;
         dt__mail_post(c, q);
     }
-    dt__engine_leave(c);
+    dt__message_posted(c);
     dt__net_clock = clock;
     return &r->w;
 }
@@ -3285,7 +3375,7 @@ DT__INSIDE void dt__comm_delete(dt_comm *c)
     struct dt__engine *e = c->engine;
     if (e) {
         pthread_mutex_lock(&e->lock);
-        e->quit = true;
+        __atomic_store_n(&e->quit, 1, __ATOMIC_SEQ_CST);
         pthread_cond_broadcast(&e->cond);
         pthread_mutex_unlock(&e->lock);
         if (e->has_thread) {
@@ -3315,10 +3405,16 @@ DT__INSIDE void dt__comm_delete(dt_comm *c)
             next = t->next;
             dt__request_free(t);
         }
-        for (dt__req *q = e->free_reqs, *next; q; q = next) {
-            next = (dt__req *)(void *)q->w.after;
-            DT_COMM_FREE(q);
-        }
+        dt__req *unused[3];
+        unused[0] = e->own_reqs;
+        unused[1] = e->free_reqs;
+        unused[2] = e->returned;
+        for (int i = 0; i < 3; i++)
+            for (dt__req *q = unused[i]; q; q = (dt__req *)(void *)q->w.after) q->w.kind = 0;
+        for (int64_t i = 0; i < e->nreqs; i++)
+            if (e->reqs[i]->w.kind) e->reqs[i]->w.c = NULL; /* dt_work_wait will free it */
+            else DT_COMM_FREE(e->reqs[i]->block);
+        DT_COMM_FREE(e->reqs);
         DT_COMM_FREE(e->set.p);
         dt__mail_close(c);
         if (c->status) dt__past_log(c); /* if it failed between two calls it is not logged yet */

@@ -165,33 +165,35 @@ enum {
     DT__REQ_DATA,    /* send: its data moves */
     DT__REQ_ENDING   /* reply of a call that ends alone: waits until the request does not use the caller's memory any more */
 };
+/* In cache lines: what a message that waits needs when it is met is in the first three. */
 typedef struct dt__req {
     dt_work  w;
-    struct dt__req *partner;    /* of a call: the reply of this request, the request of this reply, until one of them has ended */
-    dt__chain link;             /* in the list of a key, or of a peer: queued, data; or copying */
-    dt__chain wait;             /* in one of the lists of the mail, until it is finished */
-    char    *ptr;
-    size_t   n, done;          /* bytes of the buffer; bytes that have moved */
-    size_t   total;            /* receive: bytes of the message */
+    dt__chain link;            /* in the list of a key, or of a peer: queued, data; or copying */
+    dt__chain wait;            /* in one of the lists of the mail, until it is finished */
     uint64_t order;            /* receives match in this order */
+    char    *ptr;
+    size_t   n;                /* bytes of the buffer */
+    struct dt__req *partner;   /* of a call: the reply of this request, the request of this reply, until one of them has ended */
+    size_t   total;            /* receive: bytes of the message */
     uint64_t id;               /* this rank's number of a large message; 0: none */
     uint64_t remote;           /* the other rank's number */
-    int64_t  since;            /* ns: when it was posted or last moved; 0: just now */
-    double   timeout;          /* its own, seconds; 0: the communicator's */
     dt_msg_info *info;         /* receive: where to tell what came; NULL: the message must have n bytes */
     dt_msg_view *view;         /* receive: where to tell where it is */
     void    (*done_fn)(dt_comm *c, struct dt__req *q); /* called by the driver instead of waking waiters; NULL: none */
-    const char *call;          /* the name of the call, for messages */
-    char    *said;             /* the words of a rank that refused a call */
-    bool     short_ok;         /* receive: the message may be shorter, also without info */
     int32_t  peer, tag;
-    int      why;              /* the status of a send that is being cancelled */
     uint8_t  space, dtype, state;
-    bool     send, cancel, asked;
+    bool     send, cancel, asked, peek;
+    bool     short_ok;         /* receive: the message may be shorter, also without info */
     int64_t  ref;              /* as in the frame */
+    char    *said;             /* the words of a rank that refused a call */
+    size_t   done;             /* bytes that have moved */
+    int64_t  since;            /* ns: when it was posted or last moved; 0: just now */
+    double   timeout;          /* its own, seconds; 0: the communicator's */
+    const char *call;          /* the name of the call, for messages */
     int64_t  moved;            /* receive of a large message: ns, when data last came */
     const char *from;          /* receive in place: where the payload is, if `peek` in the memory of the sender */
-    bool     peek;
+    void    *block;            /* what was allocated for it: it begins at a cache line */
+    int      why;              /* the status of a send that is being cancelled */
 } dt__req;
 typedef struct dt__arrival { /* a message that no receive has taken; the payload of a small one follows */
     dt__chain  link[4];         /* in the lists of four keys: bit 0: any rank; bit 1: any tag */
@@ -200,11 +202,12 @@ typedef struct dt__arrival { /* a message that no receive has taken; the payload
     uint8_t   size_class;
     bool      linked;
 } dt__arrival;
-struct dt__key {
+struct dt__key {               /* a cache line */
     dt__key *chain;            /* the next of its bucket, or of the free ones */
     int32_t  peer, tag;
     int32_t  space;
     dt__chain posted, arrived;
+    void    *block;            /* what was allocated for it */
 };
 typedef struct dt__notice { /* a frame without payload that waits to be sent */
     struct dt__notice *next;
@@ -232,6 +235,7 @@ typedef struct dt__mail {
     void          *rings, *streams; /* private data of the lanes inside and across; of MPI and the simulator in streams */
     const struct dt__lane *inside, *across;
     dt__key      **bucket, *free_keys;
+    dt__key       *last_key;   /* the one that was last looked up: often the next, too */
     size_t         nbuckets, nkeys; /* a power of two */
     dt__notice    *free_notices;
     int64_t        nnotices;   /* that wait to be sent */
@@ -273,6 +277,15 @@ DT__INSIDE void dt__mail_came(dt_comm *c, int peer, const dt__mhead *h); /* the 
 static inline __attribute__((unused)) size_t dt__mhead_payload(const dt__mhead *h)
 {
     return h->kind == DT__M_EAGER || h->kind == DT__M_DATA ? (size_t)h->n : 0;
+}
+static inline __attribute__((unused)) void *dt__line_malloc(size_t n, void **block) /* at the beginning of a cache line */
+{
+    *block = DT_COMM_MALLOC(n + 63);
+    return *block ? (void *)(((uintptr_t)*block + 63) & ~(uintptr_t)63) : NULL;
+}
+static inline __attribute__((unused)) int64_t dt__elements(size_t nbytes, int dtype) /* sizes are powers of 2 */
+{
+    return (int64_t)(nbytes >> __builtin_ctz((unsigned)dt__elem_nbytes(dtype)));
 }
 DT__INSIDE const char *dt__rank_or_any(int rank, char *buf, size_t nbytes); /* "rank 3" or "any rank" */
 /* By the driver. */
@@ -349,16 +362,21 @@ static size_t    dt__key_hash(const dt__mail *m, int peer, int tag, int space)
     uint64_t h = ((uint64_t)(uint32_t)tag << 32 | ((uint32_t)peer << 2 | (uint32_t)space)) * UINT64_C(0x9e3779b97f4a7c15);
     return (size_t)(h >> 32) & (m->nbuckets - 1);
 }
-static dt__key *dt__key_find(const dt__mail *m, int peer, int tag, int space) /* NULL: there is none */
+static bool dt__key_is(const dt__key *k, int peer, int tag, int space) { return k->tag == tag && k->peer == peer && k->space == space; }
+static dt__key *dt__key_find(dt__mail *m, int peer, int tag, int space) /* NULL: there is none */
 {
-    dt__key *k = m->bucket[dt__key_hash(m, peer, tag, space)];
-    while (k && (k->tag != tag || k->peer != peer || k->space != space)) k = k->chain;
+    dt__key *k = m->last_key;
+    if (k && dt__key_is(k, peer, tag, space)) return k;
+    k = m->bucket[dt__key_hash(m, peer, tag, space)];
+    while (k && !dt__key_is(k, peer, tag, space)) k = k->chain;
+    if (k) m->last_key = k;
     return k;
 }
 static bool dt__chain_empty(const dt__chain *list) { return list->next == list; }
 /* Removes keys that have no messages; if most have some, makes the table larger. */
 static void dt__keys_tidy(dt__mail *m)
 {
+    m->last_key = NULL;
     for (size_t i = 0; i < m->nbuckets; i++)
         for (dt__key **p = &m->bucket[i]; *p;) {
             dt__key *k = *p;
@@ -393,7 +411,11 @@ static dt__key *dt__key_make(dt__mail *m, int peer, int tag, int space) /* NULL:
     if (m->nkeys >= m->nbuckets) dt__keys_tidy(m);
     k = m->free_keys;
     if (k) m->free_keys = k->chain;
-    else if (!(k = (dt__key *)DT_COMM_MALLOC(sizeof *k))) return NULL;
+    else {
+        void *block;
+        if (!(k = (dt__key *)dt__line_malloc(sizeof *k, &block))) return NULL;
+        k->block = block;
+    }
     size_t h = dt__key_hash(m, peer, tag, space);
     k->peer = peer;
     k->tag = tag;
@@ -423,7 +445,7 @@ static dt__req *dt__match_posted(dt__mail *m, int peer, const dt__mhead *h)
     m->npending++;
     return best;
 }
-static dt__arrival *dt__arrival_first(const dt__mail *m, int peer, int tag, int space) /* NULL: no such message is there */
+static dt__arrival *dt__arrival_first(dt__mail *m, int peer, int tag, int space) /* NULL: no such message is there */
 {
     const dt__key *k = m->narrived ? dt__key_find(m, peer, tag, space) : NULL;
     int            which = (peer == DT_ANY) | (tag == DT_ANY) << 1;
@@ -583,20 +605,18 @@ static void dt__req_tell(dt__req *q, int peer, const dt__mhead *h)
     i.from = peer;
     i.tag = h->tag;
     i.dtype = h->dtype & ~DT__M_DEVICE;
-    i.n = h->dtype & DT__M_DEVICE ? h->ref : (int64_t)(h->n / dt__elem_nbytes(i.dtype));
+    i.n = h->dtype & DT__M_DEVICE ? h->ref : dt__elements((size_t)h->n, i.dtype);
     if (q->info) *q->info = i;
     if (q->view) q->view->info = i;
     q->total = (size_t)h->n;
     q->remote = h->id;
     q->ref = h->ref;
 }
-/* Does the message suit the receive? If not, the communicator has failed. */
-static bool dt__req_fits(dt_comm *c, const dt__req *q, int peer, const dt__mhead *h)
+static void dt__req_misfit(dt_comm *c, const dt__req *q, int peer, const dt__mhead *h)
 {
     int  dtype = h->dtype & ~DT__M_DEVICE;
-    bool device = (h->dtype & DT__M_DEVICE) != 0, size = q->view || (q->info || q->short_ok ? h->n <= q->n : h->n == q->n);
+    bool device = (h->dtype & DT__M_DEVICE) != 0;
     char from[32];
-    if (size && h->dtype == q->dtype && (!device || h->ref == q->ref)) return true;
     size_t each = dt__elem_nbytes(q->dtype & ~DT__M_DEVICE);
     if (device != ((q->dtype & DT__M_DEVICE) != 0))
         dt__comm_fail(c, DT_COMM_ERR_MISMATCH, peer,
@@ -612,6 +632,13 @@ static bool dt__req_fits(dt_comm *c, const dt__req *q, int peer, const dt__mhead
                       q->dtype & DT__M_DEVICE ? q->ref : (int64_t)(q->n / each),
                       (q->dtype & ~DT__M_DEVICE) == 6 ? "f64" : dt_dtype_name((dt_dtype)(q->dtype & ~DT__M_DEVICE)),
                       q->info ? "" : "; a receive with .info takes shorter messages");
+}
+/* Does the message suit the receive? If not, the communicator has failed. */
+static inline bool dt__req_fits(dt_comm *c, const dt__req *q, int peer, const dt__mhead *h)
+{
+    bool size = q->view || (q->info || q->short_ok ? h->n <= q->n : h->n == q->n);
+    if (size && h->dtype == q->dtype && (!(h->dtype & DT__M_DEVICE) || h->ref == q->ref)) return true;
+    dt__req_misfit(c, q, peer, h);
     return false;
 }
 /* ---- receiving */
@@ -723,10 +750,10 @@ static char *dt__frame_broken(dt_comm *c, int peer, const dt__mhead *h)
                        peer, h->mark, h->kind, h->space, h->tag, h->n);
     return NULL;
 }
-static bool dt__message_ok(const dt__mail_peer *p, const dt__mhead *h) /* of EAGER and LARGE frames */
+static inline bool dt__message_ok(const dt__mail_peer *p, const dt__mhead *h) /* of EAGER and LARGE frames */
 {
     size_t each = dt__elem_nbytes(h->dtype & ~DT__M_DEVICE);
-    return h->space < DT__SPACES && h->tag >= 0 && each && (h->dtype & DT__M_DEVICE || h->n % each == 0) &&
+    return h->space < DT__SPACES && h->tag >= 0 && each && (h->dtype & DT__M_DEVICE || (h->n & (each - 1)) == 0) &&
            (h->kind == DT__M_EAGER ? h->n <= p->lane->eager : h->n <= (uint64_t)INT64_MAX / 2);
 }
 DT__INSIDE char *dt__mail_want(dt_comm *c, int peer, const dt__mhead *h)
@@ -1372,11 +1399,11 @@ DT__INSIDE void dt__mail_close(dt_comm *c)
     for (size_t i = 0; i < m->nbuckets; i++)
         for (dt__key *k = m->bucket[i], *next; k; k = next) {
             next = k->chain;
-            DT_COMM_FREE(k);
+            DT_COMM_FREE(k->block);
         }
     for (dt__key *k = m->free_keys, *next; k; k = next) {
         next = k->chain;
-        DT_COMM_FREE(k);
+        DT_COMM_FREE(k->block);
     }
     DT_COMM_FREE(m->bucket);
     DT_COMM_FREE(m->peer);
@@ -1522,7 +1549,7 @@ static int dt__ring_put(dt_comm *c, int peer, dt__outgoing *o)
     __atomic_store_n(&e->no, at + 1, __ATOMIC_RELEASE);
     p->head = at + need;
     o->done = sizeof o->head + o->n;
-    if (need <= 64) dt__own_lines((char *)next, 64); /* the next frame will be written there */
+    if (need <= 64) dt__own_lines((char *)next, 128); /* the next frame will be written there */
     if (!p->opened || s->n > DT__RINGS_FEW) {
         p->opened = true;
         __atomic_store_n(dt__ring_row(s, to) + s->me, 1, __ATOMIC_RELEASE);

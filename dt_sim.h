@@ -601,7 +601,7 @@ static void dt__sim_after(dt_sim *s, dt__sim_rank *r)
 static void dt__sim_look(dt_sim *s, dt__sim_rank *r)
 {
     struct dt__engine *e = r->comm->engine;
-    if (e->driving) r->called = true;
+    if (e->drive) r->called = true;
     else dt__engine_look(r->comm);
     dt__sim_after(s, r);
 }
