@@ -1427,7 +1427,8 @@ static void kill_failed(void) /* gives up the ranks that SIGKILL did not end */
     for (int i = 0; i < nnodes; i++) {
         if (nodes[i].alive == 0) continue;
         if (!nodes[i].mine) {
-            node_lost(i, "its dtrun does not answer after SIGKILL: it is stopped, or the machine hangs; ranks may be left there");
+            node_lost(i, "its dtrun does not answer after SIGKILL: it is stopped, or the machine hangs; ranks may be left "
+                         "there");
             continue;
         }
         for (int k = 0; k < nprocs; k++)
@@ -1877,7 +1878,8 @@ static bool hosts_parse(const char *text, char *why, size_t nbytes) /* fills nod
     for (char *p = strtok_r(list, ",", &save); p && !why[0]; p = strtok_r(NULL, ",", &save)) {
         if (nnodes == NODES_MAX) snprintf(why, nbytes, "--hosts has more than %d names", NODES_MAX);
         else if (*p == '-' || strpbrk(p, " \t\n'\"\\$`;&|<>()") || strlen(p) > 79)
-            snprintf(why, nbytes, "--hosts has '%.80s', expected names or addresses with commas between them: a,b or me@a,me@b", p);
+            snprintf(why, nbytes,
+                     "--hosts has '%.80s', expected names or addresses with commas between them: a,b or me@a,me@b", p);
         if (why[0]) break;
         if (nnodes == room) nodes = (node *)need(realloc(nodes, (size_t)(room = 2 * room + 16) * sizeof *nodes));
         memset(&nodes[nnodes], 0, sizeof *nodes);

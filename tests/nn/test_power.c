@@ -251,7 +251,8 @@ UTEST(power, the_newest_intact_checkpoint_is_the_last_or_the_one_being_saved)
     EXPECT_GE(states, dt_test_quick() ? 2500 : 20000);
     EXPECT_GT(earlier, 0);
     EXPECT_GT(later, 0); /* a rename that was not synced was there */
-    printf("   %d states: %d at the last save, %d at the one under way, %d with nothing but torn files\n", states, earlier, later, torn);
+    printf("   %d states: %d at the last save, %d at the one under way, %d with nothing but torn files\n",
+           states, earlier, later, torn);
     for (int i = 0; i <= SAVES; i++) free(whole[i]);
     for (int i = 0; i < nops; i++) free(log_op[i].data);
     temp_remove(strdup(disks));
