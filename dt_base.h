@@ -407,10 +407,11 @@ DT__INSIDE int         dt__launcher(void); /* the launcher whose variables are s
 /* The value of a variable of that launcher (without one: of any launcher); -1 if it is not set or not a number. */
 DT__INSIDE int         dt__launcher_number(int what);
 
-/* ---- files. Opens a file for writing, whose name others can guess: in a directory that they may write to, they could put a link
-   or a pipe there. A file that is missing is created. An existing one must be a regular file of this user without further
-   hard links, or a device of the system such as /dev/null; symbolic links are not followed, and a pipe does not block. how:
-   O_WRONLY or O_RDWR, and O_TRUNC; dir: AT_FDCWD, or the directory of path. Returns a descriptor; or -1, errno, and why in words. */
+/* ---- files. Opens a file for writing, whose name others can guess: in a directory that they may write to, they could put a
+   link or a pipe there. A file that is missing is created. An existing one must be a regular file of this user without
+   further hard links, or a device of the system such as /dev/null; symbolic links are not followed, and a pipe does not
+   block. how: O_WRONLY or O_RDWR, and O_TRUNC; dir: AT_FDCWD, or the directory of path. Returns a descriptor; or -1, errno,
+   and why in words. */
 DT__INSIDE int dt__file_create(int dir, const char *path, int how, const char **why);
 
 /* ---- HMAC-SHA-256. No table index and no branch depends on a secret. */

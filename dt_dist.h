@@ -2063,6 +2063,14 @@ static int dt__feed_start(dt_feed *f)
         room[1] = (int64_t)yn;
     }
     if (f->c && dt_comm_broadcast(f->c, room, 2, DT_COMM_I64, 0)) return dt__feed_fail(f, "dt_feed_next");
+    for (int i = 0; i < 2; i++)
+        if (room[i] < 0 || room[i] > (INT64_C(1) << 40) + 64) {
+            int rc = dt_fail(DT_ERR_COMM, "dt_feed_next: rank 0 announced frames of %" PRId64 " bytes; do all ranks run the same "
+                             "version?", room[i]);
+            dt_comm_abort(f->c, dt_error());
+            f->state = DT__FEED_FAILED;
+            return rc;
+        }
     f->x_nbytes = (size_t)room[0];
     f->length = (size_t)DT__FEED_HEAD + f->x_nbytes + (size_t)room[1];
     for (int i = 0; i < f->frames; i++) {
@@ -2080,26 +2088,30 @@ static bool dt__feed_unpack(dt_feed *f, const char *frame, dt_batch *b)
 {
     dt__feed_head h;
     memcpy(&h, frame, sizeof h);
-    f->epoch = h.next_epoch;
-    f->cursor = h.cursor;
-    if (h.kind == DT__FEED_END) return false;
     h.text[sizeof h.text - 1] = 0;
+    if (h.kind == DT__FEED_END) {
+        f->epoch = h.next_epoch;
+        f->cursor = h.cursor;
+        return false;
+    }
     size_t xn = dt__feed_bytes(h.x_dtype, h.x_ndim, h.x_shape);
     size_t yn = h.y_ndim < 0 ? 0 : dt__feed_bytes(h.y_dtype, h.y_ndim, h.y_shape);
     size_t room = f->length - (size_t)(dt__feed_x(frame) - frame) - f->x_nbytes;
-    if (h.kind != DT__FEED_BATCH || xn > f->x_nbytes || yn > room) {
+    if (h.kind != DT__FEED_BATCH || xn > f->x_nbytes || yn > room || h.x_ndim < 1 || h.n < 0 || h.n > h.x_shape[0]) {
         f->state = DT__FEED_FAILED;
         dt_fail(DT_ERR_FILE, "dt_feed_next: rank 0: %s",
                 h.kind == DT__FEED_ERROR ? h.text : "it sent an invalid frame; do all ranks run the same version?");
         return false;
     }
+    f->epoch = h.next_epoch;
+    f->cursor = h.cursor;
     dt_shape     s;
     dt_make_opts o;
     DT__CLEAR(o);
     for (int k = 0; k < (h.y_ndim < 0 ? 1 : 2); k++) {
         memset(&s, 0, sizeof s);
         s.ndim = (int)(k ? h.y_ndim : h.x_ndim);
-        memcpy(s.dim, k ? h.y_shape : h.x_shape, sizeof s.dim);
+        memcpy(s.dim, k ? h.y_shape : h.x_shape, (size_t)s.ndim * sizeof *s.dim);
         o.dtype = (dt_dtype)(k ? h.y_dtype : h.x_dtype);
         dt_tensor *t = dt_from_with(dt__feed_x(frame) + (k ? f->x_nbytes : 0), s, o);
         if (k) b->y = t;

@@ -775,12 +775,27 @@ static void link_send(link_ *l, int kind, int rank, const void *a, size_t na, co
     bytes_add(&l->tx, b, nb);
     link_flush(l);
 }
+static const char *link_frames(link_ *l, frame_fn fn) /* calls fn for each frame that has arrived; NULL, or what is wrong */
+{
+    dt__chead h;
+    size_t    at = 0;
+    while (!l->gone && l->rx.n - at >= sizeof h) {
+        memcpy(&h, l->rx.p + at, sizeof h);
+        if (h.magic != (uint32_t)DT__CFRAME_MAGIC) return "something other than dtrun answers there";
+        if (h.nbytes > FRAME_MOST) return "a frame is too long";
+        if (l->rx.n - at - sizeof h < h.nbytes) break;
+        fn(l, (int)h.kind, h.rank, l->rx.p + at + sizeof h, h.nbytes);
+        at += sizeof h + h.nbytes;
+    }
+    if (!l->gone) bytes_drop(&l->rx, at);
+    return NULL;
+}
 /* Calls fn for each complete frame. Returns NULL, or why the link ended; "": the other side closed it. fn may close the
    link. */
 static const char *link_read(link_ *l, frame_fn fn)
 {
-    char      buf[CHUNK];
-    dt__chead h;
+    char        buf[CHUNK];
+    const char *why;
     for (int turns = 0; turns < 16 && !l->gone; turns++) {
         ssize_t got = read(l->in, buf, sizeof buf);
         if (got < 0 && errno == EINTR) continue;
@@ -788,16 +803,7 @@ static const char *link_read(link_ *l, frame_fn fn)
         if (got < 0) return strerror(errno);
         if (got == 0) return "";
         bytes_add(&l->rx, buf, (size_t)got);
-        size_t at = 0;
-        while (!l->gone && l->rx.n - at >= sizeof h) {
-            memcpy(&h, l->rx.p + at, sizeof h);
-            if (h.magic != (uint32_t)DT__CFRAME_MAGIC) return "something other than dtrun answers there";
-            if (h.nbytes > FRAME_MOST) return "a frame is too long";
-            if (l->rx.n - at - sizeof h < h.nbytes) break;
-            fn(l, (int)h.kind, h.rank, l->rx.p + at + sizeof h, h.nbytes);
-            at += sizeof h + h.nbytes;
-        }
-        if (!l->gone) bytes_drop(&l->rx, at);
+        if ((why = link_frames(l, fn))) return why;
     }
     return NULL;
 }
@@ -1096,17 +1102,21 @@ typedef struct job {
     uint8_t token[32];
     int32_t nproc, nenv, argc, insecure;
 } job;
+static bool job_check(const char *body, size_t n, job *j) /* n bytes behind the head: 2 + nenv + argc strings, no more */
+{
+    size_t strings = 0;
+    if (n < sizeof *j || body[n - 1] != 0) return false;
+    memcpy(j, body, sizeof *j);
+    for (size_t i = sizeof *j; i < n; i++) strings += body[i] == 0;
+    return j->nproc >= 1 && j->nproc <= RANKS_MAX && j->nenv >= 0 && j->argc >= 1 && j->nenv <= FRAME_MOST &&
+           j->argc <= FRAME_MOST && strings == 2 + (size_t)j->nenv + (size_t)j->argc;
+}
 static bool job_read(char *body, size_t n)
 {
     job    j;
     size_t at = sizeof j;
-    if (n < sizeof j || body[n - 1] != 0) return false;
-    memcpy(&j, body, sizeof j);
-    size_t strings = 0;
-    for (size_t i = sizeof j; i < n; i++) strings += body[i] == 0;
-    if (j.nproc < 1 || j.nproc > RANKS_MAX || j.nenv < 0 || j.argc < 1 || j.nenv > FRAME_MOST || j.argc > FRAME_MOST ||
-        strings != 2 + (size_t)j.nenv + (size_t)j.argc)
-        return false;
+    if (!job_check(body, n, &j)) return false;
+    size_t strings = 2 + (size_t)j.nenv + (size_t)j.argc;
     char *text = (char *)need(malloc(n)); /* never freed: argv points into it */
     memcpy(text, body, n);
     memcpy(token, j.token, 32);
@@ -1282,7 +1292,7 @@ static void controller_exited(int rank, const exited *e, const char *tail, size_
     d->tail = (char *)need(calloc(n + 1, 1));
     if (n) memcpy(d->tail, tail, n);
     for (int i = 0; i < nnodes; i++)
-        if (rank >= nodes[i].first && rank < nodes[i].first + nodes[i].nproc) nodes[i].alive--;
+        if (rank >= nodes[i].first && rank < nodes[i].first + nodes[i].nproc && nodes[i].alive > 0) nodes[i].alive--;
     if (bad_end(e) && state < STOPPING) find_first_failure(false);
     else if (state == SETTLING) find_first_failure(false);
 }
@@ -1417,7 +1427,8 @@ static void kill_failed(void) /* gives up the ranks that SIGKILL did not end */
     for (int i = 0; i < nnodes; i++) {
         if (nodes[i].alive == 0) continue;
         if (!nodes[i].mine) {
-            node_lost(i, "its dtrun does not answer after SIGKILL: it is stopped, or the machine hangs; ranks may be left there");
+            node_lost(i, "its dtrun does not answer after SIGKILL: it is stopped, or the machine hangs; ranks may be left "
+                         "there");
             continue;
         }
         for (int k = 0; k < nprocs; k++)
@@ -1859,18 +1870,29 @@ static void ssh_ended(int i)
     child_reap(n->ssh, &n->ssh_fd);
     n->ssh = 0;
 }
-static void hosts_read(void)
+static bool hosts_parse(const char *text, char *why, size_t nbytes) /* fills nodes; false, and why */
 {
-    char *save = NULL, *list = strdup(opt.hosts);
-    for (char *p = strtok_r(list, ",", &save); p; p = strtok_r(NULL, ",", &save)) {
-        if (nnodes == NODES_MAX) fail(2, "--hosts has more than %d names", NODES_MAX);
-        if (*p == '-' || strpbrk(p, " \t\n'\"\\$`;&|<>()") || strlen(p) > 79)
-            fail(2, "--hosts has '%.80s', expected names or addresses with commas between them: a,b or me@a,me@b", p);
-        nodes = (node *)need(realloc(nodes, (size_t)(nnodes + 1) * sizeof *nodes));
+    char *save = NULL, *list = (char *)need(strdup(text));
+    int   room = 0;
+    why[0] = 0;
+    for (char *p = strtok_r(list, ",", &save); p && !why[0]; p = strtok_r(NULL, ",", &save)) {
+        if (nnodes == NODES_MAX) snprintf(why, nbytes, "--hosts has more than %d names", NODES_MAX);
+        else if (*p == '-' || strpbrk(p, " \t\n'\"\\$`;&|<>()") || strlen(p) > 79)
+            snprintf(why, nbytes,
+                     "--hosts has '%.80s', expected names or addresses with commas between them: a,b or me@a,me@b", p);
+        if (why[0]) break;
+        if (nnodes == room) nodes = (node *)need(realloc(nodes, (size_t)(room = 2 * room + 16) * sizeof *nodes));
         memset(&nodes[nnodes], 0, sizeof *nodes);
         snprintf(nodes[nnodes++].host, sizeof nodes->host, "%s", p);
     }
-    if (nnodes == 0) fail(2, "--hosts is '%.80s', expected names with commas between them", opt.hosts);
+    if (nnodes == 0 && !why[0]) snprintf(why, nbytes, "--hosts is '%.80s', expected names with commas between them", text);
+    free(list);
+    return !why[0];
+}
+static void hosts_read(void)
+{
+    char why[300];
+    if (!hosts_parse(opt.hosts, why, sizeof why)) fail(2, "%s", why);
     const char *at = strchr(nodes[0].host, '@');
     if (!opt.master_addr) {
         opt.master_addr = strdup(at ? at + 1 : nodes[0].host);
@@ -1881,7 +1903,6 @@ static void hosts_read(void)
                      "machine instead, or set --master-addr",
                      nodes[i].host);
     }
-    free(list);
 }
 
 /* ==================================================================================================== >>main */

@@ -391,3 +391,79 @@ for name, data in {
         seed("comm_mail", name + "-full", bytes([0x88, 1]) + data)
     if name.startswith("many"):
         seed("comm_mail", name + "-full", bytes([0x80, 0]) + data)
+
+# ---- files and frames of dt_plan.h, dt_dist.h and dtrun
+costs = b"dt costs 1\n# link, picoseconds a message, femtoseconds a byte\nthread 1 2\nshm 3 4\nloopback 5 6\nnetwork 7 8\nreducing 9\nend\n"
+seed("costs", "good", costs)
+seed("costs", "crlf", costs.replace(b"\n", b"\r\n"))
+seed("costs", "cut", costs[:-5])
+seed("costs", "twice", costs.replace(b"shm", b"thread"))
+seed("costs", "huge", costs.replace(b"7 8", b"10000000000001 99999999999999999999"))
+seed("costs", "after-end", costs + b"shm 1 2\n")
+seed("costs", "empty", b"")
+seed("costs", "other", b"dt costs 2\n")
+
+
+def feed(x, y, kind=1, n=2, x_dtype=0, x_shape=(2, 3), y_dtype=4, y_shape=(2,), y_ndim=None, text=b"", data=b""):
+    head = struct.pack("<9q", kind, n, 0, 1, 0, x_dtype, len(x_shape), y_dtype, len(y_shape) if y_ndim is None else y_ndim)
+    for shape in (x_shape, y_shape):
+        head += b"".join(struct.pack("<q", d) for d in (tuple(shape) + (0,) * 8)[:8])
+    return bytes([x, y]) + head + bytes(CURSOR) + text.ljust(512, b"\0") + data
+
+
+CURSOR = 16 * 8
+seed("feed", "batch", feed(1, 16, data=b"x" * 80))
+seed("feed", "no-y", feed(1, 0, y_ndim=-1))
+seed("feed", "end", feed(1, 16, kind=2))
+seed("feed", "error", feed(1, 16, kind=3, text=b"the disk is full"))
+seed("feed", "error-unended", feed(1, 16, kind=3, text=b"e" * 512))
+seed("feed", "kind", feed(1, 16, kind=9))
+seed("feed", "n", feed(1, 16, n=3))
+seed("feed", "scalar", feed(1, 16, x_shape=()))
+seed("feed", "ndim", feed(1, 16, y_ndim=9))
+seed("feed", "overflow", feed(1, 16, x_shape=(4194305, 4194305, 211106198978564)))
+seed("feed", "zero-and-huge", feed(1, 16, n=0, x_shape=(0, 2**62, 2**62)))
+seed("feed", "negative", feed(1, 16, x_shape=(-1, 3)))
+seed("feed", "dtype", feed(1, 16, x_dtype=6))
+seed("feed", "bytes", feed(1, 7, x_dtype=5, x_shape=(2, 32), y_dtype=5, y_shape=(2, 3)))
+
+
+def run_frame(kind, rank, body):
+    return bytes([kind, rank + 1, len(body) & 255, len(body) >> 8]) + body
+
+
+def exited(how=b"x", value=3, stopped=0, lost=-1, tail=b"last\n"):
+    return struct.pack("<4i2q", how[0], value, stopped, lost, 123, 10**9) + b"said".ljust(480, b"\0") + tail
+
+
+hello = struct.pack("<i", 2) + b"0.2.0".ljust(16, b"\0") + b"host".ljust(64, b"\0")
+for name, state, frames in (
+    ("hello", 0, run_frame(1, 0, hello)),
+    ("hello-unended", 0, run_frame(1, 0, struct.pack("<i", 2) + b"v" * 80)),
+    ("bound", 1, run_frame(4, 0, struct.pack("<i", 4711))),
+    ("failed", 1, run_frame(5, 0, struct.pack("<i", 127) + b"t" * 1200)),
+    ("output", 1, run_frame(7, 2, b"\0a line\nhalf") + run_frame(7, 3, b"\1error\n") + run_frame(7, 2, b"\2x")),
+    ("output-of-others", 1, run_frame(7, 0, b"\0x\n")),
+    ("exited", 1, run_frame(8, 2, exited()) + run_frame(8, 3, exited(lost=2))),
+    ("exited-twice", 1, run_frame(8, 2, exited()) * 2),
+    ("exited-signal", 2, run_frame(8, 3, exited(b"s", 9, lost=99))),
+    ("ask", 1, run_frame(9, 0, struct.pack("<i", 2)) * 3),
+    ("unknown", 1, run_frame(11, 0, b"")),
+):
+    seed("dtrun", "controller-" + name, bytes([4, state, 200]) + frames)
+seed("dtrun", "controller-raw", bytes([0, 1, 3]) + struct.pack("<IIIi", 0x43435444, 9, 4, 0) + struct.pack("<i", 15))
+seed("dtrun", "controller-http", bytes([0, 0, 3]) + b"GET / HTTP/1.1\r\n\r\n")
+seed("dtrun", "controller-long", bytes([0, 0, 3]) + struct.pack("<IIIi", 0x43435444, 7, 0xFFFFFFFF, 0))
+seed("dtrun", "agent-stop", bytes([5, 0, 9]) + run_frame(6, 0, struct.pack("<i", 15)))
+seed("dtrun", "agent-finish", bytes([5, 0, 9]) + run_frame(10, 0, struct.pack("<i", 3)))
+seed("dtrun", "agent-start", bytes([5, 0, 9]) + run_frame(3, 0, b"\0" * 368))
+seed("dtrun", "agent-job", bytes([5, 0, 9]) + run_frame(2, 0, b"j" * 60))
+job = b"t" * 32 + struct.pack("<4i", 2, 1, 2, 0)
+seed("dtrun", "job", bytes([2, 0, 0]) + job + b"\0/\0A=b\0prog\0arg\0")
+seed("dtrun", "job-few", bytes([2, 0, 0]) + job + b"\0/\0A=b\0prog\0")
+seed("dtrun", "job-unended", bytes([2, 0, 0]) + job + b"\0/\0A=b\0prog\0arg")
+seed("dtrun", "job-tail", bytes([2, 0, 0]) + job + b"\0/\0A=b\0prog\0arg\0tail")
+seed("dtrun", "job-negative", bytes([2, 0, 0]) + b"t" * 32 + struct.pack("<4i", 2, -1, 4, 0) + b"\0/\0A=b\0prog\0arg\0")
+for name, text in (("two", b"a,b"), ("users", b"me@a,me@b.example.org"), ("empty", b""), ("commas", b",,,"), ("option", b"a,-oProxyCommand=x"),
+                   ("shell", b"a;b"), ("long", b"a" * 80), ("six", b"fe80::1,10.0.0.1")):
+    seed("dtrun", "hosts-" + name, bytes([3, 0, 0]) + text)

@@ -1331,7 +1331,8 @@ UTEST(machines, strangers_at_the_port_keep_no_agent_out)
         if (files.rlim_cur < STRANGERS + 200) UTEST_SKIP("too few descriptors");
         temp_put(dir, "token", "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff", 64);
         chmod(temp_in(dir, "token"), 0600);
-        snprintf(args, sizeof args, "--nnodes 2 --master-addr 127.0.0.1 --master-port %d --token-file %s/token RANK sum", port, dir);
+        snprintf(args, sizeof args, "--nnodes 2 --master-addr 127.0.0.1 --master-port %d --token-file %s/token RANK sum",
+                 port, dir);
         job_start(&j, args);
         memset(&w, 0, sizeof w);
         memset(w.token, 0xff, 32);
@@ -1392,8 +1393,8 @@ UTEST(machines, join_during_a_flood_without_end)
     }
     for (int i = 0; i < 2; i++) {
         snprintf(args, sizeof args,
-                 "--nnodes 2 --node-rank %d -n 1 --master-addr 127.0.0.1 --master-port %d --token-file %s/token RANK stop", i, port,
-                 p.dir);
+                 "--nnodes 2 --node-rank %d -n 1 --master-addr 127.0.0.1 --master-port %d --token-file %s/token RANK stop", i,
+                 port, p.dir);
         job_start(&p.j[i], args);
         if (i) continue;
         int fd = dial_from("127.0.0.1", port); /* the port is there; from here on the flood is, too */
