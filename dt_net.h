@@ -1254,9 +1254,9 @@ DT__INSIDE void dt__comm_failed(dt_comm *c, int status, int rank, const char *te
     if (__atomic_exchange_n(&c->failing, 1, __ATOMIC_ACQ_REL)) return;
     snprintf(c->text, sizeof c->text, "%s", text);
     c->failed_rank = rank;
-    __atomic_store_n(&c->status, status, __ATOMIC_RELEASE);
-    if (c->world)
+    if (c->world) /* first: the program may end as soon as it sees the status, and the launcher would blame this rank */
         dt__world_report(c->world, status, c->member && rank >= 0 && rank < c->size ? c->member[rank] : -1, text);
+    __atomic_store_n(&c->status, status, __ATOMIC_RELEASE);
     uint64_t one = 1;
     if (c->wake_fd >= 0 && write(c->wake_fd, &one, sizeof one) < 0) return; /* the counter is full: nobody sleeps on it */
 }

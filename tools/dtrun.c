@@ -1267,9 +1267,10 @@ static void find_first_failure(bool now)
     for (int i = 0; i < world; i++)
         if (ends[i].ended && bad_end(&ends[i].e) && (r < 0 || ends[i].order < ends[r].order)) r = i;
     if (r < 0 || blamed >= 0) return;
+    int first = r;
     for (int hops = 0; hops < world; hops++) {
         int lost = ends[r].e.lost;
-        if (lost < 0 || lost >= world || lost == r) break;
+        if (lost < 0 || lost >= world || lost == r || lost == first) break; /* the first one's end is what the others saw */
         if (!ends[lost].ended && !now) {
             if (state != SETTLING) deadline = dt__comm_now() + DT__NS_PER_S;
             state = SETTLING;
