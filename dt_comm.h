@@ -2470,7 +2470,7 @@ static bool dt__short(dt_comm *c, const dt__call *a, bool *posted)
             if (looks-- <= 0) return false;
         if (q->print != print) return false;
     }
-    e->vain -= e->vain && looks < all; /* spinning was not in vain */
+    if (__builtin_expect(e->vain != 0, 0) && looks < all) e->vain--; /* spinning was not in vain */
     if (a->n) dt__short_reduce(c, no, a->out, a->n, a->dtype, a->op, size);
     dt__past_add(c, &p->frame, began, dt__comm_coarse(), 0);
     __atomic_store_n(&c->since, began, __ATOMIC_RELAXED);
