@@ -125,6 +125,38 @@ DT_API void     dt_comm_abort(dt_comm *c, const char *why); /* fails on every ra
    It takes milliseconds if ranks died, and at most a few times the timeout. Over MPI it fails: MPI ends the job. */
 DT_API int      dt_comm_shrink(dt_comm *c, dt_comm **out);
 
+/* Tolerant communicators (.tolerant of dt_comm_init and dt_comm_threads): for groups that survive their members, such as task
+   farms and servers. The death or departure of a member is an event, and not a failure:
+     - A message to or from this member ends with DT_COMM_ERR_PEER; dt_comm_error(NULL) names the member and says why. What it
+       has sent whole can still be received, also afterwards. A receive with DT_ANY goes on waiting, unless a large message of
+       this member was already arriving in its buffer.
+     - All other messages go on. A message that fails for another reason (a timeout, a length or dtype that its receive does
+       not expect) ends alone with its status. A message that did not suit its receive stays for another one.
+     - Collectives end with DT_COMM_ERR_PEER on all members, also running ones: dt_comm_shrink makes a communicator of the rest,
+       which is tolerant, too. After a timeout or a mismatch of a collective the same is true with that status.
+     - dt_comm_free does not wait: the member leaves, which is an event for the others.
+     - dt_comm_abort, and a failure from which a member cannot go on (such as no memory), fails the communicator on this member
+       only; for the others it has died. A member that breaks the protocol is expelled: its calls fail, too.
+   A stopped member is not dead: messages with it time out. Large messages are always copied through the rings or sockets, never
+   read in place. dt_comm_dup and dt_comm_split of a tolerant communicator give tolerant ones. Over MPI .tolerant is an error,
+   for MPI ends the job when a rank dies, and so it is with .backend. */
+typedef struct dt_event_opts {
+    int    dt__first DT_D;
+    double timeout DT_D; /* seconds to wait for an event; default 0: it does not wait; DT_FOREVER */
+} dt_event_opts;
+/* The next event, in the order in which this rank learned of them; each comes once. 1: *out is an event; 0: none came within
+   .timeout; negative: the communicator has failed, or is not tolerant. Events that are not read need no more memory than
+   the table of members. While it waits, messages move. */
+DT_API int dt_comm_next_event_with(dt_comm *c, dt_comm_event *out, dt_event_opts o DT_OPT0(dt_event_opts));
+#ifdef DT__LIT
+#define dt_comm_next_event(c, ...) \
+    dt_comm_next_event_with(c, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_event_opts, __VA_ARGS__, ))
+#else
+#define dt_comm_next_event dt_comm_next_event_with
+#endif
+/* A descriptor for poll(2): readable while an event waits. It belongs to c: do not read or close it. -1: c is not tolerant. */
+DT_API int dt_comm_event_fd(const dt_comm *c);
+
 /* ---------------------------------------------------------------------------------------------------- >>asking */
 DT_API int         dt_comm_rank(const dt_comm *c); /* 0 for NULL */
 DT_API int         dt_comm_size(const dt_comm *c); /* 1 for NULL */
@@ -1319,6 +1351,7 @@ static int dt__work_poll(dt_comm *c, dt__coll_work *w)
     }
     dt__comm_look(c); /* a rank that was stopped may find all its data, but must see that the others gave it up */
     int status = __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
+    if (!status) status = dt__comm_halted(c, w->head.seq);
     return status ? status : rc;
 }
 /* No progress for the timeout: first asks the other ranks why, then fails and names the ranks at fault. */
@@ -1622,7 +1655,9 @@ static void dt__past_log(const dt_comm *c) /* once; called by the driver, or whe
 static void dt__fail_shared(dt_comm *c, int status)
 {
     if (!status || !c->shared) return;
-    dt__shared_fail((dt__shared *)c->shared, status, c->failed_rank, c->text);
+    /* a member that left has finished earlier collectives, and the others may do so, too: the control connections tell them */
+    if (c->members && dt__comm_ok(c) && !dt__comm_halted(c, 0) && ((dt__shared *)c->shared)->fd >= 0) return;
+    dt__shared_fail((dt__shared *)c->shared, status, c->failed_rank, dt__comm_ok(c) && c->members ? c->members->text : c->text);
     dt__shared_untouched((dt__shared *)c->shared);
 }
 static void dt__work_end(dt_comm *c, dt__coll_work *w, int status)
@@ -1800,7 +1835,8 @@ static int dt__engine_poll_all(dt_comm *c)
     if (w) {
         if (!w->begun) dt__work_begin(c, w);
         w->progress = false;
-        int rc = dt__comm_ok(c) ? dt__work_poll(c, w) : c->status;
+        int rc = !dt__comm_ok(c) ? c->status : dt__comm_halted(c, w->head.seq);
+        if (!rc) rc = dt__work_poll(c, w);
         if (w->progress || rc) moved = DT__MOVED_COLLECTIVE;
         if (rc) {
             dt__work_end(c, w, rc > 0 ? 0 : rc);
@@ -2409,8 +2445,14 @@ static int dt__prepare_device(dt_comm *c, const dt__call *a, dt__coll_work *w)
     __atomic_store_n(&c->seq, c->seq + 1, __ATOMIC_RELEASE);
     return w->way == DT__BY_SHARED ? 0 : dt__plan_get(c, &meet, w, algo, segment);
 }
-static int dt__job_wait(dt_work *w, int status) /* returns the status and frees the job, if there is one */
+static int dt__halted_said(const dt_comm *c) /* a tolerant communicator: collectives are halted. Returns the status */
 {
+    return dt__comm_bad(c->members->halted, "%s", c->members->text); /* text does not change any more */
+}
+static int dt__job_wait(dt_work *w, int status) /* returns the status, leaves a message, frees the job if there is one */
+{
+    if (status && w->kind == DT__WORK_COLLECTIVE && w->c && dt__comm_ok(w->c) && dt__comm_halted(w->c, UINT64_MAX))
+        dt__halted_said(w->c);
     if (!w->job) return status;
     int rc = w->device_transport->wait(w->job, status);
     w->job = NULL;
@@ -2489,7 +2531,10 @@ static int dt__call_do(dt_comm *c, const dt__call *a)
     if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "%s: the communicator is NULL", a->name);
     dt__comm_look(c);
     if (!dt__comm_ok(c)) return c->status;
-    if (dt__call_bad(c, a) || dt__handler_waits(c, a->name)) return c->status;
+    if (dt__comm_halted(c, c->seq)) return dt__halted_said(c);
+    int bad = dt__call_bad(c, a);
+    if (bad) return bad;
+    if (dt__handler_waits(c, a->name)) return c->status;
     int device = dt__on_device(c, a);
     if (device < 0) return device;
     if (c->size == 1) return device ? c->device_transport->alone(c, a) : dt__alone(a);
@@ -2521,6 +2566,10 @@ static dt_work *dt__call_start(dt_comm *c, const dt__call *a)
         dt__comm_bad(DT_COMM_ERR_ARG, "%s: the communicator is NULL", a->name);
         return NULL;
     }
+    if (dt__comm_ok(c) && dt__comm_halted(c, c->seq)) {
+        dt__halted_said(c);
+        return NULL;
+    }
     int device = !dt__comm_ok(c) || dt__call_bad(c, a) ? -1 : dt__on_device(c, a);
     if (device < 0) return NULL;
     dt__coll_work *w = (dt__coll_work *)dt__comm_zeroed(1, sizeof *w);
@@ -2539,8 +2588,9 @@ static dt_work *dt__call_start(dt_comm *c, const dt__call *a)
         pthread_mutex_unlock(&c->engine->lock);
         return &w->w;
     }
-    if (device ? dt__prepare_device(c, a, w) : dt__prepare(c, a, w)) {
-        dt__unprepare(w, c->status);
+    int rc = device ? dt__prepare_device(c, a, w) : dt__prepare(c, a, w);
+    if (rc) {
+        dt__unprepare(w, rc);
         DT_COMM_FREE(w);
         return NULL;
     }
@@ -2663,10 +2713,19 @@ DT_API int64_t dt_work_waited(dt_work *w, int *rank)
 /* A message ended alone: the thread that waits for it learns why. */
 static void dt__message_said(const dt__req *q, int status)
 {
-    char peer[32], tag[32];
+    char peer[32], tag[32], why[DT__WHY];
     if (status == DT_COMM_ERR_REMOTE) dt__comm_bad(status, "%s to rank %d: %s", q->call, q->peer, q->said ? q->said : "refused");
+    if (status == DT_COMM_ERR_MISMATCH && q->said) dt__comm_bad(status, "%s", q->said);
+    if (status == DT_COMM_ERR_PEER && q->w.c && q->w.c->members && q->peer >= 0) {
+        dt__members_how(q->w.c, q->peer, why, sizeof why);
+        dt__comm_bad(status, "%s %s rank %d: %s", q->call, q->send ? "to" : "from", q->peer, why);
+    }
     if (status != DT_COMM_ERR_TIMEOUT && status != DT_COMM_ERR_CANCELLED) return;
     snprintf(tag, sizeof tag, q->tag < 0 ? "any tag" : "tag %d", q->tag);
+    if (status == DT_COMM_ERR_TIMEOUT && q->said) {
+        dt__comm_bad(status, "%s %s %s, %s: %s", q->call, q->send ? "to" : "from", dt__rank_or_any(q->peer, peer, sizeof peer), tag, q->said);
+        return;
+    }
     dt__comm_bad(status, "%s %s %s, %s: %s", q->call, q->send ? "to" : "from", dt__rank_or_any(q->peer, peer, sizeof peer), tag,
                  status == DT_COMM_ERR_TIMEOUT ? "it did not meet its counterpart within its timeout" : "cancelled");
 }
@@ -2779,6 +2838,16 @@ DT_API int dt_work_wait_any(dt_work **w, int n)
 }
 
 /* ---- messages */
+/* A call of this rank is wrong: the communicator fails; a tolerant one goes on, and only the call has failed. */
+static DT__PRINTF(3, 4) int dt__misuse(dt_comm *c, int status, const char *format, ...)
+{
+    char    text[700];
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    return c->members ? dt__comm_bad(status, "%s", text) : dt__comm_fail(c, status, c->rank, "%s", text);
+}
 static void dt__req_free(dt_comm *c, dt__req *q, bool own) /* own: by the thread that uses the communicator */
 {
     struct dt__engine *e = c->engine;
@@ -2854,11 +2923,11 @@ static void dt__req_none(dt_comm *c, const char *call) /* dt__req_take has retur
 {
     int64_t limit = ((const dt__mail *)c->mail)->limit, n = c->engine->nreqs;
     if ((n + 1) * (int64_t)sizeof(dt__req) > limit)
-        dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank,
-                      "rank %d: %s: %" PRId64 " messages are pending and fill the memory for messages, %" PRId64
-                      " bytes: wait for some of them, or raise .message_memory",
-                      c->rank, call, n, limit);
-    else dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: out of memory", c->rank, call);
+        dt__misuse(c, DT_COMM_ERR_MEMORY,
+                   "rank %d: %s: %" PRId64 " messages are pending and fill the memory for messages, %" PRId64
+                   " bytes: wait for some of them, or raise .message_memory",
+                   c->rank, call, n, limit);
+    else dt__misuse(c, DT_COMM_ERR_MEMORY, "rank %d: %s: out of memory", c->rank, call);
 }
 typedef struct dt__message { /* what a call wants */
     const char  *call;
@@ -2868,7 +2937,7 @@ typedef struct dt__message { /* what a call wants */
     dt_msg_view *view;
     bool         send;
 } dt__message;
-static int dt__message_bad(dt_comm *c, const dt__message *a, const dt_msg_opts *o) /* 0, or the status after dt__comm_fail */
+static int dt__message_bad(dt_comm *c, const dt__message *a, const dt_msg_opts *o) /* 0, or the status after dt__misuse */
 {
     char why[160];
     why[0] = 0;
@@ -2883,7 +2952,7 @@ static int dt__message_bad(dt_comm *c, const dt__message *a, const dt_msg_opts *
     else if (!(o->timeout >= 0)) snprintf(why, sizeof why, ".timeout is %g; expected seconds, or DT_FOREVER", o->timeout);
     else if (!a->buf && a->n && !a->view) snprintf(why, sizeof why, "the buffer is NULL");
     if (!why[0]) return 0;
-    return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: %s", c->rank, a->call, why);
+    return dt__misuse(c, DT_COMM_ERR_ARG, "rank %d: %s: %s", c->rank, a->call, why);
 }
 static int dt__message_device(dt_comm *c, dt__req *q) /* device memory: the message carries a record. 0, or the status */
 {
@@ -2958,9 +3027,11 @@ static int dt__message_do(dt_comm *c, const dt__message *a, const dt_msg_opts *o
     dt__req q;
     if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "%s: the communicator is NULL", a->call);
     if (!dt__comm_ok(c)) return c->status;
-    if (dt__message_bad(c, a, o) || dt__handler_waits(c, a->call)) return c->status;
+    int rc = dt__message_bad(c, a, o);
+    if (rc) return rc;
+    if (dt__handler_waits(c, a->call)) return c->status;
     dt__engine_enter(c);
-    int rc = dt__message_now(c, a, o);
+    rc = dt__message_now(c, a, o);
     if (rc) {
         dt__engine_leave(c);
         return rc > 0 ? 0 : rc;
@@ -3048,7 +3119,7 @@ DT_API int dt_comm_recv_with(dt_comm *c, void *buf, int64_t n, int dtype, int fr
 DT_API int dt_comm_recv_view_with(dt_comm *c, dt_msg_view *out, int dtype, int from, dt_msg_opts o)
 {
     dt__message a = dt__message_of("dt_comm_recv_view", NULL, 0, dtype, from, out, false);
-    if (!out) return c ? dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: dt_comm_recv_view: out is NULL", c->rank) : DT_COMM_ERR_ARG;
+    if (!out) return c ? dt__misuse(c, DT_COMM_ERR_ARG, "rank %d: dt_comm_recv_view: out is NULL", c->rank) : DT_COMM_ERR_ARG;
     memset(out, 0, sizeof *out);
     return dt__message_do(c, &a, &o);
 }
@@ -3066,7 +3137,7 @@ DT_API dt_work *dt_comm_recv_view_start_with(dt_comm *c, dt_msg_view *out, int d
 {
     dt__message a = dt__message_of("dt_comm_recv_view_start", NULL, 0, dtype, from, out, false);
     if (!out) {
-        if (c) dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: dt_comm_recv_view_start: out is NULL", c->rank);
+        if (c) dt__misuse(c, DT_COMM_ERR_ARG, "rank %d: dt_comm_recv_view_start: out is NULL", c->rank);
         return NULL;
     }
     memset(out, 0, sizeof *out);
@@ -3088,7 +3159,9 @@ DT_API int dt_comm_probe_with(dt_comm *c, dt_msg_info *info, int from, dt_msg_op
     dt_msg_info unread;
     if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_probe: the communicator is NULL");
     dt__comm_look(c);
-    if (!dt__comm_ok(c) || dt__message_bad(c, &a, &o)) return c->status;
+    if (!dt__comm_ok(c)) return c->status;
+    int bad = dt__message_bad(c, &a, &o);
+    if (bad) return bad;
     const int64_t *clock = dt__clock_of(c);
     dt__idler      d = { 0, false, 0, 0 };
     bool           there = false;
@@ -3097,6 +3170,7 @@ DT_API int dt_comm_probe_with(dt_comm *c, dt_msg_info *info, int from, dt_msg_op
     for (int moved = 1;;) {
         there = dt__mail_probe(c, from, o.tag, info ? info : &unread);
         if (there || !dt__comm_ok(c)) break;
+        if (from >= 0 && ((const dt__mail *)c->mail)->peer[from].over) break; /* nothing more comes */
         if (!moved) { /* it has looked at least once */
             int64_t now = dt__comm_now();
             if (!end) end = o.timeout >= DT_FOREVER ? INT64_MAX : now + dt__ns_of(o.timeout);
@@ -3171,8 +3245,10 @@ static void dt__request_came(dt_comm *c, dt__req *r)
     dt__request       *t = DT__OWNER(dt__request, req, r);
     dt__handler       *h = t->by;
     h->posted = NULL;
-    if (r->w.status) { /* the communicator has failed, or the handler was removed */
+    if (r->w.status) { /* the communicator has failed, or the handler was removed, or the caller has gone */
+        bool alone = r->w.status == DT_COMM_ERR_PEER || r->w.status == DT_COMM_ERR_TIMEOUT; /* tolerant: only this request has ended */
         dt__request_free(t);
+        if (alone && dt__comm_ok(c) && h->fn) dt__handler_post(c, h);
         return;
     }
     t->q.from = t->view.info.from;
@@ -3249,7 +3325,7 @@ DT_API int dt_comm_serve_with(dt_comm *c, int tag, dt_request_fn fn, dt_serve_op
 {
     if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_serve: the communicator is NULL");
     if (!dt__comm_ok(c)) return c->status;
-    if (tag < 0) return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: dt_comm_serve: tag %d; expected 0 or more", c->rank, tag);
+    if (tag < 0) return dt__misuse(c, DT_COMM_ERR_ARG, "rank %d: dt_comm_serve: tag %d; expected 0 or more", c->rank, tag);
     struct dt__engine *e = c->engine;
     dt__mail          *m = (dt__mail *)c->mail;
     dt__engine_enter(c);
@@ -3356,7 +3432,7 @@ DT_API int dt_comm_call_with(dt_comm *c, int to, int tag, const void *in, int64_
     memset(&info, 0, sizeof info);
     if (!o.info) o.info = &info;
     dt_work *w = dt_comm_call_start_with(c, to, tag, in, nin, out, nout, o);
-    if (!w) return c ? c->status : DT_COMM_ERR_ARG;
+    if (!w) return !c ? (int)DT_COMM_ERR_ARG : c->status ? c->status : dt__said.why;
     int rc = dt_work_wait(w);
     if (got) *got = rc ? 0 : o.info->n;
     return rc;
@@ -3433,6 +3509,7 @@ DT__INSIDE void dt__comm_delete(dt_comm *c)
     if (c->across && c->across->close) c->across->close(c);
     if (c->inside && c->inside->close) c->inside->close(c);
     if (c->wake_fd >= 0) close(c->wake_fd);
+    dt__members_free(c->members);
     DT_COMM_FREE(c->member);
     DT_COMM_FREE(c->host);
     DT_COMM_FREE(c->own_note);
@@ -3462,6 +3539,7 @@ DT__INSIDE dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* N
     c->latency = o->latency;
     c->local_size = size;
     c->local_rank = rank;
+    if (o->tolerant) c->members = dt__members_new(size);
     struct dt__engine *e = c->engine = (struct dt__engine *)dt__comm_zeroed(1, sizeof *c->engine);
     c->host = (int *)dt__comm_zeroed((size_t)size, sizeof *c->host);
     c->member = (int *)dt__comm_zeroed((size_t)size, sizeof *c->member);
@@ -3481,7 +3559,9 @@ DT__INSIDE dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* N
     }
     const char *algo = o->algo ? o->algo : env;
     c->device_transport = o->backend == DT_NCCL ? *dt__device_transport_slot() : NULL;
-    if (o->backend && !c->device_transport) {
+    if (o->backend && o->tolerant) {
+        dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: .tolerant with .backend: NCCL does not survive its members");
+    } else if (o->backend && !c->device_transport) {
         dt__comm_bad(DT_COMM_ERR_ARG,
                      "dt_comm_init: .backend is %d; %s", o->backend,
                      o->backend == DT_NCCL ? "NCCL is not in this program: include dt_nccl.h and compile with "
@@ -3492,7 +3572,7 @@ DT__INSIDE dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* N
         for (int i = 0; i < (int)DT_ALGO_COUNT; i++) dt__emitf(&names, "%s%s", i ? ", " : "", dt_algo_name((dt_algo)i));
         dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: there is no algorithm \"%.60s\"; there are %s", algo, all);
     } else if (e && c->host && c->member && e->busy_send && e->busy_recv && e->waits &&
-               c->wake_fd >= 0) {
+               c->wake_fd >= 0 && (c->members || !o->tolerant)) {
         for (int i = 0; i < size; i++) c->member[i] = i;
         return c;
     } else {
@@ -3536,7 +3616,10 @@ static dt_comm *dt__threads_comm(char *base, int rank, int n, uint64_t id, const
         c->shared = dt__shared_new(c, all, n, base, dt__threads_nbytes(n), -1);
     }
     DT_COMM_FREE(all);
-    if (c && c->shared && !dt__mail_open(c)) return c;
+    if (c && c->shared && !dt__mail_open(c)) {
+        if (c->members) dt__threads_enter(c);
+        return c;
+    }
     if (c && !c->shared) dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_threads: out of memory");
     dt__comm_delete(c);
     dt__segment_head *h = (dt__segment_head *)(void *)base;
@@ -3572,7 +3655,25 @@ DT__INSIDE int dt__comm_leave(dt_comm *c)
     dt__call a = dt__call_of("dt_comm_free", DT_COLL_BARRIER, NULL, NULL, 0, NULL, DT_COMM_U8, 0, DT__ROOT_FREE);
     if (!c || c->left || c->size == 1 || dt_comm_get_status(c)) return c ? c->status : 0;
     c->left = true;
+    if (c->members) return 0; /* it leaves in dt_comm_free, without waiting */
     return dt__call_do(c, &a);
+}
+/* A member of a tolerant communicator leaves. What it has sent is on its way: small messages of start calls are sent first. */
+static void dt__members_leave(dt_comm *c)
+{
+    char text[300], who[200];
+    if (dt__comm_ok(c)) {
+        const int64_t *clock = dt__clock_of(c);
+        int64_t        end = dt__comm_now() + 100 * DT__NS_PER_MS;
+        dt__engine_enter(c);
+        while (dt__mail_sending(c) && dt__comm_ok(c) && dt__comm_now() < end)
+            if (!dt__engine_poll(c)) dt__comm_pause(DT__NS_PER_MS / 4);
+        dt__engine_leave(c);
+        dt__net_clock = clock;
+    }
+    snprintf(text, sizeof text, "%s left", dt__comm_who(c, c->rank, true, who, sizeof who));
+    dt__members_part(c, c->rank, DT__LEFT, text);
+    if (c->threads && c->shared) dt__threads_leave(c);
 }
 DT_API int dt_comm_free(dt_comm *c)
 {
@@ -3581,6 +3682,7 @@ DT_API int dt_comm_free(dt_comm *c)
     int rc = dt__comm_leave(c);
     if (rc && !__atomic_load_n(&c->error_read, __ATOMIC_RELAXED)) dt__logf(DT_LOG_ERROR, "%s", c->text);
     dt__world *w = c->world;
+    if (c->members) dt__members_leave(c);
     if (w) dt__world_remove(w, c);
     dt__comm_delete(c);
     if (w) dt__world_unref(w);
@@ -3602,6 +3704,30 @@ DT_API int dt_comm_failed_rank(const dt_comm *c) { return dt_comm_get_status(c) 
 DT_API void dt_comm_abort(dt_comm *c, const char *why)
 {
     if (c) dt__comm_fail(c, DT_COMM_ERR_ABORT, c->rank, "rank %d: %s", c->rank, why ? why : "dt_comm_abort");
+}
+DT_API int dt_comm_event_fd(const dt_comm *c) { return c && c->members ? c->members->fd : -1; }
+DT_API int dt_comm_next_event_with(dt_comm *c, dt_comm_event *out, dt_event_opts o)
+{
+    if (!c || !out || !c->members || !(o.timeout >= 0))
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_next_event: %s",
+                            !c ? "the communicator is NULL" : !out ? "out is NULL" : !c->members ? "the communicator was not made with .tolerant"
+                                                                                           : ".timeout is negative or NaN");
+    if (dt__members_next(c, out)) return 1;
+    if (o.timeout <= 0 || !dt__comm_ok(c)) return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
+    const int64_t *clock = dt__clock_of(c);
+    dt__idler      d = { 0, false, 0, 0 };
+    int64_t        end = o.timeout >= DT_FOREVER ? INT64_MAX : dt__comm_now() + dt__ns_of(o.timeout);
+    bool           any = false;
+    dt__engine_enter(c);
+    while (!(any = dt__members_next(c, out)) && dt__comm_ok(c)) {
+        int moved = dt__engine_poll(c);
+        if (!moved && dt__comm_now() >= end) break;
+        dt__idle(c, &d, moved);
+    }
+    dt__idle_end(c, &d);
+    dt__engine_leave(c);
+    dt__net_clock = clock;
+    return any ? 1 : __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
 }
 DT_API int dt_comm_rank(const dt_comm *c) { return c ? c->rank : 0; }
 DT_API int dt_comm_size(const dt_comm *c) { return c ? c->size : 1; }

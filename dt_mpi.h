@@ -743,7 +743,7 @@ static void dt__mpi_lane_close(dt_comm *c)
     m->streams = NULL;
 }
 static const dt__lane dt__lane_mpi = { "mpi", DT__MPI_LANE_EAGER, DT__MPI_PIECE, false, dt__mpi_lane_open, dt__mpi_lane_put,
-                                       dt__mpi_lane_poll, NULL, NULL, dt__mpi_lane_close };
+                                       dt__mpi_lane_poll, NULL, NULL, dt__mpi_lane_close, NULL, NULL, NULL };
 /* MPI has no descriptor to sleep on, so it is polled: first at once (yielding), then every 50 us, then every 1 ms. */
 static void dt__mpi_wait(dt_comm *c, double seconds)
 {

@@ -129,6 +129,7 @@ enum {
     DT__M_CANCEL,    /* the sender takes its offer back */
     DT__M_CANCELLED, /* the receiver has forgotten it. If it had granted or read it before, it does not answer */
     DT__M_SKIP,      /* rings: continue at the beginning */
+    DT__M_DROP,      /* tolerant: offer id ends in the middle; at 0: of the sender of this frame, 1: of its receiver */
     DT__M_KINDS
 };
 enum { DT__SPACE_USER = 0, DT__SPACE_CALL, DT__SPACE_REPLY, DT__SPACES }; /* tags of different spaces do not match */
@@ -227,6 +228,10 @@ typedef struct dt__mail_peer {
     dt__arrival *in_arrival;
     int64_t      moved;                /* ns: when something that takes long last moved to this peer */
     int          rank;
+    bool         gone, over;           /* tolerant: it has gone; nothing more comes from it */
+    int64_t      gone_at;              /* ns */
+    char        *spill;                /* tolerant: the rest of a frame whose message has ended */
+    char        *sink;                 /* ... and where the payload of such a message arrives; lane->chunk bytes */
 } dt__mail_peer;
 enum { DT__ARRIVAL_CLASSES = 12 };     /* buffers of 64 bytes << class are kept */
 typedef struct dt__mail {
@@ -252,6 +257,8 @@ typedef struct dt__mail {
     int            npending;   /* messages that are not finished, but receives that wait */
     int            nserved;    /* handlers that run on the progress thread */
     uint64_t       taken;      /* links that have been taken: see c->links_arrived */
+    uint32_t       changes;    /* tolerant: as in c->members, when it was last looked at; less than that while a member is going */
+    int            ngoing;     /* members that have gone, but are not over */
     bool           progress;   /* something moved in this poll */
 } dt__mail;
 
@@ -266,6 +273,10 @@ typedef struct dt__lane {
     bool (*hint)(dt_comm *c);  /* cheap: may a frame have come? NULL: unknown without a poll */
     void (*fds)(dt_comm *c, dt__pollset *set); /* what to wait for; NULL: nothing */
     void (*close)(dt_comm *c);
+    /* Tolerant communicators; NULL if there is nothing to do. */
+    bool (*ended)(dt_comm *c, int peer); /* a peer that has gone: has everything that it sent been taken? */
+    void (*forget)(dt_comm *c, int peer); /* a peer that has gone: nothing more comes or goes */
+    void (*redirect)(dt_comm *c, int peer, char *to); /* the rest of the payload that arrives now goes there */
 } dt__lane;
 DT__INSIDE void dt__lane_register(const dt__lane *l); /* of a transport in another header */
 
@@ -300,6 +311,13 @@ DT__INSIDE bool dt__mail_cancel(dt_comm *c, dt__req *q, int why); /* false: it i
 DT__INSIDE void dt__mail_overdue(dt_comm *c, int64_t now);
 DT__INSIDE int64_t dt__mail_next(dt_comm *c); /* ns: when dt__mail_overdue must be called; INT64_MAX: never */
 DT__INSIDE void dt__mail_fail(dt_comm *c, int status); /* ends all messages */
+DT__INSIDE bool dt__mail_sending(const dt_comm *c); /* are there messages that only wait for their turn? */
+DT__INSIDE bool dt__mail_members(dt_comm *c); /* tolerant: ends the messages with members that have gone. True: something ended */
+static inline __attribute__((unused)) bool dt__mail_stale(const dt_comm *c) /* must dt__mail_members be called? */
+{
+    const dt__mail *m = (const dt__mail *)c->mail;
+    return c->members && m && (m->ngoing || __atomic_load_n(&c->members->changes, __ATOMIC_ACQUIRE) != m->changes);
+}
 DT__INSIDE void dt__view_free(dt_comm *c, dt_msg_view *v);
 /* Is there something that only a poll can move? Receives that wait count, too. */
 static inline __attribute__((unused)) bool dt__mail_active(const dt__mail *m)
@@ -566,6 +584,8 @@ static dt__req *dt__number_find(const dt__mail *m, uint64_t id, int peer) /* NUL
    States of a message are DT__REQ_...; a message that is not finished is in one of m's lists fresh, dated, own, forever. */
 static void dt__notice_send(dt_comm *c, int peer, int kind, uint64_t id, int64_t at);
 static void dt__peer_push(dt_comm *c, dt__mail_peer *p);
+static void dt__mail_abandon(dt_comm *c, dt__req *q, int status);
+static void dt__mail_expel(dt_comm *c, int peer, const char *text);
 static bool dt__peek_may(dt_comm *c, int peer); /* >>rings */
 static bool dt__peek(dt_comm *c, int peer, void *to, const char *from, size_t n);
 
@@ -612,29 +632,38 @@ static void dt__req_tell(dt__req *q, int peer, const dt__mhead *h)
     q->remote = h->id;
     q->ref = h->ref;
 }
-static void dt__req_misfit(dt_comm *c, const dt__req *q, int peer, const dt__mhead *h)
+static void dt__req_say(dt__req *q, const char *text) /* why it ends alone; without memory the words are lost */
+{
+    size_t n = strlen(text) + 1;
+    DT_COMM_FREE(q->said);
+    q->said = (char *)DT_COMM_MALLOC(n);
+    if (q->said) memcpy(q->said, text, n);
+}
+/* The message does not suit the receive: the communicator has failed, or if it is tolerant: q has ended. */
+static void dt__req_misfit(dt_comm *c, dt__req *q, int peer, const dt__mhead *h)
 {
     int  dtype = h->dtype & ~DT__M_DEVICE;
     bool device = (h->dtype & DT__M_DEVICE) != 0;
-    char from[32];
+    char from[32], text[400];
     size_t each = dt__elem_nbytes(q->dtype & ~DT__M_DEVICE);
     if (device != ((q->dtype & DT__M_DEVICE) != 0))
-        dt__comm_fail(c, DT_COMM_ERR_MISMATCH, peer,
-                      "ranks call different things: rank %d sends %s memory, %s of rank %d receives into %s memory: both must be "
-                      "the same",
-                      peer, device ? "GPU" : "host", q->call, c->rank, device ? "host" : "GPU");
+        snprintf(text, sizeof text,
+                 "ranks call different things: rank %d sends %s memory, %s of rank %d receives into %s memory: both must be the same",
+                 peer, device ? "GPU" : "host", q->call, c->rank, device ? "host" : "GPU");
     else
-        dt__comm_fail(c, DT_COMM_ERR_MISMATCH, peer,
-                      "ranks call different things: rank %d sends %" PRId64 " elements of %s with tag %d; %s of rank %d from %s "
-                      "expects %s%" PRId64 " of %s%s",
-                      peer, device ? h->ref : (int64_t)(h->n / dt__elem_nbytes(dtype)), dtype == 6 ? "f64" : dt_dtype_name((dt_dtype)dtype),
-                      h->tag, q->call, c->rank, dt__rank_or_any(q->peer, from, sizeof from), q->info ? "at most " : "",
-                      q->dtype & DT__M_DEVICE ? q->ref : (int64_t)(q->n / each),
-                      (q->dtype & ~DT__M_DEVICE) == 6 ? "f64" : dt_dtype_name((dt_dtype)(q->dtype & ~DT__M_DEVICE)),
-                      q->info ? "" : "; a receive with .info takes shorter messages");
+        snprintf(text, sizeof text,
+                 "ranks call different things: rank %d sends %" PRId64 " elements of %s with tag %d; %s of rank %d from %s "
+                 "expects %s%" PRId64 " of %s%s",
+                 peer, device ? h->ref : (int64_t)(h->n / dt__elem_nbytes(dtype)), dtype == 6 ? "f64" : dt_dtype_name((dt_dtype)dtype),
+                 h->tag, q->call, c->rank, dt__rank_or_any(q->peer, from, sizeof from), q->info ? "at most " : "",
+                 q->dtype & DT__M_DEVICE ? q->ref : (int64_t)(q->n / each),
+                 (q->dtype & ~DT__M_DEVICE) == 6 ? "f64" : dt_dtype_name((dt_dtype)(q->dtype & ~DT__M_DEVICE)),
+                 q->info ? "" : "; a receive with .info takes shorter messages");
+    if (c->members) dt__req_say(q, text);
+    int status = c->members ? (int)DT_COMM_ERR_MISMATCH : dt__comm_fail(c, DT_COMM_ERR_MISMATCH, peer, "%s", text);
+    dt__req_finish(c, q, status);
 }
-/* Does the message suit the receive? If not, the communicator has failed. */
-static inline bool dt__req_fits(dt_comm *c, const dt__req *q, int peer, const dt__mhead *h)
+static inline bool dt__req_fits(dt_comm *c, dt__req *q, int peer, const dt__mhead *h)
 {
     bool size = q->view || (q->info || q->short_ok ? h->n <= q->n : h->n == q->n);
     if (size && h->dtype == q->dtype && (!(h->dtype & DT__M_DEVICE) || h->ref == q->ref)) return true;
@@ -674,14 +703,10 @@ static void dt__large_grant(dt_comm *c, dt__req *q, int peer) /* the sender send
     dt__req_wait(m, q);
     dt__notice_send(c, peer, DT__M_GRANT, q->remote, (int64_t)q->id);
 }
-/* A receive has met the offer of a large message. */
+/* A receive has met the offer of a large message, which suits it. */
 static void dt__large_begin(dt_comm *c, dt__req *q, int peer, const dt__mhead *h)
 {
     dt__mail *m = dt__mail_of(c);
-    if (!dt__req_fits(c, q, peer, h)) {
-        dt__req_finish(c, q, c->status);
-        return;
-    }
     dt__req_tell(q, peer, h);
     q->done = 0;
     char *there = h->at >= 0 ? dt__range_see(c, peer, h->at, (size_t)h->n) : NULL;
@@ -723,6 +748,11 @@ static void dt__large_begin(dt_comm *c, dt__req *q, int peer, const dt__mhead *h
 static void dt__arrival_deliver(dt_comm *c, dt__req *q, dt__arrival *a)
 {
     dt__mail *m = dt__mail_of(c);
+    if (!dt__req_fits(c, q, a->peer, &a->head)) {
+        if (!c->members || a->head.space == DT__SPACE_REPLY) dt__arrival_free(m, a);
+        else if (!a->linked && !dt__arrival_link(m, a)) dt__mail_memory(c, "a message"); /* another receive may take it */
+        return;
+    }
     dt__arrival_unlink(m, a);
     if (a->head.kind == DT__M_LARGE) {
         dt__mhead h = a->head;
@@ -731,19 +761,26 @@ static void dt__arrival_deliver(dt_comm *c, dt__req *q, dt__arrival *a)
         dt__large_begin(c, q, peer, &h);
         return;
     }
-    bool ok = dt__req_fits(c, q, a->peer, &a->head);
-    if (ok) dt__req_tell(q, a->peer, &a->head);
-    if (ok && q->view) {
+    dt__req_tell(q, a->peer, &a->head);
+    if (q->view) {
         q->view->data = dt__arrival_data(a);
         q->view->dt__hold = a;
     } else {
-        if (ok) dt__comm_copy(q->ptr, dt__arrival_data(a), (size_t)a->head.n);
+        dt__comm_copy(q->ptr, dt__arrival_data(a), (size_t)a->head.n);
         dt__arrival_free(m, a);
     }
-    dt__req_finish(c, q, ok ? 0 : c->status);
+    dt__req_finish(c, q, 0);
 }
+/* NULL: c has failed or, if it is tolerant, has expelled the peer. */
 static char *dt__frame_broken(dt_comm *c, int peer, const dt__mhead *h)
 {
+    if (c->members) {
+        char text[300], who[200];
+        snprintf(text, sizeof text, "%s sent an invalid message frame to rank %d (mark %02x, kind %u, space %u, tag %d) and is expelled",
+                 dt__comm_who(c, peer, true, who, sizeof who), c->rank, h->mark, h->kind, h->space, h->tag);
+        dt__mail_expel(c, peer, text);
+        return NULL;
+    }
     dt__transport_fail(c, DT_COMM_ERR_NET, peer,
                        "rank %d sent an invalid message frame: mark %02x, kind %u, space %u, tag %d, %" PRIu64
                        " bytes; all ranks must use the same version of dt",
@@ -756,6 +793,13 @@ static inline bool dt__message_ok(const dt__mail_peer *p, const dt__mhead *h) /*
     return h->space < DT__SPACES && h->tag >= 0 && each && (h->dtype & DT__M_DEVICE || (h->n & (each - 1)) == 0) &&
            (h->kind == DT__M_EAGER ? h->n <= p->lane->eager : h->n <= (uint64_t)INT64_MAX / 2);
 }
+/* Tolerant: the payload of a message that has ended goes there. */
+static char *dt__mail_sink(dt_comm *c, dt__mail_peer *p)
+{
+    if (!p->sink && !(p->sink = (char *)DT_COMM_MALLOC(p->lane->chunk > p->lane->eager ? p->lane->chunk : p->lane->eager)))
+        dt__mail_memory(c, "a message that has ended");
+    return p->sink;
+}
 DT__INSIDE char *dt__mail_want(dt_comm *c, int peer, const dt__mhead *h)
 {
     dt__mail      *m = dt__mail_of(c);
@@ -766,9 +810,9 @@ DT__INSIDE char *dt__mail_want(dt_comm *c, int peer, const dt__mhead *h)
         if (!dt__message_ok(p, h)) return dt__frame_broken(c, peer, h);
         bool     refusal = h->space == DT__SPACE_REPLY && h->ref;
         dt__req *q = dt__match_posted(m, peer, h);
-        if (q && !refusal && !dt__req_fits(c, q, peer, h)) {
-            dt__req_finish(c, q, c->status);
-            return NULL;
+        while (q && !refusal && !dt__req_fits(c, q, peer, h)) {
+            if (!c->members) return NULL;
+            q = dt__match_posted(m, peer, h);
         }
         p->in_req = q;
         if (q) q->state = DT__REQ_TAKING;
@@ -789,21 +833,25 @@ DT__INSIDE char *dt__mail_want(dt_comm *c, int peer, const dt__mhead *h)
     }
     if (h->kind == DT__M_DATA) {
         dt__req *q = dt__number_find(m, h->id, peer);
+        if (!q && c->members && h->n <= p->lane->chunk) return dt__mail_sink(c, p);
         if (!q || q->send || q->state != DT__REQ_GRANTED || h->at < 0 || (uint64_t)h->at != q->done ||
             h->n > q->total - q->done || h->n == 0)
             return dt__frame_broken(c, peer, h);
         p->in_req = q;
         return q->ptr + q->done;
     }
-    if (h->kind == DT__M_LARGE ? dt__message_ok(p, h) : h->kind >= DT__M_GRANT && h->kind <= DT__M_CANCELLED) return nothing;
+    if (h->kind == DT__M_LARGE ? dt__message_ok(p, h) && (!c->members || peer == c->rank || h->at == -1)
+                               : (h->kind >= DT__M_GRANT && h->kind <= DT__M_CANCELLED) || (h->kind == DT__M_DROP && c->members))
+        return nothing;
     return dt__frame_broken(c, peer, h);
 }
 static void dt__large_came(dt_comm *c, int peer, const dt__mhead *h)
 {
     dt__mail *m = dt__mail_of(c);
-    dt__req  *q = dt__match_posted(m, peer, h);
-    if (q) {
-        dt__large_begin(c, q, peer, h);
+    dt__req  *q;
+    while ((q = dt__match_posted(m, peer, h)) != NULL) {
+        if (dt__req_fits(c, q, peer, h)) dt__large_begin(c, q, peer, h);
+        else if (c->members) continue;
         return;
     }
     if (h->space == DT__SPACE_REPLY) { /* the call has given up: the sender needs to know nothing but that it is done */
@@ -824,6 +872,36 @@ static void dt__reply_refused(dt_comm *c, dt__req *q, dt__arrival *a) /* the pay
     dt__arrival_free(dt__mail_of(c), a);
     dt__req_finish(c, q, DT_COMM_ERR_REMOTE);
 }
+static void dt__offer_forget(dt__mail *m, int peer, uint64_t id) /* 0: all offers of large messages of this peer */
+{
+    for (int space = 0; space < DT__SPACES; space++) {
+        const dt__key *k = dt__key_find(m, peer, DT_ANY, space);
+        for (dt__chain *l = k ? k->arrived.next : NULL, *next; l && l != &k->arrived; l = next) {
+            dt__arrival *a = DT__OWNER(dt__arrival, link, l - 2);
+            next = l->next;
+            if (a->head.kind == DT__M_LARGE && (!id || a->head.id == id)) dt__arrival_free(m, a);
+        }
+    }
+}
+static void dt__drop_came(dt_comm *c, int peer, const dt__mhead *h) /* tolerant: the other side has given a large message up */
+{
+    dt__mail *m = dt__mail_of(c);
+    if (h->at) { /* one that this rank sends */
+        dt__req *q = dt__number_find(m, h->id, peer);
+        if (!q || !q->send) return;
+        dt__req_say(q, "the receiver gave it up: it made no progress for its timeout");
+        dt__mail_abandon(c, q, DT_COMM_ERR_TIMEOUT);
+        return;
+    }
+    dt__offer_forget(m, peer, h->id);
+    for (uint32_t i = 0; i < m->numbers_cap; i++) {
+        dt__req *q = m->turn[i] & 1 ? (dt__req *)m->number[i] : NULL;
+        if (!q || q->send || q->peer != peer || q->remote != h->id) continue;
+        dt__req_say(q, "the sender gave it up: it made no progress for its timeout");
+        dt__req_finish(c, q, DT_COMM_ERR_TIMEOUT);
+        return;
+    }
+}
 DT__INSIDE void dt__mail_came(dt_comm *c, int peer, const dt__mhead *h)
 {
     dt__mail      *m = dt__mail_of(c);
@@ -835,6 +913,7 @@ DT__INSIDE void dt__mail_came(dt_comm *c, int peer, const dt__mhead *h)
     case DT__M_EAGER: {
         dt__arrival *a = p->in_arrival;
         p->in_arrival = NULL;
+        if (!q && !a) return; /* tolerant: its receive has ended */
         if (!q && !(q = dt__match_posted(m, peer, h))) { /* a receive may have been posted while it arrived */
             if (h->space == DT__SPACE_REPLY) dt__arrival_free(m, a); /* the call has given up */
             else if (!dt__arrival_link(m, a)) dt__mail_memory(c, "a message");
@@ -854,6 +933,7 @@ DT__INSIDE void dt__mail_came(dt_comm *c, int peer, const dt__mhead *h)
     }
     case DT__M_LARGE: dt__large_came(c, peer, h); return;
     case DT__M_DATA:
+        if (!q) return; /* tolerant: its receive has ended */
         q->done += (size_t)h->n;
         q->moved = dt__comm_coarse();
         if (q->done == q->total) dt__req_finish(c, q, 0);
@@ -873,7 +953,15 @@ DT__INSIDE void dt__mail_came(dt_comm *c, int peer, const dt__mhead *h)
         }
         return;
     }
+    if (h->kind == DT__M_DROP) {
+        dt__drop_came(c, peer, h);
+        return;
+    }
     q = dt__number_find(m, h->id, peer);
+    if (c->members && (!q || (q->send && q->state == DT__REQ_DATA && h->kind == DT__M_CANCELLED))) { /* it has ended here */
+        if (h->kind == DT__M_GRANT) dt__notice_send(c, peer, DT__M_DROP, h->id, 0);
+        return;
+    }
     if (!q || !q->send || q->state != DT__REQ_OFFERED) {
         dt__frame_broken(c, peer, h);
     } else if (h->kind == DT__M_GRANT) {
@@ -964,6 +1052,7 @@ static void dt__notice_send(dt_comm *c, int peer, int kind, uint64_t id, int64_t
     dt__mail      *m = dt__mail_of(c);
     dt__mail_peer *p = &m->peer[peer];
     dt__notice    *t = m->free_notices;
+    if (p->gone) return;
     if ((m->nnotices + 1) * (int64_t)sizeof *t > m->limit) {
         dt__comm_fail(c, DT_COMM_ERR_MEMORY, peer, "rank %d sends messages and does not take the answers of rank %d: %" PRId64 " wait", peer,
                       c->rank, m->nnotices);
@@ -1001,9 +1090,9 @@ static bool dt__send_frame(dt_comm *c, dt__mail_peer *p, dt__req *q)
         if (!dt__number_new(m, q)) return false;
         o->head.id = q->id;
         o->head.at = p->rank == c->rank ? (int64_t)(uintptr_t)q->ptr
-                     : p->lane->visible ? dt__shared_at((const dt__shared *)c->shared, q->ptr, q->n)
+                     : p->lane->visible && !c->members ? dt__shared_at((const dt__shared *)c->shared, q->ptr, q->n)
                                         : -1;
-        if (o->head.at < 0 && p->lane->visible) o->head.at = -2 - (int64_t)(uintptr_t)q->ptr;
+        if (o->head.at < 0 && p->lane->visible && !c->members) o->head.at = -2 - (int64_t)(uintptr_t)q->ptr;
     }
     p->out_req = q;
     p->moving = true;
@@ -1052,6 +1141,7 @@ static void dt__peer_sent(dt_comm *c, dt__mail_peer *p) /* the frame is sent */
     dt__mail *m = dt__mail_of(c);
     dt__req  *q = p->out_req;
     p->moving = false;
+    if (p->spill) DT_COMM_FREE(p->spill), p->spill = NULL;
     if (p->out.head.kind != DT__M_EAGER || !dt__chain_empty(&p->queued)) p->moved = dt__comm_coarse();
     m->progress = true;
     p->out_req = NULL;
@@ -1074,9 +1164,10 @@ static void dt__peer_push(dt_comm *c, dt__mail_peer *p)
 {
     dt__mail *m = dt__mail_of(c);
     size_t    moved = 0;
+    if (p->gone) return;
     if (p->pushing) return; /* a handler on the lane to this rank itself has sent something: the loop below finds it */
     p->pushing = true;
-    while (dt__comm_ok(c) && (p->moving || dt__peer_next(c, p))) {
+    while (dt__comm_ok(c) && !p->gone && (p->moving || dt__peer_next(c, p))) {
         size_t before = p->out.done;
         int    rc = moved < DT__PUSH_STEP ? p->lane->put(c, p->rank, &p->out) : 0;
         if (rc == 0) {
@@ -1100,7 +1191,7 @@ static int dt__self_put(dt_comm *c, int peer, dt__outgoing *o)
     dt__mail_came(c, peer, &h);
     return 1;
 }
-static const dt__lane dt__lane_self = { "self", 4096, (size_t)1 << 40, true, NULL, dt__self_put, NULL, NULL, NULL, NULL };
+static const dt__lane dt__lane_self = { "self", 4096, (size_t)1 << 40, true, NULL, dt__self_put, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 
 DT__INSIDE void dt__mail_post(dt_comm *c, dt__req *q)
 {
@@ -1111,6 +1202,11 @@ DT__INSIDE void dt__mail_post(dt_comm *c, dt__req *q)
         if (a) {
             m->npending++;
             dt__arrival_deliver(c, q, a);
+            return;
+        }
+        if (q->peer >= 0 && m->peer[q->peer].over) {
+            m->npending++;
+            dt__req_finish(c, q, DT_COMM_ERR_PEER);
             return;
         }
         dt__key *k = dt__key_make(m, q->peer, q->tag, q->space);
@@ -1129,6 +1225,10 @@ DT__INSIDE void dt__mail_post(dt_comm *c, dt__req *q)
     }
     dt__mail_peer *p = &m->peer[q->peer];
     m->npending++;
+    if (p->gone || (__builtin_expect(dt__mail_stale(c), 0) && dt__members_how(c, q->peer, NULL, 0))) {
+        dt__req_finish(c, q, DT_COMM_ERR_PEER);
+        return;
+    }
     q->state = DT__REQ_QUEUED;
     dt__chain_add(&p->queued, &q->link);
     dt__req_wait(m, q);
@@ -1150,6 +1250,7 @@ DT__INSIDE bool dt__mail_poll(dt_comm *c)
     dt__mail *m = dt__mail_of(c);
     m->progress = false;
     if (m->inside && m->inside->poll) m->inside->poll(c);
+    if (__builtin_expect(dt__mail_stale(c), 0)) dt__mail_members(c);
     if (m->across && m->across->poll && dt__comm_ok(c)) m->across->poll(c);
     for (dt__chain *l = m->copying.next, *next; l != &m->copying && dt__comm_ok(c); l = next) {
         next = l->next;
@@ -1162,7 +1263,7 @@ DT__INSIDE bool dt__mail_hint(dt_comm *c) /* cheap: is there something to do? */
 {
     dt__mail *m = dt__mail_of(c);
     if (!m) return false;
-    if (m->npending || m->dirty) return true;
+    if (m->npending || m->dirty || dt__mail_stale(c)) return true;
     if (m->inside && (!m->inside->hint || m->inside->hint(c))) return true; /* without a hint only a poll can tell */
     return m->across && (!m->across->hint || m->across->hint(c));
 }
@@ -1223,6 +1324,143 @@ DT__INSIDE void dt__view_free(dt_comm *c, dt_msg_view *v)
     else if (v->dt__id) dt__notice_send(c, v->info.from, DT__M_READ, v->dt__id, 0);
     memset(v, 0, sizeof *v);
 }
+/* ---- members that go, and messages that end in the middle: tolerant communicators only. Large messages are never read in
+   place there, so a message can end at any time: only frames use its memory. */
+/* q ends although its peer may still use it: what is left of its frame is copied, its offer is taken back. */
+static void dt__mail_abandon(dt_comm *c, dt__req *q, int status)
+{
+    dt__mail      *m = dt__mail_of(c);
+    dt__mail_peer *p = q->peer >= 0 ? &m->peer[q->peer] : NULL;
+    dt__req       *request = q->partner && q->state == DT__REQ_ENDING ? q->partner : NULL;
+    if (request) { /* a call that ends: its request uses the caller's memory */
+        dt__mail_abandon(c, request, status);
+        return;
+    }
+    if (q->state == DT__REQ_POSTED && q->partner) {
+        dt__posted_remove(m, q);
+        q->state = DT__REQ_ENDING;
+        q->cancel = true;
+        q->why = status;
+        dt__mail_abandon(c, q->partner, status); /* ends q, too */
+        return;
+    }
+    if (q->state == DT__REQ_POSTED) {
+        dt__posted_end(c, q, status);
+        return;
+    }
+    if (p && p->out_req == q) { /* its frame is moving */
+        p->out_req = NULL;
+        if (p->out.done == 0) p->moving = false; /* nothing of it has left */
+        else if (p->moving && p->out.n && !p->gone) {
+            p->spill = (char *)DT_COMM_MALLOC(p->out.n);
+            if (!p->spill) {
+                dt__mail_memory(c, "a message that has ended");
+                return;
+            }
+            memcpy(p->spill, p->out.ptr, p->out.n);
+            p->out.ptr = p->spill;
+        }
+    }
+    if (p && p->in_req == q) { /* its payload arrives */
+        p->in_req = NULL;
+        if (!p->gone && !p->in_arrival) {
+            char *to = dt__mail_sink(c, p);
+            if (!to) return; /* c has failed */
+            if (p->lane->redirect) p->lane->redirect(c, p->rank, to);
+        }
+    }
+    if (q->link.next) dt__chain_remove(&q->link);
+    if (q->send && q->id && q->peer == c->rank) dt__offer_forget(m, c->rank, q->id);
+    else if (q->send && q->id) dt__notice_send(c, q->peer, DT__M_DROP, q->id, 0);
+    if (!q->send && q->state == DT__REQ_GRANTED) dt__notice_send(c, q->peer, DT__M_DROP, q->remote, 1);
+    dt__req_finish(c, q, status);
+}
+/* The peer breaks the protocol: all members are told that it is out. */
+static void dt__mail_expel(dt_comm *c, int peer, const char *text)
+{
+    dt__members_part(c, peer, DT__DIED, text); /* the next poll ends its messages: a lane may be in use now */
+}
+static bool dt__of_peer(const dt__req *q, int peer, bool send) { return q->peer == peer && q->send == send; }
+/* Ends all messages to (send) or from this peer. */
+static void dt__peer_end(dt_comm *c, int peer, bool send)
+{
+    dt__mail  *m = dt__mail_of(c);
+    dt__chain *list[4];
+    list[0] = &m->fresh;
+    list[1] = &m->dated;
+    list[2] = &m->own;
+    list[3] = &m->forever;
+    for (int i = 0; i < 4; i++)
+        for (dt__chain *l = list[i]->next; l != list[i];) {
+            dt__req *q = DT__OWNER(dt__req, wait, l);
+            if (!dt__of_peer(q, peer, send) || (q->state == DT__REQ_ENDING && !send)) l = l->next;
+            else {
+                if (q->state == DT__REQ_POSTED) dt__posted_end(c, q, DT_COMM_ERR_PEER);
+                else dt__mail_abandon(c, q, DT_COMM_ERR_PEER);
+                l = list[i]->next; /* others may have ended with it */
+            }
+        }
+}
+#define DT__GOING_NS DT__NS_PER_S /* the last frames of a member that has gone are waited for no longer */
+static void dt__peer_gone(dt_comm *c, dt__mail_peer *p, int64_t now)
+{
+    dt__mail *m = dt__mail_of(c);
+    p->gone = true;
+    p->gone_at = now;
+    m->ngoing++;
+    dt__peer_end(c, p->rank, true);
+    p->moving = false;
+    p->out_req = NULL;
+    for (dt__notice *t = p->first, *next; t; t = next) {
+        next = t->next;
+        t->next = m->free_notices;
+        m->free_notices = t;
+        m->nnotices--;
+    }
+    p->first = p->last = NULL;
+}
+static void dt__peer_over(dt_comm *c, dt__mail_peer *p)
+{
+    dt__mail *m = dt__mail_of(c);
+    p->over = true;
+    m->ngoing--;
+    if (p->in_arrival) dt__arrival_free(m, p->in_arrival);
+    p->in_arrival = NULL;
+    dt__peer_end(c, p->rank, false);
+    p->in_req = NULL;
+    dt__offer_forget(m, p->rank, 0);
+    if (p->lane->forget) p->lane->forget(c, p->rank);
+}
+DT__INSIDE bool dt__mail_sending(const dt_comm *c)
+{
+    const dt__mail *m = dt__mail_of(c);
+    for (int i = 0; m && i < c->size; i++) {
+        const dt__mail_peer *p = &m->peer[i];
+        if (!p->gone && i != c->rank && (p->moving || p->first || !dt__chain_empty(&p->queued))) return true;
+    }
+    return false;
+}
+DT__INSIDE bool dt__mail_members(dt_comm *c)
+{
+    dt__mail *m = dt__mail_of(c);
+    int64_t   now = dt__comm_now();
+    bool      any = false;
+    uint32_t  changes = __atomic_load_n(&c->members->changes, __ATOMIC_ACQUIRE);
+    if (changes != m->changes) {
+        m->changes = changes;
+        for (int i = 0; i < c->size; i++)
+            if (i != c->rank && !m->peer[i].gone && dt__members_how(c, i, NULL, 0)) dt__peer_gone(c, &m->peer[i], now), any = true;
+    }
+    for (int i = 0; m->ngoing && i < c->size; i++) {
+        dt__mail_peer *p = &m->peer[i];
+        if (!p->gone || p->over) continue;
+        if (p->lane->ended && !p->lane->ended(c, i) && now - p->gone_at < DT__GOING_NS) continue;
+        dt__peer_over(c, p);
+        any = true;
+    }
+    m->progress = m->progress || any;
+    return any;
+}
 /* ---- deadlines. Looked at while the driver waits, not in its first polls: most messages need no clock. */
 static int64_t dt__req_end(const dt__req *q) { return q->since + (q->timeout > 0 ? dt__ns_of(q->timeout) : 0); }
 static void    dt__req_date(dt__mail *m, dt__req *q, int64_t since) /* its time begins; both lists are sorted by dt__req_end */
@@ -1238,6 +1476,10 @@ static void dt__req_late(dt_comm *c, dt__req *q, int64_t now) /* it has not move
 {
     char peer[32];
     bool blame = q->peer >= 0 && q->peer != c->rank;
+    if (c->members) { /* it ends alone */
+        dt__mail_abandon(c, q, DT_COMM_ERR_TIMEOUT);
+        return;
+    }
     if (c->world && !q->asked && q->peer != c->rank) {
         q->asked = true;
         dt__world_ask(c->world, c, 0, q->peer, q->send ? DT__ASK_SEND : DT__ASK_RECV, q->tag);
@@ -1273,7 +1515,7 @@ DT__INSIDE void dt__mail_overdue(dt_comm *c, int64_t now)
             continue;
         }
         dt__req_late(c, q, now);
-        break;
+        if (!c->members) break;
     }
 }
 DT__INSIDE int64_t dt__mail_next(dt_comm *c)
@@ -1282,9 +1524,12 @@ DT__INSIDE int64_t dt__mail_next(dt_comm *c)
     int64_t         at = INT64_MAX;
     if (!m) return at;
     if (!dt__chain_empty(&m->fresh)) return 0;
+    for (int i = 0; m->ngoing && i < c->size; i++)
+        if (m->peer[i].gone && !m->peer[i].over && m->peer[i].gone_at + DT__GOING_NS < at) at = m->peer[i].gone_at + DT__GOING_NS;
     if (!dt__chain_empty(&m->dated)) {
         const dt__req *q = DT__OWNER(dt__req, wait, m->dated.next);
-        at = q->since + dt__ns_of(c->timeout) + (q->asked ? 2 * DT__NS_PER_S : 0) + DT__NS_PER_US;
+        int64_t due = q->since + dt__ns_of(c->timeout) + (q->asked ? 2 * DT__NS_PER_S : 0) + DT__NS_PER_US;
+        if (due < at) at = due;
     }
     if (!dt__chain_empty(&m->own)) {
         const dt__req *q = DT__OWNER(dt__req, wait, m->own.next);
@@ -1316,7 +1561,7 @@ DT__INSIDE void dt__mail_fail(dt_comm *c, int status)
         m->peer[i].dirty = false;
     }
     m->dirty = NULL; /* nothing is left to do: the mail is not active any more */
-    m->nserved = 0;
+    if (m->nserved) m->nserved = 0;
 }
 /* ---- opening and closing */
 enum { DT__LANES = 8 };
@@ -1337,7 +1582,7 @@ DT__INSIDE int dt__mail_open(dt_comm *c)
     if (m) {
         m->nbuckets = 64;
         m->bucket = (dt__key **)dt__comm_zeroed(m->nbuckets, sizeof *m->bucket);
-        m->peer = (dt__mail_peer *)dt__comm_zeroed((size_t)c->size, sizeof *m->peer);
+        m->peer = (dt__mail_peer *)dt__comm_zeroed((size_t)dt__comm_room(c), sizeof *m->peer);
     }
     if (!m || !m->bucket || !m->peer) {
         if (m) DT_COMM_FREE(m->bucket), DT_COMM_FREE(m->peer);
@@ -1384,6 +1629,8 @@ DT__INSIDE void dt__mail_close(dt_comm *c)
             DT_COMM_FREE(t);
         }
         if (p->in_arrival) dt__arrival_free(m, p->in_arrival);
+        DT_COMM_FREE(p->spill);
+        DT_COMM_FREE(p->sink);
     }
     for (int space = 0; space < DT__SPACES; space++)
         for (dt__arrival *a; (a = dt__arrival_first(m, DT_ANY, DT_ANY, space)) != NULL;) dt__arrival_free(m, a);
@@ -1585,7 +1832,7 @@ static void dt__ring_drain(dt_comm *c, dt__shared *s, dt__rings *r, int from)
         }
         size_t n = dt__mhead_payload(&h);
         char  *to = n <= DT__RING_CHUNK ? dt__mail_want(c, peer, &h) : dt__frame_broken(c, peer, &h);
-        if (!to) return;
+        if (!to) return; /* c has failed, or the peer is expelled */
         dt__comm_copy(to, (char *)e + offsetof(dt__cell, payload), n);
         at = dt__ring_used(s, r, from, n);
         dt__mail_came(c, peer, &h);
@@ -1620,6 +1867,7 @@ static void dt__rings_poll(dt_comm *c)
         int from = r->list[i];
         if (s->n > DT__RINGS_FEW && r->pair[from].open != 2) continue;
         r->pair[from].open = 1;
+        if (dt__mail_of(c)->peer[s->rank[from]].over) continue; /* what it wrote after it was expelled */
         dt__ring_drain(c, s, r, from);
     }
 }
@@ -1639,7 +1887,7 @@ DT__INSIDE int dt__mail_send_now(dt_comm *c, int peer, int tag, int dtype, const
     dt__mail      *m = dt__mail_of(c);
     dt__mail_peer *p = &m->peer[peer];
     dt__outgoing   o;
-    if (!m->rings || p->lane != m->inside || n > DT__RING_EAGER || p->dirty || p->moving || p->first || !dt__chain_empty(&p->queued) ||
+    if (!m->rings || p->lane != m->inside || n > DT__RING_EAGER || p->dirty || p->gone || dt__mail_stale(c) || p->moving || p->first || !dt__chain_empty(&p->queued) ||
         !dt__chain_empty(&p->data))
         return 0;
     dt__mhead_fill(&o.head, DT__M_EAGER, 0, 0);
@@ -1674,7 +1922,7 @@ DT__INSIDE int dt__mail_recv_now(dt_comm *c, int peer, int tag, int dtype, void 
     return 1;
 }
 static const dt__lane dt__lane_rings = { "shm", DT__RING_EAGER, DT__RING_CHUNK, true, dt__rings_open, dt__ring_put,
-                                         dt__rings_poll, dt__rings_hint, NULL, dt__rings_close };
+                                         dt__rings_poll, dt__rings_hint, NULL, dt__rings_close, NULL, NULL, NULL };
 
 /* ==================================================================================================== >>streams
    One socket for each pair of ranks that exchange messages, beside those of collectives: so neither waits for the other.
@@ -1710,7 +1958,7 @@ typedef struct dt__wires {
 
 static int dt__wires_open(dt_comm *c, dt__mail *m)
 {
-    size_t       n = (size_t)c->size;
+    size_t       n = (size_t)dt__comm_room(c);
     dt__wires *t = (dt__wires *)dt__comm_zeroed(1, sizeof *t);
     if (t) {
         t->of = (dt__wire **)dt__comm_zeroed(n, sizeof *t->of);
@@ -1721,13 +1969,39 @@ static int dt__wires_open(dt_comm *c, dt__mail *m)
     if (t && t->of && t->used && t->poll) return 0;
     return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory for messages");
 }
+/* Tolerant: closing a socket with unread bytes would destroy what this rank has sent last. So what the peers still send is
+   read, until they have closed their side too, but not for long: a peer may be busy. */
+static void dt__wires_finish(dt__wires *t)
+{
+    int64_t end = dt__comm_now() + 250 * DT__NS_PER_MS;
+    for (bool more = true; more && dt__comm_now() < end;) {
+        int n = 0;
+        more = false;
+        for (int i = 0; i < t->nused; i++) {
+            dt__wire *l = t->used[i];
+            ssize_t   got = -1;
+            while (l->fd >= 0 && !l->died && ((got = recv(l->fd, l->buf, sizeof l->buf, MSG_DONTWAIT)) > 0 || (got < 0 && errno == EINTR))) {}
+            if (l->fd < 0 || l->died || got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) {
+                l->died = 1;
+                continue;
+            }
+            t->poll[n].fd = l->fd;
+            t->poll[n].events = POLLIN;
+            t->poll[n++].revents = 0;
+            more = true;
+        }
+        if (more && poll(t->poll, (nfds_t)n, 10) < 0 && errno != EINTR) return;
+    }
+}
 static void dt__wires_close(dt_comm *c)
 {
     dt__mail    *m = dt__mail_of(c);
     dt__wires *t = (dt__wires *)m->streams;
     if (!t) return;
-    for (int i = 0; i < t->nused; i++) {
+    for (int i = 0; i < t->nused; i++)
         if (t->used[i]->fd >= 0) shutdown(t->used[i]->fd, SHUT_WR);
+    if (c->members) dt__wires_finish(t);
+    for (int i = 0; i < t->nused; i++) {
         dt__close(&t->used[i]->fd);
         DT_COMM_FREE(t->used[i]);
     }
@@ -1754,20 +2028,29 @@ static dt__wire *dt__wire_of(dt_comm *c, int peer) /* NULL: c has failed */
 }
 static void dt__wire_set(dt_comm *c, dt__wire *l, int fd)
 {
-    if (l->fd >= 0) { /* the pair has a link already */
+    if (l->fd >= 0 || dt__mail_of(c)->peer[l->peer].over) { /* the pair has a link already */
         close(fd);
         return;
     }
     dt__tcp_tune_fd(c, l->peer, fd);
     l->fd = fd;
 }
+#define DT__WIRE_PATIENCE (2 * DT__NS_PER_S) /* tolerant: from the end of a connection until its peer is expelled */
 /* The connection has ended. The control connections tell why; that is waited for, if this rank needs the peer. */
 static int dt__wire_gone(dt_comm *c, dt__wire *l, int error)
 {
     if (!l->died) l->died = dt__comm_now(), l->error = error;
     if (!dt__comm_ok(c)) return dt__transport_status(c);
-    if (!l->wanted || dt__comm_now() - l->died < 500 * DT__NS_PER_MS) return 0;
     char who[200], me[80];
+    if (c->members) { /* messages may be lost: a peer that has not gone by then is expelled */
+        if (dt__mail_of(c)->peer[l->peer].gone || dt__comm_now() - l->died < DT__WIRE_PATIENCE) return 0;
+        char text[300];
+        snprintf(text, sizeof text, "%s is expelled: its connection for messages to rank %d %s%s", dt__comm_who(c, l->peer, true, who, sizeof who),
+                 c->rank, l->error ? "was lost: " : "was closed", l->error ? strerror(l->error) : "");
+        dt__mail_expel(c, l->peer, text);
+        return 0;
+    }
+    if (!l->wanted || dt__comm_now() - l->died < 500 * DT__NS_PER_MS) return 0;
     return dt__transport_fail(c, DT_COMM_ERR_PEER, l->peer, "%s is gone: its connection for messages to %s %s%s",
                               dt__comm_who(c, l->peer, true, who, sizeof who), dt__comm_who(c, c->rank, false, me, sizeof me), l->error ? "was lost: " : "was closed", l->error ? strerror(l->error) : "");
 }
@@ -1804,6 +2087,7 @@ static int dt__wire_put(dt_comm *c, int peer, dt__outgoing *o)
             l->full = true;
             return 0;
         }
+        if (n < 0 && c->members) return 0; /* what the peer has sent last is read first: that finds the end of the connection */
         if (n < 0) return dt__wire_gone(c, l, errno);
         dt__tcp_count_sent(c, (size_t)n);
         o->done += (size_t)n;
@@ -1861,7 +2145,8 @@ static void dt__wire_take(dt_comm *c, dt__wire *l)
             l->need = dt__mhead_payload(&l->head);
             l->got = 0;
             if (l->need > DT__STREAM_CHUNK || !(l->dest = dt__mail_want(c, l->peer, &l->head))) {
-                if (dt__comm_ok(c)) dt__frame_broken(c, l->peer, &l->head);
+                if (dt__comm_ok(c) && !dt__mail_of(c)->peer[l->peer].gone) dt__frame_broken(c, l->peer, &l->head);
+                if (!l->died) l->died = dt__comm_now(); /* tolerant: the peer is expelled */
                 return;
             }
             l->have = true;
@@ -1923,7 +2208,7 @@ static void dt__wires_poll(dt_comm *c)
         dt__wire *l = t->used[i];
         if (l->fd < 0) continue;
         if (l->died) {
-            if (l->wanted) dt__wire_gone(c, l, 0);
+            if (l->wanted || c->members) dt__wire_gone(c, l, 0);
             continue;
         }
         if (n > i && !t->poll[i].revents && !l->ready && l->from == l->to) continue;
@@ -1935,14 +2220,38 @@ static void dt__wires_fds(dt_comm *c, dt__pollset *set)
     dt__wires *t = (dt__wires *)dt__mail_of(c)->streams;
     for (int i = 0; i < t->nused; i++) {
         const dt__wire *l = t->used[i];
-        if (l->died && l->wanted && l->died + 500 * DT__NS_PER_MS < set->until) set->until = l->died + 500 * DT__NS_PER_MS;
+        int64_t patience = c->members ? DT__WIRE_PATIENCE : 500 * DT__NS_PER_MS;
+        if (l->died && l->wanted && l->died + patience < set->until) set->until = l->died + patience;
         if (l->ready && l->ready < set->until) set->until = l->ready;
         if (l->send_at && l->send_at < set->until) set->until = l->send_at;
         if (l->fd >= 0 && !l->died && !l->ready) dt__pollset_add(set, l->fd, l->full ? POLLIN | POLLOUT : POLLIN);
     }
 }
+static bool dt__wire_ended(dt_comm *c, int peer) /* the peer has gone: it has closed the connection, and all is read */
+{
+    const dt__wires *t = (const dt__wires *)dt__mail_of(c)->streams;
+    const dt__wire  *l = t->of[peer];
+    return !dt__wires_arrived(c) && (!l || l->fd < 0 || l->died);
+}
+static void dt__wire_forget(dt_comm *c, int peer)
+{
+    dt__wires *t = (dt__wires *)dt__mail_of(c)->streams;
+    dt__wire  *l = t->of[peer];
+    if (!l) return;
+    for (int i = 0; i < t->nused; i++)
+        if (t->used[i] == l) t->used[i] = t->used[--t->nused];
+    t->of[peer] = NULL;
+    dt__close(&l->fd);
+    DT_COMM_FREE(l);
+}
+static void dt__wire_redirect(dt_comm *c, int peer, char *to)
+{
+    dt__wire *l = ((dt__wires *)dt__mail_of(c)->streams)->of[peer];
+    if (l && l->have) l->dest = to;
+}
 static const dt__lane dt__lane_streams = { "tcp", DT__STREAM_EAGER, DT__STREAM_CHUNK, false, dt__wires_open, dt__wire_put,
-                                           dt__wires_poll, dt__wires_hint, dt__wires_fds, dt__wires_close };
+                                           dt__wires_poll, dt__wires_hint, dt__wires_fds, dt__wires_close, dt__wire_ended,
+                                           dt__wire_forget, dt__wire_redirect };
 static const dt__lane *dt__lane_named(const char *name)
 {
     if (strcmp(name, "shm") == 0 || strcmp(name, "threads") == 0) return &dt__lane_rings;

@@ -76,6 +76,15 @@ extern "C" {
 /* ---------------------------------------------------------------------------------------------------- >>status
    Status codes are dt_comm_status in dt_base.h. */
 typedef struct dt_comm dt_comm; /* a communicator: a group of ranks that call collectives together; see dt_comm.h */
+enum { DT_MEMBER_DIED = 1, DT_MEMBER_LEFT, DT_MEMBER_JOINED }; /* dt_comm_event.kind */
+typedef struct dt_comm_event { /* what has happened to a member of a tolerant communicator: dt_comm_next_event */
+    int     kind, rank;    /* DT_MEMBER_...; the member's rank in the communicator */
+    int64_t incarnation;   /* of the member: 0 for those that were there at the start */
+    int64_t pid;
+    int64_t when;          /* ns since 1970; in the simulator: ns of virtual time */
+    char    host[64];      /* the name of its machine */
+    char    why[256];
+} dt_comm_event;
 
 /* ---------------------------------------------------------------------------------------------------- >>joining
    Rank and world size come from the first of these sources that is set:
@@ -142,6 +151,7 @@ typedef struct dt_comm_opts {
                                       built-in table */
     int64_t     message_memory DT_D; /* bytes: the most that this rank holds for messages that no receive has taken, and
                                         for calls of messages that have not ended; default 256 MiB */
+    bool        tolerant DT_D;     /* the death of a member is an event, not a failure: see dt_comm_next_event */
 } dt_comm_opts;
 /* Forks n ranks that run fn; dt_comm_init in them finds the world. Returns the first exit status that is not 0. When a
    rank fails, the others have 10 s to end; then they get SIGTERM and, 2 s later, SIGKILL. A rank ends by quick_exit. Call
@@ -211,6 +221,7 @@ typedef struct dt__world {
     int          fd_room;        /* descriptors for handshakes, beside those that joining needs */
     int64_t      join_deadline;
     bool         joined;
+    bool         tolerant;       /* its first communicator is: a rank leaves without waiting for the others */
     const struct dt__transport *joined_by; /* the transport whose config found the ranks; NULL: the environment did */
     int          streams;        /* TCP connections of each pair; joining checks that all ranks have the same */
     const struct dt__client *client; /* the layer above */
@@ -334,11 +345,41 @@ struct dt_comm {
     int         late_rank;
     int64_t     began, late;     /* ns; late: how much later than this rank late_rank began */
     int         wake_fd;         /* eventfd: the engine sleeps on it in wait(); written to wake the engine */
+    struct dt__members *members;     /* a tolerant communicator; NULL: an ordinary one */
     uint64_t    links_arrived;   /* atomic: sockets for messages that have arrived: dt__world_links */
     void       *mail;            /* its messages: dt__mail of dt_msg.h */
     const struct dt__client *client; /* the layer above, and its private data */
     struct dt__engine *engine;
 };
+
+/* What a tolerant communicator has beside an ordinary one. Any thread may call the dt__group_... functions. */
+enum { DT__WHY = 256 };
+typedef struct dt__members {
+    pthread_mutex_t lock;        /* protects all that is not atomic. Held for a moment; no other lock is taken under it */
+    uint32_t        changes;     /* atomic: members that have gone or joined so far */
+    int32_t         halted;      /* atomic: the status with which collectives end; 0: they go on */
+    uint64_t        halt_from;   /* atomic: collectives with lower numbers go on: a member that left has finished them */
+    int             room;        /* the most members, those that have gone included */
+    uint8_t        *how;         /* of each member: DT__ALIVE, DT__DIED ... */
+    char          (*why)[DT__WHY]; /* why it has gone */
+    dt_comm_event  *event;       /* a ring of 2 * room: each member joins once and goes once, so it never overflows */
+    int             first, nevents;
+    int             fd;          /* eventfd: readable while there are events */
+    bool            parted;      /* this member has said that it goes */
+    char            text[768];   /* why collectives are halted */
+} dt__members;
+DT__INSIDE dt__members *dt__members_new(int room); /* NULL: out of memory or descriptors */
+DT__INSIDE void dt__members_free(dt__members *g);
+/* A member has gone (how: DT__DIED ...), after it has finished so many collectives. False: that was known. */
+DT__INSIDE bool dt__members_gone(dt_comm *c, int rank, int how, uint64_t done, const char *why);
+/* Collectives from this number on end with this status; messages go on. */
+DT__INSIDE void dt__members_halt(dt_comm *c, int status, uint64_t from, const char *text);
+DT__INSIDE int  dt__members_how(dt_comm *c, int rank, char *why, size_t nbytes); /* DT__ALIVE ...; why may be NULL */
+/* Tells all members, this one included, that one of them has left or is expelled. */
+DT__INSIDE void dt__members_part(dt_comm *c, int rank, int how, const char *why);
+DT__INSIDE bool dt__members_next(dt_comm *c, dt_comm_event *out);
+static inline __attribute__((unused)) int dt__comm_room(const dt_comm *c); /* the most members that it can have */
+static inline __attribute__((unused)) int dt__comm_halted(const dt_comm *c, uint64_t seq);
 
 /* Callbacks to the layer above, dt_comm.h. */
 struct dt_work;
@@ -392,7 +433,8 @@ enum {
     DT__C_ASK, DT__C_PING, DT__C_PONG, DT__C_HOP_PING, DT__C_HOP_PONG, DT__C_NOTE, DT__C_WATCH,
     DT__C_AGREE_STATE, DT__C_AGREE_ORDER,
     DT__C_LEAVE_UP, DT__C_LEAVE_DOWN, DT__C_BYE,
-    DT__C_RELAY, DT__C_UNREGISTER /* while joining */
+    DT__C_RELAY, DT__C_UNREGISTER, /* while joining */
+    DT__C_PART /* a member has left a tolerant communicator, or was expelled from it */
     /* clang-format on */
 };
 typedef struct dt__chead { /* the header of a control frame */
@@ -515,7 +557,7 @@ typedef struct dt__shake {
 #define DT__AGREE_REPEAT (200 * DT__NS_PER_MS)   /* an order or a state of an agreement is sent again */
 #define DT__AGREE_LOOK (50 * DT__NS_PER_MS)      /* between two looks at an agreement that is under way */
 enum { DT__PENDING = 512 }; /* handshakes that this rank has accepted and that are not over, beside those of the ranks */
-enum { DT__INQUIRIES = 8, DT__ABORTS = 256, DT__ARRIVED_MAX = 16384, DT__WATCHES = 64, DT__AGREEMENTS = 64 };
+enum { DT__INQUIRIES = 8, DT__ABORTS = 256, DT__ARRIVED_MAX = 16384, DT__WATCHES = 64, DT__AGREEMENTS = 64, DT__PARTS = 1024 };
 enum { DT__ALIVE = 0, DT__DIED = 1, DT__LEFT = 2, DT__LOST = 3 }; /* LOST: unreachable, perhaps alive */
 typedef struct dt__cmeet { /* up: the number of `rank`; down: the largest, and the rank that gave it; failed: the text follows */
     uint64_t seq;
@@ -529,6 +571,11 @@ typedef struct dt__cabort { /* the text follows */
 typedef struct dt__cdeath { /* the text follows */
     int32_t rank, how;
 } dt__cdeath;
+typedef struct dt__cpart { /* the text follows */
+    uint64_t comm;
+    int32_t  rank, how; /* rank: in the communicator */
+    uint64_t done;      /* collectives that it has finished: the others can finish them without it */
+} dt__cpart;
 /* dt__cask.doing of a message to or from dt__cask.peer */
 #define DT__ASK_SEND 0x80000000u
 #define DT__ASK_RECV 0x40000000u
@@ -713,6 +760,8 @@ struct dt__control {
     int          narrived;
     dt__block   *aborts[DT__ABORTS];
     int          naborts;
+    dt__block   *parts[DT__PARTS]; /* the last DT__C_PART frames, for new neighbours and new communicators */
+    int          nparts;
     /* meetings: the call of this rank (meet_...); what rank 0 collects (root_...) */
     uint64_t    meet_seq, meet_failed;
     bool        meeting;
@@ -825,6 +874,13 @@ static inline __attribute__((unused)) bool dt__comm_ok(const dt_comm *c)
 {
     return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE) == 0;
 }
+static inline __attribute__((unused)) int dt__comm_room(const dt_comm *c) { return c->members ? c->members->room : c->size; }
+/* The status with which the collective of this number ends, or 0. */
+static inline __attribute__((unused)) int dt__comm_halted(const dt_comm *c, uint64_t seq)
+{
+    int status = c->members ? __atomic_load_n(&c->members->halted, __ATOMIC_ACQUIRE) : 0;
+    return status && seq >= __atomic_load_n(&c->members->halt_from, __ATOMIC_ACQUIRE) ? status : 0;
+}
 
 /* ---- the shared segment */
 #define DT__ALIGNED __attribute__((aligned(64)))
@@ -879,6 +935,10 @@ typedef struct dt__rank_slot {
     uint64_t cores[DT__CORES / 64]; /* mask of the CPU cores that the rank may use */
     uint32_t has_cores;          /* cores is written */
     uint32_t touching;           /* threads: this rank is using the memory of other ranks */
+    dt_comm *comm;               /* threads, tolerant: its communicator; under the lock of the head: dt__threads_part */
+    int32_t  gone;               /* ... how it went (DT__DIED ...), after how many collectives, and why */
+    uint64_t gone_done;
+    char     gone_why[DT__WHY];
     int32_t  pid;                /* its process, written after the next two; 0: not known (dt_msg.h, dt__peek) */
     uint64_t proof_at;           /* where it has its proof, */
     uint8_t  proof[DT__PROOF];   /* these random bytes */
@@ -907,7 +967,7 @@ typedef struct dt__segment_head { /* the beginning of the segment */
     int32_t  rank;
     char     text[768];
     /* Agreement of threads on which ranks are alive: dt__threads_shrink. */
-    int32_t  lock;              /* protects the rest */
+    int32_t  lock;              /* protects the rest, and comm and gone of the slots */
     int32_t  round, ncame, nin; /* rounds decided so far; ranks that came to the next; ranks in the result of the last */
     int64_t  deadline;
     uint64_t came[16];          /* a bit for each rank */
@@ -949,6 +1009,8 @@ typedef struct dt__shared {
 } dt__shared;
 DT__INSIDE dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char *base, size_t nbytes, int fd);
 DT__INSIDE void dt__shared_free(dt__shared *s);
+DT__INSIDE void dt__threads_enter(dt_comm *c); /* threads, tolerant: from now on c learns of members that go */
+DT__INSIDE void dt__threads_leave(dt_comm *c);
 DT__INSIDE int dt__segment_new(int n);
 DT__INSIDE bool dt__segment_take(int fd, int64_t at, int64_t n); /* backs a part of it with memory; false: see errno */
 DT__INSIDE int64_t dt__shared_arenas(int n); /* where the channels end and the arenas begin */
@@ -1044,7 +1106,9 @@ static inline __attribute__((unused)) void dt__comm_look(const dt_comm *c)
 {
     const dt__shared *s = (const dt__shared *)c->shared;
     int               status = s ? __atomic_load_n(&s->head->status, __ATOMIC_ACQUIRE) : 0;
-    if (status && dt__comm_ok(c)) dt__comm_failed((dt_comm *)(uintptr_t)c, status, s->head->rank, s->head->text);
+    if (!status) return;
+    if (c->members) dt__members_halt((dt_comm *)(uintptr_t)c, status, 0, s->head->text);
+    else if (dt__comm_ok(c)) dt__comm_failed((dt_comm *)(uintptr_t)c, status, s->head->rank, s->head->text);
 }
 /* Something was published. A rank that goes to sleep now may miss this store, and this rank may miss its sleep flag:
    dt__shared_settle checks again after a full fence, before this rank waits or leaves. A fence here would slow the work. */
@@ -1289,6 +1353,130 @@ static void dt__comm_fail_shared(dt_comm *c, int status, int rank, const char *t
     DT__FENCE(&s->head->sleepers);
     dt__shared_wake(s);
 }
+/* ---- tolerant communicators. A member that goes is an event: who, why, when. Messages with it end with DT_COMM_ERR_PEER
+   (dt_msg.h, dt__mail_members), collectives of all members end and are halted, everything else goes on.
+   What dt__comm_fail means there:
+     a collective has failed (timeout, different calls, a wrong argument)   collectives are halted, on all members
+     this member cannot go on (memory, a descriptor), or dt_comm_abort      its communicator fails; for the others it has died
+   A message that fails ends alone and does not come here. A peer that sends broken frames is expelled: dt__members_part. */
+DT__INSIDE void dt__members_free(dt__members *g)
+{
+    if (!g) return;
+    if (g->fd >= 0) close(g->fd);
+    pthread_mutex_destroy(&g->lock);
+    DT_COMM_FREE(g->how);
+    DT_COMM_FREE(g->why);
+    DT_COMM_FREE(g->event);
+    DT_COMM_FREE(g);
+}
+DT__INSIDE dt__members *dt__members_new(int room)
+{
+    dt__members *g = (dt__members *)dt__comm_zeroed(1, sizeof *g);
+    if (!g) return NULL;
+    pthread_mutex_init(&g->lock, NULL);
+    g->room = room;
+    g->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    g->how = (uint8_t *)dt__comm_zeroed((size_t)room, 1);
+    g->why = (char(*)[DT__WHY])dt__comm_zeroed((size_t)room, sizeof *g->why);
+    g->event = (dt_comm_event *)dt__comm_zeroed(2 * (size_t)room, sizeof *g->event);
+    if (g->fd >= 0 && g->how && g->why && g->event) return g;
+    dt__members_free(g);
+    return NULL;
+}
+static void dt__comm_stir(dt_comm *c) /* wakes its engine */
+{
+    uint64_t    one = 1;
+    dt__shared *s = (dt__shared *)__atomic_load_n(&c->shared, __ATOMIC_ACQUIRE);
+    if (s) dt__shared_wake_self(s);
+    if (c->wake_fd >= 0 && write(c->wake_fd, &one, sizeof one) < 0) return; /* the counter is full: it wakes anyway */
+}
+static void dt__members_event(dt_comm *c, int kind, int rank, const char *why) /* under the lock */
+{
+    dt__members     *g = c->members;
+    uint64_t       one = 1;
+    if (g->nevents == 2 * g->room) return; /* cannot be */
+    dt_comm_event   *e = &g->event[(g->first + g->nevents++) % (2 * g->room)];
+    struct timespec  t;
+    memset(e, 0, sizeof *e);
+    e->kind = kind;
+    e->rank = rank;
+    if (dt__net_clock) e->when = *dt__net_clock;
+    else clock_gettime(CLOCK_REALTIME, &t), e->when = (int64_t)t.tv_sec * DT__NS_PER_S + t.tv_nsec;
+    if (c->world && c->world->member) {
+        const dt__member *m = &c->world->member[c->member[rank]];
+        e->pid = m->pid;
+        snprintf(e->host, sizeof e->host, "%s", m->host_name);
+    } else e->pid = (int64_t)getpid();
+    snprintf(e->why, sizeof e->why, "%s", why);
+    if (write(g->fd, &one, sizeof one) < 0) return; /* the counter is full: it is readable */
+}
+DT__INSIDE void dt__members_halt(dt_comm *c, int status, uint64_t from, const char *text)
+{
+    dt__members *g = c->members;
+    if (__atomic_load_n(&g->halted, __ATOMIC_ACQUIRE) && __atomic_load_n(&g->halt_from, __ATOMIC_ACQUIRE) <= from) return;
+    pthread_mutex_lock(&g->lock);
+    if (!g->halted || from < g->halt_from) __atomic_store_n(&g->halt_from, from, __ATOMIC_RELEASE);
+    if (!g->halted) { /* the first reason stays */
+        snprintf(g->text, sizeof g->text, "%s", text);
+        __atomic_store_n(&g->halted, status, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&g->lock);
+    dt__comm_stir(c);
+}
+DT__INSIDE bool dt__members_gone(dt_comm *c, int rank, int how, uint64_t done, const char *why)
+{
+    dt__members *g = c->members;
+    char       text[768];
+    pthread_mutex_lock(&g->lock);
+    bool news = !g->how[rank];
+    if (news) {
+        g->how[rank] = (uint8_t)how;
+        snprintf(g->why[rank], sizeof g->why[rank], "%s", why);
+        dt__members_event(c, how == DT__LEFT ? (int)DT_MEMBER_LEFT : (int)DT_MEMBER_DIED, rank, why);
+        __atomic_add_fetch(&g->changes, 1, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&g->lock);
+    if (!news) return false;
+    snprintf(text, sizeof text, "%.600s: dt_comm_shrink makes a communicator of the rest", why);
+    dt__members_halt(c, DT_COMM_ERR_PEER, done, text);
+    dt__comm_stir(c);
+    return true;
+}
+DT__INSIDE int dt__members_how(dt_comm *c, int rank, char *why, size_t nbytes)
+{
+    dt__members *g = c->members;
+    pthread_mutex_lock(&g->lock);
+    int how = g->how[rank];
+    if (why) snprintf(why, nbytes, "%s", g->why[rank]);
+    pthread_mutex_unlock(&g->lock);
+    return how;
+}
+DT__INSIDE bool dt__members_next(dt_comm *c, dt_comm_event *out)
+{
+    dt__members *g = c->members;
+    uint64_t   count;
+    pthread_mutex_lock(&g->lock);
+    bool any = g->nevents > 0;
+    if (any) {
+        *out = g->event[g->first];
+        g->first = (g->first + 1) % (2 * g->room);
+        if (--g->nevents == 0 && read(g->fd, &count, sizeof count) < 0) count = 0;
+    }
+    pthread_mutex_unlock(&g->lock);
+    return any;
+}
+static int dt__members_fail(dt_comm *c, int status, int rank, const char *text) /* dt__comm_fail of a tolerant communicator */
+{
+    if (status == DT_COMM_ERR_MISMATCH || status == DT_COMM_ERR_TIMEOUT || status == DT_COMM_ERR_ARG) { /* of a collective */
+        dt__members_halt(c, status, 0, text);
+        if (c->world) dt__world_abort_id(c->world, c->id, status, rank, text);
+        else if (c->shared) dt__shared_fail((dt__shared *)c->shared, status, rank, text), dt__shared_wake((dt__shared *)c->shared);
+        return dt__comm_bad(status, "%s", text);
+    }
+    dt__comm_failed(c, status, rank, text);
+    dt__members_part(c, c->rank, DT__DIED, text);
+    return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
+}
 DT__INSIDE int dt__comm_fail(dt_comm *c, int status, int rank, const char *format, ...)
 {
     char    text[768];
@@ -1296,6 +1484,7 @@ DT__INSIDE int dt__comm_fail(dt_comm *c, int status, int rank, const char *forma
     va_start(ap, format);
     vsnprintf(text, sizeof text, format, ap);
     va_end(ap);
+    if (c->members) return dt__members_fail(c, status, rank, text);
     dt__comm_look(c);
     if (dt__comm_ok(c)) {
         if (c->shared) dt__comm_fail_shared(c, status, rank, text);
@@ -2235,6 +2424,9 @@ static int dt__config_read(dt__config *f, const dt_comm_opts *o)
     if (row && !row->transport && row->missing)
         return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: transport \"%s\" is not in this program: %s", row->name,
                             row->missing);
+    if (row && row->transport && row->transport->config && o->tolerant)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: .tolerant with transport \"%s\": MPI ends the job when a rank dies; use "
+                                             "transport \"auto\"", row->name);
     if (row && row->transport && row->transport->config) {
         snprintf(f->bind, sizeof f->bind, "%s", bound ? bound : "");
         f->joined_by = row->transport;
@@ -2723,6 +2915,7 @@ DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *cl
     if (!w && f.joined_by) dt__close(&f.listen_fd), f.joined_by->end(true);
     if (!w) return NULL;
     w->joined_by = f.joined_by;
+    w->tolerant = o->tolerant;
     w->fd_room = 16 + room / 2; /* the program keeps the other half */
     memset(f.token, 0, sizeof f.token);
     deadline = begin + dt__ns_of(w->join_timeout);
@@ -3649,6 +3842,7 @@ static void dt__control_ticket(dt__world *w)
 static void dt__control_sync(dt__world *w, dt__conn *k) /* sends all deaths and aborts so far to a new neighbour */
 {
     dt__control *ctl = w->control;
+    for (int i = 0; i < ctl->nparts && i < DT__PARTS; i++) dt__conn_queue(k, ctl->parts[i]); /* they say more: first */
     for (int r = 0; r < w->size; r++)
         if (ctl->gone[r]) {
             char       text[256], who[160];
@@ -3880,16 +4074,65 @@ static void dt__control_heal(dt__world *w)
 }
 
 /* ---- deaths and aborts */
-static void dt__comm_gone(dt__world *w, dt_comm *c, int rank, const char *text)
+static void dt__threads_part(dt_comm *c, int rank, int how, uint64_t done, const char *why); /* >>shared */
+static void dt__comm_gone(dt__world *w, dt_comm *c, int rank, int how, const char *text)
 {
     char more[768];
-    (void)w;
+    if (how == DT__LEFT && !c->members) return;
     for (int i = 0; i < c->size; i++)
         if (c->member[i] == rank) {
             if (i != rank) snprintf(more, sizeof more, "%.680s [rank %d of this communicator]", text, i);
-            dt__comm_failed(c, DT_COMM_ERR_PEER, i, i == rank ? text : more);
+            if (c->members && rank != w->rank) dt__members_gone(c, i, how, 0, i == rank ? text : more);
+            else dt__comm_failed(c, DT_COMM_ERR_PEER, i, i == rank ? text : more);
             return;
         }
+}
+/* A member has left a tolerant communicator, or was expelled. */
+static void dt__comm_part(dt_comm *c, const dt__cpart *a, const char *text)
+{
+    if (c->id != a->comm || !c->members || a->rank < 0 || a->rank >= c->size) return;
+    if (a->rank != c->rank) dt__members_gone(c, a->rank, a->how, a->done, text);
+    else if (!c->members->parted) dt__comm_failed(c, DT_COMM_ERR_PEER, c->rank, text);
+}
+static void dt__control_part(dt__world *w, const dt__cpart *a, const char *text, const dt__conn *from)
+{
+    dt__control *ctl = w->control;
+    dt__cpart    known;
+    for (int i = 0; i < ctl->nparts && i < DT__PARTS; i++) {
+        memcpy(&known, dt__block_body(ctl->parts[i]), sizeof known);
+        if (known.comm == a->comm && known.rank == a->rank) return;
+    }
+    dt__block *b = dt__block_new(DT__C_PART, w->rank, a, sizeof *a, text, strnlen(text, DT__CTEXT));
+    if (!b) return;
+    dt__block_unref(ctl->parts[ctl->nparts % DT__PARTS]);
+    ctl->parts[ctl->nparts % DT__PARTS] = b;
+    ctl->nparts = ctl->nparts + 1 < 2 * DT__PARTS ? ctl->nparts + 1 : DT__PARTS;
+    for (dt_comm *c = w->comms; c; c = c->next) dt__comm_part(c, a, text);
+    dt__control_flood(w, b, from);
+    pthread_cond_broadcast(&ctl->cond);
+}
+DT__INSIDE void dt__members_part(dt_comm *c, int rank, int how, const char *why)
+{
+    dt__world *w = c->world;
+    dt__cpart  a;
+    memset(&a, 0, sizeof a);
+    a.comm = c->id;
+    a.rank = rank;
+    a.how = how;
+    a.done = rank == c->rank && how == DT__LEFT ? __atomic_load_n(&c->done, __ATOMIC_ACQUIRE) : 0;
+    if (rank == c->rank) {
+        pthread_mutex_lock(&c->members->lock);
+        bool said = c->members->parted;
+        c->members->parted = true;
+        pthread_mutex_unlock(&c->members->lock);
+        if (said) return;
+    }
+    if (w && w->control) {
+        pthread_mutex_lock(&w->lock);
+        dt__control_part(w, &a, why, NULL);
+        pthread_mutex_unlock(&w->lock);
+        dt__control_wake(w);
+    } else if (c->threads && c->shared) dt__threads_part(c, rank, how, a.done, why);
 }
 static void dt__control_gone(dt__world *w, int rank, int how, const char *text, const dt__conn *from)
 {
@@ -3905,8 +4148,8 @@ static void dt__control_gone(dt__world *w, int rank, int how, const char *text, 
     if (how != DT__LEFT) {
         if (ctl->ndied++ == 0) snprintf(ctl->first_death, sizeof ctl->first_death, "%s", text);
         dt__control_logf(w, 1, "rank %d: %s", w->rank, text);
-        for (dt_comm *c = w->comms; c; c = c->next) dt__comm_gone(w, c, rank, text);
     } else dt__control_logf(w, 3, "rank %d: %s", w->rank, text);
+    for (dt_comm *c = w->comms; c; c = c->next) dt__comm_gone(w, c, rank, how, text);
     d.rank = rank;
     d.how = how;
     dt__block *b = dt__block_new(DT__C_DEATH, rank, &d, sizeof d, text, strnlen(text, DT__CTEXT));
@@ -3936,7 +4179,7 @@ DT__INSIDE void dt__control_expelled(dt__world *w, const char *why)
     ctl->gone[w->rank] = DT__DIED;
     ctl->ngone++;
     if (ctl->ndied++ == 0) snprintf(ctl->first_death, sizeof ctl->first_death, "%.255s", text);
-    for (dt_comm *c = w->comms; c; c = c->next) dt__comm_gone(w, c, w->rank, text);
+    for (dt_comm *c = w->comms; c; c = c->next) dt__comm_gone(w, c, w->rank, DT__DIED, text);
     for (dt__conn *k = ctl->conns; k; k = k->next)
         if (k->kind == DT__KIND_TREE) {
             k->end_expected = true;
@@ -4009,6 +4252,11 @@ static bool dt__abort_heard(const dt__control *ctl, uint64_t comm)
     }
     return false;
 }
+static void dt__comm_aborted(dt_comm *c, int status, int rank, const char *text)
+{
+    if (c->members) dt__members_halt(c, status, 0, text);
+    else dt__comm_failed(c, status, rank >= 0 && rank < c->size ? rank : -1, text);
+}
 static void dt__control_abort(dt__world *w, uint64_t comm, int status, int rank, const char *text, const dt__conn *from)
 {
     dt__control *ctl = w->control;
@@ -4023,7 +4271,7 @@ static void dt__control_abort(dt__world *w, uint64_t comm, int status, int rank,
     ctl->aborts[ctl->naborts % DT__ABORTS] = b;
     ctl->naborts = ctl->naborts + 1 < 2 * DT__ABORTS ? ctl->naborts + 1 : DT__ABORTS;
     for (dt_comm *c = w->comms; c; c = c->next)
-        if (c->id == comm) dt__comm_failed(c, status, rank >= 0 && rank < c->size ? rank : -1, text);
+        if (c->id == comm) dt__comm_aborted(c, status, rank, text);
     dt__control_flood(w, b, from);
     pthread_cond_broadcast(&ctl->cond);
 }
@@ -4056,13 +4304,21 @@ DT__INSIDE void dt__world_add(dt__world *w, dt_comm *c)
         if (a.comm != c->id) continue;
         snprintf(text, sizeof text, "%.*s", (int)(ctl->aborts[i]->nbytes - sizeof(dt__chead) - sizeof a),
                  (char *)dt__block_body(ctl->aborts[i]) + sizeof a);
-        dt__comm_failed(c, a.status, a.rank >= 0 && a.rank < c->size ? a.rank : -1, text);
+        dt__comm_aborted(c, a.status, a.rank, text);
+    }
+    for (int i = 0; ctl && i < ctl->nparts && i < DT__PARTS; i++) {
+        dt__cpart part;
+        memcpy(&part, dt__block_body(ctl->parts[i]), sizeof part);
+        snprintf(text, sizeof text, "%.*s", (int)(ctl->parts[i]->nbytes - sizeof(dt__chead) - sizeof part),
+                 (char *)dt__block_body(ctl->parts[i]) + sizeof part);
+        dt__comm_part(c, &part, text);
     }
     for (int i = 0; ctl && i < c->size; i++)
         if (ctl->gone[c->member[i]]) {
             snprintf(text, sizeof text, "%s %s", dt__rank_text(w, c->member[i], who, sizeof who),
                      ctl->gone[c->member[i]] == DT__LEFT ? "has left" : "died before");
-            dt__comm_gone(w, c, c->member[i], text);
+            if (c->members) dt__comm_gone(w, c, c->member[i], ctl->gone[c->member[i]], text);
+            else dt__comm_gone(w, c, c->member[i], DT__DIED, text); /* also if it has left */
         }
     pthread_mutex_unlock(&w->lock);
     if (ctl) dt__control_wake(w); /* from now on it sends notes */
@@ -4613,6 +4869,7 @@ DT__INSIDE int dt__world_link(dt__world *w, dt_comm *c, int peer, int stream)
     if (dialed) dt__control_wake(w);
     if (fd >= 0) return fd;
     if (!gone) return DT__FD_NOT_YET;
+    if (c->members) return DT__FD_NOT_YET; /* the driver ends the messages with this peer */
     snprintf(text, sizeof text, "%s %s", dt__rank_text(w, peer, who, sizeof who), gone == DT__LEFT ? "has left" : "died");
     dt__world_abort(w, c, DT_COMM_ERR_PEER, index, text);
     return DT__FD_FAILED;
@@ -5186,6 +5443,15 @@ DT__INSIDE bool dt__control_frame(dt__world *w, dt__conn *k)
         dt__control_abort(w, a.comm, a.status, a.rank, text, k);
         return true;
     }
+    case DT__C_PART: {
+        dt__cpart a;
+        if (n < sizeof a || n > sizeof a + DT__CTEXT || k->kind != DT__KIND_TREE) return false;
+        memcpy(&a, p, sizeof a);
+        if (a.rank < 0 || (a.how != DT__DIED && a.how != DT__LEFT && a.how != DT__LOST)) return false;
+        snprintf(text, sizeof text, "%.*s", (int)(n - sizeof a), (const char *)p + sizeof a);
+        dt__control_part(w, &a, text, k);
+        return true;
+    }
     default: break;
     }
     if (k->head.kind != DT__C_DEATH && (k->kind != DT__KIND_TREE || k->state != DT__CONN_READY)) return false;
@@ -5578,6 +5844,7 @@ DT__INSIDE void dt__control_free(dt__world *w)
     }
     dt__lines_log(ctl->lines);
     for (int i = 0; i < DT__ABORTS; i++) dt__block_unref(ctl->aborts[i]);
+    for (int i = 0; i < DT__PARTS; i++) dt__block_unref(ctl->parts[i]);
     for (int i = 0; i < DT__INQUIRIES; i++) dt__inquiry_free(&ctl->inquiry[i]);
     for (int i = 0; i < DT__AGREEMENTS; i++) dt__agree_free(&ctl->agreement[i]);
     dt__close(&ctl->wake);
@@ -5703,7 +5970,7 @@ DT__INSIDE void dt__world_unref(dt__world *w)
         dt__control *ctl = w->control;
         pthread_mutex_lock(&w->lock);
         bool   hurt = ctl->ndied > 0 || ctl->naborts > 0;
-        double wait = hurt && w->timeout > 1 ? 1 : w->timeout;
+        double wait = w->tolerant ? 0 : hurt && w->timeout > 1 ? 1 : w->timeout;
         ctl->leave = DT__LEAVE_ASKED;
         ctl->leave_deadline = dt__comm_now() + dt__ns_of(wait);
         pthread_mutex_unlock(&w->lock);
@@ -6141,6 +6408,44 @@ DT__INSIDE void dt__shared_free(dt__shared *s)
     pthread_mutex_destroy(&s->lock);
     DT_COMM_FREE(s);
 }
+/* Threads tell each other directly that a member goes: its slot says so to those that come later. The lock is held for a few
+   instructions, by threads of one process, which cannot be stopped alone: waiting for it needs no deadline. */
+static void dt__head_lock(dt__segment_head *h)
+{
+    while (__atomic_exchange_n(&h->lock, 1, __ATOMIC_ACQUIRE)) sched_yield();
+}
+static void dt__head_unlock(dt__segment_head *h) { __atomic_store_n(&h->lock, 0, __ATOMIC_RELEASE); }
+DT__INSIDE void dt__threads_enter(dt_comm *c)
+{
+    dt__shared *s = (dt__shared *)c->shared;
+    dt__head_lock(s->head);
+    dt__slot_of(s, s->me)->comm = c;
+    for (int i = 0; i < s->n; i++)
+        if (dt__slot_of(s, i)->gone && i != s->me)
+            dt__members_gone(c, i, dt__slot_of(s, i)->gone, dt__slot_of(s, i)->gone_done, dt__slot_of(s, i)->gone_why);
+    dt__head_unlock(s->head);
+}
+DT__INSIDE void dt__threads_leave(dt_comm *c)
+{
+    dt__shared *s = (dt__shared *)c->shared;
+    dt__head_lock(s->head);
+    dt__slot_of(s, s->me)->comm = NULL;
+    dt__head_unlock(s->head);
+}
+static void dt__threads_part(dt_comm *c, int rank, int how, uint64_t done, const char *why)
+{
+    dt__shared    *s = (dt__shared *)c->shared;
+    dt__rank_slot *t = dt__slot_of(s, rank);
+    dt__head_lock(s->head);
+    bool news = !t->gone;
+    if (news) t->gone = how, t->gone_done = done, snprintf(t->gone_why, sizeof t->gone_why, "%s", why);
+    for (int i = 0; news && i < s->n; i++) {
+        dt_comm *d = dt__slot_of(s, i)->comm;
+        if (d && i != rank) dt__members_gone(d, rank, how, done, why);
+        else if (d && d != c) dt__comm_failed(d, DT_COMM_ERR_PEER, rank, why);
+    }
+    dt__head_unlock(s->head);
+}
 /* The shared memory of c. n ranks of c are on this machine; member: their ranks in c. Threads: the segment is at base.
    Processes: it is mapped from fd. */
 DT__INSIDE dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char *base, size_t nbytes, int fd)
@@ -6520,6 +6825,8 @@ DT__INSIDE int dt__transport_fail(dt_comm *c, int status, int rank, const char *
     va_start(ap, format);
     vsnprintf(text, sizeof text, format, ap);
     va_end(ap);
+    if (c->members && (status == DT_COMM_ERR_PEER || status == DT_COMM_ERR_NET)) status = DT_COMM_ERR_TIMEOUT; /* of a collective */
+    if (c->members) return dt__comm_fail(c, status, rank, "%s", text);
     if (c->world) DT__WORLD_ABORT(c->world, c, status, rank, text);
     dt__comm_failed(c, status, rank, text);
     return dt__transport_status(c);

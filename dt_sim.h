@@ -93,6 +93,7 @@ typedef struct dt_sim_opts {
     double      delay DT_D;   /* seconds: the longest time of a message; default 1e-3 */
     int         window DT_D;  /* messages on a link before a send blocks; negative: every send blocks; 0: random */
     const char *algo DT_D;    /* as in dt_comm_opts; default: by cost */
+    bool        tolerant DT_D; /* as in dt_comm_opts */
 } dt_sim_opts;
 DT_API dt_sim  *dt_sim_new_with(dt_sim_opts o DT_OPT0(dt_sim_opts)); /* NULL on error: see dt_comm_error(NULL) */
 #ifdef DT__LIT
@@ -392,7 +393,11 @@ static void dt__sim_lane_poll(dt_comm *c)
         while (l && l->first && l->first->at <= s->now && dt__comm_ok(c)) {
             dt__sim_packet *p = l->first;
             dt__mhead       h = p->mail;
-            char           *to = dt__mail_want(c, peer, &h);
+            if (((const dt__mail *)c->mail)->peer[peer].over) { /* too late: nobody waits for it */
+                dt__sim_taken(s, l, peer, c->rank);
+                continue;
+            }
+            char *to = dt__mail_want(c, peer, &h);
             if (!to) return;
             dt__comm_copy(to, p + 1, dt__mhead_payload(&h));
             dt__sim_taken(s, l, peer, c->rank);
@@ -400,8 +405,15 @@ static void dt__sim_lane_poll(dt_comm *c)
         }
     }
 }
+static bool dt__sim_lane_ended(dt_comm *c, int peer)
+{
+    dt_sim             *s = (dt_sim *)c->world->sim;
+    size_t              n = (size_t)s->n;
+    const dt__sim_link *l = s->link[n * n + (size_t)c->rank * n + (size_t)peer];
+    return !l || !l->first;
+}
 static const dt__lane dt__lane_sim = { "sim", DT__SIM_EAGER, DT__SIM_CHUNK, false, NULL, dt__sim_lane_put, dt__sim_lane_poll,
-                                       NULL, NULL, NULL };
+                                       NULL, NULL, NULL, dt__sim_lane_ended, NULL, NULL };
 __attribute__((constructor)) static void dt__sim_register(void) { dt__lane_register(&dt__lane_sim); }
 static void dt__sim_events(dt_sim *s, int64_t until, int rank);
 static void dt__sim_wait(dt_comm *c, double seconds) /* a blocking call runs the simulator meanwhile */
@@ -712,6 +724,7 @@ static bool dt__sim_rank_new(dt_sim *s, int i, const dt_sim_opts *o)
     co.timeout = o->timeout > 0 ? o->timeout : 30;
     co.algo = o->algo ? o->algo : "auto"; /* so that DT_COMM_ALGO is not read */
     co.no_thread = true;
+    co.tolerant = w->tolerant = o->tolerant;
     w->refs = 1;
     w->rank = i;
     w->size = s->n;

@@ -1,0 +1,488 @@
+/* test_tolerant.c: groups that survive their members: deaths and departures are events, messages go on
+   run: alone, asan-later */
+#define DT__WANT_INSIDE
+#include "dt_comm.h"
+#include "ranks.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+UTEST_MAIN()
+
+enum { MOST = 8, BIG = 24 << 20 };
+typedef struct team { /* seen by all ranks */
+    const char *how;  /* "shm", "tcp", "threads" */
+    int         n, arg;
+    double      timeout;
+    void      (*fn)(struct team *t, dt_comm *c, int rank);
+    int         failed, done, flag[4]; /* atomic */
+    int32_t     pid[MOST];
+} team;
+static team    *shared_team;
+static dt_comm *thread_comm[MOST];
+
+static void check(team *t, bool ok, const char *what, int line, int rank, dt_comm *c)
+{
+    if (ok) return;
+    if (__atomic_add_fetch(&t->failed, 1, __ATOMIC_RELAXED) < 8)
+        printf("    line %d: %s: %s, rank %d of %d: %s / %s\n", line, what, t->how, rank, t->n,
+               c && dt_comm_error(c) ? dt_comm_error(c) : "", dt_comm_error(NULL) ? dt_comm_error(NULL) : "");
+    fflush(stdout);
+}
+#define CHECK(what) check(t, what, #what, __LINE__, rank, c)
+static void set(team *t, int k) { __atomic_add_fetch(&t->flag[k], 1, __ATOMIC_RELEASE); }
+static void await(const team *t, int k, int n)
+{
+    while (__atomic_load_n(&t->flag[k], __ATOMIC_ACQUIRE) < n) usleep(200);
+}
+static int spawned(void *arg)
+{
+    team    *t = (team *)arg;
+    dt_comm *c = dt_comm_init(.transport = t->how, .timeout = t->timeout, .join_timeout = 60, .tolerant = true);
+    if (!c) {
+        printf("    init: %s\n", dt_comm_error(NULL));
+        __atomic_add_fetch(&t->failed, 1, __ATOMIC_RELAXED);
+        return 1;
+    }
+    int rank = dt_comm_rank(c);
+    t->pid[rank] = (int32_t)getpid();
+    t->fn(t, c, rank);
+    CHECK(!dt_comm_free(c));
+    __atomic_add_fetch(&t->done, 1, __ATOMIC_RELAXED);
+    return 0;
+}
+static void *played(void *arg)
+{
+    dt_comm *c = *(dt_comm **)arg;
+    shared_team->fn(shared_team, c, dt_comm_rank(c));
+    dt_comm_error(c); /* so that a failure is not logged */
+    dt_comm_free(c);
+    __atomic_add_fetch(&shared_team->done, 1, __ATOMIC_RELAXED);
+    return NULL;
+}
+/* fn on n ranks, of which `alive` come to its end; how many checks failed. A rank that dies is no failure. */
+static int run(const char *how, int n, double timeout, int arg, int alive, void (*fn)(team *t, dt_comm *c, int rank))
+{
+    team *t = (team *)mmap(NULL, sizeof *t, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (t == MAP_FAILED) return 1000;
+    t->how = how;
+    t->n = n;
+    t->arg = arg;
+    t->fn = fn;
+    t->timeout = timeout * dt_test_slow();
+    shared_team = t;
+    if (strcmp(how, "threads")) dt_spawn(n, spawned, t);
+    else {
+        pthread_t    thread[MOST];
+        dt_comm_opts o;
+        memset(&o, 0, sizeof o);
+        o.timeout = t->timeout;
+        o.tolerant = true;
+        int made = dt_comm_threads_with(n, thread_comm, o) ? 0 : n;
+        for (int i = 0; i < made; i++) pthread_create(&thread[i], NULL, played, &thread_comm[i]);
+        for (int i = 0; i < made; i++) pthread_join(thread[i], NULL);
+        if (!made) t->failed = 1000;
+        alive = n;
+    }
+    int failed = t->failed;
+    if (t->done != alive) failed++, printf("    %s: %d of %d came to the end\n", how, t->done, alive);
+    munmap(t, sizeof *t);
+    return failed;
+}
+/* A process dies; a thread gives up, which is the same for the others. */
+static bool die(const team *t, dt_comm *c)
+{
+    if (strcmp(t->how, "threads")) kill(getpid(), SIGKILL);
+    dt_comm_abort(c, "it gives up");
+    return true;
+}
+static bool event(dt_comm *c, int kind, int rank, dt_comm_event *e)
+{
+    dt_comm_event own;
+    memset(&own, 0, sizeof own);
+    int rc = dt_comm_next_event(c, &own, .timeout = 20 * dt_test_slow());
+    if (e) *e = own;
+    if (rc == 1 && own.kind == kind && own.rank == rank && own.pid > 0 && own.when > 0 && own.why[0]) return true;
+    printf("    rank %d: event %d: kind %d, rank %d, %s\n", dt_comm_rank(c), rc, own.kind, own.rank, own.why);
+    return false;
+}
+static bool names(int rank, const char *word) /* does the last message name it? */
+{
+    char        who[16];
+    const char *e = dt_comm_error(NULL);
+    snprintf(who, sizeof who, "rank %d", rank);
+    return e && strstr(e, who) && strstr(e, word);
+}
+/* Has a message begun to arrive there? Looks at memory that dt writes: only to find the middle of it. */
+__attribute__((no_sanitize("thread"))) static bool begun(const char *p) { return *(const volatile char *)p != 0; }
+static const char *const hows[] = { "threads", "shm", "tcp" };
+
+/* The living ones exchange messages in a ring, small and large; then they make a communicator of the rest. */
+static void go_on(team *t, dt_comm *c, int rank, const bool *dead)
+{
+    enum { MANY = 50, LARGE = 300000 };
+    int  next = rank, before = rank;
+    do next = (next + 1) % t->n;
+    while (dead[next]);
+    do before = (before + t->n - 1) % t->n;
+    while (dead[before]);
+    char *out = (char *)malloc(LARGE), *in = (char *)calloc(1, LARGE);
+    memset(out, rank + 1, LARGE);
+    for (int i = 0; i < MANY; i++) {
+        int64_t  n = i % 10 == 9 ? LARGE : 100 + i;
+        dt_work *w = dt_comm_send_start(c, out, n, DT_COMM_U8, next, .tag = 5);
+        CHECK(w && !dt_comm_recv(c, in, n, DT_COMM_U8, before, .tag = 5) && in[n - 1] == before + 1);
+        CHECK(w && !dt_work_wait(w));
+    }
+    free(out);
+    free(in);
+    CHECK(!dt_comm_get_status(c));
+    dt_comm *rest = NULL;
+    int      living = 0, sum = 1;
+    for (int i = 0; i < t->n; i++) living += !dead[i];
+    if (!strcmp(t->how, "threads") && living < t->n) return; /* they wait for the timeout in dt_comm_shrink: tested elsewhere */
+    CHECK(!dt_comm_shrink(c, &rest));
+    if (!rest) return;
+    CHECK(!dt_comm_allreduce(rest, &sum, 1, DT_COMM_I32, DT_COMM_SUM) && sum == living && dt_comm_size(rest) == living);
+    CHECK(!dt_comm_free(rest));
+}
+
+static void before_first_contact(team *t, dt_comm *c, int rank)
+{
+    bool          dead[MOST] = { false };
+    int           last = t->n - 1, x = 0;
+    dt_comm_event e;
+    dead[last] = true;
+    if (rank == last && die(t, c)) return;
+    CHECK(event(c, DT_MEMBER_DIED, last, &e));
+    CHECK(dt_comm_send(c, &x, 1, DT_COMM_I32, last) == DT_COMM_ERR_PEER && names(last, strcmp(t->how, "threads") ? "died" : "gives up"));
+    CHECK(dt_comm_recv(c, &x, 1, DT_COMM_I32, last) == DT_COMM_ERR_PEER && names(last, strcmp(t->how, "threads") ? "died" : "gives up"));
+    dt_work *w = dt_comm_send_start(c, &x, 1, DT_COMM_I32, last, .tag = 3);
+    CHECK(w && dt_work_wait(w) == DT_COMM_ERR_PEER);
+    CHECK(dt_comm_call(c, last, 1, &x, 4, &x, 4, NULL) == DT_COMM_ERR_PEER && names(last, "dt_comm_call"));
+    CHECK(dt_comm_barrier(c) == DT_COMM_ERR_PEER && strstr(dt_comm_error(NULL), "dt_comm_shrink"));
+    CHECK(!dt_comm_allreduce_start(c, &x, 1, DT_COMM_I32, DT_COMM_SUM) && strstr(dt_comm_error(NULL), "dt_comm_shrink"));
+    CHECK(dt_comm_next_event(c, &e) == 0);
+    go_on(t, c, rank, dead);
+}
+UTEST(deaths, before_the_first_contact)
+{
+    for (int i = 0; i < 3; i++) EXPECT_EQ(0, run(hows[i], 4, 20, 0, 3, before_first_contact));
+}
+
+/* Rank 1 dies while large messages move, to it and from it. Other messages with rank 1 end, too; those with rank 2 do not. */
+static void in_the_middle(team *t, dt_comm *c, int rank)
+{
+    bool  dead[MOST] = { false };
+    char *in = (char *)calloc(1, BIG), *out = (char *)malloc(BIG);
+    dead[1] = true;
+    memset(out, 7, BIG);
+    if (rank == 1) {
+        dt_work *r = dt_comm_recv_start(c, in, BIG, DT_COMM_U8, 0, .tag = 1), *s = dt_comm_send_start(c, out, BIG, DT_COMM_U8, 0, .tag = 2);
+        while (!begun(in) || !__atomic_load_n(&t->flag[0], __ATOMIC_ACQUIRE)) dt_work_test(s);
+        die(t, c);
+        dt_work_wait(r), dt_work_wait(s);
+    }
+    if (rank == 0) {
+        dt_work *r = dt_comm_recv_start(c, in, BIG, DT_COMM_U8, 1, .tag = 2), *s = dt_comm_send_start(c, out, BIG, DT_COMM_U8, 1, .tag = 1);
+        dt_work *two = dt_comm_recv_start(c, &dead[4], 1, DT_COMM_U8, 2, .tag = 9);
+        dt_work *never = dt_comm_send_start(c, out, BIG, DT_COMM_U8, 1, .tag = 3), *none = dt_comm_recv_start(c, out, 1, DT_COMM_U8, 1, .tag = 4);
+        while (!begun(in)) dt_work_test(r);
+        set(t, 0);
+        int a = dt_work_wait(r), b = dt_work_wait(s);
+        CHECK(a == DT_COMM_ERR_PEER || (a == 0 && in[BIG - 1] == 7)); /* it may have been faster */
+        CHECK(b == DT_COMM_ERR_PEER || b == 0);
+        CHECK(dt_work_wait(never) == DT_COMM_ERR_PEER && names(1, "dt_comm_send_start to"));
+        CHECK(dt_work_wait(none) == DT_COMM_ERR_PEER && names(1, "dt_comm_recv_start from"));
+        set(t, 1);
+        CHECK(!dt_work_wait(two));
+    }
+    if (rank == 2) {
+        await(t, 1, 1);
+        CHECK(!dt_comm_send(c, in, 1, DT_COMM_U8, 0, .tag = 9));
+    }
+    if (rank != 1) {
+        CHECK(event(c, DT_MEMBER_DIED, 1, NULL));
+        go_on(t, c, rank, dead);
+    }
+    free(in);
+    free(out);
+}
+UTEST(deaths, in_the_middle_of_large_messages)
+{
+    for (int i = 0; i < 3; i++) EXPECT_EQ(0, run(hows[i], 3, 20, 0, 2, in_the_middle));
+}
+
+/* arg: the rank that dies, and how many after it. Rank n-1 has a receive from any rank, which goes on waiting. */
+static void some_die(team *t, dt_comm *c, int rank)
+{
+    bool     dead[MOST] = { false };
+    int      x = 0, first = t->arg % 100, n = t->arg / 100, seen = 0;
+    dt_work *any = dt_comm_recv_start(c, &x, 1, DT_COMM_I32, DT_ANY, .tag = 8);
+    for (int i = 0; i < n; i++) dead[first + i] = true;
+    CHECK(any != NULL);
+    set(t, 0);
+    if (dead[rank]) await(t, 0, t->n);
+    if (dead[rank] && die(t, c)) {
+        dt_work_wait(any);
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        dt_comm_event e;
+        CHECK(dt_comm_next_event(c, &e, .timeout = 20) == 1 && e.kind == DT_MEMBER_DIED && dead[e.rank] && !(seen >> e.rank & 1));
+        seen |= 1 << e.rank;
+    }
+    CHECK(dt_comm_next_event(c, &(dt_comm_event){ 0 }) == 0);
+    CHECK(!dt_work_test(any));
+    set(t, 1);
+    await(t, 1, t->n - n);
+    int y = 100 + rank, to = rank;
+    do to = (to + 1) % t->n;
+    while (dead[to]);
+    CHECK(!dt_comm_send(c, &y, 1, DT_COMM_I32, to, .tag = 8));
+    CHECK(!dt_work_wait(any) && x >= 100);
+    go_on(t, c, rank, dead);
+}
+UTEST(deaths, a_receive_from_any_rank_goes_on_waiting)
+{
+    for (int i = 0; i < 3; i++) EXPECT_EQ(0, run(hows[i], 4, 20, 102, 3, some_die));
+}
+UTEST(deaths, two_at_once)
+{
+    for (int i = 0; i < 3; i++) EXPECT_EQ(0, run(hows[i], 5, 20, 202, 3, some_die));
+}
+UTEST(deaths, of_rank_0)
+{
+    for (int i = 0; i < 3; i++) EXPECT_EQ(0, run(hows[i], 4, 20, 100, 3, some_die));
+}
+UTEST(deaths, of_all_but_one)
+{
+    for (int i = 0; i < 3; i++) EXPECT_EQ(0, run(hows[i], 4, 20, 300, 1, some_die));
+}
+
+/* A running collective ends on all members, and messages go on. */
+static void in_a_collective(team *t, dt_comm *c, int rank)
+{
+    bool    dead[MOST] = { false };
+    float  *x = (float *)calloc(300000, sizeof *x);
+    dead[1] = true;
+    CHECK(!dt_comm_allreduce(c, x, 300000, DT_COMM_F32, DT_COMM_SUM));
+    set(t, 0);
+    await(t, 0, t->n);
+    if (rank == 1) die(t, c);
+    else {
+        int rc = 0;
+        if (t->arg) { /* asynchronous */
+            dt_work *w = dt_comm_allreduce_start(c, x, 300000, DT_COMM_F32, DT_COMM_SUM);
+            rc = w ? dt_work_wait(w) : DT_COMM_ERR_PEER;
+        } else rc = dt_comm_allreduce(c, x, 300000, DT_COMM_F32, DT_COMM_SUM);
+        CHECK(rc == DT_COMM_ERR_PEER && names(1, "dt_comm_shrink"));
+        CHECK(!dt_comm_get_status(c));
+        go_on(t, c, rank, dead);
+    }
+    free(x);
+}
+UTEST(deaths, in_a_collective)
+{
+    for (int i = 0; i < 6; i++) EXPECT_EQ(0, run(hows[i % 3], 4, 20, i / 3, 3, in_a_collective));
+}
+
+/* A stopped member is not dead: messages with it time out alone, also large ones in the middle, and it goes on later. */
+static void stopped(team *t, dt_comm *c, int rank)
+{
+    bool  dead[MOST] = { false };
+    char *x = (char *)calloc(1, BIG);
+    int   y = 1;
+    if (rank == 1) {
+        dt_work *r = dt_comm_recv_start(c, x, BIG, DT_COMM_U8, 0, .tag = 1, .timeout = DT_FOREVER);
+        while (!begun(x)) dt_work_test(r);
+        set(t, 0);
+        kill(getpid(), SIGSTOP);
+        CHECK(dt_work_wait(r) == (t->flag[2] ? 0 : DT_COMM_ERR_TIMEOUT));
+        CHECK(!dt_comm_send(c, &y, 1, DT_COMM_I32, 0, .tag = 6));
+    } else if (rank == 0) {
+        memset(x, 3, BIG);
+        dt_work *w = dt_comm_send_start(c, x, BIG, DT_COMM_U8, 1, .tag = 1);
+        await(t, 0, 1);
+        dt_work *v = dt_comm_send_start(c, x, BIG, DT_COMM_U8, 1, .tag = 2);
+        CHECK(dt_comm_recv(c, &y, 1, DT_COMM_I32, 1, .tag = 6) == DT_COMM_ERR_TIMEOUT && names(1, "timeout"));
+        int rc = dt_work_wait(w);
+        if (!rc) set(t, 2); /* it was faster: a sanitizer changes times */
+        CHECK(!rc || rc == DT_COMM_ERR_TIMEOUT);
+        CHECK(dt_work_wait(v) == DT_COMM_ERR_TIMEOUT);
+        CHECK(!dt_comm_get_status(c) && dt_comm_next_event(c, &(dt_comm_event){ 0 }) == 0);
+        memset(x, 9, BIG); /* nobody may send it any more */
+        set(t, 1);
+        kill(t->pid[1], SIGCONT);
+        CHECK(!dt_comm_recv(c, &y, 1, DT_COMM_I32, 1, .tag = 6));
+        free(x);
+        x = NULL;
+    } else await(t, 1, 1);
+    go_on(t, c, rank, dead);
+    free(x);
+}
+UTEST(messages, with_a_stopped_member_time_out_alone)
+{
+    EXPECT_EQ(0, run("shm", 3, 1.5, 0, 3, stopped));
+    EXPECT_EQ(0, run("tcp", 3, 1.5, 0, 3, stopped));
+}
+
+/* A member leaves in order: what it sent last arrives, then it has left. Rank 0 sends it much that it never reads. */
+static void leaves(team *t, dt_comm *c, int rank)
+{
+    bool  dead[MOST] = { false };
+    int   last = t->n - 1, x[3] = { 0 };
+    char *big = (char *)calloc(1, 200000);
+    dead[last] = true;
+    if (rank == last) {
+        if (t->arg) await(t, 0, 1);
+        for (int i = 0; i < 3; i++) x[0] = i, CHECK(!dt_comm_send(c, x, 1, DT_COMM_I32, 0, .tag = 1));
+        free(big);
+        return;
+    }
+    if (rank == 0) {
+        if (t->arg) {
+            for (int i = 0; i < 50; i++) CHECK(!dt_comm_send(c, big, 1000, DT_COMM_U8, last, .tag = 7));
+            set(t, 0);
+        }
+        CHECK(event(c, DT_MEMBER_LEFT, last, NULL));
+        for (int i = 0; i < 3; i++) CHECK(!dt_comm_recv(c, x, 1, DT_COMM_I32, i & 1 ? DT_ANY : last, .tag = 1) && x[0] == i);
+        CHECK(dt_comm_recv(c, x, 1, DT_COMM_I32, last, .tag = 1) == DT_COMM_ERR_PEER && names(last, "left"));
+        CHECK(dt_comm_send(c, big, 200000, DT_COMM_U8, last) == DT_COMM_ERR_PEER && names(last, "left"));
+    } else CHECK(event(c, DT_MEMBER_LEFT, last, NULL));
+    go_on(t, c, rank, dead);
+    free(big);
+}
+UTEST(departures, in_order)
+{
+    for (int i = 0; i < 6; i++) EXPECT_EQ(0, run(hows[i % 3], 3, 20, i / 3, 3, leaves));
+}
+
+/* The descriptor is readable while an event waits. */
+static void polled(team *t, dt_comm *c, int rank)
+{
+    bool          dead[MOST] = { false };
+    struct pollfd p = { dt_comm_event_fd(c), POLLIN, 0 };
+    dt_comm_event e;
+    dead[1] = true;
+    if (rank == 1) {
+        await(t, 0, t->n - 1);
+        die(t, c);
+        return;
+    }
+    CHECK(p.fd >= 0 && poll(&p, 1, 0) == 0);
+    set(t, 0);
+    CHECK(poll(&p, 1, 20000) == 1 && (p.revents & POLLIN));
+    CHECK(poll(&p, 1, 0) == 1); /* still */
+    CHECK(dt_comm_next_event(c, &e) == 1 && e.rank == 1);
+    CHECK(poll(&p, 1, 0) == 0);
+    go_on(t, c, rank, dead);
+}
+UTEST(events, a_descriptor_tells_of_them)
+{
+    for (int i = 0; i < 3; i++) EXPECT_EQ(0, run(hows[i], 3, 20, 0, 2, polled));
+}
+
+/* Messages that do not suit their receives end alone and stay for other receives; wrong arguments fail the call only. */
+static void misfits(team *t, dt_comm *c, int rank)
+{
+    bool  dead[MOST] = { false };
+    char *x = (char *)calloc(1, 300000);
+    float f[4] = { 0 };
+    if (rank == 0)
+        for (int k = 0; k < 2; k++) {
+            int n = k ? 300000 : 4;
+            dt_work *w = dt_comm_send_start(c, x, n, DT_COMM_U8, 1, .tag = 1);
+            CHECK(w && !dt_work_wait(w));
+        }
+    if (rank == 1)
+        for (int k = 0; k < 2; k++) {
+            int n = k ? 300000 : 4;
+            dt_msg_info info;
+            while (!dt_comm_probe(c, &info, 0, .tag = 1, .timeout = 5)) {}
+            CHECK(dt_comm_recv(c, f, 4, DT_COMM_F32, 0, .tag = 1) == DT_COMM_ERR_MISMATCH && names(0, "dt_comm_recv of rank 1"));
+            CHECK(dt_comm_recv(c, x, n - 1, DT_COMM_U8, 0, .tag = 1) == DT_COMM_ERR_MISMATCH);
+            CHECK(!dt_comm_recv(c, x, n, DT_COMM_U8, 0, .tag = 1));
+        }
+    /* the receive is there first */
+    if (rank == 2) {
+        dt_work *w = dt_comm_recv_start(c, f, 4, DT_COMM_F32, 1, .tag = 2), *v = dt_comm_recv_start(c, x, 4, DT_COMM_U8, 1, .tag = 2);
+        set(t, 0);
+        CHECK(dt_work_wait(w) == DT_COMM_ERR_MISMATCH && names(1, "rank 2"));
+        CHECK(!dt_work_wait(v));
+    }
+    if (rank == 1) {
+        await(t, 0, 1);
+        CHECK(!dt_comm_send(c, x, 4, DT_COMM_U8, 2, .tag = 2));
+    }
+    CHECK(dt_comm_send(c, x, 1, DT_COMM_U8, 99) == DT_COMM_ERR_ARG && names(99, "out of range"));
+    CHECK(dt_comm_send(c, x, 1, 77, 1) == DT_COMM_ERR_ARG);
+    CHECK(!dt_comm_send_start(c, x, -1, DT_COMM_U8, 1));
+    CHECK(dt_comm_probe(c, NULL, 99) == DT_COMM_ERR_ARG);
+    CHECK(!dt_comm_get_status(c) && !dt_comm_barrier(c));
+    go_on(t, c, rank, dead);
+    free(x);
+}
+UTEST(messages, that_do_not_suit_end_alone)
+{
+    for (int i = 0; i < 3; i++) EXPECT_EQ(0, run(hows[i], 3, 20, 0, 3, misfits));
+}
+
+/* A server: a client dies in the middle of a large request, and before its reply; others are served. */
+static void serves(dt_request *q) { dt_request_reply(q, q->data, q->n); }
+static void serving(team *t, dt_comm *c, int rank)
+{
+    bool  dead[MOST] = { false };
+    char *x = (char *)calloc(1, BIG);
+    dead[2] = true;
+    if (rank == 0) CHECK(!dt_comm_serve(c, 1, serves, .at_once = true));
+    set(t, 0);
+    await(t, 0, t->n);
+    if (rank == 2) {
+        dt_work *w[3];
+        for (int i = 0; i < 3; i++) w[i] = dt_comm_call_start(c, 0, 1, x, i ? BIG : 100, x, BIG);
+        CHECK(!dt_work_wait(w[0]));
+        die(t, c);
+        for (int i = 1; i < 3; i++) dt_work_wait(w[i]);
+        free(x);
+        return;
+    }
+    CHECK(event(c, DT_MEMBER_DIED, 2, NULL));
+    for (int i = 0; rank == 1 && i < 20; i++) CHECK(!dt_comm_call(c, 0, 1, x, i < 3 ? BIG : 64, x, BIG, NULL));
+    go_on(t, c, rank, dead);
+    free(x);
+}
+UTEST(serving, a_client_dies)
+{
+    for (int i = 0; i < 3; i++) EXPECT_EQ(0, run(hows[i], 3, 20, 0, 2, serving));
+}
+
+/* A collective that times out, or with a wrong argument, halts collectives on all members; messages go on. */
+static void halts(team *t, dt_comm *c, int rank)
+{
+    bool dead[MOST] = { false };
+    int  x = 0, rc;
+    if (t->arg) rc = dt_comm_allreduce(c, &x, rank ? 1 : -1, DT_COMM_I32, DT_COMM_SUM);
+    else if (rank == 1) { /* it is in its program */
+        dt_msg_info i;
+        CHECK(dt_comm_probe(c, &i, 0, .tag = 4, .timeout = DT_FOREVER) == 1 && !dt_comm_recv(c, &x, 1, DT_COMM_I32, 0, .tag = 4));
+        rc = dt_comm_barrier(c);
+    } else rc = dt_comm_barrier(c);
+    CHECK(rc == (t->arg ? DT_COMM_ERR_ARG : DT_COMM_ERR_TIMEOUT));
+    CHECK(!dt_comm_get_status(c) && dt_comm_error(NULL));
+    if (rank == 0 && !t->arg) CHECK(!dt_comm_send(c, &x, 1, DT_COMM_I32, 1, .tag = 4));
+    CHECK(dt_comm_barrier(c) == rc);
+    go_on(t, c, rank, dead);
+}
+UTEST(collectives, failures_halt_them)
+{
+    for (int i = 0; i < 6; i++) EXPECT_EQ(0, run(hows[i % 3], 3, i / 3 ? 20 : 1, i / 3, 3, halts));
+}
