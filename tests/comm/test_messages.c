@@ -324,6 +324,74 @@ static int served_no_more(dt_comm *c, int rank)
 }
 UTEST(serving, no_more_and_again) { EXPECT_EQ(0, everywhere(2, served_no_more)); }
 
+/* A handler may start messages, also calls, and wait for them elsewhere. */
+typedef struct started {
+    dt_work *sent, *called; /* atomic: the progress thread writes them */
+    int64_t  sum;
+} started;
+static void passes_on(dt_request *q)
+{
+    static const int64_t nine = 9;
+    started             *s = (started *)q->user;
+    dt_work             *w = dt_comm_send_start(q->c, &nine, 1, DT_COMM_I64, 0, .tag = 5);
+    __atomic_store_n(&s->sent, w, __ATOMIC_RELEASE);
+    w = dt_comm_call_start(q->c, dt_comm_rank(q->c), ADD, &nine, 8, &s->sum, 8); /* served by another handler of this rank */
+    __atomic_store_n(&s->called, w, __ATOMIC_RELEASE);
+    dt_request_reply(q, NULL, 0);
+}
+static int handlers_start(dt_comm *c, int rank)
+{
+    started s = { NULL, NULL, 0 };
+    int64_t got = 0;
+    int     bad = 0;
+    if (rank) bad += CHECK(!dt_comm_serve(c, ADD, handler, .at_once = true) && !dt_comm_serve(c, 20, passes_on, .user = &s, .at_once = true));
+    bad += CHECK(!dt_comm_barrier(c));
+    for (int i = 0; i < 20; i++) {
+        if (rank == 0) {
+            bad += CHECK(!dt_comm_call(c, 1, 20, NULL, 0, NULL, 0, NULL));
+            bad += CHECK(!dt_comm_recv(c, &got, 1, DT_COMM_I64, 1, .tag = 5) && got == 9);
+        }
+        bad += CHECK(!dt_comm_barrier(c)); /* behind it the handler has run */
+        if (rank) {
+            dt_work *sent = __atomic_load_n(&s.sent, __ATOMIC_ACQUIRE), *called = __atomic_load_n(&s.called, __ATOMIC_ACQUIRE);
+            bad += CHECK(sent && called && !dt_work_wait(sent) && !dt_work_wait(called) && s.sum == 9);
+        }
+        bad += CHECK(!dt_comm_barrier(c));
+    }
+    return bad;
+}
+UTEST(serving, a_handler_starts_messages) { EXPECT_EQ(0, everywhere(2, handlers_start)); }
+
+/* A handler that waits would wait for itself. */
+static void waits(dt_request *q)
+{
+    int64_t  x = 0;
+    dt_work *w = dt_comm_recv_start(q->c, &x, 1, DT_COMM_I64, 0, .tag = 6);
+    switch (*(int *)q->user) {
+    case 0: dt_comm_recv(q->c, &x, 1, DT_COMM_I64, 0, .tag = 6); break;
+    case 1: dt_work_wait(w); break;
+    default: dt_comm_barrier(q->c); break;
+    }
+}
+static int handler_waits(dt_comm *c, int rank, int how)
+{
+    int bad = 0;
+    if (rank) bad += CHECK(!dt_comm_serve(c, 20, waits, .user = &how, .at_once = true));
+    bad += CHECK(!dt_comm_barrier(c));
+    if (!rank) bad += CHECK(dt_comm_call(c, 1, 20, NULL, 0, NULL, 0, NULL) == DT_COMM_ERR_STATE);
+    else bad += CHECK(dt_comm_recv(c, NULL, 0, DT_COMM_I64, 0, .tag = 7, .timeout = DT_FOREVER) == DT_COMM_ERR_STATE);
+    return bad + CHECK(strstr(dt_comm_error(c), "must not wait"));
+}
+static int handler_receives(dt_comm *c, int rank) { return handler_waits(c, rank, 0); }
+static int handler_waits_for_work(dt_comm *c, int rank) { return handler_waits(c, rank, 1); }
+static int handler_meets(dt_comm *c, int rank) { return handler_waits(c, rank, 2); }
+UTEST(serving, a_handler_that_waits_is_an_error)
+{
+    EXPECT_EQ(0, everywhere(2, handler_receives));
+    EXPECT_EQ(0, everywhere(2, handler_waits_for_work));
+    EXPECT_EQ(0, everywhere(2, handler_meets));
+}
+
 /* Statistics and history know messages, also those that took the short way. */
 static int counted(dt_comm *c, int rank)
 {
