@@ -457,12 +457,6 @@ static dt__req *dt__match_posted(dt__mail *m, int peer, const dt__mhead *h)
         if (!best || q->order < best->order) best = q;
     }
     if (!best) return NULL;
-    if (m->nposted > 100) { /* more than the caches hold: what finishing it will touch comes all at once */
-        __builtin_prefetch(&best->w);
-        __builtin_prefetch(&best->view);
-        __builtin_prefetch(best->wait.prev, 1);
-        __builtin_prefetch(best->wait.next, 1);
-    }
     dt__chain_remove(&best->link);
     m->nposted--;
     m->nwild -= best->peer == DT_ANY || best->tag == DT_ANY;
