@@ -154,6 +154,37 @@ DT_API int dt_comm_next_event_with(dt_comm *c, dt_comm_event *out, dt_event_opts
 #else
 #define dt_comm_next_event dt_comm_next_event_with
 #endif
+/* Members that join later. A communicator that others may join is made with .room, the most members that it can ever have: those
+   that have gone keep their numbers. Rank 0 calls dt_comm_accept; from then on dt_comm_join, in another process, makes it a
+   member with the next number. It is authenticated as the others were at the start. For all others it is an event
+   (DT_MEMBER_JOINED), and dt_comm_size grows. Collectives are halted then, too: dt_comm_shrink, called by all members, makes a
+   communicator of them. Messages with the new member go through sockets, also inside a machine. While .room is larger than
+   the number of ranks at the start, ranks of one machine look at sockets while they wait, which costs up to 0.2 ms.
+   A member with a .name may come back under a higher .incarnation and gets a new number; its earlier self, if it still
+   lives, is expelled. One that comes with an incarnation that is not higher than all before it is refused.
+   After the death of rank 0 nobody can join: dt_comm_join fails at .join_timeout, and the members go on.
+   Only the communicator of dt_comm_init or dt_comm_threads can be joined, not one of dt_comm_dup, _split or _shrink. */
+typedef struct dt_accept_opts {
+    int         dt__first DT_D;
+    bool        closed DT_D;       /* nobody may join any more, until the next call */
+    const char *bind DT_D;         /* a world that started with one rank: the address to listen at; default: loopback */
+    int         port DT_D;         /* ... and the port; default: any */
+    char       *invitation DT_D;   /* 160 bytes: a text for .invitation of dt_comm_join is written there. It contains the token:
+                                      give it to those who may join, by a pipe, a file or the environment */
+} dt_accept_opts;
+DT_API int      dt_comm_accept_with(dt_comm *c, dt_accept_opts o DT_OPT0(dt_accept_opts));
+/* Joins the group of which .invitation, or .addr and .port with a token (.token_file ...), says where rank 0 is. Of the other
+   options .timeout, .join_timeout, .bind, .name, .incarnation, .message_memory and .no_thread count, and .transport, which
+   dt_comm_shrink uses: as that of the others. NULL on error: see dt_comm_error(NULL). A thread joins its process's dt_comm_threads with .beside, after a dt_comm_accept of any member. */
+DT_API dt_comm *dt_comm_join_with(dt_comm_opts o DT_OPT0(dt_comm_opts));
+#ifdef DT__LIT
+#define dt_comm_accept(...) \
+    dt_comm_accept_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_accept_opts, __VA_ARGS__, ))
+#define dt_comm_join(...) dt_comm_join_with(DT__LIT(dt_comm_opts){ .dt__first = 0, __VA_ARGS__ })
+#else
+#define dt_comm_accept dt_comm_accept_with
+#define dt_comm_join dt_comm_join_with
+#endif
 /* A descriptor for poll(2): readable while an event waits. It belongs to c: do not read or close it. -1: c is not tolerant. */
 DT_API int dt_comm_event_fd(const dt_comm *c);
 
@@ -2238,7 +2269,7 @@ static int dt__comm_link(const dt_comm *c)
 /* Can dt__shared_allreduce do it? All ranks must be on this machine. */
 static bool dt__comm_shares(const dt_comm *c, dt_coll coll)
 {
-    return c->shared && c->local_size == c->size && c->size <= DT__SHARED_RANKS &&
+    return c->shared && c->local_size == c->size && c->size == ((dt__shared *)c->shared)->n && c->size <= DT__SHARED_RANKS &&
            (coll == DT_COLL_ALLREDUCE || coll == DT_COLL_BARRIER);
 }
 /* The algorithm at any size, or DT_ALGO_AUTO: by cost. total: elements of the vector, or of all segments. */
@@ -2945,8 +2976,8 @@ static int dt__message_bad(dt_comm *c, const dt__message *a, const dt_msg_opts *
         snprintf(why, sizeof why, "dtype %d is not a dt_comm_dtype (0 to %d)", a->dtype, DT_COMM_DTYPES - 1);
     else if (a->n < 0 || a->n > INT64_MAX / 64)
         snprintf(why, sizeof why, "%" PRId64 " elements; expected 0 to %" PRId64, a->n, INT64_MAX / 64);
-    else if ((a->peer < 0 || a->peer >= c->size) && (a->send || a->peer != DT_ANY))
-        snprintf(why, sizeof why, "rank %d is out of range in a world of %d", a->peer, c->size);
+    else if ((a->peer < 0 || a->peer >= dt__comm_known(c)) && (a->send || a->peer != DT_ANY))
+        snprintf(why, sizeof why, "rank %d is out of range in a world of %d", a->peer, dt__comm_known(c));
     else if (o->tag < 0 && (a->send || o->tag != DT_ANY))
         snprintf(why, sizeof why, "tag %d; expected 0 or more%s", o->tag, a->send ? "" : ", or DT_ANY");
     else if (!(o->timeout >= 0)) snprintf(why, sizeof why, ".timeout is %g; expected seconds, or DT_FOREVER", o->timeout);
@@ -3539,10 +3570,11 @@ DT__INSIDE dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* N
     c->latency = o->latency;
     c->local_size = size;
     c->local_rank = rank;
-    if (o->tolerant) c->members = dt__members_new(size);
+    int room = o->tolerant && o->room > size ? o->room : size;
+    if (o->tolerant) c->members = dt__members_new(size, room);
     struct dt__engine *e = c->engine = (struct dt__engine *)dt__comm_zeroed(1, sizeof *c->engine);
-    c->host = (int *)dt__comm_zeroed((size_t)size, sizeof *c->host);
-    c->member = (int *)dt__comm_zeroed((size_t)size, sizeof *c->member);
+    c->host = (int *)dt__comm_zeroed((size_t)room, sizeof *c->host);
+    c->member = (int *)dt__comm_zeroed((size_t)room, sizeof *c->member);
     if (e) {
         pthread_mutex_init(&e->lock, NULL);
         pthread_condattr_t how;
@@ -3550,10 +3582,10 @@ DT__INSIDE dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* N
         pthread_condattr_setclock(&how, CLOCK_MONOTONIC);
         pthread_cond_init(&e->cond, &how);
         pthread_condattr_destroy(&how);
-        e->busy_send = (int *)dt__comm_zeroed((size_t)size, sizeof *e->busy_send);
-        e->busy_recv = (int *)dt__comm_zeroed((size_t)size, sizeof *e->busy_recv);
+        e->busy_send = (int *)dt__comm_zeroed((size_t)room, sizeof *e->busy_send);
+        e->busy_recv = (int *)dt__comm_zeroed((size_t)room, sizeof *e->busy_recv);
         dt__chain_init(&e->devices);
-        e->waits = (dt__waits *)dt__comm_zeroed((size_t)size, sizeof *e->waits);
+        e->waits = (dt__waits *)dt__comm_zeroed((size_t)room, sizeof *e->waits);
         e->costs = dt_costs_default();
         e->spin = -1;
     }
@@ -3573,7 +3605,7 @@ DT__INSIDE dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* N
         dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: there is no algorithm \"%.60s\"; there are %s", algo, all);
     } else if (e && c->host && c->member && e->busy_send && e->busy_recv && e->waits &&
                c->wake_fd >= 0 && (c->members || !o->tolerant)) {
-        for (int i = 0; i < size; i++) c->member[i] = i;
+        for (int i = 0; i < room; i++) c->member[i] = i;
         return c;
     } else {
         dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory or descriptors");
@@ -3589,31 +3621,35 @@ static dt_comm *dt__comm_alone(const dt_comm_opts *o) /* a communicator of one r
     return NULL;
 }
 static size_t dt__threads_nbytes(int n) { return (size_t)dt__shared_arenas(n); }
-static char  *dt__threads_segment(int n) /* memory of n ranks that are threads; NULL after dt__comm_bad */
+static int    dt__threads_room(int n, const dt_comm_opts *o) { return o->tolerant && o->room > n ? o->room : n; }
+static char  *dt__threads_segment(int n, int room) /* memory of n ranks that are threads, up to room; NULL after dt__comm_bad */
 {
     int   flags = MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE;
-    void *p = mmap(NULL, dt__threads_nbytes(n), PROT_READ | PROT_WRITE, flags, -1, 0);
+    void *p = mmap(NULL, dt__threads_nbytes(room), PROT_READ | PROT_WRITE, flags, -1, 0);
     if (p == MAP_FAILED) {
         dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_threads: out of memory");
         return NULL;
     }
     ((dt__segment_head *)p)->refs = n;
+    ((dt__segment_head *)p)->nmembers = n;
     return (char *)p;
 }
 /* The communicator of one of them. NULL after dt__comm_bad, and the other ranks are told. */
 static dt_comm *dt__threads_comm(char *base, int rank, int n, uint64_t id, const dt_comm_opts *o,
                                  const dt_costs *costs)
 {
-    int     *all = (int *)DT_COMM_MALLOC((size_t)n * sizeof *all);
+    int      room = dt__threads_room(n, o);
+    int     *all = (int *)DT_COMM_MALLOC((size_t)room * sizeof *all);
     dt_comm *c = dt__comm_new(rank, n, o);
-    for (int i = 0; all && i < n; i++) all[i] = i;
+    for (int i = 0; all && i < room; i++) all[i] = i;
     if (c && all) {
+        c->first = o->room > 0;
         c->id = id;
         c->threads = true;
         c->opts = *o;
         if (costs) c->engine->costs = *costs, c->engine->has_costs = true;
         c->inside = dt__transport_get("threads");
-        c->shared = dt__shared_new(c, all, n, base, dt__threads_nbytes(n), -1);
+        c->shared = dt__shared_new(c, all, room, base, dt__threads_nbytes(room), -1);
     }
     DT_COMM_FREE(all);
     if (c && c->shared && !dt__mail_open(c)) {
@@ -3628,20 +3664,40 @@ static dt_comm *dt__threads_comm(char *base, int rank, int n, uint64_t id, const
         h->rank = rank;
         __atomic_store_n(&h->status, (int32_t)DT_COMM_ERR_MEMORY, __ATOMIC_RELEASE);
     }
-    if (!__atomic_sub_fetch(&h->refs, 1, __ATOMIC_ACQ_REL)) munmap(base, dt__threads_nbytes(n));
+    if (!__atomic_sub_fetch(&h->refs, 1, __ATOMIC_ACQ_REL)) munmap(base, dt__threads_nbytes(room));
+    return NULL;
+}
+/* The communicator of a thread that joins: number `rank` of those in the segment of s. NULL after dt__comm_bad. */
+static dt_comm *dt__threads_comm_joined(const dt__shared *s, int rank, const dt_comm *by, const dt_comm_opts *o)
+{
+    int     *all = (int *)DT_COMM_MALLOC((size_t)s->n * sizeof *all);
+    dt_comm *c = dt__comm_new(rank, rank + 1, o);
+    for (int i = 0; all && i < s->n; i++) all[i] = i;
+    if (c && all) {
+        c->first = c->threads = true;
+        c->id = by->id;
+        c->inside = dt__transport_get("threads");
+        c->shared = dt__shared_new(c, all, s->n, s->base, s->nbytes, -1);
+        dt__members_halt(c, DT_COMM_ERR_STATE, 0, "members have joined: dt_comm_shrink makes a communicator of all of them for collectives");
+    }
+    DT_COMM_FREE(all);
+    if (c && c->shared && !dt__mail_open(c)) return c;
+    if (c && c->shared) __atomic_add_fetch(&s->head->refs, 1, __ATOMIC_ACQ_REL); /* which deleting c takes back */
+    else dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_join: out of memory");
+    dt__comm_delete(c);
     return NULL;
 }
 DT_API int dt_comm_threads_with(int n, dt_comm **out, dt_comm_opts o)
 {
     static uint64_t count;
-    if (n < 1 || n > 1024 || !out)
-        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_threads: n is %d, out is %s; expected 1 to 1024 and an array", n,
+    if (n < 1 || n > 1024 || o.room < 0 || o.room > 1024 || !out)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_threads: n is %d, .room %d, out is %s; expected 1 to 1024 and an array", n, o.room,
                             out ? "an array" : "NULL");
     dt_costs    costs;
     const char *table = dt__costs_named(&o);
     if (table && dt_costs_load(&costs, table)) return DT_COMM_ERR_ARG;
     uint64_t id = __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED);
-    char    *base = dt__threads_segment(n);
+    char    *base = dt__threads_segment(n, dt__threads_room(n, &o));
     bool     ok = base != NULL;
     for (int i = 0; base && i < n; i++)
         ok = (out[i] = dt__threads_comm(base, i, n, id, &o, table ? &costs : NULL)) != NULL && ok;
@@ -3705,6 +3761,65 @@ DT_API void dt_comm_abort(dt_comm *c, const char *why)
 {
     if (c) dt__comm_fail(c, DT_COMM_ERR_ABORT, c->rank, "rank %d: %s", c->rank, why ? why : "dt_comm_abort");
 }
+DT_API int dt_comm_accept_with(dt_comm *c, dt_accept_opts o)
+{
+    const char *why = !c ? "the communicator is NULL" : !c->members || !c->first ? "the communicator was not made with .tolerant and .room"
+                      : !c->threads && c->rank ? "only rank 0 accepts members" : NULL;
+    if (why) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_accept: %s", why);
+    if (!dt__comm_ok(c)) return c->status;
+    if (!c->threads) return dt__world_accept(c->world, !o.closed, o.bind, o.port, o.invitation, o.invitation ? (size_t)DT__INVITATION : 0);
+    __atomic_store_n(&((dt__shared *)c->shared)->head->accepting, !o.closed, __ATOMIC_RELEASE);
+    return 0;
+}
+/* A thread joins. All under the lock of the segment, so numbers are announced in their order. */
+static dt_comm *dt__threads_join(const dt_comm_opts *how)
+{
+    dt_comm *by = how->beside, *c = NULL;
+    char     why[300] = "";
+    if (!by->threads || !by->members || !by->first || !dt__comm_ok(by)) {
+        dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_join: .beside is not a communicator of dt_comm_threads with .tolerant and .room, or has failed");
+        return NULL;
+    }
+    dt__shared       *s = (dt__shared *)by->shared;
+    dt__segment_head *h = s->head;
+    dt_comm_opts      o = by->opts;
+    dt__head_lock(h);
+    int rank = h->nmembers;
+    if (!__atomic_load_n(&h->accepting, __ATOMIC_ACQUIRE)) snprintf(why, sizeof why, "the group is closed: no member has called dt_comm_accept");
+    else if (rank >= s->n) snprintf(why, sizeof why, "the group is full: it has had %d members, the most that .room allows", s->n);
+    for (int i = rank - 1; i >= 0 && !why[0] && how->name && *how->name; i--)
+        if (!strcmp(dt__slot_of(s, i)->name, how->name) && dt__slot_of(s, i)->incarnation >= how->incarnation)
+            snprintf(why, sizeof why, "\"%.47s\" of incarnation %" PRId64 " comes too late: rank %d was incarnation %" PRId64
+                     "; a member that comes back needs a higher one", how->name, how->incarnation, i, dt__slot_of(s, i)->incarnation);
+    if (why[0]) {
+        dt__head_unlock(h);
+        dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_join: %s", why);
+        return NULL;
+    }
+    dt__rank_slot *t = dt__slot_of(s, rank);
+    snprintf(t->name, sizeof t->name, "%s", how->name ? how->name : "");
+    t->incarnation = how->incarnation;
+    o.no_thread = how->no_thread;
+    if (how->timeout > 0) o.timeout = how->timeout;
+    __atomic_add_fetch(&h->refs, 1, __ATOMIC_ACQ_REL);
+    c = dt__threads_comm_joined(s, rank, by, &o);
+    if (c) {
+        h->nmembers = rank + 1;
+        c->round = h->round;
+        t->comm = c;
+        for (int i = 0; i < rank; i++) {
+            dt__rank_slot *other = dt__slot_of(s, i);
+            c->members->how[i] = (uint8_t)other->gone;
+            memcpy(c->members->why[i], other->gone_why, sizeof other->gone_why);
+            if (other->gone) c->members->changes = 1;
+            if (other->comm) dt__members_joined(other->comm, rank);
+        }
+    } else __atomic_sub_fetch(&h->refs, 1, __ATOMIC_ACQ_REL);
+    dt__head_unlock(h);
+    for (int i = 0; c && i < rank && how->name && *how->name; i++) /* its earlier self */
+        if (!strcmp(dt__slot_of(s, i)->name, how->name)) dt__members_part(c, i, DT__DIED, "it is replaced by a higher incarnation of itself");
+    return c;
+}
 DT_API int dt_comm_event_fd(const dt_comm *c) { return c && c->members ? c->members->fd : -1; }
 DT_API int dt_comm_next_event_with(dt_comm *c, dt_comm_event *out, dt_event_opts o)
 {
@@ -3712,7 +3827,13 @@ DT_API int dt_comm_next_event_with(dt_comm *c, dt_comm_event *out, dt_event_opts
         return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_next_event: %s",
                             !c ? "the communicator is NULL" : !out ? "out is NULL" : !c->members ? "the communicator was not made with .tolerant"
                                                                                            : ".timeout is negative or NaN");
-    if (dt__members_next(c, out)) return 1;
+    if (dt__members_next(c, out)) {
+        if (out->kind != DT_MEMBER_JOINED || out->rank < dt_comm_size(c)) return 1;
+        dt__engine_enter(c); /* from now on dt_comm_size counts it */
+        dt__mail_members(c);
+        dt__engine_leave(c);
+        return 1;
+    }
     if (o.timeout <= 0 || !dt__comm_ok(c)) return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
     const int64_t *clock = dt__clock_of(c);
     dt__idler      d = { 0, false, 0, 0 };
@@ -3725,15 +3846,16 @@ DT_API int dt_comm_next_event_with(dt_comm *c, dt_comm_event *out, dt_event_opts
         dt__idle(c, &d, moved);
     }
     dt__idle_end(c, &d);
+    if (any) dt__mail_members(c);
     dt__engine_leave(c);
     dt__net_clock = clock;
     return any ? 1 : __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
 }
 DT_API int dt_comm_rank(const dt_comm *c) { return c ? c->rank : 0; }
-DT_API int dt_comm_size(const dt_comm *c) { return c ? c->size : 1; }
+DT_API int dt_comm_size(const dt_comm *c) { return c ? __atomic_load_n(&c->size, __ATOMIC_ACQUIRE) : 1; }
 DT_API int dt_comm_local_rank(const dt_comm *c) { return c ? c->local_rank : 0; }
 DT_API int dt_comm_local_size(const dt_comm *c) { return c ? c->local_size : 1; }
-DT_API int dt_comm_host(const dt_comm *c, int rank) { return c && rank >= 0 && rank < c->size ? c->host[rank] : -1; }
+DT_API int dt_comm_host(const dt_comm *c, int rank) { return c && rank >= 0 && rank < dt_comm_size(c) ? c->host[rank] : -1; }
 DT_API void *dt_comm_alloc(dt_comm *c, size_t nbytes)
 {
     dt__shared *s = c ? (dt__shared *)c->shared : NULL;
@@ -3854,12 +3976,12 @@ DT__INSIDE uint64_t dt__id_mix(uint64_t a, uint64_t b)
     return (x ^ x >> 31) | 1;
 }
 /* A communicator of n ranks of a world, in the order of member. It takes a reference to the world. NULL after
-   dt__comm_bad. */
-static dt_comm *dt__comm_build(dt__world *w, const int *member, int n, uint64_t id, const dt_comm_opts *o)
+   dt__comm_bad. gone: of a rank that joins later, see dt__cwelcome; else NULL. */
+static dt_comm *dt__comm_build(dt__world *w, const int *member, int n, uint64_t id, const dt_comm_opts *o, const uint8_t *gone)
 {
     const dt__transport *named = NULL; /* NULL: auto */
     int rank = 0, nlocal = 0, bad;
-    int *local = (int *)dt__comm_zeroed((size_t)n + (size_t)w->nhosts, sizeof *local);
+    int *local = (int *)dt__comm_zeroed((size_t)n + (size_t)__atomic_load_n(&w->nhosts, __ATOMIC_ACQUIRE), sizeof *local);
     int *number = local ? local + n : NULL; /* by machine of the world: its number in c, from 1 */
     while (rank < n && member[rank] != w->rank) rank++;
     bad = dt__world_transport(w, o, &named);
@@ -3900,9 +4022,18 @@ static dt_comm *dt__comm_build(dt__world *w, const int *member, int n, uint64_t 
     if (!across && nlocal < n)
         bad = dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: transport \"%s\", but the ranks are on several machines",
                            named->name);
+    bool open = c->members && c->members->room > n; /* others may join: by sockets */
+    if (open && !across) across = dt__transport_auto(DT__REACH_ALL);
+    c->first = o->room > 0;
+    for (int i = 0; gone && i < n; i++) c->members->how[i] = gone[2 * i + 1] <= DT__LOST ? gone[2 * i + 1] : (uint8_t)DT__DIED;
+    for (int i = 0; gone && i < n; i++)
+        if (c->members->how[i])
+            snprintf(c->members->why[i], sizeof c->members->why[i], "rank %d (%.64s) %s before this rank joined", i, w->member[i].host_name,
+                     c->members->how[i] == DT__LEFT ? "left" : "died");
+    if (gone) c->members->changes = 1;
     dt__world_add(w, c);
     if (!bad && inside && nlocal > 1 && (bad = inside->open(c, local, nlocal)) == 0) c->inside = inside;
-    if (across && n > 1 && (named || nlocal < n)) {
+    if (across && (n > 1 || open) && (named || nlocal < n || open)) {
         c->across = across;
         if (!bad && across->open) bad = across->open(c, local, nlocal);
     }
@@ -3928,7 +4059,7 @@ DT_API dt_comm *dt_comm_init_with(dt_comm_opts o)
     dt_comm   *c = NULL;
     for (int i = 0; all && i < w->size; i++) all[i] = i;
     if (w) memcpy(&id, w->job, sizeof id);
-    if (all) c = dt__comm_build(w, all, w->size, dt__id_mix(id, 0), &o);
+    if (all) c = dt__comm_build(w, all, w->size, dt__id_mix(id, 0), &o, NULL);
     else if (w) dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory");
     if (w && all && w->size > 1) { /* if one rank failed, all fail */
         int64_t failed = 0;
@@ -3946,16 +4077,55 @@ DT_API dt_comm *dt_comm_init_with(dt_comm_opts o)
     if (w) dt__world_unref(w); /* the communicator holds it */
     return c;
 }
+DT_API dt_comm *dt_comm_join_with(dt_comm_opts o)
+{
+    uint8_t *gone = NULL;
+    int32_t  round = 0;
+    uint64_t id = 0;
+    dt_comm *c = NULL;
+    if ((o.name && strlen(o.name) > 47) || o.incarnation < 0) {
+        dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_join: .name has up to 47 bytes, .incarnation is 0 or more");
+        return NULL;
+    }
+    if (o.beside) return dt__threads_join(&o);
+    dt__world *w = dt__world_enter(&o, &dt__comm_client, &round, &gone);
+    if (!w) return NULL;
+    int *all = (int *)DT_COMM_MALLOC((size_t)w->room * sizeof *all), size = w->rank + 1; /* others may have joined since */
+    const char *transport = o.transport; /* of communicators that are made of this one */
+    o.tolerant = true;
+    o.transport = "tcp";
+    o.room = w->room;
+    for (int i = 0; all && i < size; i++) all[i] = i;
+    memcpy(&id, w->job, sizeof id);
+    if (all) c = dt__comm_build(w, all, size, dt__id_mix(id, 0), &o, gone);
+    else dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_join: out of memory");
+    if (c) {
+        c->round = round;
+        c->opts.transport = transport;
+        dt__members_halt(c, DT_COMM_ERR_STATE, 0, "members have joined: dt_comm_shrink makes a communicator of all of them for collectives");
+    }
+    DT_COMM_FREE(all);
+    DT_COMM_FREE(gone);
+    dt__world_unref(w); /* the communicator holds it */
+    return c;
+}
+static dt_comm_opts dt__opts_closed(const dt_comm *c) /* the options of c for another communicator, which nobody can join */
+{
+    dt_comm_opts o = c->opts;
+    o.room = 0;
+    return o;
+}
 /* dt_comm_split of threads: the first rank of each colour maps the memory and sends its address to all. */
 static int dt__threads_split(dt_comm *c, int n, const int *member, uint64_t id, dt_comm **out)
 {
+    dt_comm_opts o = dt__opts_closed(c);
     int64_t *at = (int64_t *)DT_COMM_MALLOC((size_t)c->size * sizeof *at), mine = 0;
     int      rank = 0;
     while (rank < n && member[rank] != c->rank) rank++;
-    if (n && !rank) mine = (int64_t)(uintptr_t)dt__threads_segment(n);
+    if (n && !rank) mine = (int64_t)(uintptr_t)dt__threads_segment(n, n);
     int rc = at ? dt_comm_allgather(c, &mine, at, 1, NULL, DT_COMM_I64) : DT_COMM_ERR_MEMORY;
     if (!rc && n && at[member[0]])
-        *out = dt__threads_comm((char *)(uintptr_t)at[member[0]], rank, n, id, &c->opts,
+        *out = dt__threads_comm((char *)(uintptr_t)at[member[0]], rank, n, id, &o,
                                 c->engine->has_costs ? &c->engine->costs : NULL);
     else if (mine) munmap((void *)(uintptr_t)mine, dt__threads_nbytes(n));
     DT_COMM_FREE(at);
@@ -3984,10 +4154,11 @@ DT_API int dt_comm_split(dt_comm *c, int colour, int key, dt_comm **out)
         member[k] = c->member[i];
         n++;
     }
-    uint64_t id = dt__id_mix(dt__id_mix(c->id, ++c->splits), (uint64_t)(uint32_t)colour);
+    uint64_t     id = dt__id_mix(dt__id_mix(c->id, ++c->splits), (uint64_t)(uint32_t)colour);
+    dt_comm_opts o = dt__opts_closed(c);
     if (!rc && c->threads && c->size > 1) rc = dt__threads_split(c, colour < 0 ? 0 : n, member, id, out);
     else if (!rc && colour >= 0)
-        *out = c->world ? dt__comm_build(c->world, member, n, id, &c->opts) : dt__comm_alone(&c->opts);
+        *out = c->world ? dt__comm_build(c->world, member, n, id, &o, NULL) : dt__comm_alone(&o);
     if (!rc && colour >= 0 && !*out)
         rc = dt__comm_fail(c, dt__said.why, c->rank, "rank %d: dt_comm_split: %s", c->rank, dt__said.text);
     DT_COMM_FREE(all);
@@ -4015,10 +4186,17 @@ static int dt__threads_shrink(dt_comm *c, dt_comm **out)
         }
         if (!here) h->came[c->rank / 64] |= me, h->ncame++;
         here = true;
+        if (c->members) { /* those that have gone are not waited for */
+            h->nin = 0;
+            for (int i = 0; i < h->nmembers; i++) {
+                const dt__rank_slot *t = dt__slot_of((dt__shared *)c->shared, i);
+                h->nin += (t->comm && !t->gone) || (h->came[i / 64] >> (i % 64) & 1);
+            }
+        }
         if (h->ncame == h->nin || dt__comm_now() >= h->deadline) {
             memcpy(h->result[slot].in, h->came, sizeof h->came);
             h->result[slot].n = h->nin = h->ncame;
-            h->result[slot].base = dt__threads_segment(h->nin);
+            h->result[slot].base = dt__threads_segment(h->nin, h->nin);
             h->ncame = 0;
             h->round = round + 1;
             break;
@@ -4036,7 +4214,8 @@ static int dt__threads_shrink(dt_comm *c, dt_comm **out)
         return dt__comm_bad(DT_COMM_ERR_TIMEOUT, "rank %d: dt_comm_shrink: called too late: the other ranks went on without it",
                             c->rank);
     if (!base) return dt__comm_bad(DT_COMM_ERR_MEMORY, "rank %d: dt_comm_shrink: out of memory", c->rank);
-    *out = dt__threads_comm(base, rank, n, dt__id_mix(c->id, UINT64_C(1) << 32 | (uint64_t)round), &c->opts,
+    dt_comm_opts o = dt__opts_closed(c);
+    *out = dt__threads_comm(base, rank, n, dt__id_mix(c->id, UINT64_C(1) << 32 | (uint64_t)round), &o,
                             c->engine->has_costs ? &c->engine->costs : NULL);
     return *out ? 0 : DT_COMM_ERR_MEMORY;
 }
@@ -4056,18 +4235,23 @@ DT_API int dt_comm_shrink(dt_comm *c, dt_comm **out)
     if (!out) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_shrink: out is NULL");
     *out = NULL;
     if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_shrink: the communicator is NULL");
-    if (c->threads && c->size > 1) return dt__threads_shrink(c, out);
+    if (c->threads && (c->size > 1 || c->first)) return dt__threads_shrink(c, out);
     dt__world *w = c->world;
     if (w && w->joined_by)
         return dt__comm_bad(DT_COMM_ERR_STATE, "dt_comm_shrink: MPI ends the job when a rank dies: use transport auto");
-    if (!w || c->size == 1) {
+    dt_comm_opts o = dt__opts_closed(c);
+    bool         open = w && c->members && c->first && c->members->room > w->start; /* members may know of different newcomers */
+    int          size = open ? c->members->room : c->size;
+    if (!w || !w->control || (size == 1 && !open)) {
         id = dt__id_mix(c->id, ++c->splits);
-        *out = w ? dt__comm_build(w, c->member, 1, id, &c->opts) : dt__comm_alone(&c->opts);
+        *out = w ? dt__comm_build(w, &w->rank, 1, id, &o, NULL) : dt__comm_alone(&o);
         return *out ? 0 : DT_COMM_ERR_MEMORY;
     }
-    int *member = (int *)DT_COMM_MALLOC((size_t)c->size * sizeof *member), n = 0, before = -1, same = 0, rc = 0;
+    int *member = (int *)DT_COMM_MALLOC((size_t)size * sizeof *member), n = 0, before = -1, same = 0, rc = 0;
     if (!c->alive && (c->alive = (uint8_t *)dt__comm_zeroed(1, dt__agree_nbytes(w))) != NULL)
-        for (int i = 0; i < c->size; i++) dt__bit_set(c->alive, c->member[i]);
+        for (int i = 0; i < size; i++) dt__bit_set(c->alive, c->member[i]);
+    if (open && c->alive) /* those that came since the last time, too; a number that nobody has counts as gone */
+        for (int i = 0; i < size; i++) dt__bit_set(c->alive, i);
     if (!member || !c->alive) rc = dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory");
     for (bool all = false; !rc; before = n) {
         bool have = *out && dt__comm_ok(*out);
@@ -4076,7 +4260,7 @@ DT_API int dt_comm_shrink(dt_comm *c, dt_comm **out)
         dt__comm_drop(*out);
         *out = NULL;
         n = 0;
-        for (int i = 0; !rc && i < c->size; i++)
+        for (int i = 0; !rc && i < size; i++)
             if (dt__bit(c->alive, c->member[i])) member[n++] = c->member[i];
         same = n == before ? same + 1 : 0;
         if (!rc && n == 0)
@@ -4089,7 +4273,7 @@ DT_API int dt_comm_shrink(dt_comm *c, dt_comm **out)
                               dt__said.text[0] ? dt__said.text : "one of them failed");
         if (rc) break;
         id = dt__id_mix(dt__id_mix(c->id, UINT64_C(1) << 32), (uint64_t)c->round);
-        *out = dt__comm_build(w, member, n, id, &c->opts);
+        *out = dt__comm_build(w, member, n, id, &o, NULL);
     }
     if (rc) {
         snprintf(text, sizeof text, "rank %d: dt_comm_shrink: %.680s", c->rank, dt__said.text);
@@ -4097,7 +4281,7 @@ DT_API int dt_comm_shrink(dt_comm *c, dt_comm **out)
         *out = NULL;
         dt__comm_bad(rc, "%s", text);
     }
-    for (int i = 0, k = 0; !rc && i < c->size; i++)
+    for (int i = 0, k = 0; !rc && i < dt__comm_known(c); i++)
         if (k < n && member[k] == c->member[i]) k++;
         else {
             static const char *const how[] = { "it was too late", "it died", "it left", "it is unreachable" };
@@ -4110,7 +4294,7 @@ DT_API int dt_comm_shrink(dt_comm *c, dt_comm **out)
 DT_API int dt_comm_dup(dt_comm *c, dt_comm **out) { return dt_comm_split(c, 0, c ? c->rank : 0, out); }
 DT_API const char *dt_comm_host_name(const dt_comm *c, int rank)
 {
-    return c && c->world && rank >= 0 && rank < c->size ? c->world->member[c->member[rank]].host_name : "";
+    return c && c->world && rank >= 0 && rank < dt_comm_size(c) ? c->world->member[c->member[rank]].host_name : "";
 }
 /* ---- tuning */
 /* Round trips between ranks a and b, until `most` are done or a second has passed; rank a decides. Returns half of the

@@ -1448,6 +1448,12 @@ DT__INSIDE bool dt__mail_members(dt_comm *c)
     uint32_t  changes = __atomic_load_n(&c->members->changes, __ATOMIC_ACQUIRE);
     if (changes != m->changes) {
         m->changes = changes;
+        for (int size = dt__comm_known(c), i = c->size; i < size; i++) {
+            if (c->world) c->host[i] = c->world->member[c->member[i]].host; /* its row does not change */
+            __atomic_store_n(&c->size, i + 1, __ATOMIC_RELEASE);
+            m->taken = 0; /* its connection may have arrived before */
+            any = true;
+        }
         for (int i = 0; i < c->size; i++)
             if (i != c->rank && !m->peer[i].gone && dt__members_how(c, i, NULL, 0)) dt__peer_gone(c, &m->peer[i], now), any = true;
     }
@@ -1599,10 +1605,11 @@ DT__INSIDE int dt__mail_open(dt_comm *c)
     c->mail = m;
     m->inside = c->inside ? dt__lane_named(c->inside->name) : NULL;
     m->across = c->across ? dt__lane_named(c->across->name) : NULL;
-    for (int i = 0; i < c->size; i++) {
+    for (int i = 0; i < dt__comm_room(c); i++) { /* those that join later, too: they are threads, or use sockets */
         dt__mail_peer *p = &m->peer[i];
+        bool           near = c->threads || (i < c->size && c->host[i] == c->host[c->rank]);
         p->rank = i;
-        p->lane = i == c->rank ? &dt__lane_self : m->inside && c->host[i] == c->host[c->rank] ? m->inside : m->across;
+        p->lane = i == c->rank ? &dt__lane_self : m->inside && near ? m->inside : m->across;
         dt__chain_init(&p->queued);
         dt__chain_init(&p->data);
     }
@@ -1622,7 +1629,7 @@ DT__INSIDE void dt__mail_close(dt_comm *c)
     }
     if (m->inside && m->inside->close) m->inside->close(c);
     if (m->across && m->across->close) m->across->close(c);
-    for (int i = 0; i < c->size; i++) {
+    for (int i = 0; i < dt__comm_room(c); i++) {
         dt__mail_peer *p = &m->peer[i];
         for (dt__notice *t = p->first, *next; t; t = next) {
             next = t->next;
@@ -1871,6 +1878,14 @@ static void dt__rings_poll(dt_comm *c)
         dt__ring_drain(c, s, r, from);
     }
 }
+static bool dt__rings_ended(dt_comm *c, int peer) /* takes what the peer has written before it went */
+{
+    dt__shared *s = (dt__shared *)c->shared;
+    dt__rings  *r = dt__rings_of(c);
+    dt__rings_row(s, r, false);
+    if (r->pair[s->index[peer]].open) dt__ring_drain(c, s, r, s->index[peer]);
+    return true;
+}
 static bool dt__rings_hint(dt_comm *c)
 {
     dt__shared *s = (dt__shared *)c->shared;
@@ -1922,7 +1937,7 @@ DT__INSIDE int dt__mail_recv_now(dt_comm *c, int peer, int tag, int dtype, void 
     return 1;
 }
 static const dt__lane dt__lane_rings = { "shm", DT__RING_EAGER, DT__RING_CHUNK, true, dt__rings_open, dt__ring_put,
-                                         dt__rings_poll, dt__rings_hint, NULL, dt__rings_close, NULL, NULL, NULL };
+                                         dt__rings_poll, dt__rings_hint, NULL, dt__rings_close, dt__rings_ended, NULL, NULL };
 
 /* ==================================================================================================== >>streams
    One socket for each pair of ranks that exchange messages, beside those of collectives: so neither waits for the other.

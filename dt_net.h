@@ -152,6 +152,12 @@ typedef struct dt_comm_opts {
     int64_t     message_memory DT_D; /* bytes: the most that this rank holds for messages that no receive has taken, and
                                         for calls of messages that have not ended; default 256 MiB */
     bool        tolerant DT_D;     /* the death of a member is an event, not a failure: see dt_comm_next_event */
+    int         room DT_D;         /* tolerant: the most members that it can ever have, those that have gone included: see
+                                      dt_comm_accept. The same on all ranks. Default: nobody can join later */
+    const char *name DT_D;         /* tolerant: the name of this member, up to 47 bytes; default: it has none */
+    int64_t     incarnation DT_D;  /* dt_comm_join: how often the member of this name has been started; must grow */
+    const char *invitation DT_D;   /* dt_comm_join: the text from dt_comm_accept, instead of address, port and token */
+    dt_comm    *beside DT_D;       /* dt_comm_join of a thread: the communicator of any member, see dt_comm_threads */
 } dt_comm_opts;
 /* Forks n ranks that run fn; dt_comm_init in them finds the world. Returns the first exit status that is not 0. When a
    rank fails, the others have 10 s to end; then they get SIGTERM and, 2 s later, SIGKILL. A rank ends by quick_exit. Call
@@ -196,6 +202,8 @@ typedef struct dt__member { /* a row of the table of ranks, which every rank has
     char     unix_name[32]; /* of its abstract Unix socket, without the leading NUL */
     uint8_t  addr[28];      /* sockaddr_in or sockaddr_in6 of its TCP listener */
     uint32_t addr_len;
+    char     name[48];      /* of tolerant worlds: see dt_comm_opts */
+    int64_t  incarnation;
 } dt__member;
 typedef struct dt__control dt__control;
 typedef struct dt__world {
@@ -217,11 +225,15 @@ typedef struct dt__world {
     dt_comm     *comms;          /* a list, linked by comm->next: dt__world_add, dt__world_remove */
     /* used by the joining and the control thread */
     int          ticket_fd;
+    bool         have_token;     /* a token was given */
     bool         ticket_token;   /* the ticket carries the token: no token was given */
     int          fd_room;        /* descriptors for handshakes, beside those that joining needs */
     int64_t      join_deadline;
     bool         joined;
     bool         tolerant;       /* its first communicator is: a rank leaves without waiting for the others */
+    char         name[48];       /* of this rank */
+    int64_t      incarnation;
+    int          start, room;    /* ranks at the start; the most that there can be. size grows when a rank joins: atomic */
     const struct dt__transport *joined_by; /* the transport whose config found the ranks; NULL: the environment did */
     int          streams;        /* TCP connections of each pair; joining checks that all ranks have the same */
     const struct dt__client *client; /* the layer above */
@@ -229,6 +241,8 @@ typedef struct dt__world {
     uint8_t      settings[256];
     char         settings_bad[400]; /* rank 0: why its settings are unusable; sent to all ranks, whose joining fails */
 } dt__world;
+
+static inline __attribute__((unused)) int dt__world_room(const dt__world *w) { return w->room > w->start ? w->room : w->size; }
 
 /* The header of every message. All fields but rank, sent, late and late_rank must be equal on both sides. */
 typedef struct dt__frame {
@@ -331,6 +345,7 @@ struct dt_comm {
     int         failed_rank;
     char        text[768];
     int32_t     error_read;      /* atomic: the program has read text */
+    bool        first;           /* the first communicator of its world: others may join it */
     bool        left;            /* dt__comm_leave has been called: dt_comm_free does not wait again */
     /* What this rank is doing, for inquiries of other ranks: all atomic. */
     uint64_t    seq;             /* operations started */
@@ -360,6 +375,7 @@ typedef struct dt__members {
     int32_t         halted;      /* atomic: the status with which collectives end; 0: they go on */
     uint64_t        halt_from;   /* atomic: collectives with lower numbers go on: a member that left has finished them */
     int             room;        /* the most members, those that have gone included */
+    int             size;        /* atomic: members so far; the driver takes it over to c->size: dt__mail_members */
     uint8_t        *how;         /* of each member: DT__ALIVE, DT__DIED ... */
     char          (*why)[DT__WHY]; /* why it has gone */
     dt_comm_event  *event;       /* a ring of 2 * room: each member joins once and goes once, so it never overflows */
@@ -368,10 +384,11 @@ typedef struct dt__members {
     bool            parted;      /* this member has said that it goes */
     char            text[768];   /* why collectives are halted */
 } dt__members;
-DT__INSIDE dt__members *dt__members_new(int room); /* NULL: out of memory or descriptors */
+DT__INSIDE dt__members *dt__members_new(int size, int room); /* NULL: out of memory or descriptors */
 DT__INSIDE void dt__members_free(dt__members *g);
 /* A member has gone (how: DT__DIED ...), after it has finished so many collectives. False: that was known. */
 DT__INSIDE bool dt__members_gone(dt_comm *c, int rank, int how, uint64_t done, const char *why);
+DT__INSIDE void dt__members_joined(dt_comm *c, int rank); /* all lower ranks are known */
 /* Collectives from this number on end with this status; messages go on. */
 DT__INSIDE void dt__members_halt(dt_comm *c, int status, uint64_t from, const char *text);
 DT__INSIDE int  dt__members_how(dt_comm *c, int rank, char *why, size_t nbytes); /* DT__ALIVE ...; why may be NULL */
@@ -379,6 +396,7 @@ DT__INSIDE int  dt__members_how(dt_comm *c, int rank, char *why, size_t nbytes);
 DT__INSIDE void dt__members_part(dt_comm *c, int rank, int how, const char *why);
 DT__INSIDE bool dt__members_next(dt_comm *c, dt_comm_event *out);
 static inline __attribute__((unused)) int dt__comm_room(const dt_comm *c); /* the most members that it can have */
+static inline __attribute__((unused)) int dt__comm_known(const dt_comm *c); /* members that this process knows of: any thread */
 static inline __attribute__((unused)) int dt__comm_halted(const dt_comm *c, uint64_t seq);
 
 /* Callbacks to the layer above, dt_comm.h. */
@@ -434,6 +452,7 @@ enum {
     DT__C_AGREE_STATE, DT__C_AGREE_ORDER,
     DT__C_LEAVE_UP, DT__C_LEAVE_DOWN, DT__C_BYE,
     DT__C_RELAY, DT__C_UNREGISTER, /* while joining */
+    DT__C_JOIN, DT__C_WELCOME, /* a rank has joined later; what it is told */
     DT__C_PART /* a member has left a tolerant communicator, or was expelled from it */
     /* clang-format on */
 };
@@ -455,6 +474,7 @@ typedef struct dt__block { /* a frame to send; several queues may hold it. The b
 } dt__block;
 typedef struct dt__config {
     int      rank, world, local_world; /* local_world 0: unknown */
+    int      room;                     /* the most ranks that there can be; 0: as many as at the start */
     bool     local;                    /* all ranks are on this machine */
     bool     ticket;                   /* rank 0 gives its address and a token to processes of this user on this machine */
     char     name[64];                 /* of the Unix socket for that */
@@ -480,6 +500,9 @@ DT__INSIDE int dt__listen_master(const dt__config *f);
 /* Joins the job; NULL after dt__comm_bad. Communicators of threads have no world. */
 DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *client);
 DT__INSIDE void dt__world_unref(dt__world *w);
+/* Joins a tolerant world that exists: dt_comm_join. *gone: see dt__cwelcome, allocated. NULL after dt__comm_bad. */
+DT__INSIDE dt__world *dt__world_enter(const dt_comm_opts *o, const dt__client *client, int32_t *round, uint8_t **gone);
+DT__INSIDE int dt__world_accept(dt__world *w, bool open, const char *bind_to, int port, char *invitation, size_t nbytes);
 
 /* ---- the simulator (dt_sim.h), if it is in the program */
 struct dt__conn;
@@ -490,7 +513,7 @@ typedef struct dt__sim_ops {
 
 /* ---- the handshake and the control connections */
 enum { DT__SHAKE_MAGIC = 0x314b5444, DT__SHAKE_VERSION = 2 }; /* "DTK1" */
-enum { DT__KIND_REGISTER = 1, DT__KIND_TREE, DT__KIND_LINK, DT__KIND_FD, DT__KIND_NEWS };
+enum { DT__KIND_REGISTER = 1, DT__KIND_TREE, DT__KIND_LINK, DT__KIND_FD, DT__KIND_NEWS, DT__KIND_JOIN };
 typedef struct dt__hello_s {
     uint32_t magic, version;
     uint8_t  job[16];
@@ -558,7 +581,19 @@ typedef struct dt__shake {
 #define DT__AGREE_LOOK (50 * DT__NS_PER_MS)      /* between two looks at an agreement that is under way */
 enum { DT__PENDING = 512 }; /* handshakes that this rank has accepted and that are not over, beside those of the ranks */
 enum { DT__INQUIRIES = 8, DT__ABORTS = 256, DT__ARRIVED_MAX = 16384, DT__WATCHES = 64, DT__AGREEMENTS = 64, DT__PARTS = 1024 };
-enum { DT__ALIVE = 0, DT__DIED = 1, DT__LEFT = 2, DT__LOST = 3 }; /* LOST: unreachable, perhaps alive */
+enum { DT__ALIVE = 0, DT__DIED = 1, DT__LEFT = 2, DT__LOST = 3, DT__ABSENT = 4 }; /* LOST: unreachable, perhaps alive;
+                                                                                     ABSENT: it has not joined yet */
+typedef struct dt__cjoin {
+    int32_t    rank, zero;
+    dt__member row;
+} dt__cjoin;
+typedef struct dt__cwelcome { /* for each rank two bytes follow: how it went from the world, and from the communicator */
+    int32_t rank, start, room, size; /* size: ranks that there are, this one included; their rows follow in DT__C_TABLE */
+    int32_t round, nsettings;  /* agreements so far; bytes of settings: they follow in DT__C_COSTS, before the rows */
+    int64_t epoch;
+} dt__cwelcome;
+enum { DT__ROOM_MOST = 16384 }; /* members of a tolerant communicator */
+enum { DT__INVITATION = 160 }; /* bytes of the text of dt_comm_accept */
 typedef struct dt__cmeet { /* up: the number of `rank`; down: the largest, and the rank that gave it; failed: the text follows */
     uint64_t seq;
     int64_t  value;
@@ -762,6 +797,8 @@ struct dt__control {
     int          naborts;
     dt__block   *parts[DT__PARTS]; /* the last DT__C_PART frames, for new neighbours and new communicators */
     int          nparts;
+    bool         accepting;      /* rank 0: others may join: dt_comm_accept */
+    int32_t      rounds;         /* agreements of the first communicator so far */
     /* meetings: the call of this rank (meet_...); what rank 0 collects (root_...) */
     uint64_t    meet_seq, meet_failed;
     bool        meeting;
@@ -875,6 +912,10 @@ static inline __attribute__((unused)) bool dt__comm_ok(const dt_comm *c)
     return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE) == 0;
 }
 static inline __attribute__((unused)) int dt__comm_room(const dt_comm *c) { return c->members ? c->members->room : c->size; }
+static inline __attribute__((unused)) int dt__comm_known(const dt_comm *c)
+{
+    return c->members ? __atomic_load_n(&c->members->size, __ATOMIC_ACQUIRE) : c->size;
+}
 /* The status with which the collective of this number ends, or 0. */
 static inline __attribute__((unused)) int dt__comm_halted(const dt_comm *c, uint64_t seq)
 {
@@ -938,6 +979,8 @@ typedef struct dt__rank_slot {
     dt_comm *comm;               /* threads, tolerant: its communicator; under the lock of the head: dt__threads_part */
     int32_t  gone;               /* ... how it went (DT__DIED ...), after how many collectives, and why */
     uint64_t gone_done;
+    int64_t  incarnation;        /* ... and its name */
+    char     name[48];
     char     gone_why[DT__WHY];
     int32_t  pid;                /* its process, written after the next two; 0: not known (dt_msg.h, dt__peek) */
     uint64_t proof_at;           /* where it has its proof, */
@@ -968,6 +1011,8 @@ typedef struct dt__segment_head { /* the beginning of the segment */
     char     text[768];
     /* Agreement of threads on which ranks are alive: dt__threads_shrink. */
     int32_t  lock;              /* protects the rest, and comm and gone of the slots */
+    int32_t  accepting;         /* atomic: others may join: dt_comm_accept */
+    int32_t  nmembers;          /* tolerant: members so far */
     int32_t  round, ncame, nin; /* rounds decided so far; ranks that came to the next; ranks in the result of the last */
     int64_t  deadline;
     uint64_t came[16];          /* a bit for each rank */
@@ -1009,6 +1054,8 @@ typedef struct dt__shared {
 } dt__shared;
 DT__INSIDE dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char *base, size_t nbytes, int fd);
 DT__INSIDE void dt__shared_free(dt__shared *s);
+DT__INSIDE void dt__head_lock(dt__segment_head *h);
+DT__INSIDE void dt__head_unlock(dt__segment_head *h);
 DT__INSIDE void dt__threads_enter(dt_comm *c); /* threads, tolerant: from now on c learns of members that go */
 DT__INSIDE void dt__threads_leave(dt_comm *c);
 DT__INSIDE int dt__segment_new(int n);
@@ -1319,7 +1366,7 @@ DT__INSIDE void dt__comm_failed(dt_comm *c, int status, int rank, const char *te
     snprintf(c->text, sizeof c->text, "%s", text);
     c->failed_rank = rank;
     if (c->world) /* first: the program may end as soon as it sees the status, and the launcher would blame this rank */
-        dt__world_report(c->world, status, c->member && rank >= 0 && rank < c->size ? c->member[rank] : -1, text);
+        dt__world_report(c->world, status, c->member && rank >= 0 && rank < dt__comm_known(c) ? c->member[rank] : -1, text);
     __atomic_store_n(&c->status, status, __ATOMIC_RELEASE);
     uint64_t one = 1;
     if (c->wake_fd >= 0 && write(c->wake_fd, &one, sizeof one) < 0) return; /* the counter is full: nobody sleeps on it */
@@ -1369,12 +1416,13 @@ DT__INSIDE void dt__members_free(dt__members *g)
     DT_COMM_FREE(g->event);
     DT_COMM_FREE(g);
 }
-DT__INSIDE dt__members *dt__members_new(int room)
+DT__INSIDE dt__members *dt__members_new(int size, int room)
 {
     dt__members *g = (dt__members *)dt__comm_zeroed(1, sizeof *g);
     if (!g) return NULL;
     pthread_mutex_init(&g->lock, NULL);
     g->room = room;
+    g->size = size;
     g->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     g->how = (uint8_t *)dt__comm_zeroed((size_t)room, 1);
     g->why = (char(*)[DT__WHY])dt__comm_zeroed((size_t)room, sizeof *g->why);
@@ -1405,8 +1453,12 @@ static void dt__members_event(dt_comm *c, int kind, int rank, const char *why) /
     if (c->world && c->world->member) {
         const dt__member *m = &c->world->member[c->member[rank]];
         e->pid = m->pid;
+        e->incarnation = m->incarnation;
         snprintf(e->host, sizeof e->host, "%s", m->host_name);
-    } else e->pid = (int64_t)getpid();
+    } else {
+        e->pid = (int64_t)getpid();
+        if (c->shared) e->incarnation = dt__slot_of((dt__shared *)c->shared, rank)->incarnation;
+    }
     snprintf(e->why, sizeof e->why, "%s", why);
     if (write(g->fd, &one, sizeof one) < 0) return; /* the counter is full: it is readable */
 }
@@ -1441,6 +1493,27 @@ DT__INSIDE bool dt__members_gone(dt_comm *c, int rank, int how, uint64_t done, c
     dt__members_halt(c, DT_COMM_ERR_PEER, done, text);
     dt__comm_stir(c);
     return true;
+}
+DT__INSIDE void dt__members_joined(dt_comm *c, int rank)
+{
+    dt__members *g = c->members;
+    char         text[200], name[80];
+    pthread_mutex_lock(&g->lock);
+    bool news = rank == g->size && rank < g->room;
+    if (news) {
+        const char *called = c->world ? c->world->member[c->member[rank]].name
+                             : c->shared ? dt__slot_of((dt__shared *)c->shared, rank)->name : "";
+        snprintf(name, sizeof name, *called ? " as \"%.47s\"" : "%s", called);
+        snprintf(text, sizeof text, "rank %d joined%s", rank, name);
+        __atomic_store_n(&g->size, rank + 1, __ATOMIC_RELEASE);
+        dt__members_event(c, DT_MEMBER_JOINED, rank, text);
+        __atomic_add_fetch(&g->changes, 1, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&g->lock);
+    if (!news) return;
+    snprintf(text, sizeof text, "rank %d has joined since: dt_comm_shrink makes a communicator of all members for collectives", rank);
+    dt__members_halt(c, DT_COMM_ERR_STATE, 0, text);
+    dt__comm_stir(c);
 }
 DT__INSIDE int dt__members_how(dt_comm *c, int rank, char *why, size_t nbytes)
 {
@@ -1850,14 +1923,15 @@ static bool dt__shake_client(dt__shake *h, const dt__world *w, int to, int kind,
 {
     memset(h, 0, sizeof *h);
     memcpy(h->token, w->token, 32);
-    h->any_job = kind == DT__KIND_REGISTER && !w->control; /* a rank that registers first does not know the id of the job */
+    h->any_job = (kind == DT__KIND_REGISTER || kind == DT__KIND_JOIN) && !w->control; /* a rank that registers first does not know the id of the job */
     h->c.magic = DT__SHAKE_MAGIC;
     h->c.version = DT__SHAKE_VERSION;
     memcpy(h->c.job, w->job, 16);
     h->c.epoch = w->epoch;
     h->c.comm = comm;
     h->c.rank = w->rank;
-    h->c.world = w->size;
+    h->c.world = w->start;
+    h->c.zero = w->room;
     h->c.to = to;
     h->c.kind = kind;
     h->c.stream = stream;
@@ -1957,6 +2031,8 @@ static int dt__shake_events(const dt__shake *h)
    children in the tree and to the first sqrt(n) other ranks that come. It takes the row of each later rank, names one of
    those ranks to it, and closes. The rank registers with that rank, its relay, and waits there. A relay passes on: rows and
    the news that a rank has died to rank 0, everything that rank 0 says to its ranks. Every rank can be a relay. */
+static void dt__member_clean(dt__member *m); /* ends its texts */
+static void dt__control_wake(dt__world *w);
 static int  dt__control_start(dt__world *w); /* negative: see errno */
 static void dt__control_end(dt__world *w);
 static int  dt__control_adopt(dt__world *w, int fd,
@@ -2518,6 +2594,8 @@ static int dt__member_self(dt__world *w, dt__member *m)
     dt__addr a;
     memset(m, 0, sizeof *m);
     m->pid = (int64_t)getpid();
+    memcpy(m->name, w->name, sizeof m->name);
+    m->incarnation = w->incarnation;
     dt__host_id(m->host_id);
     if (gethostname(m->host_name, sizeof m->host_name - 1) != 0) snprintf(m->host_name, sizeof m->host_name, "unknown");
     if (w->size == 1) return 0;
@@ -2879,17 +2957,18 @@ static dt__world *dt__world_new(const dt__config *f)
     dt__world *w = (dt__world *)DT_COMM_MALLOC(sizeof *w);
     if (w) {
         memset(w, 0, sizeof *w);
-        w->member = (dt__member *)DT_COMM_MALLOC((size_t)f->world * sizeof *w->member);
+        w->member = (dt__member *)DT_COMM_MALLOC((size_t)(f->room > f->world ? f->room : f->world) * sizeof *w->member);
     }
     if (!w || !w->member) {
         DT_COMM_FREE(w);
         dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory for a world of %d ranks", f->world);
         return NULL;
     }
-    memset(w->member, 0, (size_t)f->world * sizeof *w->member);
+    w->room = f->room > f->world ? f->room : f->world;
+    memset(w->member, 0, (size_t)w->room * sizeof *w->member);
     w->refs = 1;
     w->rank = f->rank;
-    w->size = f->world;
+    w->size = w->start = f->world;
     w->epoch = f->epoch;
     w->report_fd = f->report_fd;
     w->timeout = f->timeout;
@@ -2909,6 +2988,12 @@ DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *cl
     int        room = 0;
     dt__said.text[0] = 0;
     if (dt__config_read(&f, o) < 0) return NULL;
+    f.room = o->tolerant ? o->room : 0;
+    if (o->room < 0 || o->room > DT__ROOM_MOST || (o->name && strlen(o->name) >= sizeof((dt__member *)NULL)->name)) {
+        dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: .room is %d, expected 0 to %d; .name has up to 47 bytes", o->room, DT__ROOM_MOST);
+        if (f.joined_by) dt__close(&f.listen_fd), f.joined_by->end(true);
+        return NULL;
+    }
     snprintf(text, sizeof text, "rank %d of %d ranks", f.rank, f.world);
     if (f.world > 1) room = dt__fds_ensure("dt_comm_init", text, dt__world_fds(f.rank, f.world));
     dt__world *w = room < 0 ? NULL : dt__world_new(&f);
@@ -2930,9 +3015,18 @@ DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *cl
             dt__world_close(w);
             return NULL;
         }
+        if (o->name) snprintf(w->name, sizeof w->name, "%s", o->name);
         dt__member_self(w, &w->member[0]);
         w->nhosts = w->local_size = 1;
+        int got = w->room > 1 ? dt__token_given(o, w->token) : 0;
+        w->have_token = got > 0;
+        if (got >= 0 && w->room > 1 && !dt__comm_random(w->job, 16)) got = dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: getrandom failed");
+        if (got < 0) {
+            dt__world_close(w);
+            return NULL;
+        }
     } else {
+        if (o->name) snprintf(w->name, sizeof w->name, "%s", o->name);
         int got = w->rank == 0 ? dt__join_first(w, &f, deadline) : dt__join_other(w, &f, deadline);
         if (w->joined_by) dt__close(&f.listen_fd); /* the world has duplicated it */
         if (got == 0) { /* the first meeting */
@@ -2952,6 +3046,235 @@ DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *cl
     dt__logf(3, "rank %d of %d (%s), machine %d of %d, %d ranks here, joined in %.0f ms", w->rank, w->size,
                  w->where, w->member[w->rank].host, w->nhosts, w->local_size, (double)(dt__comm_now() - begin) * 1e-6);
     return w;
+}
+
+/* ---- joining later */
+static char *dt__hex_put(char *to, const uint8_t *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++) snprintf(to + 2 * i, 3, "%02x", p[i]);
+    return to + 2 * n;
+}
+static const char *dt__hex_get(const char *from, uint8_t *p, size_t most, size_t *n) /* as far as there are digits; NULL: invalid */
+{
+    for (*n = 0; *n < most; ++*n, from += 2) {
+        unsigned v = 0;
+        for (int i = 0; i < 2; i++) {
+            char c = from[i];
+            if (i == 0 && !(c >= '0' && c <= '9') && !(c >= 'a' && c <= 'f')) return from;
+            if (!(c >= '0' && c <= '9') && !(c >= 'a' && c <= 'f')) return NULL;
+            v = v * 16 + (unsigned)(c <= '9' ? c - '0' : c - 'a' + 10);
+        }
+        p[*n] = (uint8_t)v;
+    }
+    return from;
+}
+/* "dt1-", the address of rank 0, "-", the token; both in hexadecimal digits. */
+DT__INSIDE int dt__world_accept(dt__world *w, bool open, const char *bind_to, int port, char *invitation, size_t nbytes)
+{
+    if (!w->control && open) { /* a world of one rank has no listener yet */
+        dt__config f;
+        memset(&f, 0, sizeof f);
+        f.listen_fd = -1;
+        f.port = port;
+        f.deadline = dt__comm_now() + dt__ns_of(w->join_timeout);
+        snprintf(f.bind, sizeof f.bind, "%s", bind_to ? bind_to : "");
+        if (!bind_to) dt__addr_loopback(&f.addr[0], port), f.naddr = 1;
+        if ((w->listen_fd = dt__listen_master(&f)) < 0) return dt__said.why;
+        if (!w->have_token && !dt__comm_random(w->token, 32)) return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_accept: getrandom failed");
+        dt__addr a;
+        dt__addr_loopback(&a, 0);
+        if (dt__member_addr(w, &w->member[0], &a) < 0) return dt__said.why;
+        w->join_deadline = INT64_MAX / 2; /* nobody registers */
+        if (dt__control_start(w) < 0)
+            return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_NET), "dt_comm_accept: cannot start the control thread: %s", strerror(errno));
+        pthread_mutex_lock(&w->lock);
+        w->control->join = DT__JOIN_COMPLETE;
+        pthread_mutex_unlock(&w->lock);
+    }
+    if (!w->control) return 0;
+    pthread_mutex_lock(&w->lock);
+    w->control->accepting = open;
+    pthread_mutex_unlock(&w->lock);
+    dt__control_wake(w);
+    if (!invitation) return 0;
+    const dt__member *m = &w->member[0];
+    char              text[DT__INVITATION], *at = text + snprintf(text, sizeof text, "dt1-");
+    at = dt__hex_put(at, m->addr, m->addr_len < sizeof m->addr ? m->addr_len : sizeof m->addr);
+    *at++ = '-';
+    *dt__hex_put(at, w->token, 32) = 0;
+    if (snprintf(invitation, nbytes, "%s", text) >= (int)nbytes)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_accept: the invitation needs %zu bytes, .nbytes is %zu", strlen(text) + 1, nbytes);
+    return 0;
+}
+static int dt__invitation_read(const char *text, dt__config *f)
+{
+    uint8_t     addr[28];
+    size_t      n = 0, k = 0;
+    const char *at = strncmp(text, "dt1-", 4) ? NULL : dt__hex_get(text + 4, addr, sizeof addr, &n);
+    if (at && *at == '-') at = dt__hex_get(at + 1, f->token, 32, &k);
+    else at = NULL;
+    if (!at || *at || k != 32 || !dt__addr_take(&f->addr[0], addr, (uint32_t)n))
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_join: the invitation is not one of dt_comm_accept");
+    f->naddr = 1;
+    f->have_token = true;
+    return 0;
+}
+static int dt__join_config(dt__config *f, const dt_comm_opts *o)
+{
+    const char *host = o->addr && *o->addr ? o->addr : getenv("DT_ADDR"), *why = "", *text = o->invitation;
+    int64_t     port = o->port;
+    int         got;
+    memset(f, 0, sizeof *f);
+    f->listen_fd = -1;
+    f->streams = 1;
+    f->world = f->room = 2; /* until rank 0 says how many */
+    snprintf(f->bind, sizeof f->bind, "%s", o->bind ? o->bind : "");
+    snprintf(f->where, sizeof f->where, "dt_comm_join");
+    if ((got = dt__config_times(f, o)) < 0) return got;
+    f->report_fd = 0;
+    if (text) return dt__invitation_read(text, f);
+    if (!host || !*host) host = getenv("MASTER_ADDR");
+    if (!port && ((got = dt__env_int("DT_PORT", 1, 65535, &port)) < 0 || (!got && dt__env_int("MASTER_PORT", 1, 65535, &port) < 0)))
+        return dt__said.why;
+    if (!host || !*host || port < 1 || port > 65535)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_join: where is rank 0? Set .invitation, or .addr and .port, or MASTER_ADDR and MASTER_PORT");
+    if ((f->naddr = dt__addr_find_by(host, (int)port, f->addr, &why, f->deadline)) == 0)
+        return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_JOIN), "dt_comm_join: the address of rank 0 is '%.100s': %s", host, why);
+    if ((got = dt__token_given(o, f->token)) < 0) return got;
+    const char *insecure = getenv("DT_INSECURE");
+    if (!got && !o->insecure && !(insecure && !strcmp(insecure, "1")))
+        return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_join: a token is needed: set .invitation, .token_file, DT_TOKEN_FILE or DT_TOKEN_FD");
+    return 0;
+}
+/* Receives a control frame, waiting. The body is allocated. 1: done; 0: the deadline passed; negative: the connection ended. */
+static int dt__cframe_recv(int fd, dt__chead *h, uint8_t **body, int64_t deadline)
+{
+    size_t done = 0;
+    int    got;
+    *body = NULL;
+    while ((got = dt__recv_some(fd, h, sizeof *h, &done)) == 0 && dt__wait_fd(fd, POLLIN, deadline)) {}
+    if (got != 1) return got;
+    if (h->magic != (uint32_t)DT__CFRAME_MAGIC || h->nbytes > DT__CFRAME_MAX) return -1;
+    if (!(*body = (uint8_t *)DT_COMM_MALLOC((size_t)h->nbytes + 1))) return -1;
+    (*body)[h->nbytes] = 0;
+    done = 0;
+    while ((got = dt__recv_some(fd, *body, h->nbytes, &done)) == 0 && dt__wait_fd(fd, POLLIN, deadline)) {}
+    return h->nbytes ? got : 1;
+}
+/* The table of ranks, from the frames that rank 0 sends to a rank that joins. *w gets its size and rows; *gone: of each rank
+   two bytes, see dt__cwelcome. 0: more frames must come; 1: complete; negative: invalid, or refused after dt__comm_bad. */
+DT__INSIDE int dt__welcome_take(dt__world *w, const dt__chead *h, const uint8_t *body, dt__cwelcome *hello, uint8_t **gone, int *have)
+{
+    dt__ctable t;
+    size_t     n = h->nbytes;
+    if (h->kind == DT__C_WELCOME && !*gone) {
+        if (n < sizeof *hello) return -1;
+        memcpy(hello, body, sizeof *hello);
+        if (hello->room < 2 || hello->room > DT__ROOM_MOST || hello->size < 2 || hello->size > hello->room || hello->start < 1 ||
+            hello->start >= hello->size || hello->rank != hello->size - 1 || n != sizeof *hello + 2 * (size_t)hello->size || hello->round < 0 ||
+            hello->nsettings < 0 || (size_t)hello->nsettings > sizeof w->settings)
+            return -1;
+        *gone = (uint8_t *)DT_COMM_MALLOC(2 * (size_t)hello->size);
+        dt__member *rows = (dt__member *)dt__comm_zeroed((size_t)hello->room, sizeof *rows);
+        if (!*gone || !rows) {
+            DT_COMM_FREE(rows);
+            return -1;
+        }
+        memcpy(*gone, body + sizeof *hello, 2 * (size_t)hello->size);
+        DT_COMM_FREE(w->member);
+        w->member = rows;
+        w->rank = hello->rank;
+        w->size = hello->size;
+        w->start = hello->start;
+        w->room = hello->room;
+        w->epoch = hello->epoch;
+        return 0;
+    }
+    if (h->kind == DT__C_COSTS && *gone && n == (size_t)hello->nsettings && *have == 0) {
+        w->nsettings = n;
+        memcpy(w->settings, body, n);
+        return w->client->settings_ok(w->settings, n) ? 0 : -1;
+    }
+    if (h->kind != DT__C_TABLE || !*gone || n < sizeof t) return -1;
+    memcpy(&t, body, sizeof t);
+    if (t.total != w->size || t.first != *have || t.n < 1 || t.n > w->size - t.first || n != sizeof t + (size_t)t.n * sizeof(dt__member)) return -1;
+    memcpy(w->member + t.first, body + sizeof t, (size_t)t.n * sizeof(dt__member));
+    *have += t.n;
+    if (*have < w->size) return 0;
+    for (int r = 0; r < w->size; r++) dt__member_clean(&w->member[r]);
+    return dt__table_finish(w) ? 1 : -1;
+}
+static int dt__world_welcomed(dt__world *w, int fd, int64_t deadline, int32_t *round, uint8_t **gone)
+{
+    dt__chead    h;
+    dt__cwelcome hello;
+    uint8_t     *body = NULL;
+    int          have = 0, got = 0, rc = 0;
+    memset(&hello, 0, sizeof hello);
+    while (rc == 0) {
+        got = dt__cframe_recv(fd, &h, &body, deadline);
+        if (got == 1 && h.kind == DT__C_REFUSED) dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_join: rank 0 refuses: %.600s", (const char *)body);
+        else if (got == 1) rc = dt__welcome_take(w, &h, body, &hello, gone, &have);
+        else dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_join: rank 0 %s while this rank was joining", got == 0 ? "does not answer" : "left");
+        bool refused = got != 1 || h.kind == DT__C_REFUSED;
+        DT_COMM_FREE(body);
+        if (refused) return DT_COMM_ERR_JOIN;
+    }
+    *round = hello.round;
+    return rc > 0 ? 0 : dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_join: rank 0 sent an invalid table of ranks, or memory is exhausted");
+}
+DT__INSIDE dt__world *dt__world_enter(const dt_comm_opts *o, const dt__client *client, int32_t *round, uint8_t **gone)
+{
+    dt__config f;
+    dt__member self;
+    char       text[768];
+    int        fd = -1, bad = 0;
+    dt__said.text[0] = 0;
+    *gone = NULL;
+    if (dt__join_config(&f, o) < 0) return NULL;
+    dt__world *w = dt__world_new(&f);
+    if (!w) return NULL;
+    w->client = client;
+    w->tolerant = true;
+    w->rank = -1;
+    w->fd_room = 64;
+    snprintf(w->name, sizeof w->name, "%s", o->name ? o->name : "");
+    w->incarnation = o->incarnation;
+    memset(f.token, 0, sizeof f.token);
+    fd = dt__dial_until(w, f.addr, f.naddr, 0, DT__KIND_JOIN, 0, 0, f.deadline, NULL, text, sizeof text);
+    if (fd < 0) bad = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_join: cannot join (within %g s): %s", w->join_timeout, text);
+    if (!bad) {
+        w->rank = 0; /* its row is the first one for now */
+        bad = dt__join_self(w, &f, fd);
+        self = w->member[0];
+        w->rank = -1;
+    }
+    if (!bad && dt__cframe_send(fd, DT__C_MEMBER, -1, &self, sizeof self, f.deadline) != 1)
+        bad = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_join: rank 0 left while this rank was joining");
+    if (!bad) bad = dt__world_welcomed(w, fd, f.deadline, round, gone);
+    w->join_deadline = INT64_MAX / 2;
+    if (!bad && dt__control_start(w) < 0)
+        bad = dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_NET), "dt_comm_join: cannot start the control thread: %s", strerror(errno));
+    if (!bad) {
+        dt__control *ctl = w->control;
+        pthread_mutex_lock(&w->lock);
+        ctl->join = DT__JOIN_COMPLETE;
+        for (int r = 0; r < w->size; r++) {
+            ctl->gone[r] = (*gone)[2 * r] <= DT__LOST ? (*gone)[2 * r] : (uint8_t)DT__DIED;
+            ctl->ngone += ctl->gone[r] != 0;
+        }
+        pthread_mutex_unlock(&w->lock);
+        bad = dt__control_adopt(w, fd, 0);
+        fd = -1;
+    }
+    dt__close(&fd);
+    if (!bad) return w;
+    snprintf(text, sizeof text, "%s", dt__said.text);
+    DT_COMM_FREE(*gone);
+    *gone = NULL;
+    dt__world_close(w);
+    dt__comm_bad(bad, "%s", text);
+    return NULL;
 }
 
 /* ---- dt_spawn */
@@ -3191,6 +3514,7 @@ static void dt__control_heal(dt__world *w);
 static void dt__control_sync(dt__world *w, dt__conn *k);
 static void dt__agree_resend(dt__world *w);
 static dt__conn *dt__link_pending(dt__world *w, uint64_t comm, int peer, int stream, bool own);
+static void dt__control_part(dt__world *w, const dt__cpart *a, const char *text, const dt__conn *from);
 #define DT__CROSSED "the two ranks dialed each other: one connection is enough"
 static void dt__inquiry_begin(dt__world *w, const dt__cask *ask, const int32_t *member, bool own);
 
@@ -3630,6 +3954,159 @@ static int dt__control_wait_joined(dt__world *w, char *text, size_t nbytes)
     return state;
 }
 
+/* ---- joining later: a rank that dials rank 0 of a tolerant world with DT__KIND_JOIN and sends its row gets the next number,
+   the table and what has happened so far (DT__C_WELCOME); the others are told over the tree (DT__C_JOIN). Its connection to
+   rank 0 becomes that to its parent in the tree. Rank 0 alone gives numbers, so nobody can join after its death. On every
+   connection the rows come in the order of ranks, and before any other news of these ranks. */
+static bool dt__join_may(const dt__world *w, char *text, size_t nbytes)
+{
+    const dt__control *ctl = w->control;
+    if (w->rank != 0) snprintf(text, nbytes, "this is rank %d: rank 0 accepts members", w->rank);
+    else if (!ctl->accepting || ctl->join != DT__JOIN_COMPLETE) snprintf(text, nbytes, "the group is closed: rank 0 has not called dt_comm_accept");
+    else if (ctl->leave != DT__LEAVE_NO) snprintf(text, nbytes, "rank 0 is leaving");
+    else if (w->size >= w->room)
+        snprintf(text, nbytes, "the group is full: it has had %d members, the most that .room of dt_comm_init allows", w->room);
+    else return true;
+    return false;
+}
+/* May a member of this name come? Names are known for ever, so a late one of an old incarnation is recognised. */
+static bool dt__join_named(const dt__world *w, const dt__member *m, char *text, size_t nbytes)
+{
+    for (int r = w->size - 1; r >= 0 && m->name[0]; r--) {
+        const dt__member *old = &w->member[r];
+        if (strcmp(old->name, m->name) || m->incarnation > old->incarnation) continue;
+        snprintf(text, nbytes, "\"%s\" of incarnation %" PRId64 " comes too late: rank %d (%s, pid %" PRId64 ") was incarnation %" PRId64
+                 "; a member that comes back needs a higher one", m->name, m->incarnation, r, old->host_name, old->pid, old->incarnation);
+        return false;
+    }
+    return true;
+}
+static void dt__control_joined(dt__world *w, int rank, const dt__member *row, const dt__conn *from)
+{
+    dt__control *ctl = w->control;
+    dt__cjoin    j;
+    dt__member  *m = &w->member[rank];
+    *m = *row;
+    m->host = w->nhosts;
+    m->local = 0;
+    for (int r = 0; r < rank; r++) {
+        if (memcmp(w->member[r].host_id, m->host_id, sizeof m->host_id)) continue;
+        m->host = w->member[r].host;
+        m->local++;
+    }
+    if (m->host == w->nhosts) __atomic_store_n(&w->nhosts, w->nhosts + 1, __ATOMIC_RELEASE);
+    ctl->gone[rank] = DT__ALIVE;
+    __atomic_store_n(&w->size, rank + 1, __ATOMIC_RELEASE);
+    memset(&j, 0, sizeof j);
+    j.rank = rank;
+    j.row = *m;
+    dt__block *b = dt__block_new(DT__C_JOIN, w->rank, &j, sizeof j, NULL, 0);
+    dt__control_flood(w, b, from);
+    dt__block_unref(b);
+    dt__control_logf(w, 3, "rank %d: rank %d (%s, pid %" PRId64 ") joined", w->rank, rank, m->host_name, m->pid);
+    for (dt_comm *c = w->comms; c; c = c->next)
+        if (c->members && c->members->room > rank && c->first) dt__members_joined(c, rank);
+    pthread_cond_broadcast(&ctl->cond);
+}
+static dt_comm *dt__world_first(const dt__world *w) /* the communicator that others may join; NULL: it was freed */
+{
+    dt_comm *c = w->comms;
+    while (c && !(c->first && c->members)) c = c->next;
+    return c;
+}
+static void dt__join_welcome(dt__world *w, dt__conn *k, int rank)
+{
+    dt__control *ctl = w->control;
+    dt__cwelcome h;
+    dt_comm     *c = dt__world_first(w);
+    int          each = (int)((DT__CFRAME_MAX - sizeof(dt__ctable)) / sizeof(dt__member));
+    uint8_t     *gone = (uint8_t *)dt__comm_zeroed(2, (size_t)w->size);
+    if (!gone) {
+        dt__conn_break(k);
+        return;
+    }
+    memset(&h, 0, sizeof h);
+    h.rank = rank;
+    h.start = w->start;
+    h.room = w->room;
+    h.size = w->size;
+    h.round = ctl->rounds;
+    h.epoch = w->epoch;
+    h.nsettings = (int32_t)w->nsettings;
+    for (int r = 0; r < w->size; r++) {
+        gone[2 * r] = ctl->gone[r];
+        gone[2 * r + 1] = c && !ctl->gone[r] && r != rank ? (uint8_t)dt__members_how(c, r, NULL, 0) : ctl->gone[r];
+    }
+    if (!c) gone[1] = DT__LEFT; /* this rank has freed it */
+    dt__block *b = dt__block_new(DT__C_WELCOME, 0, &h, sizeof h, gone, 2 * (size_t)w->size);
+    dt__conn_queue(k, b);
+    dt__block_unref(b);
+    DT_COMM_FREE(gone);
+    if (w->nsettings) dt__conn_send(k, DT__C_COSTS, 0, w->settings, w->nsettings);
+    for (int at = 0; at < w->size; at += each) {
+        dt__ctable t;
+        memset(&t, 0, sizeof t);
+        t.total = w->size;
+        t.first = at;
+        t.n = w->size - at < each ? w->size - at : each;
+        b = dt__block_new(DT__C_TABLE, 0, &t, sizeof t, w->member + at, (size_t)t.n * sizeof(dt__member));
+        dt__conn_queue(k, b);
+        dt__block_unref(b);
+    }
+}
+static void dt__member_clean(dt__member *m)
+{
+    m->host_name[sizeof m->host_name - 1] = m->unix_name[sizeof m->unix_name - 1] = m->name[sizeof m->name - 1] = 0;
+}
+/* Rank 0: the row of a rank that wants to join. False: the frame is invalid. */
+static bool dt__join_member(dt__world *w, dt__conn *k)
+{
+    dt__member m;
+    char       text[400], who[160];
+    if (k->head.kind != DT__C_MEMBER || k->head.nbytes != sizeof m || k->state != DT__CONN_OPEN) return false;
+    memcpy(&m, k->body, sizeof m);
+    dt__member_clean(&m);
+    if (m.incarnation < 0 || m.addr_len > sizeof m.addr) return false;
+    if (!dt__join_may(w, text, sizeof text) || !dt__join_named(w, &m, text, sizeof text)) {
+        dt__control_logf(w, 2, "rank 0 refused: %s", text);
+        dt__conn_send(k, DT__C_REFUSED, 0, text, strlen(text));
+        k->end_expected = true;
+        if (k->state != DT__CONN_BROKEN) k->state = DT__CONN_CLOSING;
+        return true;
+    }
+    int rank = w->size;
+    k->kind = DT__KIND_TREE;
+    k->peer = rank;
+    k->state = DT__CONN_READY;
+    dt__control_joined(w, rank, &m, k);
+    dt__join_welcome(w, k, rank);
+    dt__control_sync(w, k);
+    for (int r = 0; r < rank && m.name[0]; r++) { /* its earlier self, if it is not known to be dead */
+        dt_comm  *c = dt__world_first(w);
+        dt__cpart part;
+        if (strcmp(w->member[r].name, m.name) || w->control->gone[r] || !c || dt__members_how(c, r, NULL, 0)) continue;
+        memset(&part, 0, sizeof part);
+        part.comm = c->id;
+        part.rank = r;
+        part.how = DT__DIED;
+        snprintf(text, sizeof text, "%s is replaced by rank %d, incarnation %" PRId64 " of \"%s\"", dt__rank_text(w, r, who, sizeof who), rank,
+                 m.incarnation, m.name);
+        dt__control_part(w, &part, text, NULL);
+    }
+    return true;
+}
+/* DT__C_JOIN. False: the frame is invalid. */
+static bool dt__join_heard(dt__world *w, const dt__conn *k, const uint8_t *p, size_t n)
+{
+    dt__cjoin j;
+    if (n != sizeof j || k->kind != DT__KIND_TREE) return false;
+    memcpy(&j, p, sizeof j);
+    if (j.rank < 0 || j.rank >= w->room || j.rank > w->size) return false;
+    dt__member_clean(&j.row);
+    if (j.rank == w->size) dt__control_joined(w, j.rank, &j.row, k);
+    return true;
+}
+
 /* ---- accepting */
 /* Decides on a peer that has proved that it knows the token. 0: accepted; else a status, and text says why. */
 DT__INSIDE int dt__control_admit(dt__world *w, const dt__conn *k, char *text, size_t nbytes)
@@ -3642,14 +4119,23 @@ DT__INSIDE int dt__control_admit(dt__world *w, const dt__conn *k, char *text, si
                         "rank %d has version %u of the protocol, rank %d has %d: all ranks need the same dt_comm.h",
                         c->rank, (unsigned)c->version, w->rank, DT__SHAKE_VERSION),
                bad;
+    if (c->kind == DT__KIND_JOIN) return dt__join_may(w, text, nbytes) ? 0 : bad;
     if (c->epoch != w->epoch)
         return snprintf(text, nbytes, "rank %d is of start %" PRId64 " of the job, rank %d of start %" PRId64, c->rank,
                         c->epoch, w->rank, w->epoch),
                bad;
-    if (c->world != w->size)
+    if (c->world != w->start)
         return snprintf(text, nbytes, "rank %d says the world has %d ranks, rank %d says %d", c->rank, c->world,
-                        w->rank, w->size),
+                        w->rank, w->start),
                bad;
+    if (c->zero != w->room)
+        return snprintf(text, nbytes, "rank %d has .room %d, rank %d has %d: all ranks need the same", c->rank, c->zero, w->rank,
+                        w->room),
+               bad;
+    if (c->rank >= w->size && c->rank < w->room) /* it has joined, and this rank has not heard of it */
+        return snprintf(text, nbytes, "rank %d is not known here%s", c->rank,
+                        ctl->gone[0] ? ": rank 0, where it joined, has gone; join again" : " yet"),
+               ctl->gone[0] ? (int)DT_COMM_ERR_PEER : bad;
     if (c->rank < 0 || c->rank >= w->size)
         return snprintf(text, nbytes, "rank %d is out of range: the world has ranks 0 to %d", c->rank, w->size - 1),
                bad;
@@ -3842,7 +4328,14 @@ static void dt__control_ticket(dt__world *w)
 static void dt__control_sync(dt__world *w, dt__conn *k) /* sends all deaths and aborts so far to a new neighbour */
 {
     dt__control *ctl = w->control;
-    for (int i = 0; i < ctl->nparts && i < DT__PARTS; i++) dt__conn_queue(k, ctl->parts[i]); /* they say more: first */
+    for (int r = w->start; r < w->size; r++) {
+        dt__cjoin j;
+        memset(&j, 0, sizeof j);
+        j.rank = r;
+        j.row = w->member[r];
+        dt__conn_send(k, DT__C_JOIN, w->rank, &j, sizeof j);
+    }
+    for (int i = 0; i < ctl->nparts && i < DT__PARTS; i++) dt__conn_queue(k, ctl->parts[i]); /* they say more than the next */
     for (int r = 0; r < w->size; r++)
         if (ctl->gone[r]) {
             char       text[256], who[160];
@@ -4079,7 +4572,7 @@ static void dt__comm_gone(dt__world *w, dt_comm *c, int rank, int how, const cha
 {
     char more[768];
     if (how == DT__LEFT && !c->members) return;
-    for (int i = 0; i < c->size; i++)
+    for (int i = 0; i < dt__comm_known(c); i++)
         if (c->member[i] == rank) {
             if (i != rank) snprintf(more, sizeof more, "%.680s [rank %d of this communicator]", text, i);
             if (c->members && rank != w->rank) dt__members_gone(c, i, how, 0, i == rank ? text : more);
@@ -4090,7 +4583,7 @@ static void dt__comm_gone(dt__world *w, dt_comm *c, int rank, int how, const cha
 /* A member has left a tolerant communicator, or was expelled. */
 static void dt__comm_part(dt_comm *c, const dt__cpart *a, const char *text)
 {
-    if (c->id != a->comm || !c->members || a->rank < 0 || a->rank >= c->size) return;
+    if (c->id != a->comm || !c->members || a->rank < 0 || a->rank >= dt__comm_known(c)) return;
     if (a->rank != c->rank) dt__members_gone(c, a->rank, a->how, a->done, text);
     else if (!c->members->parted) dt__comm_failed(c, DT_COMM_ERR_PEER, c->rank, text);
 }
@@ -4201,7 +4694,7 @@ static void dt__control_slot(dt__world *w, int rank, dt__cstate *s)
 {
     uint64_t latest = 0, done;
     for (dt_comm *c = w->comms; c; c = c->next)
-        for (int i = 0; i < c->size; i++) {
+        for (int i = 0; i < dt__comm_known(c); i++) {
             dt__frame f;
             if (c->member[i] != rank || !dt__shared_last(c, i, &f, &done) || f.sent < latest) continue;
             latest = f.sent;
@@ -4313,13 +4806,14 @@ DT__INSIDE void dt__world_add(dt__world *w, dt_comm *c)
                  (char *)dt__block_body(ctl->parts[i]) + sizeof part);
         dt__comm_part(c, &part, text);
     }
-    for (int i = 0; ctl && i < c->size; i++)
+    for (int i = 0; ctl && i < dt__comm_known(c); i++)
         if (ctl->gone[c->member[i]]) {
             snprintf(text, sizeof text, "%s %s", dt__rank_text(w, c->member[i], who, sizeof who),
                      ctl->gone[c->member[i]] == DT__LEFT ? "has left" : "died before");
             if (c->members) dt__comm_gone(w, c, c->member[i], ctl->gone[c->member[i]], text);
             else dt__comm_gone(w, c, c->member[i], DT__DIED, text); /* also if it has left */
         }
+    for (int r = dt__comm_known(c); c->first && c->members && r < w->size; r++) dt__members_joined(c, r);
     pthread_mutex_unlock(&w->lock);
     if (ctl) dt__control_wake(w); /* from now on it sends notes */
 }
@@ -4645,13 +5139,13 @@ static void dt__inquiry_begin(dt__world *w, const dt__cask *ask, const int32_t *
     if (q->member && ask->n) memcpy(q->member, member, (size_t)ask->n * sizeof *member);
     if (!q->member) return;
     if (dt__control_is_root(w)) {
-        q->answer = (dt__cstate *)DT_COMM_MALLOC((size_t)w->size * sizeof *q->answer);
+        q->answer = (dt__cstate *)DT_COMM_MALLOC((size_t)dt__world_room(w) * sizeof *q->answer);
         if (!q->answer) {
             dt__inquiry_free(q);
             return;
         }
-        memset(q->answer, 0, (size_t)w->size * sizeof *q->answer);
-        for (int r = 0; r < w->size; r++) q->answer[r].has = -1;
+        memset(q->answer, 0, (size_t)dt__world_room(w) * sizeof *q->answer);
+        for (int r = 0; r < dt__world_room(w); r++) q->answer[r].has = -1;
         q->answer[w->rank].has = 0;
         dt__state_of(w, ask->comm, &q->answer[w->rank]);
         q->state = DT__INQUIRY_COLLECT;
@@ -4850,7 +5344,7 @@ DT__INSIDE int dt__world_link(dt__world *w, dt_comm *c, int peer, int stream)
 {
     char text[DT__CTEXT], who[160];
     bool dialed = false;
-    if (peer < 0 || peer >= w->size || peer == w->rank || !w->control) {
+    if (peer < 0 || peer >= __atomic_load_n(&w->size, __ATOMIC_ACQUIRE) || peer == w->rank || !w->control) {
         dt__comm_failed(c, DT_COMM_ERR_ARG, -1, "a link needs another rank of the world");
         return DT__FD_FAILED;
     }
@@ -5055,7 +5549,7 @@ static int  dt__bits(const uint8_t *bits, int n)
     for (int i = 0; i < n; i++) k += dt__bit(bits, i);
     return k;
 }
-DT__INSIDE size_t dt__agree_nbytes(const dt__world *w) { return ((size_t)w->size + 7) / 8; }
+DT__INSIDE size_t dt__agree_nbytes(const dt__world *w) { return ((size_t)dt__world_room(w) + 7) / 8; }
 static void   dt__agree_free(dt__agreement *e)
 {
     DT_COMM_FREE(e->asked);
@@ -5099,6 +5593,7 @@ static dt__agreement *dt__agree_of(dt__world *w, uint64_t comm, int round, doubl
     memcpy(e->asked, asked, nb);
     e->comm = comm;
     e->round = round;
+    if (dt__world_first(w) && dt__world_first(w)->id == comm && round >= w->control->rounds) w->control->rounds = round + 1;
     e->timeout = timeout;
     e->begin = dt__comm_now();
     e->accepted = -1;
@@ -5186,10 +5681,10 @@ static void dt__agree_receive(dt__world *w, dt__agreement *e, const dt__cagree *
 {
     size_t nb = dt__agree_nbytes(w);
     if (!e->heard_at) { /* from now on this rank is the root */
-        e->heard_at = (int64_t *)DT_COMM_MALLOC((size_t)w->size * sizeof *e->heard_at);
+        e->heard_at = (int64_t *)DT_COMM_MALLOC((size_t)dt__world_room(w) * sizeof *e->heard_at);
         if (!e->heard_at) return; /* the state will be sent again */
         e->begin = dt__comm_now();
-        for (int r = 0; r < w->size; r++) e->heard_at[r] = e->begin;
+        for (int r = 0; r < dt__world_room(w); r++) e->heard_at[r] = e->begin;
         if (e->joined) { /* its own state */
             dt__bit_set(e->came, w->rank);
             e->any = e->same = true;
@@ -5419,6 +5914,7 @@ DT__INSIDE bool dt__control_frame(dt__world *w, dt__conn *k)
     size_t         n = k->head.nbytes;
     char           text[DT__CTEXT + 1];
     dt__block     *b;
+    if (k->kind == DT__KIND_JOIN) return dt__join_member(w, k);
     if (k->kind == DT__KIND_REGISTER) {
         if (k == ctl->above) return dt__register_above(w, k), true;
         if (k->head.kind == DT__C_MEMBER) return dt__register_member(w, k);
@@ -5443,6 +5939,7 @@ DT__INSIDE bool dt__control_frame(dt__world *w, dt__conn *k)
         dt__control_abort(w, a.comm, a.status, a.rank, text, k);
         return true;
     }
+    case DT__C_JOIN: return dt__join_heard(w, k, p, n);
     case DT__C_PART: {
         dt__cpart a;
         if (n < sizeof a || n > sizeof a + DT__CTEXT || k->kind != DT__KIND_TREE) return false;
@@ -5869,9 +6366,9 @@ DT__INSIDE int dt__control_new(dt__world *w)
     ctl->draw = ctl->salt;
     ctl->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int e = ctl->wake < 0 ? errno : ENOMEM;
-    ctl->gone = (uint8_t *)DT_COMM_MALLOC((size_t)w->size);
-    ctl->registered = (uint8_t *)DT_COMM_MALLOC((size_t)w->size);
-    ctl->root_came = (uint8_t *)DT_COMM_MALLOC((size_t)w->size);
+    ctl->gone = (uint8_t *)DT_COMM_MALLOC((size_t)dt__world_room(w));
+    ctl->registered = (uint8_t *)DT_COMM_MALLOC((size_t)dt__world_room(w));
+    ctl->root_came = (uint8_t *)DT_COMM_MALLOC((size_t)dt__world_room(w));
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&ctl->cond, &attr);
@@ -5881,8 +6378,9 @@ DT__INSIDE int dt__control_new(dt__world *w)
         errno = e;
         return -1;
     }
+    memset(ctl->gone, DT__ABSENT, (size_t)dt__world_room(w));
     memset(ctl->gone, 0, (size_t)w->size);
-    memset(ctl->registered, 0, (size_t)w->size);
+    memset(ctl->registered, 0, (size_t)dt__world_room(w));
     ctl->registered[0] = 1;
     ctl->nregistered = 1;
     ctl->join = w->rank == 0 ? DT__JOIN_OPEN : DT__JOIN_COMPLETE; /* dt__control_start: OPEN */
@@ -6410,11 +6908,11 @@ DT__INSIDE void dt__shared_free(dt__shared *s)
 }
 /* Threads tell each other directly that a member goes: its slot says so to those that come later. The lock is held for a few
    instructions, by threads of one process, which cannot be stopped alone: waiting for it needs no deadline. */
-static void dt__head_lock(dt__segment_head *h)
+DT__INSIDE void dt__head_lock(dt__segment_head *h)
 {
     while (__atomic_exchange_n(&h->lock, 1, __ATOMIC_ACQUIRE)) sched_yield();
 }
-static void dt__head_unlock(dt__segment_head *h) { __atomic_store_n(&h->lock, 0, __ATOMIC_RELEASE); }
+DT__INSIDE void dt__head_unlock(dt__segment_head *h) { __atomic_store_n(&h->lock, 0, __ATOMIC_RELEASE); }
 DT__INSIDE void dt__threads_enter(dt_comm *c)
 {
     dt__shared *s = (dt__shared *)c->shared;
@@ -6457,7 +6955,7 @@ DT__INSIDE dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char 
     s->nbytes = nbytes;
     s->n = n;
     pthread_mutex_init(&s->lock, NULL);
-    s->index = (int *)DT_COMM_MALLOC((size_t)c->size * sizeof *s->index);
+    s->index = (int *)DT_COMM_MALLOC((size_t)dt__comm_room(c) * sizeof *s->index);
     s->rank = (int *)DT_COMM_MALLOC((size_t)n * sizeof *s->rank);
     s->ready = (size_t *)dt__comm_zeroed((size_t)n, sizeof *s->ready);
     if (fd >= 0 && s->index && s->rank && s->ready) {
@@ -6471,7 +6969,7 @@ DT__INSIDE dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char 
         return NULL;
     }
     s->head = (dt__segment_head *)(void *)s->base;
-    for (int i = 0; i < c->size; i++) s->index[i] = -1;
+    for (int i = 0; i < dt__comm_room(c); i++) s->index[i] = -1;
     for (int i = 0; i < n; i++) {
         s->rank[i] = local[i];
         s->index[local[i]] = i;

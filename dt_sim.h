@@ -497,7 +497,8 @@ static void dt__sim_accept(dt__world *w, int pipe, int kind)
     k->shake.server = true;
     k->shake.c.version = DT__SHAKE_VERSION;
     k->shake.c.epoch = w->epoch;
-    k->shake.c.world = w->size;
+    k->shake.c.world = w->start;
+    k->shake.c.zero = w->room;
     k->shake.c.rank = s->pipe[pipe ^ 1].rank;
     k->shake.c.to = w->rank;
     k->shake.c.kind = kind;
@@ -727,7 +728,7 @@ static bool dt__sim_rank_new(dt_sim *s, int i, const dt_sim_opts *o)
     co.tolerant = w->tolerant = o->tolerant;
     w->refs = 1;
     w->rank = i;
-    w->size = s->n;
+    w->size = w->start = w->room = s->n;
     w->timeout = co.timeout;
     w->join_timeout = 120;
     w->member = s->member;

@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 UTEST_MAIN()
@@ -148,7 +150,6 @@ static void go_on(team *t, dt_comm *c, int rank, const bool *dead)
     dt_comm *rest = NULL;
     int      living = 0, sum = 1;
     for (int i = 0; i < t->n; i++) living += !dead[i];
-    if (!strcmp(t->how, "threads") && living < t->n) return; /* they wait for the timeout in dt_comm_shrink: tested elsewhere */
     CHECK(!dt_comm_shrink(c, &rest));
     if (!rest) return;
     CHECK(!dt_comm_allreduce(rest, &sum, 1, DT_COMM_I32, DT_COMM_SUM) && sum == living && dt_comm_size(rest) == living);
@@ -485,4 +486,423 @@ static void halts(team *t, dt_comm *c, int rank)
 UTEST(collectives, failures_halt_them)
 {
     for (int i = 0; i < 6; i++) EXPECT_EQ(0, run(hows[i % 3], 3, i / 3 ? 20 : 1, i / 3, 3, halts));
+}
+
+/* ==================================================================================================== joining
+   Rank 0 of a team writes the invitation to memory that all see; the newcomers are processes that the test has forked. */
+typedef struct crowd {
+    char    invitation[200];
+    int     failed, open, flag[8]; /* atomic */
+    int32_t pid[64];
+    int     n, arg;
+    const char *how;
+} crowd;
+static crowd *crowd_new(int n, const char *how, int arg)
+{
+    crowd *t = (crowd *)mmap(NULL, sizeof *t, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (t == MAP_FAILED) abort();
+    memset(t, 0, sizeof *t);
+    t->n = n;
+    t->how = how;
+    t->arg = arg;
+    return t;
+}
+static void crowd_check(crowd *t, bool ok, const char *what, int line, int rank)
+{
+    if (ok) return;
+    if (__atomic_add_fetch(&t->failed, 1, __ATOMIC_RELAXED) < 8)
+        printf("    line %d: %s: %s, rank %d: %s\n", line, what, t->how, rank, dt_comm_error(NULL) ? dt_comm_error(NULL) : "");
+    fflush(stdout);
+}
+#undef CHECK
+#define CHECK(what) crowd_check(t, what, #what, __LINE__, rank)
+static void crowd_await(const int *flag, int n)
+{
+    while (__atomic_load_n(flag, __ATOMIC_ACQUIRE) < n) usleep(200);
+}
+#define SET(k) __atomic_add_fetch(&t->flag[k], 1, __ATOMIC_RELEASE)
+#define AWAIT(k, n) crowd_await(&t->flag[k], n)
+static dt_comm *crowd_start(crowd *t, int room) /* in dt_spawn */
+{
+    dt_comm *c = dt_comm_init(.transport = t->how, .timeout = 15 * dt_test_slow(), .join_timeout = 60, .tolerant = true, .room = room);
+    int      rank = dt_comm_rank(c);
+    CHECK(c != NULL);
+    if (!c) exit(1);
+    t->pid[rank] = (int32_t)getpid();
+    if (rank == 0) {
+        CHECK(!dt_comm_accept(c, .invitation = t->invitation));
+        __atomic_store_n(&t->open, 1, __ATOMIC_RELEASE);
+    }
+    return c;
+}
+static dt_comm *crowd_join(crowd *t, const char *name, int incarnation)
+{
+    crowd_await(&t->open, 1);
+    return dt_comm_join(.invitation = t->invitation, .timeout = 15 * dt_test_slow(), .join_timeout = 10 * dt_test_slow(), .name = name,
+                        .incarnation = incarnation, .transport = t->how);
+}
+static bool crowd_refused(crowd *t, const char *name, int incarnation, const char *word)
+{
+    dt_comm    *c = crowd_join(t, name, incarnation);
+    const char *e = dt_comm_error(NULL);
+    bool        ok = !c && e && strstr(e, word);
+    if (!ok) printf("    expected \"%s\": %s\n", word, e ? e : "");
+    if (c) dt_comm_free(c);
+    return ok;
+}
+/* fn(t, k) in n processes that are not started by dt_spawn. */
+static pid_t crowd_fork(crowd *t, void (*fn)(crowd *t, int k), int k)
+{
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid) return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    fn(t, k);
+    fflush(stdout);
+    _exit(0);
+}
+static int crowd_end(crowd *t, pid_t *pid, int n)
+{
+    for (int i = 0; i < n; i++) {
+        int status = 0;
+        waitpid(pid[i], &status, 0);
+        if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL) t->failed++, printf("    a newcomer got signal %d\n", WTERMSIG(status));
+    }
+    int failed = t->failed;
+    munmap(t, sizeof *t);
+    return failed;
+}
+static bool exchange(dt_comm *c, int rank, int peer, int n) /* the two send each other a small and a large message */
+{
+    bool ok = true;
+    for (int k = 0; k < 2; k++) {
+        int64_t  m = k ? n : 10;
+        char    *out = (char *)malloc((size_t)m), *in = (char *)calloc(1, (size_t)m);
+        memset(out, rank + 1, (size_t)m);
+        dt_work *w = dt_comm_send_start(c, out, m, DT_COMM_U8, peer, .tag = 40 + k);
+        ok = ok && w && !dt_comm_recv(c, in, m, DT_COMM_U8, peer, .tag = 40 + k) && in[m - 1] == peer + 1;
+        ok = w && !dt_work_wait(w) && ok;
+        free(out), free(in);
+    }
+    return ok;
+}
+
+/* Newcomers join while the others exchange messages; everybody talks to everybody, then all make a communicator for a sum. */
+enum { START = 3, COMERS = 3, ALL = START + COMERS };
+static void everybody(crowd *t, dt_comm *c, int rank)
+{
+    int seen = 0;
+    while (dt_comm_size(c) < ALL) {
+        dt_comm_event e;
+        int           rc = dt_comm_next_event(c, &e, .timeout = 20 * dt_test_slow());
+        CHECK(rc == 1 && e.kind == DT_MEMBER_JOINED && e.rank == (rank < START ? START : rank + 1) + seen && e.pid > 0);
+        CHECK(strstr(e.why, "comer") != NULL && e.incarnation == 3);
+        seen++;
+        if (rc != 1) return;
+    }
+    CHECK(dt_comm_next_event(c, &(dt_comm_event){ 0 }) == (dt_comm_size(c) - (rank < START ? START : rank + 1) - seen > 0));
+    for (int step = 1; step < ALL; step++) /* pairs meet in an order without cycles */
+        for (int a = 0; a < ALL; a++) {
+            int b = a ^ step;
+            if (b >= ALL || (rank != a && rank != b) || a > b) continue;
+            CHECK(exchange(c, rank, rank == a ? b : a, 300000));
+        }
+    dt_comm *now = NULL;
+    int      sum = 1;
+    CHECK(dt_comm_allreduce(c, &sum, 1, DT_COMM_I32, DT_COMM_SUM) == DT_COMM_ERR_STATE && strstr(dt_comm_error(NULL), "dt_comm_shrink"));
+    CHECK(!dt_comm_shrink(c, &now) && dt_comm_size(now) == ALL);
+    CHECK(!dt_comm_allreduce(now, &sum, 1, DT_COMM_I32, DT_COMM_SUM) && sum == ALL);
+    CHECK(!dt_comm_free(now));
+    SET(1);
+    AWAIT(1, ALL); /* nobody leaves before all have it */
+    CHECK(!dt_comm_get_status(c) && !dt_comm_free(c));
+}
+static int first_ones(void *arg)
+{
+    crowd   *t = (crowd *)arg;
+    dt_comm *c = crowd_start(t, 8);
+    int      rank = dt_comm_rank(c);
+    for (int i = 0; i < 300 && rank < 2; i++) CHECK(exchange(c, rank, 1 - rank, i % 10 ? 100 : 100000)); /* traffic */
+    everybody(t, c, rank);
+    return 0;
+}
+static void comer(crowd *t, int k)
+{
+    char name[32];
+    snprintf(name, sizeof name, "comer %d", k);
+    dt_comm *c = crowd_join(t, name, 3);
+    int      rank = c ? dt_comm_rank(c) : -1;
+    CHECK(c && rank >= START && dt_comm_size(c) > rank);
+    if (c) everybody(t, c, rank);
+}
+static int joins(const char *how)
+{
+    crowd *t = crowd_new(START, how, 0);
+    pid_t  pid[COMERS];
+    for (int i = 0; i < COMERS; i++) pid[i] = crowd_fork(t, comer, i);
+    if (dt_spawn(START, first_ones, t)) t->failed++;
+    return crowd_end(t, pid, COMERS);
+}
+UTEST(joins, during_traffic)
+{
+    EXPECT_EQ(0, joins("auto"));
+    EXPECT_EQ(0, joins("tcp"));
+}
+
+/* A member comes back under a higher incarnation; late ones, full groups, other tokens and closed groups are refused. */
+static int gatekeeper(void *arg)
+{
+    crowd        *t = (crowd *)arg;
+    dt_comm      *c = crowd_start(t, 5);
+    int           rank = 0, x = 0;
+    dt_comm_event e;
+    /* incarnation 1 joins as rank 1, is killed, comes back as rank 2 */
+    CHECK(dt_comm_next_event(c, &e, .timeout = 20) == 1 && e.kind == DT_MEMBER_JOINED && e.rank == 1 && e.incarnation == 1);
+    CHECK(!dt_comm_recv(c, &x, 1, DT_COMM_I32, 1, .tag = 1) && x == 11);
+    kill((pid_t)e.pid, SIGKILL);
+    CHECK(dt_comm_next_event(c, &e, .timeout = 20) == 1 && e.kind == DT_MEMBER_DIED && e.rank == 1);
+    CHECK(dt_comm_send(c, &x, 1, DT_COMM_I32, 1) == DT_COMM_ERR_PEER);
+    SET(0);
+    CHECK(dt_comm_next_event(c, &e, .timeout = 20) == 1 && e.kind == DT_MEMBER_JOINED && e.rank == 2 && e.incarnation == 2);
+    CHECK(!dt_comm_recv(c, &x, 1, DT_COMM_I32, 2, .tag = 1) && x == 22);
+    /* its successor comes while it lives: it is expelled */
+    CHECK(dt_comm_next_event(c, &e, .timeout = 20) == 1 && e.kind == DT_MEMBER_JOINED && e.rank == 3 && e.incarnation == 7);
+    CHECK(dt_comm_next_event(c, &e, .timeout = 20) == 1 && e.kind == DT_MEMBER_DIED && e.rank == 2 && strstr(e.why, "replaced"));
+    CHECK(dt_comm_next_event(c, &e, .timeout = 20) == 1 && e.kind == DT_MEMBER_JOINED && e.rank == 4);
+    AWAIT(2, 1); /* it is full */
+    CHECK(!dt_comm_accept(c, .closed = true));
+    SET(3);
+    AWAIT(4, 1);
+    CHECK(!dt_comm_free(c));
+    return 0;
+}
+static void worker_1(crowd *t, int k)
+{
+    dt_comm *c = crowd_join(t, "worker", 1);
+    int      rank = k, x = 11;
+    CHECK(c && dt_comm_rank(c) == 1 && !dt_comm_send(c, &x, 1, DT_COMM_I32, 0, .tag = 1));
+    pause();
+}
+static void worker_2(crowd *t, int k)
+{
+    int rank = k, x = 22;
+    AWAIT(0, 1);
+    CHECK(crowd_refused(t, "worker", 1, "too late") && strstr(dt_comm_error(NULL), "incarnation 1"));
+    CHECK(crowd_refused(t, "worker", 0, "too late"));
+    dt_comm *c = crowd_join(t, "worker", 2);
+    CHECK(c && dt_comm_rank(c) == 2 && dt_comm_size(c) == 3);
+    CHECK(dt_comm_send(c, &x, 1, DT_COMM_I32, 1) == DT_COMM_ERR_PEER && strstr(dt_comm_error(NULL), "before this rank joined"));
+    CHECK(dt_comm_next_event(c, &(dt_comm_event){ 0 }) == 0);
+    CHECK(!dt_comm_send(c, &x, 1, DT_COMM_I32, 0, .tag = 1));
+    SET(1);
+    CHECK(dt_comm_recv(c, &x, 1, DT_COMM_I32, 0, .tag = 99, .timeout = DT_FOREVER) == DT_COMM_ERR_PEER); /* until it is expelled */
+    CHECK(dt_comm_get_status(c) == DT_COMM_ERR_PEER && strstr(dt_comm_error(c), "replaced"));
+    dt_comm_free(c);
+}
+static void others(crowd *t, int k)
+{
+    int rank = k;
+    AWAIT(1, 1);
+    dt_comm *c = crowd_join(t, "worker", 7), *d = crowd_join(t, NULL, 0);
+    CHECK(c && dt_comm_rank(c) == 3 && d && dt_comm_rank(d) == 4);
+    CHECK(crowd_refused(t, NULL, 0, "full"));
+    SET(2);
+    AWAIT(3, 1);
+    CHECK(crowd_refused(t, "late", 0, "closed"));
+    char wrong[200];
+    snprintf(wrong, sizeof wrong, "%s", t->invitation);
+    wrong[strlen(wrong) - 1] = wrong[strlen(wrong) - 1] == '0' ? '1' : '0';
+    CHECK(!dt_comm_join(.invitation = wrong, .join_timeout = 1) && strstr(dt_comm_error(NULL), "another token"));
+    CHECK(!dt_comm_join(.invitation = "dt1-00-00") && strstr(dt_comm_error(NULL), "not one of"));
+    CHECK(!dt_comm_join(.addr = "127.0.0.1", .port = 1) && strstr(dt_comm_error(NULL), "token"));
+    SET(4);
+    dt_comm_free(c);
+    dt_comm_free(d);
+}
+UTEST(joins, names_and_incarnations)
+{
+    crowd *t = crowd_new(1, "auto", 0);
+    pid_t  pid[3];
+    pid[0] = crowd_fork(t, worker_1, 1);
+    pid[1] = crowd_fork(t, worker_2, 2);
+    pid[2] = crowd_fork(t, others, 3);
+    if (gatekeeper(t)) t->failed++;
+    EXPECT_EQ(0, crowd_end(t, pid, 3));
+}
+
+/* After the death of rank 0 nobody can join, and the members go on. */
+static int orphans(void *arg)
+{
+    crowd   *t = (crowd *)arg;
+    dt_comm *c = crowd_start(t, 8);
+    int      rank = dt_comm_rank(c);
+    if (rank == 0) {
+        AWAIT(0, 1);
+        kill(getpid(), SIGKILL);
+    }
+    dt_comm_event e;
+    CHECK(dt_comm_next_event(c, &e, .timeout = 20) == 1 && e.kind == DT_MEMBER_JOINED && e.rank == 3);
+    CHECK(dt_comm_next_event(c, &e, .timeout = 20) == 1 && e.kind == DT_MEMBER_DIED && e.rank == 0);
+    CHECK(exchange(c, rank, 3 - rank, 100000) && (rank == 2 || exchange(c, rank, 3, 100000)));
+    if (rank == 2) CHECK(exchange(c, rank, 3, 100000));
+    SET(1);
+    AWAIT(1, 3);
+    CHECK(!dt_comm_free(c));
+    return 0;
+}
+static void orphan(crowd *t, int k)
+{
+    dt_comm      *c = crowd_join(t, NULL, 0);
+    int           rank = k;
+    dt_comm_event e;
+    CHECK(c && dt_comm_rank(c) == 3);
+    SET(0);
+    CHECK(dt_comm_next_event(c, &e, .timeout = 20) == 1 && e.kind == DT_MEMBER_DIED && e.rank == 0);
+    CHECK(exchange(c, 3, 1, 100000) && exchange(c, 3, 2, 100000));
+    CHECK(!dt_comm_join(.invitation = t->invitation, .join_timeout = 1) && dt_comm_error(NULL));
+    SET(1);
+    AWAIT(1, 3);
+    CHECK(!dt_comm_free(c));
+}
+UTEST(joins, after_the_death_of_rank_0)
+{
+    crowd *t = crowd_new(3, "auto", 0);
+    pid_t  pid = crowd_fork(t, orphan, 3);
+    dt_spawn(3, orphans, t);
+    EXPECT_EQ(0, crowd_end(t, &pid, 1));
+}
+
+/* A farm: workers are killed at any moment and replaced, many times; the master loses nothing but tasks of the dead. */
+enum { LIVES = 24, TASKS = 400 };
+static void farm_worker(crowd *t, int k)
+{
+    char name[32];
+    int  task = -1, rank = k;
+    AWAIT(0, k + 1); /* until it is hired */
+    if (__atomic_load_n(&t->flag[1], __ATOMIC_ACQUIRE)) return;
+    snprintf(name, sizeof name, "worker %d", k % 3);
+    dt_comm *c = crowd_join(t, name, 1 + k / 3);
+    CHECK(c != NULL);
+    char *big = (char *)calloc(1, 200000);
+    while (c && big) {
+        memcpy(big, &task, sizeof task);
+        if (dt_comm_send(c, big, 200000, DT_COMM_U8, 0, .tag = 1)) break;
+        if (dt_comm_recv(c, &task, 1, DT_COMM_I32, 0, .tag = 2) || task < 0) break;
+    }
+    free(big);
+    dt_comm_free(c);
+}
+UTEST(joins, a_farm_whose_workers_are_killed)
+{
+    crowd *t = crowd_new(1, "auto", 0);
+    pid_t  pid[LIVES + 3];
+    int    lives = 0, done = 0, next = 0, working[64], rank = 0, quick = dt_test_quick() ? 9 : LIVES, deaths = 0;
+    bool   have[TASKS] = { false };
+    char  *big = (char *)malloc(200000);
+    for (int i = 0; i < quick; i++) pid[i] = crowd_fork(t, farm_worker, i); /* now: this process has one thread only */
+    dt_comm *c = crowd_start(t, 40);
+    for (; lives < 3; lives++) SET(0);
+    memset(working, -1, sizeof working);
+    while (done < TASKS) {
+        dt_msg_info   from;
+        dt_comm_event e;
+        int           rc = dt_comm_recv(c, big, 200000, DT_COMM_U8, DT_ANY, .tag = 1, .info = &from, .timeout = 0.2);
+        if (rc && rc != DT_COMM_ERR_TIMEOUT && rc != DT_COMM_ERR_PEER) break;
+        while (dt_comm_next_event(c, &e) == 1)
+            if (e.kind == DT_MEMBER_DIED) {
+                deaths++;
+                if (working[e.rank] >= 0) have[working[e.rank]] = false; /* another gets it */
+                if (lives < quick) SET(0), lives++;
+            }
+        if (rc) continue;
+        int task;
+        memcpy(&task, big, sizeof task);
+        if (task >= 0) done++, working[from.from] = -1;
+        for (next = 0; next < TASKS && have[next]; next++) {}
+        if (next < TASKS && !dt_comm_send(c, &next, 1, DT_COMM_I32, from.from, .tag = 2)) have[next] = true, working[from.from] = next;
+        if (done % 16 == 5 && lives < quick && deaths + 3 == lives) kill(pid[lives - 1 - done / 16 % 2], SIGKILL);
+    }
+    CHECK(done == TASKS && !dt_comm_get_status(c));
+    CHECK(deaths >= lives - 3);
+    SET(1);
+    for (int i = lives; i < quick; i++) SET(0);
+    for (int i = 1; i < 64 && i < dt_comm_size(c); i++) dt_comm_send(c, &(int){ -1 }, 1, DT_COMM_I32, i, .tag = 2);
+    CHECK(!dt_comm_free(c));
+    free(big);
+    EXPECT_EQ(0, crowd_end(t, pid, quick));
+}
+
+/* Threads join threads of their process. */
+typedef struct late_thread {
+    dt_comm *beside;
+    crowd   *t;
+    int      k;
+} late_thread;
+static void *late_one(void *arg)
+{
+    late_thread *l = (late_thread *)arg;
+    crowd       *t = l->t;
+    int          rank = 3 + l->k;
+    dt_comm     *c = dt_comm_join(.beside = l->beside, .name = "late", .incarnation = 1 + l->k);
+    CHECK(c && dt_comm_rank(c) == rank && dt_comm_size(c) == rank + 1);
+    if (!c) return NULL;
+    CHECK(exchange(c, rank, 0, 300000));
+    dt_comm *now = NULL;
+    int      sum = 1;
+    if (l->k) {
+        CHECK(!dt_comm_shrink(c, &now) && !dt_comm_allreduce(now, &sum, 1, DT_COMM_I32, DT_COMM_SUM) && sum == 4);
+        dt_comm_free(now);
+    }
+    if (l->k == 0) AWAIT(0, 1); /* until it is replaced */
+    dt_comm_free(c);
+    return NULL;
+}
+static void *early_one(void *arg)
+{
+    late_thread  *l = (late_thread *)arg;
+    crowd        *t = l->t;
+    dt_comm      *c = l->beside, *now = NULL;
+    int           rank = dt_comm_rank(c), sum = 1;
+    dt_comm_event e;
+    CHECK(!dt_comm_barrier(c));
+    pthread_t    thread[2];
+    late_thread  late[2] = { { c, t, 0 }, { c, t, 1 } };
+    if (rank == 0) {
+        CHECK(!dt_comm_join(.beside = c) && strstr(dt_comm_error(NULL), "closed"));
+        CHECK(!dt_comm_accept(c));
+        pthread_create(&thread[0], NULL, late_one, &late[0]);
+    }
+    CHECK(dt_comm_next_event(c, &e, .timeout = 20) == 1 && e.kind == DT_MEMBER_JOINED && e.rank == 3 && e.incarnation == 1 && dt_comm_size(c) == 4);
+    if (rank == 0) {
+        CHECK(exchange(c, 0, 3, 300000));
+        CHECK(!dt_comm_join(.beside = c, .name = "late", .incarnation = 1) && strstr(dt_comm_error(NULL), "too late"));
+        pthread_create(&thread[1], NULL, late_one, &late[1]);
+    }
+    CHECK(dt_comm_next_event(c, &e, .timeout = 20) == 1 && e.kind == DT_MEMBER_JOINED && e.rank == 4 && e.incarnation == 2);
+    CHECK(dt_comm_next_event(c, &e, .timeout = 20) == 1 && e.kind == DT_MEMBER_DIED && e.rank == 3 && strstr(e.why, "replaced"));
+    if (rank == 0) {
+        CHECK(exchange(c, 0, 4, 300000));
+        CHECK(!dt_comm_join(.beside = c) && strstr(dt_comm_error(NULL), "full"));
+        SET(0);
+    }
+    CHECK(!dt_comm_shrink(c, &now) && !dt_comm_allreduce(now, &sum, 1, DT_COMM_I32, DT_COMM_SUM) && sum == 4);
+    dt_comm_free(now);
+    if (rank == 0) pthread_join(thread[0], NULL), pthread_join(thread[1], NULL);
+    CHECK(!dt_comm_free(c));
+    return NULL;
+}
+UTEST(joins, of_threads)
+{
+    crowd       *t = crowd_new(3, "threads", 0);
+    dt_comm     *c[3];
+    late_thread  l[3];
+    pthread_t    thread[3];
+    ASSERT_EQ(0, dt_comm_threads(3, c, .tolerant = true, .room = 5, .timeout = 15 * dt_test_slow()));
+    for (int i = 0; i < 3; i++) {
+        l[i].beside = c[i];
+        l[i].t = t;
+        pthread_create(&thread[i], NULL, early_one, &l[i]);
+    }
+    for (int i = 0; i < 3; i++) pthread_join(thread[i], NULL);
+    EXPECT_EQ(0, crowd_end(t, NULL, 0));
 }
