@@ -724,7 +724,7 @@ static void world_fake(dt__world *w, int rank, int size, uint8_t token)
 {
     memset(w, 0, sizeof *w);
     w->rank = rank;
-    w->size = w->start = size;
+    w->size = w->start = w->room = size;
     memset(w->token, token, 32);
     memset(w->job, 3, 16);
 }

@@ -123,11 +123,11 @@ UTEST(bytes, two_levels_send_only_their_share_across)
         sent[i] = (double)l.sent / (BIG * 4.0);
         printf("    %-9s %.3f of the vector crosses\n", algo[i] ? algo[i] : "by cost", sent[i]);
     }
-    /* headers of packets and acknowledgements: some percent */
-    EXPECT_NEAR(1.0, sent[0], 0.06);
-    EXPECT_NEAR(1.0, sent[1], 0.06);
-    EXPECT_NEAR(1.5, sent[2], 0.09);
-    EXPECT_LT(sent[3], 1.06); /* by cost it is no ring */
+    /* headers of packets, acknowledgements, and what is sent again: some percent */
+    EXPECT_NEAR(1.0, sent[0], 0.1);
+    EXPECT_NEAR(1.0, sent[1], 0.1);
+    EXPECT_NEAR(1.5, sent[2], 0.15);
+    EXPECT_LT(sent[3], 1.1); /* by cost it is no ring */
 }
 
 /* ==================================================================================================== >>joining */
