@@ -462,6 +462,8 @@ DT__INSIDE const dt__device_transport **dt__device_transport_slot(void); /* set 
 #define DT__NO_YIELD_NS (2 * DT__NS_PER_US)        /* a yield that takes less ran nothing */
 #define DT__CROWD_GAP_NS (2 * DT__NS_PER_MS)       /* a yield, or a few polls, that take longer: the cores are crowded */
 #define DT__CROWD_SPIN_NS (50 * DT__NS_PER_US)     /* longest spin on crowded cores */
+#define DT__CROWD_SPIN_LARGE_NS (300 * DT__NS_PER_US) /* the same over sockets, for a vector of more than DT__CROWD_LARGE bytes */
+#define DT__CROWD_LARGE 65536
 #define DT__SOCKET_SECONDS 0.02                    /* longest sleep on sockets */
 #define DT__SOCKET_SHARED_SECONDS 0.0002           /* the same if shared memory must be polled, too */
 
@@ -1489,9 +1491,10 @@ static bool dt__crowd_spins(dt_comm *c, const dt__coll_work *w, dt__idler *d, in
 {
     dt__shared *s = (dt__shared *)c->shared;
     uint64_t    want[DT__COUNTERS];
+    bool        large = !s && w && w->head.count * (int64_t)w->size > DT__CROWD_LARGE; /* the next bytes are on their way */
     if (d->turn) return false;
     if (!d->yielded) d->yielded = now;
-    if (now - d->yielded > DT__CROWD_SPIN_NS) return false;
+    if (now - d->yielded > (large ? DT__CROWD_SPIN_LARGE_NS : DT__CROWD_SPIN_NS)) return false;
     if (!s) return dt__socket_spin(c) > 0;
     dt__work_wants(w, true, want);
     if (!dt__shared_gives_way(s, want)) return true;

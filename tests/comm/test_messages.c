@@ -16,6 +16,7 @@
 #include "message_cases.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <time.h>
 
 /* ==================================================================================================== >>crew
@@ -363,23 +364,34 @@ static int handlers_start(dt_comm *c, int rank)
 UTEST(serving, a_handler_starts_messages) { EXPECT_EQ(0, everywhere(2, handlers_start)); }
 
 /* A handler that waits would wait for itself. */
+typedef struct waiting {
+    int      how;
+    dt_work *w; /* atomic */
+    int64_t  x, y;
+} waiting;
 static void waits(dt_request *q)
 {
-    int64_t  x = 0;
-    dt_work *w = dt_comm_recv_start(q->c, &x, 1, DT_COMM_I64, 0, .tag = 6);
-    switch (*(int *)q->user) {
-    case 0: dt_comm_recv(q->c, &x, 1, DT_COMM_I64, 0, .tag = 6); break;
-    case 1: dt_work_wait(w); break;
+    waiting *s = (waiting *)q->user;
+    dt_work *w = dt_comm_recv_start(q->c, &s->x, 1, DT_COMM_I64, 0, .tag = 6);
+    switch (s->how) {
+    case 0: dt_comm_recv(q->c, &s->y, 1, DT_COMM_I64, 0, .tag = 6); break;
+    case 1: dt_work_wait(w); break; /* refused: it stays to be waited for */
     default: dt_comm_barrier(q->c); break;
     }
+    __atomic_store_n(&s->w, w, __ATOMIC_RELEASE);
+    dt_request_refuse(q, "too late");
 }
 static int handler_waits(dt_comm *c, int rank, int how)
 {
-    int bad = 0;
-    if (rank) bad += CHECK(!dt_comm_serve(c, 20, waits, .user = &how, .at_once = true));
+    waiting s = { how, NULL, 0, 0 };
+    int     bad = 0;
+    if (rank) bad += CHECK(!dt_comm_serve(c, 20, waits, .user = &s, .at_once = true));
     bad += CHECK(!dt_comm_barrier(c));
     if (!rank) bad += CHECK(dt_comm_call(c, 1, 20, NULL, 0, NULL, 0, NULL) == DT_COMM_ERR_STATE);
     else bad += CHECK(dt_comm_recv(c, NULL, 0, DT_COMM_I64, 0, .tag = 7, .timeout = DT_FOREVER) == DT_COMM_ERR_STATE);
+    dt_work *w = NULL;
+    while (rank && !(w = __atomic_load_n(&s.w, __ATOMIC_ACQUIRE))) sched_yield(); /* the handler may be in its last line */
+    if (rank) bad += CHECK(dt_work_wait(w) == DT_COMM_ERR_STATE);
     return bad + CHECK(strstr(dt_comm_error(c), "must not wait"));
 }
 static int handler_receives(dt_comm *c, int rank) { return handler_waits(c, rank, 0); }
