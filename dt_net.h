@@ -503,6 +503,10 @@ DT__INSIDE void dt__world_unref(dt__world *w);
 /* Joins a tolerant world that exists: dt_comm_join. *gone: see dt__cwelcome, allocated. NULL after dt__comm_bad. */
 DT__INSIDE dt__world *dt__world_enter(const dt_comm_opts *o, const dt__client *client, int32_t *round, uint8_t **gone);
 DT__INSIDE int dt__world_accept(dt__world *w, bool open, const char *bind_to, int port, char *invitation, size_t nbytes);
+struct dt__cwelcome;
+struct dt__chead;
+DT__INSIDE int dt__welcome_take(dt__world *w, const struct dt__chead *h, const uint8_t *body, struct dt__cwelcome *hello, uint8_t **gone,
+                                int *have);
 
 /* ---- the simulator (dt_sim.h), if it is in the program */
 struct dt__conn;
@@ -577,6 +581,7 @@ typedef struct dt__shake {
 #define DT__INQUIRY_HOP (400 * DT__NS_PER_MS)    /* for the answer of the parent */
 #define DT__INQUIRY_ANSWERS (500 * DT__NS_PER_MS) /* for the answers of all ranks, at the root */
 #define DT__INQUIRY_VERDICT (850 * DT__NS_PER_MS) /* for the verdict of the root */
+#define DT__ORPHAN_LOOK (300 * DT__NS_PER_MS)    /* for a rank to dial its new parent; then the parent dials it */
 #define DT__AGREE_REPEAT (200 * DT__NS_PER_MS)   /* an order or a state of an agreement is sent again */
 #define DT__AGREE_LOOK (50 * DT__NS_PER_MS)      /* between two looks at an agreement that is under way */
 enum { DT__PENDING = 512 }; /* handshakes that this rank has accepted and that are not over, beside those of the ranks */
@@ -769,6 +774,8 @@ struct dt__control {
     int            ngone, ndied;
     char           first_death[256];
     int64_t        accept_after, dial_after;
+    int64_t       *orphan;       /* tolerant: when a rank that should be below this one was last heard; 0: it is */
+    int64_t        orphan_at;    /* when to look for such ranks; 0: never */
     dt__linked    *linked;       /* streams of messages that exist */
     int            nlinked, linked_cap;
     int64_t        rejected_at;  /* ns: when a rejected connection was last logged */
@@ -3511,6 +3518,9 @@ static void dt__control_abort(dt__world *w, uint64_t comm, int status, int rank,
                               const dt__conn *from);
 static void dt__meet_fail(dt__world *w, uint64_t seq, const char *text, const dt__conn *from);
 static void dt__control_heal(dt__world *w);
+static void dt__control_unreached(dt__world *w, int rank, bool refused);
+static void dt__control_expel(dt__world *w, int rank, double seconds);
+static int64_t dt__heal_time(double s, double most);
 static void dt__control_sync(dt__world *w, dt__conn *k);
 static void dt__agree_resend(dt__world *w);
 static dt__conn *dt__link_pending(dt__world *w, uint64_t comm, int peer, int stream, bool own);
@@ -4452,7 +4462,10 @@ DT__INSIDE void dt__conn_established(dt__world *w, dt__conn *k)
     } else if (!k->shake.server && k->later) {
         k->state = DT__CONN_CLOSING;
         dt__conn_queue(k, k->later);
-    } else if (k->probe) dt__conn_break(k); /* the peer answered, so the probe is done */
+    } else if (k->probe) { /* the peer answered, so the probe is done */
+        if (ctl->orphan[k->peer]) ctl->orphan[k->peer] = dt__comm_now();
+        dt__conn_break(k);
+    }
 }
 /* Starts a connection of the control thread. later: a frame that is sent after the handshake, or NULL. */
 static dt__conn *dt__control_dial(dt__world *w, int peer, int kind, dt__block *later)
@@ -4477,16 +4490,46 @@ static dt__conn *dt__control_dial(dt__world *w, int peer, int kind, dt__block *l
 }
 /* The new parent when the old one is gone: the nearest living ancestor, else the lowest living rank; -1: this rank is the
    lowest, that is, the root. */
-static int dt__control_above(const dt__world *w)
+static int dt__above_of(const dt__world *w, int rank)
 {
     const uint8_t *gone = w->control->gone;
-    for (int r = w->rank; r > 0;) {
+    if (rank >= w->start && w->start && !gone[0]) return 0; /* it has joined there */
+    for (int r = rank; r > 0;) {
         r = (r - 1) / DT__TREE;
         if (!gone[r]) return r;
     }
-    for (int r = 0; r < w->rank; r++)
+    for (int r = 0; r < rank; r++)
         if (!gone[r]) return r;
     return -1;
+}
+static int dt__control_above(const dt__world *w) { return dt__above_of(w, w->rank); }
+/* Tolerant: a rank that dies at the same time as its parent has no neighbour that would notice. So the new parent of a rank
+   whose parent is gone waits for it for a moment, and dials it if it does not come: it is dead if nobody listens there, and
+   lost if nothing is heard of it for as long as a healing rank waits for its parent. */
+static void dt__orphan_timers(dt__world *w, int64_t now)
+{
+    dt__control *ctl = w->control;
+    bool         more = false;
+    if (!w->tolerant || !ctl->orphan_at || now < ctl->orphan_at || ctl->leave >= DT__LEAVE_RELEASED || ctl->expelled) return;
+    ctl->orphan_at = 0;
+    for (int r = 0; r < w->size; r++) {
+        bool known = r == w->rank || ctl->gone[r] || dt__above_of(w, r) != w->rank, probed = false;
+        for (dt__conn *k = ctl->conns; k && !known; k = k->next) {
+            known = k->kind == DT__KIND_TREE && k->peer == r && k->state != DT__CONN_BROKEN;
+            probed = probed || (k->probe && k->peer == r);
+        }
+        if (known) ctl->orphan[r] = 0;
+        if (known) continue;
+        more = true;
+        if (!ctl->orphan[r]) ctl->orphan[r] = now;
+        if (now - ctl->orphan[r] >= dt__heal_time(w->timeout, 30)) dt__control_expel(w, r, dt__seconds_of(now - ctl->orphan[r]));
+        else if (!probed) {
+            dt__conn *k = dt__control_dial(w, r, DT__KIND_NEWS, NULL);
+            if (k) k->probe = true;
+            else if (errno == ECONNREFUSED) dt__control_unreached(w, r, true);
+        }
+    }
+    if (more) ctl->orphan_at = now + DT__ORPHAN_LOOK;
 }
 /* Is the process of the rank on this machine, and stopped or gone? */
 static bool dt__process_stopped(const dt__world *w, int rank)
@@ -4638,6 +4681,7 @@ static void dt__control_gone(dt__world *w, int rank, int how, const char *text, 
     if (ctl->gone[rank] || ctl->leave >= DT__LEAVE_RELEASED) return;
     ctl->gone[rank] = (uint8_t)how;
     ctl->ngone++;
+    ctl->orphan_at = dt__comm_now() + DT__ORPHAN_LOOK;
     if (how != DT__LEFT) {
         if (ctl->ndied++ == 0) snprintf(ctl->first_death, sizeof ctl->first_death, "%s", text);
         dt__control_logf(w, 1, "rank %d: %s", w->rank, text);
@@ -6185,6 +6229,7 @@ DT__INSIDE int64_t dt__control_next(const dt__world *w, int64_t now)
     if (ctl->accept_after > now) DT__SOONER(ctl->accept_after);
     if (ctl->heal_since && ctl->heal_after > now && dt__heal_needed(w)) DT__SOONER(ctl->heal_after);
     if (ctl->root_on) DT__SOONER(ctl->root_deadline);
+    if (ctl->orphan_at && w->tolerant) DT__SOONER(ctl->orphan_at);
     for (int i = 0; i < DT__INQUIRIES; i++) {
         const dt__inquiry *q = &ctl->inquiry[i];
         switch (q->state) {
@@ -6274,6 +6319,7 @@ DT__INSIDE void dt__control_timers(dt__world *w, int64_t now)
     dt__meet_timers(w, now);
     dt__inquiry_timers(w, now);
     dt__agree_timers(w, now);
+    dt__orphan_timers(w, now);
     dt__arrived_timers(w, now);
     dt__control_note(w, now);
     dt__control_leave(w, now);
@@ -6350,6 +6396,7 @@ DT__INSIDE void dt__control_free(dt__world *w)
     DT_COMM_FREE(ctl->gone);
     DT_COMM_FREE(ctl->registered);
     DT_COMM_FREE(ctl->root_came);
+    DT_COMM_FREE(ctl->orphan);
     DT_COMM_FREE(ctl->linked);
     DT_COMM_FREE(ctl);
     w->control = NULL;
@@ -6369,11 +6416,12 @@ DT__INSIDE int dt__control_new(dt__world *w)
     ctl->gone = (uint8_t *)DT_COMM_MALLOC((size_t)dt__world_room(w));
     ctl->registered = (uint8_t *)DT_COMM_MALLOC((size_t)dt__world_room(w));
     ctl->root_came = (uint8_t *)DT_COMM_MALLOC((size_t)dt__world_room(w));
+    ctl->orphan = (int64_t *)dt__comm_zeroed((size_t)dt__world_room(w), sizeof *ctl->orphan);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&ctl->cond, &attr);
     pthread_condattr_destroy(&attr);
-    if (ctl->wake < 0 || !ctl->gone || !ctl->registered || !ctl->root_came) {
+    if (ctl->wake < 0 || !ctl->gone || !ctl->registered || !ctl->root_came || !ctl->orphan) {
         dt__control_free(w);
         errno = e;
         return -1;

@@ -94,6 +94,7 @@ typedef struct dt_sim_opts {
     int         window DT_D;  /* messages on a link before a send blocks; negative: every send blocks; 0: random */
     const char *algo DT_D;    /* as in dt_comm_opts; default: by cost */
     bool        tolerant DT_D; /* as in dt_comm_opts */
+    int         room DT_D;    /* as in dt_comm_opts: for dt_sim_join */
 } dt_sim_opts;
 DT_API dt_sim  *dt_sim_new_with(dt_sim_opts o DT_OPT0(dt_sim_opts)); /* NULL on error: see dt_comm_error(NULL) */
 #ifdef DT__LIT
@@ -102,12 +103,15 @@ DT_API dt_sim  *dt_sim_new_with(dt_sim_opts o DT_OPT0(dt_sim_opts)); /* NULL on 
 #define dt_sim_new dt_sim_new_with
 #endif
 DT_API void     dt_sim_free(dt_sim *s); /* every work must have been waited for */
-DT_API dt_comm *dt_sim_comm(dt_sim *s, int rank); /* owned by the simulator: do not free or split it */
+DT_API dt_comm *dt_sim_comm(dt_sim *s, int rank); /* owned by the simulator: do not free or split it. NULL: it has not joined */
 /* Runs fn at time `when` on a rank, unless it is dead; if the rank is paused then, when it continues. fn may start calls,
    but must not wait. */
 DT_API int      dt_sim_at(dt_sim *s, int rank, double when, void (*fn)(dt_comm *c, void *user), void *user);
 DT_API int      dt_sim_pause(dt_sim *s, int rank, double when, double seconds); /* it does nothing and sends nothing */
 DT_API int      dt_sim_kill(dt_sim *s, int rank, double when); /* its works end with DT_COMM_ERR_PEER */
+/* At time `when` another rank wants to join, after a dt_comm_accept of rank 0; on the machine of rank 0. When it has joined, fn
+   is called as in dt_sim_at. If it is refused, or rank 0 is dead, nothing happens. name may be NULL. */
+DT_API int      dt_sim_join(dt_sim *s, double when, const char *name, int64_t incarnation, void (*fn)(dt_comm *c, void *user), void *user);
 /* Runs until all calls have ended and all control messages are delivered, at most until time `until`. Returns how many
    ranks are still in a call; negative: out of memory. */
 DT_API int      dt_sim_run(dt_sim *s, double until);
@@ -164,7 +168,7 @@ enum { /* frames in pipes */
     DT__SIM_REFUSED,  /* refuses it */
     DT__SIM_END       /* closes it */
 };
-enum { DT__SIM_CALL = 1, DT__SIM_PAUSE, DT__SIM_KILL }; /* orders */
+enum { DT__SIM_CALL = 1, DT__SIM_PAUSE, DT__SIM_KILL, DT__SIM_JOIN }; /* orders */
 typedef struct dt__sim_event {
     int64_t  at, first; /* when it happens; when it would have happened if its rank had not been paused */
     uint64_t no;
@@ -175,6 +179,7 @@ typedef struct dt__sim_order {
     int64_t length; /* ns of a pause */
     void  (*fn)(dt_comm *c, void *user);
     void   *user;
+    dt__member row;  /* of a rank that joins */
 } dt__sim_order;
 typedef struct dt__sim_packet { /* the payload follows the struct */
     struct dt__sim_packet *next;
@@ -198,10 +203,14 @@ typedef struct dt__sim_pipe {
     dt__conn      *conn; /* the receiver's connection; NULL: closed, or not yet accepted */
     dt__sim_frame *first, *last;
     int64_t        last_at;
+    int            order; /* to a rank that joins: the order + 1. Its number is DT__SIM_NOBODY until rank 0 has given it one */
 } dt__sim_pipe;
 typedef struct dt__sim_rank {
     dt__world world;
-    dt_comm  *comm;
+    dt_comm  *comm;                    /* NULL: it has not joined */
+    dt__cwelcome hello;                /* while it joins: dt__welcome_take */
+    uint8_t     *gone;
+    int          have;
     int64_t   until, timer;            /* it is paused until; when the next timer of its control expires */
     bool      dead;
     bool      looking;                 /* an event LOOK is in the heap */
@@ -211,13 +220,15 @@ typedef struct dt__sim_rank {
     bool      called;                  /* the thread that waits in a call of this rank should poll */
 } dt__sim_rank;
 struct dt_sim {
-    int            n, window;
+    int            n, window;            /* n: with those that may join; rank[n] is nobody */
+    dt_sim_opts    opts;
     int64_t        now, delay;
     uint64_t       random, hash, nevents, no;
     dt__sim_event *heap;
     int64_t        nheap, heap_cap;
     dt__sim_rank  *rank;
     dt__member    *member;
+    int            nhosts;
     dt__sim_link **link; /* [to * n + from]; behind them the lanes of messages; NULL until it is used */
     dt__sim_pipe  *pipe;
     int            npipes, pipe_cap;
@@ -286,7 +297,7 @@ static dt__sim_event dt__sim_pop(dt_sim *s)
 }
 static void dt__sim_wake(dt_sim *s, int rank, int64_t at)
 {
-    if (s->rank[rank].looking || s->rank[rank].dead) return;
+    if (s->rank[rank].looking || s->rank[rank].dead || !s->rank[rank].comm) return;
     s->rank[rank].looking = true;
     dt__sim_push(s, at, DT__SIM_LOOK, rank);
 }
@@ -530,6 +541,49 @@ static void dt__sim_hear(dt__world *w, dt__conn *k, const dt__block *b)
     if (h->nbytes) memcpy(k->body, h + 1, h->nbytes);
     if (!dt__control_frame(w, k)) dt__conn_lost(w, k, "it sent a broken frame");
 }
+/* A rank wants to join: rank 0 gets its row. */
+static void dt__sim_accept_join(dt__world *w, int pipe, const dt__block *row)
+{
+    dt_sim   *s = (dt_sim *)w->sim;
+    char      text[184];
+    dt__conn *k = dt__sim_conn(w, DT__KIND_JOIN, -1, pipe);
+    if (!k) return;
+    k->shake.server = true;
+    k->shake.c.version = DT__SHAKE_VERSION;
+    k->shake.c.kind = DT__KIND_JOIN;
+    if (dt__control_admit(w, k, text, sizeof text)) {
+        dt__conn_break(k);
+        return;
+    }
+    dt__conn_established(w, k);
+    dt__sim_hear(w, k, row);
+    if (k->peer >= 0) s->pipe[pipe ^ 1].rank = k->peer;
+}
+static bool dt__sim_rank_new(dt_sim *s, int i, const uint8_t *gone);
+/* Frames to a rank that joins: when the table is complete, it begins. */
+static void dt__sim_birth(dt_sim *s, int pipe, const dt__sim_frame *f)
+{
+    dt__sim_pipe  *p = &s->pipe[pipe];
+    dt__sim_rank  *r = &s->rank[p->rank];
+    int            rank = p->rank;
+    if (rank == s->n || f->kind != DT__SIM_SAID || r->have < 0) return;
+    const dt__chead *h = (const dt__chead *)(const void *)(f->b + 1);
+    if (!r->world.client) r->world.client = s->rank[0].world.client;
+    int got = dt__welcome_take(&r->world, h, dt__block_body(f->b), &r->hello, &r->gone, &r->have);
+    if (got == 0) return;
+    if (got < 0 || !dt__sim_rank_new(s, rank, r->gone)) {
+        s->memory = true;
+        return;
+    }
+    r->comm->round = r->hello.round;
+    dt__conn *k = dt__sim_conn(&r->world, DT__KIND_TREE, 0, pipe);
+    if (!k) return;
+    k->state = DT__CONN_READY;
+    r->world.control->parent = k;
+    const dt__sim_order *o = &s->order[p->order - 1];
+    if (o->fn) o->fn(r->comm, o->user);
+    dt__sim_wake(s, rank, s->now);
+}
 static void dt__sim_frame_event(dt_sim *s, int pipe)
 {
     dt__sim_pipe  *p = &s->pipe[pipe];
@@ -542,7 +596,11 @@ static void dt__sim_frame_event(dt_sim *s, int pipe)
     r->stir = true;
     if (r->dead) {
         if (f->kind == DT__SIM_HELLO) dt__sim_say(s, pipe ^ 1, DT__SIM_REFUSED, 0, NULL);
-    } else if (f->kind == DT__SIM_HELLO) dt__sim_accept(&r->world, pipe, f->value);
+    } else if (!r->comm) {
+        if (f->kind == DT__SIM_HELLO) dt__sim_say(s, pipe ^ 1, DT__SIM_REFUSED, DT_COMM_ERR_JOIN, NULL); /* not yet */
+        else dt__sim_birth(s, pipe, f);
+    } else if (f->kind == DT__SIM_HELLO && f->b) dt__sim_accept_join(&r->world, pipe, f->b);
+    else if (f->kind == DT__SIM_HELLO) dt__sim_accept(&r->world, pipe, f->value);
     else if (k && f->kind == DT__SIM_SAID) dt__sim_hear(&r->world, k, f->b);
     else if (k && f->kind == DT__SIM_WELCOME) dt__conn_established(&r->world, k);
     else if (k && k->state == DT__CONN_HANDSHAKE) {
@@ -594,6 +652,7 @@ static bool dt__sim_in_call(const dt_comm *c)
 /* After anything that happened on a rank: its control messages go out, and an event is set for when it would be late. */
 static void dt__sim_after(dt_sim *s, dt__sim_rank *r)
 {
+    if (!r->comm) return;
     const dt__coll_work *w = r->comm->engine->head;
     bool                 busy = !r->dead && dt__sim_in_call(r->comm);
     if (r->stir && !r->dead) dt__sim_settle(s, r);
@@ -646,6 +705,14 @@ static void dt__sim_order_event(dt_sim *s, const dt__sim_order *o)
 {
     dt__sim_rank *r = &s->rank[o->rank];
     s->orders--;
+    if (o->kind == DT__SIM_JOIN) {
+        int        pipe = dt__sim_pipes(s, s->n, 0);
+        dt__block *b = pipe < 0 ? NULL : dt__block_new(DT__C_MEMBER, -1, &o->row, sizeof o->row, NULL, 0);
+        if (!b) s->memory = true;
+        if (b) s->pipe[pipe].order = (int)(o - s->order) + 1, dt__sim_say(s, pipe + 1, DT__SIM_HELLO, DT__KIND_JOIN, b);
+        return;
+    }
+    if (!r->comm) return; /* it has not joined */
     if (o->kind == DT__SIM_KILL) dt__sim_die(s, r);
     else if (r->dead) return;
     else if (o->kind == DT__SIM_PAUSE) {
@@ -674,7 +741,7 @@ static void dt__sim_event_do(dt_sim *s, dt__sim_event e)
     else if (e.kind == DT__SIM_FRAME) {
         dt__sim_frame_event(s, e.who);
         dt__sim_after(s, r);
-        if (!dt__comm_ok(r->comm)) dt__sim_wake(s, rank, s->now);
+        if (r->comm && (!dt__comm_ok(r->comm) || dt__mail_stale(r->comm))) dt__sim_wake(s, rank, s->now);
     } else if (r->dead) return;
     else if (e.kind == DT__SIM_ARRIVE) dt__sim_wake(s, rank, s->now + dt__sim_some(s, s->delay / 2));
     else if (e.kind == DT__SIM_TIMER) {
@@ -699,7 +766,7 @@ static void dt__sim_events(dt_sim *s, int64_t until, int rank)
     s->running = true;
     for (int i = 0; i < s->n; i++) { /* calls that were started or cancelled since the last time */
         dt__sim_rank *r = &s->rank[i];
-        bool          busy = !r->dead && dt__sim_in_call(r->comm);
+        bool          busy = !r->dead && r->comm && dt__sim_in_call(r->comm);
         if (busy && !r->busy) dt__sim_wake(s, i, s->now + dt__sim_some(s, s->delay / 2));
         s->busy += (int)busy - (int)r->busy;
         r->busy = busy;
@@ -716,22 +783,26 @@ static void dt__sim_events(dt_sim *s, int64_t until, int rank)
 
 /* ---- making and freeing, the calls */
 static const dt__sim_ops dt__sim_wires = { dt__sim_stir, dt__sim_dial };
-static bool dt__sim_rank_new(dt_sim *s, int i, const dt_sim_opts *o)
+static bool dt__sim_rank_new(dt_sim *s, int i, const uint8_t *gone) /* gone: of a rank that joins, see dt__cwelcome; else NULL */
 {
     dt__sim_rank *r = &s->rank[i];
     dt__world    *w = &r->world;
+    const dt_sim_opts *o = &s->opts;
     static dt_comm_opts none; /* all zero */
     dt_comm_opts  co = none;
     co.timeout = o->timeout > 0 ? o->timeout : 30;
     co.algo = o->algo ? o->algo : "auto"; /* so that DT_COMM_ALGO is not read */
     co.no_thread = true;
     co.tolerant = w->tolerant = o->tolerant;
+    co.room = o->room;
     w->refs = 1;
     w->rank = i;
-    w->size = w->start = w->room = s->n;
+    w->start = o->world;
+    w->room = s->n;
+    if (!gone) w->size = o->world, w->member = s->member;
     w->timeout = co.timeout;
     w->join_timeout = 120;
-    w->member = s->member;
+    w->nhosts = s->nhosts;
     w->listen_fd = w->unix_fd = w->ticket_fd = -1;
     w->joined = true;
     w->sim = s;
@@ -739,7 +810,8 @@ static bool dt__sim_rank_new(dt_sim *s, int i, const dt_sim_opts *o)
     w->clock = &s->now;
     pthread_mutex_init(&w->lock, NULL);
     snprintf(w->where, sizeof w->where, "the simulator");
-    r->comm = dt__comm_new(i, s->n, &co);
+    int size = gone ? i + 1 : o->world;
+    r->comm = dt__comm_new(i, size, &co);
     if (!r->comm) return false;
     w->client = r->comm->client;
     close(r->comm->wake_fd); /* not used here, and descriptors are limited */
@@ -752,6 +824,14 @@ static bool dt__sim_rank_new(dt_sim *s, int i, const dt_sim_opts *o)
     w->control->started = true;
     w->control->join = DT__JOIN_COMPLETE;
     w->control->note_at = s->now + 1 + (int64_t)(dt__sim_draw(s) % (uint64_t)DT__SIM_NOTE_NS);
+    for (int k = 0; gone && k < size; k++) {
+        w->control->gone[k] = gone[2 * k];
+        w->control->ngone += gone[2 * k] != 0;
+        r->comm->members->how[k] = gone[2 * k + 1];
+        snprintf(r->comm->members->why[k], sizeof r->comm->members->why[k], "rank %d went before", k);
+        r->comm->members->changes = 1;
+    }
+    r->comm->first = s->n > o->world;
     r->comm->world = w;
     r->comm->id = 1;
     r->comm->across = s->n > 1 ? &dt__transport_sim : NULL;
@@ -761,9 +841,9 @@ static bool dt__sim_rank_new(dt_sim *s, int i, const dt_sim_opts *o)
         return false;
     }
     r->comm->local_size = 0;
-    for (int k = 0; k < s->n; k++) {
-        r->comm->host[k] = s->member[k].host;
-        if (s->member[k].host != s->member[i].host) continue;
+    for (int k = 0; k < size; k++) {
+        r->comm->host[k] = w->member[k].host;
+        if (w->member[k].host != w->member[i].host) continue;
         if (k == i) r->comm->local_rank = r->comm->local_size;
         r->comm->local_size++;
     }
@@ -772,7 +852,7 @@ static bool dt__sim_rank_new(dt_sim *s, int i, const dt_sim_opts *o)
 }
 static bool dt__sim_tree(dt_sim *s) /* the tree of control connections, as after joining */
 {
-    for (int i = 1; i < s->n; i++) {
+    for (int i = 1; i < s->opts.world; i++) {
         int       up = (i - 1) / DT__TREE, pipe = dt__sim_pipes(s, i, up);
         dt__conn *below = dt__sim_conn(&s->rank[i].world, DT__KIND_TREE, up, pipe);
         dt__conn *above = below ? dt__sim_conn(&s->rank[up].world, DT__KIND_TREE, i, pipe + 1) : NULL;
@@ -784,18 +864,19 @@ static bool dt__sim_tree(dt_sim *s) /* the tree of control connections, as after
 }
 DT_API dt_sim *dt_sim_new_with(dt_sim_opts o)
 {
-    int n = o.world;
-    if (n < 1 || n > DT__SIM_WORLD || !(o.timeout >= 0) || !(o.delay >= 0) || o.delay > 1e6) {
+    int n = o.tolerant && o.room > o.world ? o.room : o.world;
+    if (o.world < 1 || n > DT__SIM_WORLD || !(o.timeout >= 0) || !(o.delay >= 0) || o.delay > 1e6) {
         dt__comm_bad(DT_COMM_ERR_ARG,
                      "dt_sim_new: world is %d, timeout %g, delay %g; expected a world of 1 to %d, a timeout of 0 s or more, "
                      "a delay of 0 to 1e6 s",
-                     n, o.timeout, o.delay, DT__SIM_WORLD);
+                     o.world, o.timeout, o.delay, DT__SIM_WORLD);
         return NULL;
     }
     dt_sim *s = (dt_sim *)dt__comm_zeroed(1, sizeof *s);
     if (s) {
         s->n = n;
-        s->rank = (dt__sim_rank *)dt__comm_zeroed((size_t)n, sizeof *s->rank);
+        s->opts = o;
+        s->rank = (dt__sim_rank *)dt__comm_zeroed((size_t)n + 1, sizeof *s->rank);
         s->member = (dt__member *)dt__comm_zeroed((size_t)n, sizeof *s->member);
         s->link = (dt__sim_link **)dt__comm_zeroed(2 * (size_t)n * (size_t)n, sizeof *s->link);
     }
@@ -812,16 +893,18 @@ DT_API dt_sim *dt_sim_new_with(dt_sim_opts o)
     s->delay = (int64_t)((o.delay > 0 ? o.delay : 1e-3) * DT__NS_PER_S);
     s->window = o.window < 0 ? 0 : o.window ? o.window : (int)(dt__sim_draw(s) % 4) * (int)(dt__sim_draw(s) % 4);
     dt__plan_machines hosts;
-    ok = dt__plan_machines_make(&hosts, n, o.host);
-    for (int i = 0; ok && i < n; i++) {
+    ok = dt__plan_machines_make(&hosts, o.world, o.host);
+    for (int i = 0; ok && i < o.world; i++) {
         dt__member *m = &s->member[i];
         m->host = hosts.of[i];
+        if (m->host >= s->nhosts) s->nhosts = m->host + 1;
+        memcpy(m->host_id, &m->host, sizeof m->host);
         m->pid = 1000 + i;
         snprintf(m->host_name, sizeof m->host_name, "host%d", m->host);
     }
     if (ok) dt__plan_machines_free(&hosts);
     else dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_sim_new: out of memory");
-    for (int i = 0; ok && i < n; i++) ok = dt__sim_rank_new(s, i, &o);
+    for (int i = 0; ok && i < o.world; i++) ok = dt__sim_rank_new(s, i, NULL);
     if (ok && !dt__sim_tree(s)) {
         ok = false;
         dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_sim_new: out of memory");
@@ -839,6 +922,8 @@ DT_API void dt_sim_free(dt_sim *s)
         dt__comm_delete(r->comm);
         if (r->world.control) dt__control_free(&r->world);
         if (r->world.sim) pthread_mutex_destroy(&r->world.lock);
+        if (r->world.member != s->member) DT_COMM_FREE(r->world.member);
+        DT_COMM_FREE(r->gone);
     }
     for (size_t i = 0; s->link && i < 2 * (size_t)s->n * (size_t)s->n; i++) {
         if (!s->link[i]) continue;
@@ -898,6 +983,20 @@ DT_API int dt_sim_pause(dt_sim *s, int rank, double when, double seconds)
 DT_API int dt_sim_kill(dt_sim *s, int rank, double when)
 {
     return dt__sim_order_add(s, DT__SIM_KILL, rank, when, 0, NULL, NULL);
+}
+DT_API int dt_sim_join(dt_sim *s, double when, const char *name, int64_t incarnation, void (*fn)(dt_comm *c, void *user), void *user)
+{
+    if (name && strlen(name) > 47) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_sim_join: the name has more than 47 bytes");
+    int rc = dt__sim_order_add(s, DT__SIM_JOIN, 0, when, 0, fn, user);
+    if (rc) return rc;
+    dt__member *m = &s->order[s->norders - 1].row;
+    memset(m, 0, sizeof *m);
+    memcpy(m->host_id, s->member[0].host_id, sizeof m->host_id);
+    memcpy(m->host_name, s->member[0].host_name, sizeof m->host_name);
+    m->pid = 1000000 + s->norders;
+    snprintf(m->name, sizeof m->name, "%s", name ? name : "");
+    m->incarnation = incarnation;
+    return 0;
 }
 DT_API int dt_sim_run(dt_sim *s, double until)
 {
