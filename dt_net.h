@@ -529,7 +529,8 @@ typedef struct dt__hello_c {
     uint8_t  job[16];
     int64_t  epoch;
     uint64_t comm;
-    int32_t  rank, world, to, kind, stream, zero;
+    int32_t  rank, world, to, kind, stream;
+    int32_t  zero; /* tolerant, with .room: the room */
     uint8_t  nonce[32], mac[32];
 } dt__hello_c;
 typedef struct dt__hello_r {
@@ -585,7 +586,7 @@ typedef struct dt__shake {
 #define DT__AGREE_REPEAT (200 * DT__NS_PER_MS)   /* an order or a state of an agreement is sent again */
 #define DT__AGREE_LOOK (50 * DT__NS_PER_MS)      /* between two looks at an agreement that is under way */
 enum { DT__PENDING = 512 }; /* handshakes that this rank has accepted and that are not over, beside those of the ranks */
-enum { DT__INQUIRIES = 8, DT__ABORTS = 256, DT__ARRIVED_MAX = 16384, DT__WATCHES = 64, DT__AGREEMENTS = 64, DT__PARTS = 1024 };
+enum { DT__INQUIRIES = 8, DT__ABORTS = 256, DT__ARRIVED_MAX = 16384, DT__WATCHES = 64, DT__AGREEMENTS = 64, DT__PARTS_KEPT = 1024 };
 enum { DT__ALIVE = 0, DT__DIED = 1, DT__LEFT = 2, DT__LOST = 3, DT__ABSENT = 4 }; /* LOST: unreachable, perhaps alive;
                                                                                      ABSENT: it has not joined yet */
 typedef struct dt__cjoin {
@@ -802,7 +803,7 @@ struct dt__control {
     int          narrived;
     dt__block   *aborts[DT__ABORTS];
     int          naborts;
-    dt__block   *parts[DT__PARTS]; /* the last DT__C_PART frames, for new neighbours and new communicators */
+    dt__block   *parts[DT__PARTS_KEPT]; /* the last DT__C_PART frames, for new neighbours and new communicators */
     int          nparts;
     bool         accepting;      /* rank 0: others may join: dt_comm_accept */
     int32_t      rounds;         /* agreements of the first communicator so far */
@@ -1937,8 +1938,8 @@ static bool dt__shake_client(dt__shake *h, const dt__world *w, int to, int kind,
     h->c.epoch = w->epoch;
     h->c.comm = comm;
     h->c.rank = w->rank;
-    h->c.world = w->start;
-    h->c.zero = w->room;
+    h->c.world = w->start ? w->start : w->size;
+    h->c.zero = w->room > w->start ? w->room : 0;
     h->c.to = to;
     h->c.kind = kind;
     h->c.stream = stream;
@@ -4138,7 +4139,7 @@ DT__INSIDE int dt__control_admit(dt__world *w, const dt__conn *k, char *text, si
         return snprintf(text, nbytes, "rank %d says the world has %d ranks, rank %d says %d", c->rank, c->world,
                         w->rank, w->start),
                bad;
-    if (c->zero != w->room)
+    if (c->zero != (w->room > w->start ? w->room : 0))
         return snprintf(text, nbytes, "rank %d has .room %d, rank %d has %d: all ranks need the same", c->rank, c->zero, w->rank,
                         w->room),
                bad;
@@ -4345,7 +4346,7 @@ static void dt__control_sync(dt__world *w, dt__conn *k) /* sends all deaths and 
         j.row = w->member[r];
         dt__conn_send(k, DT__C_JOIN, w->rank, &j, sizeof j);
     }
-    for (int i = 0; i < ctl->nparts && i < DT__PARTS; i++) dt__conn_queue(k, ctl->parts[i]); /* they say more than the next */
+    for (int i = 0; i < ctl->nparts && i < DT__PARTS_KEPT; i++) dt__conn_queue(k, ctl->parts[i]); /* they say more than the next */
     for (int r = 0; r < w->size; r++)
         if (ctl->gone[r]) {
             char       text[256], who[160];
@@ -4634,15 +4635,15 @@ static void dt__control_part(dt__world *w, const dt__cpart *a, const char *text,
 {
     dt__control *ctl = w->control;
     dt__cpart    known;
-    for (int i = 0; i < ctl->nparts && i < DT__PARTS; i++) {
+    for (int i = 0; i < ctl->nparts && i < DT__PARTS_KEPT; i++) {
         memcpy(&known, dt__block_body(ctl->parts[i]), sizeof known);
         if (known.comm == a->comm && known.rank == a->rank) return;
     }
     dt__block *b = dt__block_new(DT__C_PART, w->rank, a, sizeof *a, text, strnlen(text, DT__CTEXT));
     if (!b) return;
-    dt__block_unref(ctl->parts[ctl->nparts % DT__PARTS]);
-    ctl->parts[ctl->nparts % DT__PARTS] = b;
-    ctl->nparts = ctl->nparts + 1 < 2 * DT__PARTS ? ctl->nparts + 1 : DT__PARTS;
+    dt__block_unref(ctl->parts[ctl->nparts % DT__PARTS_KEPT]);
+    ctl->parts[ctl->nparts % DT__PARTS_KEPT] = b;
+    ctl->nparts = ctl->nparts + 1 < 2 * DT__PARTS_KEPT ? ctl->nparts + 1 : DT__PARTS_KEPT;
     for (dt_comm *c = w->comms; c; c = c->next) dt__comm_part(c, a, text);
     dt__control_flood(w, b, from);
     pthread_cond_broadcast(&ctl->cond);
@@ -4684,7 +4685,7 @@ static void dt__control_gone(dt__world *w, int rank, int how, const char *text, 
     ctl->orphan_at = dt__comm_now() + DT__ORPHAN_LOOK;
     if (how != DT__LEFT) {
         if (ctl->ndied++ == 0) snprintf(ctl->first_death, sizeof ctl->first_death, "%s", text);
-        dt__control_logf(w, 1, "rank %d: %s", w->rank, text);
+        dt__control_logf(w, w->tolerant ? 3 : 1, "rank %d: %s", w->rank, text); /* tolerant: the program learns of it */
     } else dt__control_logf(w, 3, "rank %d: %s", w->rank, text);
     for (dt_comm *c = w->comms; c; c = c->next) dt__comm_gone(w, c, rank, how, text);
     d.rank = rank;
@@ -4843,7 +4844,7 @@ DT__INSIDE void dt__world_add(dt__world *w, dt_comm *c)
                  (char *)dt__block_body(ctl->aborts[i]) + sizeof a);
         dt__comm_aborted(c, a.status, a.rank, text);
     }
-    for (int i = 0; ctl && i < ctl->nparts && i < DT__PARTS; i++) {
+    for (int i = 0; ctl && i < ctl->nparts && i < DT__PARTS_KEPT; i++) {
         dt__cpart part;
         memcpy(&part, dt__block_body(ctl->parts[i]), sizeof part);
         snprintf(text, sizeof text, "%.*s", (int)(ctl->parts[i]->nbytes - sizeof(dt__chead) - sizeof part),
@@ -6387,7 +6388,7 @@ DT__INSIDE void dt__control_free(dt__world *w)
     }
     dt__lines_log(ctl->lines);
     for (int i = 0; i < DT__ABORTS; i++) dt__block_unref(ctl->aborts[i]);
-    for (int i = 0; i < DT__PARTS; i++) dt__block_unref(ctl->parts[i]);
+    for (int i = 0; i < DT__PARTS_KEPT; i++) dt__block_unref(ctl->parts[i]);
     for (int i = 0; i < DT__INQUIRIES; i++) dt__inquiry_free(&ctl->inquiry[i]);
     for (int i = 0; i < DT__AGREEMENTS; i++) dt__agree_free(&ctl->agreement[i]);
     dt__close(&ctl->wake);

@@ -509,7 +509,7 @@ static void dt__sim_accept(dt__world *w, int pipe, int kind)
     k->shake.c.version = DT__SHAKE_VERSION;
     k->shake.c.epoch = w->epoch;
     k->shake.c.world = w->start;
-    k->shake.c.zero = w->room;
+    k->shake.c.zero = w->room > w->start ? w->room : 0;
     k->shake.c.rank = s->pipe[pipe ^ 1].rank;
     k->shake.c.to = w->rank;
     k->shake.c.kind = kind;

@@ -158,7 +158,7 @@ static size_t bytes_of(const char *path, void *buf, size_t nbytes)
     if (f) fclose(f);
     return n;
 }
-/* The same picture, whoever drew its rows: ranks 1 and up, ranks - 1 of them. It is written to a folder. */
+/* The same picture, whoever drew its rows: ranks 1 and up, ranks - 1 of them (0: any number). It is written to a folder. */
 static bool same_picture(const char *launcher, const char *arguments, int ranks)
 {
     static char    out[65536];
@@ -173,7 +173,7 @@ static bool same_picture(const char *launcher, const char *arguments, int ranks)
     for (int k, rows, used; (at = strstr(at, "rank ")) && sscanf(at, "rank %d computed %d rows%n", &k, &rows, &used) == 2; at += used)
         workers += k == workers + 1, all += rows;
     if (ok && !first[0]) memcpy(first, got, sizeof first);
-    ok = ok && workers == ranks - 1 && all == HEIGHT && n == 15 + WIDTH * HEIGHT && !memcmp(first, got, sizeof first);
+    ok = ok && (!ranks || workers == ranks - 1) && all == HEIGHT && n == 15 + WIDTH * HEIGHT && !memcmp(first, got, sizeof first);
     if (!ok) printf("    %s: %d rows of %d ranks, %d bytes\n%s\n", command, all, workers, (int)n, out);
     temp_remove(dir);
     return ok;
@@ -184,6 +184,13 @@ UTEST(messages, draws_one_picture_with_any_number_of_ranks)
     EXPECT_TRUE(same_picture("env -C '%s'", "messages 4", 4));
     EXPECT_TRUE(same_picture("env -C '%s' DT_COMM_TRANSPORT=tcp", "messages 3", 3));
     EXPECT_TRUE(same_picture("env -C '%s' '%s/build/tools/dtrun' -n 2", "messages", 2));
+}
+/* A farm that starts without workers: one joins and is killed, another joins and draws the rest. */
+UTEST(messages, a_worker_is_killed_and_another_joins)
+{
+    EXPECT_TRUE(same_picture("env -C '%s' DT_LOG=off sh -c '\"$0\" messages 1 & farm=$!; while [ ! -s mandelbrot.join ]; do sleep 0.01; done; "
+                             "\"$0\" messages join & one=$!; sleep 0.05; kill -9 $one; \"$0\" messages join && wait $farm'",
+                             "messages", 0));
 }
 UTEST(messages, draws_it_under_mpirun)
 {
