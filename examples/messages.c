@@ -87,15 +87,17 @@ static int master(dt_comm *c, const char *path)
     for (int i = 1; i < dt_comm_size(c); i++) printf("rank %d computed %d rows\n", i, rows[i]);
     return printf("%s has %d rows\n", path, done) < 0;
 }
+static bool spawned; /* ./messages 1: a farm whose workers join later */
 static int rank_main(void *arg) /* arg NULL: a worker that joins */
 {
-    char     text[200] = "";
-    FILE    *f = arg ? NULL : fopen(door, "r");
+    char  text[200] = "";
+    FILE *f = arg ? NULL : fopen(door, "r");
     if (!arg && (!f || !fgets(text, sizeof text, f))) return perror(door), 1;
     if (f) fclose(f);
     dt_comm *c = arg ? dt_comm_init(.tolerant = true, .room = ROOM) : dt_comm_join(.invitation = text);
-    int      bad = 0;
-    if (c && dt_comm_rank(c) == 0) bad = master(c, (const char *)arg);
+    int      bad = c && dt_comm_size(c) < 2 && !spawned;
+    if (bad) fprintf(stderr, "messages: expected 2 to %d ranks: ./messages 4\n", ROOM);
+    else if (c && dt_comm_rank(c) == 0) bad = master(c, (const char *)arg);
     else if (c) worker(c);
     const char *error = c ? dt_comm_error(c) : dt_comm_error(NULL);
     if (error) fprintf(stderr, "messages: %s\n", error);
@@ -105,5 +107,6 @@ int main(int argc, char **argv)
 {
     void *path = argc > 2 ? argv[2] : (void *)"mandelbrot.pgm";
     if (argc > 1 && !strcmp(argv[1], "join")) return rank_main(NULL);
+    spawned = argc > 1;
     return argc > 1 ? dt_spawn(atoi(argv[1]), rank_main, path) : rank_main(path);
 }
