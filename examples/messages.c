@@ -63,7 +63,7 @@ static int master(dt_comm *c, const char *path)
         result        r;
         dt_msg_info   from;
         dt_comm_event e;
-        int           got = dt_comm_recv(c, &r, sizeof r, DT_COMM_U8, DT_ANY, .tag = RESULT, .info = &from, .timeout = 0.1);
+        int           got = dt_comm_recv(c, &r, sizeof r, DT_COMM_U8, DT_ANY, .tag = RESULT, .timeout = 0.1, .info = &from);
         if (!got && r.row >= 0 && r.row < HEIGHT && !have[r.row]) {
             memcpy(picture[r.row], r.pixel, WIDTH);
             have[r.row] = true, done++, rows[from.from]++;
