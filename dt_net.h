@@ -4339,7 +4339,7 @@ static void dt__control_ticket(dt__world *w)
 static void dt__control_sync(dt__world *w, dt__conn *k) /* sends all deaths and aborts so far to a new neighbour */
 {
     dt__control *ctl = w->control;
-    for (int r = w->start; r < w->size; r++) {
+    for (int r = w->start; w->room > w->start && r < w->size; r++) {
         dt__cjoin j;
         memset(&j, 0, sizeof j);
         j.rank = r;

@@ -331,6 +331,7 @@ static void own(void)
 {
     int level, over = 0;
     MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+    check(&all, !dt_comm_init(.transport = "mpi", .tolerant = true) && strstr(dt_comm_error(NULL), "MPI ends the job"), "tolerant", 0, 0);
     for (int i = 0; i < 3; i++) {
         world = dt_comm_init(.transport = "mpi", .join_timeout = 20);
         all.n = dt_comm_size(world);
