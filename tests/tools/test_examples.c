@@ -170,11 +170,7 @@ static bool same_picture(const char *launcher, const char *arguments, int ranks)
     snprintf(command, sizeof command, launcher, dir, here);
     bool   ok = run(command, arguments, out, sizeof out);
     size_t n = bytes_of(temp_in(dir, "mandelbrot.pgm"), got, sizeof got);
-<<<<<<< HEAD
     for (int k, rows; (at = strstr(at, "rank ")) != NULL; at++) /* other lines may name ranks, too */
-=======
-    for (int k, rows; (at = strstr(at, "rank ")) != NULL; at += 5)
->>>>>>> 7d1f8e782c7248feaa258b2a13530aba7b101e41
         if (sscanf(at, "rank %d computed %d rows", &k, &rows) == 2) workers += k == workers + 1, all += rows;
     if (ok && !first[0]) memcpy(first, got, sizeof first);
     ok = ok && (!ranks || workers == ranks - 1) && all == HEIGHT && n == 15 + WIDTH * HEIGHT && !memcmp(first, got, sizeof first);
