@@ -851,6 +851,7 @@ static void *late_one(void *arg)
     CHECK(c && dt_comm_rank(c) == rank && dt_comm_size(c) == rank + 1);
     if (!c) return NULL;
     CHECK(exchange(c, rank, 0, 300000));
+    SET(6);
     dt_comm *now = NULL;
     int      sum = 1;
     if (l->k) {
@@ -881,6 +882,7 @@ static void *early_one(void *arg)
     CHECK(dt_comm_next_event(c, &e, .timeout = 20) == 1 && e.kind == DT_MEMBER_JOINED && e.rank == 3 && e.incarnation == 1 && dt_comm_size(c) >= 4);
     if (rank == 0) {
         CHECK(exchange(c, 0, 3, 300000));
+        AWAIT(6, 1); /* rank 3 has it, too: it will be replaced */
         CHECK(!dt_comm_join(.beside = c, .name = "late", .incarnation = 1) && strstr(dt_comm_error(NULL), "too late"));
         pthread_create(&thread[1], NULL, late_one, &late[1]);
     }
