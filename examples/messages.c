@@ -1,17 +1,16 @@
 /* A task farm: rank 0 hands out the rows of a picture of the Mandelbrot set; whoever has finished a row gets the next one.
    The farm survives its workers: if one is killed, its row goes to another; new ones may join. Needs only dt_comm.h.
    Build: cc -O2 -I.. messages.c -o messages -lm -lpthread
-   Run:   ./messages 4     four ranks on this machine; writes mandelbrot.pgm. Under dtrun, torchrun or srun without a number
-          ./messages join  one more worker, from the same directory, while it runs */
+   Run:   ./messages 4 writes mandelbrot.pgm; meanwhile ./messages join adds a worker. Under dtrun, torchrun or srun: no number */
 #define DT_IMPLEMENTATION
 #include "dt_comm.h"
 #include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 enum { WIDTH = 480, HEIGHT = 320, ROUNDS = 2000, TASK = 1, RESULT = 2, ROOM = 4096 }; /* TASK and RESULT are tags */
 static const char *const door = "mandelbrot.join"; /* a file with the invitation for new workers; only this user can read it */
-typedef struct result {
-    int32_t row; /* -1: none yet, the worker asks for its first task */
-    uint8_t pixel[WIDTH];
-} result;
+typedef struct result { int32_t row; uint8_t pixel[WIDTH]; } result; /* row -1: none yet, the worker asks for its first task */
 static void worker(dt_comm *c)
 {
     result r = { -1, { 0 } };
@@ -31,8 +30,9 @@ static int master(dt_comm *c, const char *path)
     static bool    have[HEIGHT], idle[ROOM];
     static char    text[160];
     for (int row = HEIGHT; row-- > 0;) todo[ntodo++] = row;
-    int fd = unlink(door) && errno != ENOENT ? -1 : open(door, O_WRONLY | O_CREAT | O_EXCL, 0600); /* one of an earlier run */
-    if (fd < 0 || dt_comm_accept(c, .invitation = text) || dprintf(fd, "%s", text) < 0 || close(fd)) return perror(door), 1;
+    int   fd = open(door, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
+    FILE *f = fd < 0 || dt_comm_accept(c, .invitation = text) ? NULL : fdopen(fd, "w");
+    if (!f || fputs(text, f) < 0 || fclose(f)) return perror(door), 1;
     while (done < HEIGHT && !dt_comm_get_status(c)) {
         result        r;
         dt_msg_info   from;
@@ -53,9 +53,9 @@ static int master(dt_comm *c, const char *path)
         for (int i = 1; i < dt_comm_size(c) && ntodo > 0; i++)
             if (idle[i] && !dt_comm_send(c, &todo[ntodo - 1], 1, DT_COMM_I32, i, .tag = TASK)) idle[i] = false, task[i] = todo[--ntodo] + 1;
     }
-    unlink(door);
+    remove(door);
     for (int i = 1; i < dt_comm_size(c); i++) dt_comm_send(c, &end, 1, DT_COMM_I32, i, .tag = TASK); /* or it has gone */
-    FILE *f = fopen(path, "wb");
+    f = fopen(path, "wb");
     if (!f || fprintf(f, "P5 %d %d 255\n", WIDTH, HEIGHT) < 0 || fwrite(picture, 1, sizeof picture, f) != sizeof picture || fclose(f))
         return perror(path), 1;
     for (int i = 1; i < dt_comm_size(c); i++) printf("rank %d computed %d rows\n", i, rows[i]);
