@@ -175,7 +175,8 @@ typedef struct dt_accept_opts {
 DT_API int      dt_comm_accept_with(dt_comm *c, dt_accept_opts o DT_OPT0(dt_accept_opts));
 /* Joins the group of which .invitation, or .addr and .port with a token (.token_file ...), says where rank 0 is. Of the other
    options .timeout, .join_timeout, .bind, .name, .incarnation, .message_memory and .no_thread count, and .transport, which
-   dt_comm_shrink uses: as that of the others. NULL on error: see dt_comm_error(NULL). A thread joins its process's dt_comm_threads with .beside, after a dt_comm_accept of any member. */
+   dt_comm_shrink uses: as that of the others. NULL on error: see dt_comm_error(NULL). A thread joins its
+   process's dt_comm_threads with .beside, after a dt_comm_accept of any member. */
 DT_API dt_comm *dt_comm_join_with(dt_comm_opts o DT_OPT0(dt_comm_opts));
 #ifdef DT__LIT
 #define dt_comm_accept(...) \

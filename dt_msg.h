@@ -1902,7 +1902,8 @@ DT__INSIDE int dt__mail_send_now(dt_comm *c, int peer, int tag, int dtype, const
     dt__mail      *m = dt__mail_of(c);
     dt__mail_peer *p = &m->peer[peer];
     dt__outgoing   o;
-    if (!m->rings || p->lane != m->inside || n > DT__RING_EAGER || p->dirty || p->gone || dt__mail_stale(c) || p->moving || p->first || !dt__chain_empty(&p->queued) ||
+    if (!m->rings || p->lane != m->inside || n > DT__RING_EAGER || p->dirty || p->gone || dt__mail_stale(c) ||
+        p->moving || p->first || !dt__chain_empty(&p->queued) ||
         !dt__chain_empty(&p->data))
         return 0;
     dt__mhead_fill(&o.head, DT__M_EAGER, 0, 0);
@@ -2067,7 +2068,8 @@ static int dt__wire_gone(dt_comm *c, dt__wire *l, int error)
     }
     if (!l->wanted || dt__comm_now() - l->died < 500 * DT__NS_PER_MS) return 0;
     return dt__transport_fail(c, DT_COMM_ERR_PEER, l->peer, "%s is gone: its connection for messages to %s %s%s",
-                              dt__comm_who(c, l->peer, true, who, sizeof who), dt__comm_who(c, c->rank, false, me, sizeof me), l->error ? "was lost: " : "was closed", l->error ? strerror(l->error) : "");
+                              dt__comm_who(c, l->peer, true, who, sizeof who), dt__comm_who(c, c->rank, false, me, sizeof me),
+                              l->error ? "was lost: " : "was closed", l->error ? strerror(l->error) : "");
 }
 static int dt__wire_put(dt_comm *c, int peer, dt__outgoing *o)
 {

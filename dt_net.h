@@ -1931,7 +1931,8 @@ static bool dt__shake_client(dt__shake *h, const dt__world *w, int to, int kind,
 {
     memset(h, 0, sizeof *h);
     memcpy(h->token, w->token, 32);
-    h->any_job = (kind == DT__KIND_REGISTER || kind == DT__KIND_JOIN) && !w->control; /* a rank that registers first does not know the id of the job */
+    /* a rank that registers first does not know the id of the job */
+    h->any_job = (kind == DT__KIND_REGISTER || kind == DT__KIND_JOIN) && !w->control;
     h->c.magic = DT__SHAKE_MAGIC;
     h->c.version = DT__SHAKE_VERSION;
     memcpy(h->c.job, w->job, 16);
