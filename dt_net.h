@@ -3758,22 +3758,28 @@ static void dt__register_fail(dt__world *w, int status, const char *text)
         }
     pthread_cond_broadcast(&ctl->cond);
 }
+static dt__ctable dt__table_part(const dt__world *w, int at) /* the rows from `at` on that one frame can hold */
+{
+    int        each = (int)((DT__CFRAME_MAX - sizeof(dt__ctable)) / sizeof(dt__member));
+    dt__ctable t;
+    memset(&t, 0, sizeof t);
+    t.total = w->size;
+    t.first = at;
+    t.n = w->size - at < each ? w->size - at : each;
+    return t;
+}
 static void dt__register_complete(dt__world *w)
 {
     dt__control *ctl = w->control;
-    int          each = (int)((DT__CFRAME_MAX - sizeof(dt__ctable)) / sizeof(dt__member));
     if (!dt__table_finish(w)) {
         dt__register_fail(w, DT_COMM_ERR_MEMORY, "rank 0 is out of memory for the table of ranks");
         return;
     }
     if (w->nsettings) dt__register_tell(w, DT__C_COSTS, w->settings, w->nsettings, NULL, 0);
-    for (int at = 0; at < w->size; at += each) {
-        dt__ctable t;
-        memset(&t, 0, sizeof t);
-        t.total = w->size;
-        t.first = at;
-        t.n = w->size - at < each ? w->size - at : each;
+    for (int at = 0; at < w->size;) {
+        dt__ctable t = dt__table_part(w, at);
         dt__register_tell(w, DT__C_TABLE, &t, sizeof t, w->member + at, (size_t)t.n * sizeof(dt__member));
+        at += t.n;
     }
     for (dt__conn *k = ctl->conns; k; k = k->next)
         if (dt__conn_below(ctl, k) && (k->peer - 1) / DT__TREE == 0) k->kind = DT__KIND_TREE;
@@ -4031,7 +4037,6 @@ static void dt__join_welcome(dt__world *w, dt__conn *k, int rank)
     dt__control *ctl = w->control;
     dt__cwelcome h;
     dt_comm     *c = dt__world_first(w);
-    int          each = (int)((DT__CFRAME_MAX - sizeof(dt__ctable)) / sizeof(dt__member));
     uint8_t     *gone = (uint8_t *)dt__comm_zeroed(2, (size_t)w->size);
     if (!gone) {
         dt__conn_break(k);
@@ -4055,15 +4060,12 @@ static void dt__join_welcome(dt__world *w, dt__conn *k, int rank)
     dt__block_unref(b);
     DT_COMM_FREE(gone);
     if (w->nsettings) dt__conn_send(k, DT__C_COSTS, 0, w->settings, w->nsettings);
-    for (int at = 0; at < w->size; at += each) {
-        dt__ctable t;
-        memset(&t, 0, sizeof t);
-        t.total = w->size;
-        t.first = at;
-        t.n = w->size - at < each ? w->size - at : each;
+    for (int at = 0; at < w->size;) {
+        dt__ctable t = dt__table_part(w, at);
         b = dt__block_new(DT__C_TABLE, 0, &t, sizeof t, w->member + at, (size_t)t.n * sizeof(dt__member));
         dt__conn_queue(k, b);
         dt__block_unref(b);
+        at += t.n;
     }
 }
 static void dt__member_clean(dt__member *m)
