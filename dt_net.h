@@ -4735,7 +4735,7 @@ static void dt__control_doing(const dt__world *w, const dt__cstate *s, char *buf
     else if (s->seq > s->done) snprintf(buf, nbytes, "; it was in %s #%" PRIu64, dt__coll_word(w, s->doing), s->seq);
     else if (s->seq)
         snprintf(buf, nbytes, "; it was in its program after %s #%" PRIu64, dt__coll_word(w, s->doing), s->seq);
-    else snprintf(buf, nbytes, "; it was in its program, before its first call");
+    else snprintf(buf, nbytes, "; it was in its program, before its first collective");
 }
 /* Notes are up to 250 ms old. For a rank of this machine the shared segment has its latest operation. */
 static void dt__control_slot(dt__world *w, int rank, dt__cstate *s)
