@@ -26,6 +26,7 @@
 #include "dt_comm.h"
 #include "dt_sim.h"
 #include "dt_mpi.h"
+#include "dt_ps.h"
 #include "dt_dist.h"
 #include "dt_cuda.h"
 #include "dt_nccl.h"

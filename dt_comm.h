@@ -368,6 +368,12 @@ DT_API int      dt_work_wait(dt_work *w);  /* its status; frees w. On a GPU: wha
 /* Waits for any: the index of a work that is done (on a GPU: queued); -1 if all are NULL. The works may be of different
    communicators. It does not free the work. */
 DT_API int      dt_work_wait_any(dt_work **w, int n);
+/* Instead of waiting, for those who write servers: when the message or call w has ended, fn(user, status) is called, on the
+   thread that drives the communicator then, as a handler with .at_once is: it must not wait, and may start other calls. If w
+   has ended already, fn is called before this call returns. w is freed. In fn dt_comm_error(NULL) says why the status is
+   negative. When the communicator is freed, fn is called with a negative status. Returns 0, or negative if w is a collective
+   or on device memory; then w is as before. */
+DT_API int      dt_work_then(dt_work *w, void (*fn)(void *user, int status), void *user);
 
 /* ---------------------------------------------------------------------------------------------------- >>memory
    Memory that all ranks of a machine map: it is reduced in place, without copies. 64-byte aligned. Not collective.
@@ -598,6 +604,9 @@ DT__INSIDE int dt__comm_leave(dt_comm *c);
 DT__INSIDE int dt__comm_left(const dt_comm *c);
 DT__INSIDE int64_t dt__watch_after(const dt_comm *c); /* ns without progress until the others are told what it waits in */
 DT__INSIDE const char *dt__comm_dtype_name(int dtype);
+/* Drives c until *flag, which is atomic, is not 0, at most for so many seconds (0: one look), or until c has failed and all its
+   messages have ended. */
+DT__INSIDE void dt__comm_until(dt_comm *c, const int *flag, double seconds);
 
 #ifdef __cplusplus
 }
@@ -2720,6 +2729,7 @@ DT_API dt_work *dt_comm_allgather_start(dt_comm *c, const void *in, void *out, i
     return dt__call_start(c, &a);
 }
 static void dt__req_free(dt_comm *c, dt__req *q, bool own);
+static void dt__message_posted(dt_comm *c);
 DT_API bool dt_work_test(dt_work *w)
 {
     if (!w || !w->c) return true;
@@ -2803,10 +2813,46 @@ DT_API bool dt_work_cancel(dt_work *w)
     const int64_t *clock = dt__clock_of(c);
     dt__engine_enter(c);
     bool did = !w->finished && dt__mail_cancel(c, (dt__req *)(void *)w, DT_COMM_ERR_CANCELLED);
-    if (did && !w->finished) dt__engine_poll(c);
+    if (did && !w->finished && dt__serving != c) dt__engine_poll(c);
     dt__engine_leave(c);
     dt__net_clock = clock;
     return did;
+}
+static void dt__then_run(dt_comm *c, dt__req *q) /* by the driver */
+{
+    void (*fn)(void *user, int status) = q->then;
+    void          *user = q->user;
+    const dt_comm *before = dt__serving;
+    dt__serving = c;
+    fn(user, dt__work_done(&q->w));
+    dt__serving = before;
+}
+static void dt__then_done(dt_comm *c, dt__req *q)
+{
+    dt__message_done(c, &q->w);
+    dt__then_run(c, q);
+}
+DT_API int dt_work_then(dt_work *w, void (*fn)(void *user, int status), void *user)
+{
+    if (!w || !fn || w->kind != DT__WORK_MESSAGE || w->job)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_work_then: %s", !w ? "the work is NULL" : !fn ? "the function is NULL"
+                                                                                         : "it is for messages and calls of host memory");
+    dt_comm *c = w->c;
+    dt__req *q = (dt__req *)(void *)w;
+    if (!c) { /* the communicator was freed */
+        int status = dt__work_done(w);
+        fn(user, status);
+        return 0;
+    }
+    const int64_t *clock = dt__clock_of(c);
+    dt__engine_enter(c);
+    q->then = fn;
+    q->user = user;
+    if (w->finished) dt__then_run(c, q);
+    else q->done_fn = dt__then_done;
+    dt__message_posted(c);
+    dt__net_clock = clock;
+    return 0;
 }
 static int dt__any_done(dt_work **w, int n, bool *none)
 {
@@ -3184,7 +3230,7 @@ DT_API void dt_comm_view_free(dt_comm *c, dt_msg_view *v)
     const int64_t *clock = dt__clock_of(c);
     dt__engine_enter(c);
     dt__view_free(c, v);
-    dt__engine_poll(c);
+    if (dt__serving != c) dt__engine_poll(c); /* a handler runs in a poll */
     dt__engine_leave(c);
     dt__net_clock = clock;
 }
@@ -3218,6 +3264,29 @@ DT_API int dt_comm_probe_with(dt_comm *c, dt_msg_info *info, int from, dt_msg_op
     dt__engine_leave(c);
     dt__net_clock = clock;
     return there ? 1 : __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
+}
+
+DT__INSIDE void dt__comm_until(dt_comm *c, const int *flag, double seconds)
+{
+    if (dt__handler_waits(c, "a call that waits")) return;
+    const int64_t *clock = dt__clock_of(c);
+    dt__idler      d = { 0, false, 0, 0 };
+    int64_t        end = 0;
+    dt__engine_enter(c);
+    for (;;) {
+        if (__atomic_load_n(flag, __ATOMIC_ACQUIRE)) break;
+        int moved = dt__engine_poll(c);
+        if (__atomic_load_n(flag, __ATOMIC_ACQUIRE) || (!moved && !dt__comm_ok(c))) break;
+        if (!moved) {
+            int64_t now = dt__comm_now();
+            if (!end) end = seconds >= DT_FOREVER ? INT64_MAX : now + dt__ns_of(seconds);
+            if (now >= end) break;
+        }
+        dt__idle(c, &d, moved);
+    }
+    dt__idle_end(c, &d);
+    dt__engine_leave(c);
+    dt__net_clock = clock;
 }
 
 /* ---- requests and replies. A handler's receive is posted again when a request has come. */

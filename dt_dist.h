@@ -6,7 +6,7 @@ DO THIS
                                                 #include "dt_dist.h"
     In every other file that uses it:           #include "dt_dist.h"
 
-    dt.h, dt_cpu.h, dt_nn.h, dt_data.h and dt_comm.h must be in the same directory. Link with -lm -lpthread.
+    dt.h, dt_cpu.h, dt_nn.h, dt_data.h and dt_ps.h must be in the same directory. Link with -lm -lpthread.
 
     If the linker does not find dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c, that one file is missing:
     define the macro in one file, or link dt.c.
@@ -74,7 +74,7 @@ LICENCE
 #endif
 #include "dt_nn.h"
 #include "dt_data.h"
-#include "dt_comm.h"
+#include "dt_ps.h"
 #ifdef DT_DIST_IMPLEMENTATION
 #include "dt_cpu.h"
 #endif
@@ -307,6 +307,7 @@ DT__PRESENT(DIST);
 DT__NEEDS(DIST, NN);
 DT__NEEDS(DIST, DATA);
 DT__NEEDS(DIST, COMM);
+DT__NEEDS(DIST, PS);
 DT__NEEDS(DIST, CPU);
 
 

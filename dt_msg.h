@@ -195,6 +195,8 @@ typedef struct dt__req {
     const char *from;          /* receive in place: where the payload is, if `peek` in the memory of the sender */
     void    *block;            /* what was allocated for it: it begins at a cache line */
     int      why;              /* the status of a send that is being cancelled */
+    void   (*then)(void *user, int status); /* of dt_work_then */
+    void    *user;
 } dt__req;
 typedef struct dt__arrival { /* a message that no receive has taken; the payload of a small one follows */
     dt__chain  link[4];         /* in the lists of four keys: bit 0: any rank; bit 1: any tag */

@@ -1,0 +1,2731 @@
+/* dt_ps.h - v0.2.0 - a parameter server: arrays on servers, pushed and pulled by workers; no tensor in it */
+/*
+DO THIS
+
+    In one C or C++ file of your program:       #define DT_IMPLEMENTATION
+                                                #include "dt_ps.h"
+    In every other file that uses it:           #include "dt_ps.h"
+
+    Link with -lpthread -lm. dt_comm.h and the headers that it includes must lie beside it; no other header of dt is needed.
+
+    If the linker does not find dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c, that one file is missing:
+    define the macro in one file, or link dt.c.
+
+A COMPLETE PROGRAM
+
+    #define DT_IMPLEMENTATION
+    #include "dt_ps.h"
+    #include <stdio.h>
+
+    static int rank_main(void *arg)
+    {
+        dt_comm *c = dt_comm_init();
+        dt_ps   *ps = dt_ps_new(c);
+        float    w[4] = { 0 }, g[4] = { 1, 2, 3, 4 };
+        dt_ps_init(ps, 0, w, 4, DT_COMM_F32, .rule = DT_PS_SUM);
+        for (int i = 0; i < 10; i++) dt_ps_push_pull(ps, 0, g, w, 4, DT_COMM_F32);
+        if (dt_comm_rank(c) == 0) printf("%g\n", w[3]);
+        (void)arg;
+        int rc = dt_ps_free(ps);
+        return dt_comm_free(c) || rc;
+    }
+    int main(void) { return dt_spawn(4, rank_main, NULL); }
+
+WHAT IT DOES NOT DO
+
+    No sparse keys (rows of a table by number), no encryption. A server applies its updates on one thread.
+
+CONTENTS
+
+    >>store          making a store, its roles and its discipline
+    >>exchanging     init, push, pull, waiting
+    >>knowing        versions, staleness, wasted work
+    >>inside         what tests and the headers above use of this one
+    >>coordinator    implementation from here: which pushes make an update. Pure functions
+    >>server         the arrays of a server, and its requests
+    >>worker         the calls
+
+ERRORS
+
+    No call aborts, exits or prints. A call returns 0 or a negative dt_comm_status, or NULL; dt_ps_error(ps) is the message. A
+    push or pull that a server refuses (an unknown key, another length or dtype, weights of a version that does not exist yet)
+    changes nothing, and the store can be used on.
+
+THREADS
+
+    A store is used by one thread at a time; servers work on the progress thread of the communicator, or while a call of the
+    program waits. dt_ps_cancelled may be called by any thread.
+
+MACROS
+
+    DT_PS_IMPLEMENTATION  this header's part of DT_IMPLEMENTATION
+
+LICENCE
+
+    MIT, see LICENSE.
+*/
+#if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_PS_IMPLEMENTATION)
+#define DT_PS_IMPLEMENTATION
+#endif
+#include "dt_comm.h"
+
+#ifndef DT_PS_H_INCLUDED
+#define DT_PS_H_INCLUDED
+
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 2 || DT_VERSION_PATCH != 0
+#error "dt_ps.h: dt_base.h beside it is of another version; copy all headers of one version"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---------------------------------------------------------------------------------------------------- >>store
+   A store is a set of arrays that lie on servers. Workers push to an array (a gradient, mostly) and pull it (weights). Arrays of up
+   to .big elements are on one server, chosen by load; larger ones are cut into ranges, one on each server.
+
+   Arrays that are pushed together form a group, and a group has a version: the number of its updates so far. The discipline says
+   which pushes make an update, and when a worker gets the new values. P workers, g: what they push:
+
+     mode                  the servers update when              the other workers
+     DT_PS_SYNC            all have pushed                      -
+     DT_PS_K_SYNC          the first K workers have pushed      are cancelled; all go on with the new values
+     DT_PS_K_BATCH_SYNC    K pushes have come, of any workers   are cancelled; one that has pushed goes on with the same values
+     DT_PS_K_ASYNC         K workers have pushed                go on with old values; the K get the new ones
+     DT_PS_K_BATCH_ASYNC   K pushes have come, of any workers   go on; one that has pushed gets the present values
+     DT_PS_ASYNC           one has pushed                       go on
+     DT_PS_SSP             one has pushed                       wait while they are more than .staleness pushes ahead of the slowest
+     DT_PS_SSP_CLOCK       all have done their push number c    the same; an update is made of the pushes number c of all
+
+   (Dutta et al. 2018; stale synchronous parallel: Ho et al. 2013. Backup workers, Chen et al. 2016: DT_PS_K_SYNC with K less
+   than P.) The pushes of an update are added in the order of the workers, so the same pushes give the same bits. An update is
+   the mean of its pushes for a function of the program, and their sum with DT_PS_SUM and DT_PS_ASSIGN.
+
+   Updates and answers of a group are done in the same order by all its servers. So a worker that pushes and pulls in one call
+   gets the values of one version, never a mixture. */
+typedef enum dt_ps_mode {
+    DT_PS_SYNC = 0, DT_PS_K_SYNC, DT_PS_K_BATCH_SYNC, DT_PS_K_ASYNC, DT_PS_K_BATCH_ASYNC, DT_PS_ASYNC, DT_PS_SSP, DT_PS_SSP_CLOCK,
+    DT_PS_MODES
+} dt_ps_mode;
+enum { DT_PS_SERVERS = 64, DT_PS_KEYS = 1 << 20, DT_PS_STATES = 4 }; /* the most servers; keys; arrays of state of an update function */
+typedef struct dt_ps dt_ps;
+typedef struct dt_ps_opts { /* the same on all ranks */
+    int         dt__first DT_D;
+    int         servers DT_D;        /* 0: every rank is a worker and a server (of the first 64); n: the last n ranks are servers only */
+    int         mode DT_D;           /* DT_PS_SYNC ... */
+    int         k DT_D;              /* of the K modes; default 1 */
+    int         staleness DT_D;      /* DT_PS_SSP...: how many pushes a worker may be ahead of the slowest */
+    int         max_staleness DT_D;  /* > 0: pushes that are older are dropped; the worker gets new values */
+    bool        scale_by_staleness DT_D; /* a push that is n > 1 versions old counts 1 / n (Zhang et al. 2015) */
+    bool        drop_batches DT_D;   /* the batch of a push that was cancelled or dropped is not given out again, only counted */
+    bool        fail_on_death DT_D;  /* tolerant communicators: the death of a worker is everyone's error; default: the others go on */
+    int64_t     batches DT_D;        /* batch numbers to give out: 0 .. batches - 1; default: no limit. See dt_ps_info.batch */
+    int64_t     big DT_D;            /* elements: larger arrays are cut over all servers; default 1000000 */
+    double      timeout DT_D;        /* seconds without an answer; default: that of the communicator */
+    const char *record DT_D;         /* the server that coordinates writes the order of its updates to this file: see dt_ps_save_log */
+    const char *replay DT_D;         /* a file of .record: updates are made of the same pushes in the same order */
+} dt_ps_opts;
+/* The store uses c until dt_ps_free; the program may make other calls on it, with tags below DT_PS_TAG. If c is tolerant, a worker
+   may die. This call does not wait for other ranks. NULL on error: see dt_comm_error(NULL). */
+enum { DT_PS_TAG = 1 << 29 };
+DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o DT_OPT0(dt_ps_opts));
+#ifdef DT__LIT
+#define dt_ps_new(...) dt_ps_new_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_ps_opts, __VA_ARGS__, ))
+#else /* C++17: options as a struct, or none */
+#define dt_ps_new dt_ps_new_with
+#endif
+DT_API int  dt_ps_free(dt_ps *ps);   /* a rank that is a server waits until all workers have called it, or have gone */
+DT_API int  dt_ps_serve(dt_ps *ps);  /* a rank that is a server only: the same wait, without freeing */
+DT_API const char *dt_ps_error(const dt_ps *ps); /* why the last call failed; NULL: it did not */
+DT_API int  dt_ps_worker(const dt_ps *ps);  /* the number of this worker; -1: it is a server only */
+DT_API int  dt_ps_workers(const dt_ps *ps); /* how many there were at the start */
+DT_API int  dt_ps_server(const dt_ps *ps);  /* the number of this server; -1: it is a worker only */
+
+/* What a server does with an update of a part of an array: value has n elements, elements at .. at + n - 1 of an array of total.
+   state: arrays of n floats, zero at first. grad: the mean of the pushes, f32. It runs on the servers. Returns 0, or negative:
+   then the group fails with the text of dt_comm_error(NULL). It must not wait. */
+typedef struct dt_ps_part {
+    int      key, dtype;
+    int64_t  at, n, total;
+    int64_t  version;                /* of the group, before this update */
+    void    *value;
+    float   *state[DT_PS_STATES];
+} dt_ps_part;
+typedef int (*dt_ps_update_fn)(const dt_ps_part *p, const float *grad, void *user);
+/* On every server, before the first push: the function of the arrays with DT_PS_UPDATE. nstate: arrays of state that it needs. */
+DT_API int  dt_ps_on_update(dt_ps *ps, dt_ps_update_fn fn, void *user, int nstate);
+
+/* ---------------------------------------------------------------------------------------------------- >>exchanging */
+typedef enum dt_ps_rule {
+    DT_PS_ASSIGN = 0, /* value = the sum of the pushes */
+    DT_PS_SUM,        /* value += the sum of the pushes */
+    DT_PS_UPDATE,     /* f32 arrays: the function of dt_ps_on_update */
+    DT_PS_RULES
+} dt_ps_rule;
+typedef struct dt_ps_init_opts {
+    int dt__first DT_D;
+    int rule DT_D;    /* DT_PS_ASSIGN ... */
+    int group DT_D;   /* > 0: arrays with this number are pushed together, in one call; default: the array is a group of its own */
+} dt_ps_init_opts;
+/* All workers call it for every key, with the same arguments; the values are those of worker 0 (others may pass NULL). Returns when
+   the array is there. Key: 0 .. DT_PS_KEYS - 1. */
+DT_API int dt_ps_init_with(dt_ps *ps, int key, const void *data, int64_t n, int dtype, dt_ps_init_opts o DT_OPT0(dt_ps_init_opts));
+#ifdef DT__LIT
+#define dt_ps_init(ps, key, data, n, ...) \
+    dt_ps_init_with(ps, key, data, n, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_ps_init_opts, __VA_ARGS__, ))
+#else
+#define dt_ps_init dt_ps_init_with
+#endif
+typedef enum dt_ps_verdict { /* what became of a push */
+    DT_PS_NONE = 0,  /* there was no push */
+    DT_PS_USED,      /* it is in the values */
+    DT_PS_KEPT,      /* it will be in an update; the worker goes on */
+    DT_PS_CANCELLED, /* others came first: it was thrown away */
+    DT_PS_STALE      /* it was older than .max_staleness: it was thrown away */
+} dt_ps_verdict;
+typedef struct dt_ps_info {
+    int     verdict;   /* dt_ps_verdict */
+    bool    fresh;     /* values were pulled: false after DT_PS_KEPT of DT_PS_K_BATCH_SYNC, where they are the same as before */
+    int64_t version;   /* of the values that this worker has now */
+    int64_t staleness; /* of the push: updates between its values and its own */
+    int64_t batch;     /* the number of the batch that this worker should compute next, counted over all workers; -1: no more. Each
+                          number is used by exactly one push that became part of an update, unless .drop_batches is set */
+    int     k;
+} dt_ps_info;
+/* Pushes and pulls the arrays of one group, all of them, in the order of their keys. The push of item i is NULL for all items or for
+   none; the same is true of pull. The memory must stay valid until dt_ps_wait. */
+typedef struct dt_ps_item {
+    int         key, dtype;
+    int64_t     n;
+    const void *push;
+    void       *pull;
+} dt_ps_item;
+typedef struct dt_ps_op dt_ps_op;
+DT_API dt_ps_op *dt_ps_exchange_start(dt_ps *ps, const dt_ps_item *item, int nitems);
+DT_API int  dt_ps_wait(dt_ps_op *op, dt_ps_info *info); /* frees op. info may be NULL */
+DT_API bool dt_ps_test(dt_ps_op *op);
+/* Instead of dt_ps_wait, as dt_work_then: it frees op and calls fn when it is done. */
+DT_API int  dt_ps_then(dt_ps_op *op, void (*fn)(void *user, int status, const dt_ps_info *info), void *user);
+/* One array that is a group of its own. A pull after a push of the same worker sees it: it waits for the update that contains it. */
+DT_API int  dt_ps_push(dt_ps *ps, int key, const void *data, int64_t n, int dtype);
+DT_API int  dt_ps_pull(dt_ps *ps, int key, void *data, int64_t n, int dtype);
+DT_API int  dt_ps_push_pull(dt_ps *ps, int key, const void *in, void *out, int64_t n, int dtype);
+DT_API dt_ps_op *dt_ps_pull_async(dt_ps *ps, int key, void *data, int64_t n, int dtype);
+DT_API int  dt_ps_barrier(dt_ps *ps); /* of the workers that are alive */
+/* Has what this worker computes for group (of key) become useless? Then it should stop, pull, and begin anew. It does not wait. */
+DT_API bool dt_ps_cancelled(const dt_ps *ps, int key);
+DT_API int  dt_ps_set_k(dt_ps *ps, int key, int k); /* from the next push on */
+
+/* ---------------------------------------------------------------------------------------------------- >>knowing */
+enum { DT_PS_HISTOGRAM = 64 };
+typedef struct dt_ps_stats { /* of a group, from its coordinator */
+    int64_t version;                     /* updates */
+    int64_t used, stale, cancelled;      /* pushes: in updates; dropped as too old; cancelled, also before they were pushed */
+    int64_t staleness;                   /* sum over the used pushes */
+    int64_t histogram[DT_PS_HISTOGRAM];  /* used pushes by staleness; the last also counts all above */
+    int64_t first, last;                 /* ns: when the first and the last update were made */
+    int64_t waiting;                     /* batches that will be given out again */
+    int     k, workers;                  /* K; workers that are alive */
+} dt_ps_stats;
+DT_API int dt_ps_get_stats(dt_ps *ps, int key, dt_ps_stats *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT_PS_H_INCLUDED */
+
+#if defined(DT__WANT_INSIDE) && !defined(DT__PS_INSIDE)
+#define DT__PS_INSIDE
+/* ---------------------------------------------------------------------------------------------------- >>inside
+   The coordinator of a group: it hears of pushes and pulls one after the other and says what is to be done. No message, no
+   clock and no array in it: the servers run it, and so do the tests of its laws. */
+#ifdef __cplusplus
+extern "C" {
+#endif
+enum { DT__PS_OUT = 0, DT__PS_RUNS, DT__PS_WAITS }; /* a worker: not there; computes; has pushed and waits for an answer */
+typedef struct dt__ps_learner {
+    int     state;
+    int64_t seq;               /* of the request that it waits with */
+    int64_t version;           /* of the values that it has */
+    int64_t clock;             /* pushes so far */
+    int64_t batch;             /* what it computes; -1: none */
+    int     verdict;           /* of its last push */
+    int64_t staleness;
+    bool    told;              /* it was told that its work is cancelled */
+    int64_t replay;            /* the next of its entries in the log; -1: none */
+} dt__ps_learner;
+typedef struct dt__ps_push { /* that waits for its update */
+    int     learner;
+    float   weight;            /* in the update: 1 / pushes, less for stale ones. Sums ignore it */
+    int64_t seq, version, batch;
+    int64_t due;               /* pushes of one update have the same: the clock (DT_PS_SSP_CLOCK), the update (replay), or 0 */
+} dt__ps_push;
+enum { DT__PS_APPLY = 1, DT__PS_ANSWER, DT__PS_CANCEL, DT__PS_DROP, DT__PS_FORGET }; /* FORGET: by the server, for a worker that has gone */
+typedef struct dt__ps_act { /* what is to be done, in order */
+    int     kind, learner;     /* APPLY: pushes first .. first + n - 1 of `used` make version `version` */
+    int     first, n;
+    int64_t seq, version;      /* ANSWER and DROP: of its request */
+    dt_ps_info info;           /* ANSWER */
+} dt__ps_act;
+typedef struct dt__ps_entry { /* of a log: a push that became part of an update */
+    uint32_t learner;
+    float    weight;
+    int64_t  version, update, batch; /* of its values; the version that it was applied to */
+} dt__ps_entry;
+typedef struct dt__ps_coord {
+    int     mode, k, bound, max_staleness;
+    bool    scale, drop_batches;
+    int     nlearners, nruns, nwaits;
+    dt__ps_learner *learner;
+    int64_t version;
+    dt__ps_push *pending;
+    int     npending, pending_cap;
+    dt__ps_act *act;
+    int     nacts, act_cap;
+    dt__ps_push *used;
+    int     nused, used_cap;
+    int64_t next_batch, nbatches; /* nbatches 0: no limit */
+    int64_t *pool;             /* batches to be given out again */
+    int     pool_first, npool, pool_cap;
+    dt_ps_stats stats;
+    dt__ps_entry *log;         /* recorded, or to be replayed */
+    int64_t *after;            /* replay: the next entry of the same worker; -1: none */
+    int64_t nlog, log_cap, log_at;
+    bool    record, replay;
+    bool    memory, differs;   /* the group has failed: no memory; the run is not that of the log */
+} dt__ps_coord;
+DT__INSIDE bool dt__ps_coord_init(dt__ps_coord *d, const dt_ps_opts *o, int learners); /* false: out of memory */
+DT__INSIDE void dt__ps_coord_free(dt__ps_coord *d);
+DT__INSIDE void dt__ps_coord_push(dt__ps_coord *d, int learner, int64_t seq, int64_t version); /* it must run, version <= d->version */
+DT__INSIDE void dt__ps_coord_pull(dt__ps_coord *d, int learner, int64_t seq); /* it must run */
+DT__INSIDE void dt__ps_coord_leave(dt__ps_coord *d, int learner);
+DT__INSIDE void dt__ps_coord_join(dt__ps_coord *d, int learner); /* it must be out */
+DT__INSIDE void dt__ps_coord_set_k(dt__ps_coord *d, int k);
+DT__INSIDE int  dt__ps_coord_replay(dt__ps_coord *d, const dt__ps_entry *log, int64_t n); /* 0, or negative after dt__comm_bad */
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT__PS_INSIDE */
+
+#if defined(DT_PS_IMPLEMENTATION) && !defined(DT__PS_IMPLEMENTED)
+#define DT__PS_IMPLEMENTED
+#if defined(DT_STATIC) && !defined(DT__COMM_IMPLEMENTED)
+#error "dt_ps.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_PS_IMPLEMENTATION"
+#endif
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+DT__PRESENT(PS);
+DT__NEEDS(PS, COMM);
+DT__NEEDS(PS, MSG);
+DT__NEEDS(PS, NET);
+
+/* ==================================================================================================== >>coordinator
+   A push waits in `pending` until an update takes it. The rule of all modes but SSP: when enough pushes wait, or when nobody
+   computes any more, they make an update. So DT_PS_SYNC is DT_PS_K_SYNC with an endless K, and the death of a worker that
+   others wait for needs no rule of its own. Everything is done in the order of the workers' numbers. */
+static bool dt__ps_room(dt__ps_coord *d, void **p, int n, int *cap, size_t size) /* makes room for element n */
+{
+    if (n < *cap) return true;
+    int   more = *cap ? 2 * *cap : 16;
+    void *q = more < INT32_MAX / 2 ? DT_COMM_REALLOC(*p, (size_t)more * size) : NULL;
+    if (!q) d->memory = true;
+    else *p = q, *cap = more;
+    return q != NULL;
+}
+static dt__ps_act *dt__ps_act_add(dt__ps_coord *d, int kind, int learner) /* NULL: out of memory */
+{
+    void *p = d->act;
+    if (!dt__ps_room(d, &p, d->nacts, &d->act_cap, sizeof *d->act)) return NULL;
+    d->act = (dt__ps_act *)p;
+    dt__ps_act *a = &d->act[d->nacts++];
+    memset(a, 0, sizeof *a);
+    a->kind = kind;
+    a->learner = learner;
+    return a;
+}
+static void dt__ps_pool_add(dt__ps_coord *d, int64_t batch)
+{
+    void *p = d->pool;
+    if (batch < 0) return;
+    if (d->pool_first && d->npool == d->pool_cap) {
+        memmove(d->pool, d->pool + d->pool_first, (size_t)(d->npool - d->pool_first) * sizeof *d->pool);
+        d->npool -= d->pool_first;
+        d->pool_first = 0;
+    }
+    if (!dt__ps_room(d, &p, d->npool, &d->pool_cap, sizeof *d->pool)) return;
+    d->pool = (int64_t *)p;
+    d->pool[d->npool++] = batch;
+}
+static int64_t dt__ps_batch(dt__ps_coord *d)
+{
+    if (d->pool_first < d->npool) {
+        int64_t b = d->pool[d->pool_first++];
+        if (d->pool_first == d->npool) d->pool_first = d->npool = 0;
+        return b;
+    }
+    return d->nbatches && d->next_batch >= d->nbatches ? -1 : d->next_batch++;
+}
+/* The work of a learner is not used: its batch returns to the pool. */
+static void dt__ps_waste(dt__ps_coord *d, dt__ps_learner *l, int64_t *counter)
+{
+    (*counter)++;
+    if (!d->drop_batches) dt__ps_pool_add(d, l->batch);
+    l->batch = -1;
+}
+static void dt__ps_answer(dt__ps_coord *d, int learner, int verdict, bool fresh)
+{
+    dt__ps_learner *l = &d->learner[learner];
+    dt__ps_act     *a = dt__ps_act_add(d, DT__PS_ANSWER, learner);
+    if (!a) return;
+    if (l->state == DT__PS_WAITS) d->nwaits--, d->nruns++;
+    l->state = DT__PS_RUNS;
+    l->version = d->version;
+    l->told = false;
+    if (d->replay) l->batch = l->replay < 0 ? -1 : d->log[l->replay].batch;
+    else if (l->batch < 0) l->batch = dt__ps_batch(d);
+    a->seq = l->seq;
+    a->version = d->version;
+    a->info.verdict = verdict;
+    a->info.fresh = fresh;
+    a->info.version = d->version;
+    a->info.staleness = verdict == DT_PS_NONE ? 0 : l->staleness;
+    a->info.batch = l->batch;
+    a->info.k = d->k;
+}
+static int dt__ps_before(const void *x, const void *y)
+{
+    const dt__ps_push *a = (const dt__ps_push *)x, *b = (const dt__ps_push *)y;
+    if (a->learner != b->learner) return a->learner < b->learner ? -1 : 1;
+    return a->seq < b->seq ? -1 : a->seq > b->seq;
+}
+static void dt__ps_record(dt__ps_coord *d, const dt__ps_push *p)
+{
+    if (!d->record) return;
+    if (d->nlog == d->log_cap) {
+        int64_t       more = d->log_cap ? 2 * d->log_cap : 1024;
+        dt__ps_entry *q = (dt__ps_entry *)DT_COMM_REALLOC(d->log, (size_t)more * sizeof *q);
+        if (!q) {
+            d->memory = true;
+            return;
+        }
+        d->log = q;
+        d->log_cap = more;
+    }
+    dt__ps_entry *e = &d->log[d->nlog++];
+    e->learner = (uint32_t)p->learner;
+    e->weight = p->weight;
+    e->version = p->version;
+    e->update = d->version;
+    e->batch = p->batch;
+}
+static void dt__ps_update(dt__ps_coord *d, int64_t due) /* of the pending pushes that are due */
+{
+    int n = 0, rest = 0;
+    for (int i = 0; i < d->npending; i++) n += d->pending[i].due == due;
+    for (int i = 0; i < n; i++) {
+        void *p = d->used;
+        if (!dt__ps_room(d, &p, d->nused + i, &d->used_cap, sizeof *d->used)) return;
+        d->used = (dt__ps_push *)p;
+    }
+    dt__ps_act *a = dt__ps_act_add(d, DT__PS_APPLY, -1);
+    if (!a) return;
+    dt__ps_push *set = d->used + d->nused;
+    n = 0;
+    for (int i = 0; i < d->npending; i++)
+        if (d->pending[i].due == due) set[n++] = d->pending[i];
+        else d->pending[rest++] = d->pending[i];
+    d->npending = rest;
+    if (n > 1) qsort(set, (size_t)n, sizeof *set, dt__ps_before);
+    a->first = d->nused;
+    a->n = n;
+    d->nused += n;
+    for (int i = 0; i < n; i++) {
+        int64_t old = d->version - set[i].version;
+        set[i].weight = 1.0f / (float)n;
+        if (d->scale && old > 1) set[i].weight /= (float)old;
+        dt__ps_record(d, &set[i]);
+        d->stats.used++;
+        d->stats.staleness += old;
+        d->stats.histogram[old < DT_PS_HISTOGRAM ? old : DT_PS_HISTOGRAM - 1]++;
+        dt__ps_learner *l = &d->learner[set[i].learner];
+        l->verdict = DT_PS_USED;
+        l->staleness = old;
+    }
+    a->version = ++d->version;
+}
+/* Who computes with old values is told to stop. */
+static void dt__ps_cancel_rest(dt__ps_coord *d)
+{
+    for (int i = 0; d->nruns && i < d->nlearners; i++) {
+        dt__ps_learner *l = &d->learner[i];
+        if (l->state != DT__PS_RUNS || l->version == d->version || l->told) continue;
+        l->told = true;
+        dt__ps_waste(d, l, &d->stats.cancelled);
+        dt__ps_act *a = dt__ps_act_add(d, DT__PS_CANCEL, i);
+        if (a) a->version = d->version;
+    }
+}
+static int64_t dt__ps_slowest(const dt__ps_coord *d)
+{
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < d->nlearners; i++)
+        if (d->learner[i].state != DT__PS_OUT && d->learner[i].clock < least) least = d->learner[i].clock;
+    return least;
+}
+static void dt__ps_replay_step(dt__ps_coord *d);
+/* Something has changed: does it make an update? */
+static void dt__ps_decide(dt__ps_coord *d)
+{
+    if (d->replay) {
+        dt__ps_replay_step(d);
+        return;
+    }
+    if (d->mode == DT_PS_SSP || d->mode == DT_PS_SSP_CLOCK) {
+        int64_t slowest = dt__ps_slowest(d);
+        if (d->mode == DT_PS_SSP_CLOCK)
+            for (;;) { /* clocks that all have done */
+                int64_t c = INT64_MAX;
+                for (int i = 0; i < d->npending; i++) c = d->pending[i].due < c ? d->pending[i].due : c;
+                if (c >= slowest) break;
+                int before = d->npending;
+                dt__ps_update(d, c);
+                if (d->npending == before) return; /* out of memory */
+            }
+        for (int i = 0; i < d->nlearners; i++) {
+            dt__ps_learner *l = &d->learner[i];
+            if (l->state == DT__PS_WAITS && l->clock - slowest <= d->bound) dt__ps_answer(d, i, l->verdict, true);
+        }
+        return;
+    }
+    bool sync = d->mode <= DT_PS_K_BATCH_SYNC, batch = d->mode == DT_PS_K_BATCH_SYNC || d->mode == DT_PS_K_BATCH_ASYNC;
+    int  need = d->mode == DT_PS_SYNC ? INT32_MAX : d->mode == DT_PS_ASYNC ? 1 : d->k;
+    int  active = batch ? d->nruns + d->nwaits : d->nruns; /* who may still push; with K_BATCH modes nobody waits for long */
+    if (!d->npending || (d->npending < need && active)) return;
+    int first = d->nused;
+    dt__ps_update(d, 0);
+    for (int i = first; i < d->nused; i++) {
+        int l = d->used[i].learner;
+        if (d->learner[l].state == DT__PS_WAITS && d->learner[l].seq == d->used[i].seq) dt__ps_answer(d, l, DT_PS_USED, true);
+    }
+    if (sync) dt__ps_cancel_rest(d);
+}
+DT__INSIDE void dt__ps_coord_push(dt__ps_coord *d, int learner, int64_t seq, int64_t version)
+{
+    dt__ps_learner *l = &d->learner[learner];
+    int64_t         old = d->version - version;
+    l->seq = seq;
+    l->clock++;
+    l->staleness = old;
+    l->state = DT__PS_WAITS;
+    d->nruns--;
+    d->nwaits++;
+    bool sync = d->mode <= DT_PS_K_BATCH_SYNC;
+    if (!d->replay && ((sync && old) || (d->max_staleness && old > d->max_staleness))) {
+        int verdict = sync ? DT_PS_CANCELLED : DT_PS_STALE;
+        if (!l->told) dt__ps_waste(d, l, sync ? &d->stats.cancelled : &d->stats.stale); /* else it was counted then */
+        dt__ps_act *a = dt__ps_act_add(d, DT__PS_DROP, learner);
+        if (!a) return;
+        a->seq = seq;
+        l->verdict = verdict;
+        if (d->mode != DT_PS_SSP && d->mode != DT_PS_SSP_CLOCK) dt__ps_answer(d, learner, verdict, true);
+        dt__ps_decide(d);
+        return;
+    }
+    void *p = d->pending;
+    if (!dt__ps_room(d, &p, d->npending, &d->pending_cap, sizeof *d->pending)) return;
+    d->pending = (dt__ps_push *)p;
+    dt__ps_push *q = &d->pending[d->npending++];
+    q->learner = learner;
+    q->seq = seq;
+    q->version = version;
+    q->due = d->mode == DT_PS_SSP_CLOCK ? l->clock - 1 : 0;
+    q->batch = l->batch;
+    q->weight = 1;
+    l->batch = -1;
+    l->verdict = DT_PS_KEPT;
+    if (d->replay) {
+        const dt__ps_entry *e = l->replay < 0 ? NULL : &d->log[l->replay];
+        q->due = e ? e->update : INT64_MAX;
+        if (!e || e->version != version) d->differs = true;
+        else l->replay = d->after[l->replay];
+    } else if (d->mode == DT_PS_SSP) dt__ps_update(d, 0);
+    dt__ps_decide(d);
+    if (d->replay || l->state != DT__PS_WAITS || (l->seq != seq)) return;
+    if (d->mode == DT_PS_K_BATCH_SYNC) dt__ps_answer(d, learner, DT_PS_KEPT, false);
+    else if (d->mode == DT_PS_K_BATCH_ASYNC) dt__ps_answer(d, learner, DT_PS_KEPT, true);
+}
+DT__INSIDE void dt__ps_coord_pull(dt__ps_coord *d, int learner, int64_t seq)
+{
+    dt__ps_learner *l = &d->learner[learner];
+    l->seq = seq;
+    if (!d->replay) {
+        dt__ps_answer(d, learner, DT_PS_NONE, true);
+        return;
+    }
+    l->state = DT__PS_WAITS;
+    l->verdict = DT_PS_NONE;
+    d->nruns--;
+    d->nwaits++;
+    dt__ps_decide(d);
+}
+DT__INSIDE void dt__ps_coord_leave(dt__ps_coord *d, int learner)
+{
+    dt__ps_learner *l = &d->learner[learner];
+    if (l->state == DT__PS_OUT) return;
+    if (l->state == DT__PS_RUNS) {
+        d->nruns--;
+        dt__ps_pool_add(d, l->batch);
+    } else d->nwaits--;
+    l->batch = -1;
+    l->state = DT__PS_OUT;
+    dt__ps_decide(d);
+}
+DT__INSIDE void dt__ps_coord_join(dt__ps_coord *d, int learner)
+{
+    dt__ps_learner *l = &d->learner[learner];
+    int64_t         slowest = dt__ps_slowest(d);
+    l->state = DT__PS_RUNS;
+    l->version = d->version;
+    l->clock = slowest == INT64_MAX ? 0 : slowest;
+    l->batch = -1;
+    l->told = false;
+    d->nruns++;
+}
+DT__INSIDE void dt__ps_coord_set_k(dt__ps_coord *d, int k)
+{
+    d->k = k;
+    dt__ps_decide(d);
+}
+DT__INSIDE bool dt__ps_coord_init(dt__ps_coord *d, const dt_ps_opts *o, int learners)
+{
+    memset(d, 0, sizeof *d);
+    d->mode = o->mode;
+    d->k = o->k > 0 ? o->k : 1;
+    d->bound = o->staleness;
+    d->max_staleness = o->max_staleness;
+    d->scale = o->scale_by_staleness;
+    d->drop_batches = o->drop_batches;
+    d->nbatches = o->batches;
+    d->learner = (dt__ps_learner *)dt__comm_zeroed((size_t)(learners ? learners : 1), sizeof *d->learner);
+    if (!d->learner) return false;
+    d->nlearners = d->nruns = learners;
+    for (int i = 0; i < learners; i++) {
+        d->learner[i].state = DT__PS_RUNS;
+        d->learner[i].batch = dt__ps_batch(d);
+        d->learner[i].replay = -1;
+    }
+    return true;
+}
+DT__INSIDE void dt__ps_coord_free(dt__ps_coord *d)
+{
+    DT_COMM_FREE(d->learner);
+    DT_COMM_FREE(d->pending);
+    DT_COMM_FREE(d->act);
+    DT_COMM_FREE(d->used);
+    DT_COMM_FREE(d->pool);
+    DT_COMM_FREE(d->log);
+    DT_COMM_FREE(d->after);
+    memset(d, 0, sizeof *d);
+}
+/* ---- replay. The log has the pushes of all updates in order. A worker gets the values of exactly the version that its next
+   push in the log was computed with. So update u is made when its pushes are there, and everybody who needs version u has it. */
+DT__INSIDE int dt__ps_coord_replay(dt__ps_coord *d, const dt__ps_entry *log, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        bool next = i && log[i].update == log[i - 1].update + 1, same = i ? log[i].update == log[i - 1].update : log[i].update == 0;
+        if (log[i].learner >= (uint32_t)d->nlearners || (!next && !same) || log[i].version < 0 || log[i].version > log[i].update)
+            return dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_new: .replay: entry %" PRId64 " of the log is impossible: worker %u of %d, version %" PRId64
+                                ", update %" PRId64, i, (unsigned)log[i].learner, d->nlearners, log[i].version, log[i].update);
+    }
+    d->log = (dt__ps_entry *)DT_COMM_MALLOC((size_t)(n ? n : 1) * sizeof *log);
+    d->after = (int64_t *)DT_COMM_MALLOC((size_t)(n ? n : 1) * sizeof *d->after);
+    if (!d->log || !d->after) return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_ps_new: out of memory for a log of %" PRId64 " entries", n);
+    if (n) memcpy(d->log, log, (size_t)n * sizeof *log);
+    d->nlog = n;
+    d->replay = true;
+    for (int i = 0; i < d->nlearners; i++) d->learner[i].replay = -1;
+    for (int64_t i = n; i-- > 0;) {
+        d->after[i] = d->learner[log[i].learner].replay;
+        d->learner[log[i].learner].replay = i;
+    }
+    for (int i = 0; i < d->nlearners; i++) {
+        d->learner[i].version = -1; /* it has not pulled */
+        d->learner[i].batch = d->learner[i].replay < 0 ? -1 : log[d->learner[i].replay].batch;
+    }
+    return 0;
+}
+static void dt__ps_replay_step(dt__ps_coord *d)
+{
+    while (!d->differs) {
+        int64_t end = d->log_at;
+        int     due = 0;
+        bool    ready = end < d->nlog;
+        for (int i = 0; i < d->npending; i++) due += d->pending[i].due == d->version;
+        while (end < d->nlog && d->log[end].update == d->version) end++;
+        ready = ready && due == end - d->log_at;
+        for (int i = 0; i < d->nlearners; i++) {
+            const dt__ps_learner *l = &d->learner[i];
+            bool                  wants = l->replay >= 0 ? d->log[l->replay].version == d->version : d->log_at == d->nlog;
+            if (l->state == DT__PS_WAITS && wants) dt__ps_answer(d, i, l->verdict, true);
+            if (l->replay >= 0 && wants && (l->state != DT__PS_RUNS || l->version != d->version)) ready = false; /* it has yet to pull */
+        }
+        if (!ready) return;
+        dt__ps_update(d, d->version);
+        if (d->memory) return;
+        d->log_at = end;
+    }
+}
+
+/* ==================================================================================================== >>server
+   A request of a worker has parts: one for each array of the group on this server. Small ones lie in the request, large ones are
+   messages with tags of their own, which are read where they are. When all parts of a request are there, it is staged, and the
+   server says so to the coordinator of the group: one of the servers. The coordinator hears from all servers of the group, decides
+   (>>coordinator), and all of them do what it says, in the same order: apply pushes, answer workers. On one server these are
+   function calls; between servers they are calls of dt_comm.h, DT__PS_STAGED and DT__PS_ORDER.
+
+   Everything here runs on the thread that drives the communicator (handlers, and functions of dt_work_then): no locks. */
+enum { DT__PS_MAGIC = 0x73707464, DT__PS_INLINE = 4096, DT__PS_PARTS = 1 << 20 };
+enum { /* tags of calls: what is asked of a server, and by DT__PS_NOTICE of a worker */
+    DT__PS_INIT = DT_PS_TAG, DT__PS_SET, DT__PS_READY, DT__PS_EXCHANGE, DT__PS_STAGED, DT__PS_ORDER, DT__PS_BYE, DT__PS_BARRIER, DT__PS_ASK, DT__PS_CLOSE, DT__PS_END, DT__PS_NOTICE,
+    DT__PS_WATCH = DT_PS_TAG + 64, DT__PS_DATA = DT_PS_TAG + 128
+};
+enum { DT__PS_HAS_PUSH = 1, DT__PS_WANTS = 2, DT__PS_BAD = 4 }; /* flags */
+enum { DT__PS_ASK_STATS = 1, DT__PS_ASK_K, DT__PS_ASK_WHY };
+enum { DT__PS_CUT = -1 };      /* of a key, in place of its server: it is cut over all servers */
+typedef struct dt__ps_head {   /* of requests */
+    uint32_t magic, flags;
+    int32_t  group, worker;
+    int64_t  seq, version;
+    uint64_t servers;          /* a bit for each server that gets a part of this request */
+    int32_t  nparts, what;
+} dt__ps_head;
+typedef struct dt__ps_wire {   /* a part in a request or an answer */
+    int32_t key, dtype;
+    int64_t at, n, nbytes;     /* elements; bytes of the payload */
+    int32_t tag, rule;         /* tag -1: the payload follows the parts, at a multiple of 8 bytes; else the tag of its message */
+} dt__ps_wire;
+typedef struct dt__ps_asks {   /* DT__PS_INIT */
+    dt__ps_head head;
+    dt__ps_wire array;         /* at: 0 */
+    int32_t  mode, k, staleness, max_staleness;
+    int32_t  nservers, nworkers, flags, zero;
+    int64_t  big, batches;
+} dt__ps_asks;
+typedef struct dt__ps_buf { int readers; bool old; void *p; } dt__ps_buf; /* old: its array has another one now */
+typedef struct dt__ps_held {   /* a part of an array on this server */
+    dt_ps_part  part;
+    int         rule, group;
+    dt__ps_buf *buf;
+} dt__ps_held;
+typedef struct dt__ps_input {  /* a part of a request */
+    dt__ps_wire  wire;
+    dt__ps_held *held;
+    const char  *data;         /* what was pushed; NULL: nothing */
+    char        *own;          /* data, if it is a copy */
+    dt_msg_view  view;         /* data, if it is a message */
+    struct dt_ps *ps;
+    struct dt__ps_request *of;
+} dt__ps_input;
+typedef struct dt__ps_request {
+    struct dt__ps_request *next; /* of the same worker and group */
+    struct dt__ps_group   *group;
+    dt__ps_head   head;
+    dt_request   *q;           /* NULL: it is answered */
+    dt__ps_input *in;
+    int           missing;     /* messages of parts that have not come */
+    int           last_tag;    /* its parts have tags up to this */
+    bool          staged;
+    bool          done;        /* its push is in an update, was dropped, or there was none */
+} dt__ps_request;
+typedef struct dt__ps_line {   /* the coordinator: a request of a worker that is not staged everywhere, or has to wait */
+    struct dt__ps_line *next;
+    dt__ps_head head;
+    uint64_t    staged;
+} dt__ps_line;
+typedef struct dt__ps_group {
+    int            id, coordinator; /* the number of its server */
+    dt__ps_held  **held;
+    int            nheld, held_cap;
+    dt__ps_request **request;  /* by worker: first in, first out */
+    uint64_t       servers;    /* all that have ever had a part in a request */
+    char           bad[400];   /* why it has failed; "": it has not */
+    /* the coordinator */
+    bool           here;
+    dt__ps_coord   coord;
+    dt__ps_line  **line;       /* by worker */
+    int64_t       *fed;        /* by worker: the last request that coord has heard of */
+    bool           busy;       /* acts are being done: new ones wait */
+    struct dt__ps_group *next;
+} dt__ps_group;
+typedef struct dt__ps_name {   /* the first server: what it knows of a key */
+    dt__ps_asks asks;
+    int         server;        /* or DT__PS_CUT */
+    bool        there, ready;
+    dt_request **waiting;      /* by worker: its DT__PS_INIT */
+} dt__ps_name;
+typedef struct dt__ps_map { void **at; int n; } dt__ps_map; /* by key */
+struct dt_ps {
+    dt_comm    *c;
+    dt_ps_opts  o;
+    int         size, nworkers, nservers, worker, server;
+    int         server_rank[DT_PS_SERVERS];
+    double      timeout;
+    int         tag;           /* of the next message with a part */
+    char        said[600];
+    bool        bad;           /* said is set */
+    int         pending;       /* operations and messages of which a function is still to be called */
+    int         idle;          /* pending is 0; atomic, as over */
+    /* the worker */
+    dt__ps_map  keys;          /* dt__ps_key */
+    dt__ps_map  teams;         /* dt__ps_team, by group id */
+    /* the server */
+    dt__ps_map  held, names;   /* dt__ps_held; dt__ps_name */
+    dt__ps_map  groups;        /* dt__ps_group, by group id */
+    dt__ps_group *all;
+    int64_t     load[DT_PS_SERVERS]; /* bytes; of the first server */
+    uint8_t    *gone;          /* by worker: 1: it has left; 2: it has died */
+    dt_work   **watch;         /* by rank: ends when it dies */
+    struct dt__ps_watcher *watcher;
+    int         ngone;
+    int         ntells;        /* calls to other servers and to workers that have not ended */
+    uint64_t    ended, dead;   /* servers that have nothing more to say, or have died; only the latter */
+    bool        said_end;      /* this one has said so to the others */
+    int         over;          /* all workers have gone, and all servers have ended */
+    bool        closing;
+    char        death[300];    /* .fail_on_death: of whom */
+    dt_ps_update_fn fn;
+    void       *user;
+    int         nstate;
+    float      *sum;           /* of an update */
+    int64_t     nsum;
+    dt_request **barrier;      /* by worker; the first server */
+};
+static void *dt__ps_map_get(const dt__ps_map *m, int key) { return key >= 0 && key < m->n ? m->at[key] : NULL; }
+static bool  dt__ps_map_put(dt__ps_map *m, int key, void *p)
+{
+    if (key >= m->n) {
+        int    n = key < 32 ? 64 : 2 * key;
+        void **q = (void **)DT_COMM_REALLOC(m->at, (size_t)n * sizeof *q);
+        if (!q) return false;
+        memset(q + m->n, 0, (size_t)(n - m->n) * sizeof *q);
+        m->at = q;
+        m->n = n;
+    }
+    m->at[key] = p;
+    return true;
+}
+static int dt__ps_group_id(int key, int group) { return group > 0 ? 2 * group + 1 : 2 * key; } /* even: an array of its own */
+static int dt__ps_coordinator(const dt_ps *ps, int id, int server)
+{
+    return id & 1 ? (id / 2 - 1) % ps->nservers : server != DT__PS_CUT ? server : (id / 2) % ps->nservers;
+}
+/* The range of an array on a server: equal ranges, at multiples of 64 elements. */
+static void dt__ps_range(const dt_ps *ps, int64_t total, int server, int where, int64_t *at, int64_t *n)
+{
+    int64_t unit = (total + 63) / 64, first = unit / ps->nservers * server, end = unit / ps->nservers * (server + 1), rest = unit % ps->nservers;
+    first += server < rest ? server : rest;
+    end += server + 1 < rest ? server + 1 : rest;
+    *at = where == DT__PS_CUT ? first * 64 : 0;
+    *n = where != DT__PS_CUT ? (server == where ? total : 0) : (end * 64 < total ? end * 64 : total) - first * 64;
+}
+static DT__PRINTF(3, 4) int dt__ps_say(dt_ps *ps, int status, const char *format, ...)
+{
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(ps->said, sizeof ps->said, format, ap);
+    va_end(ap);
+    ps->bad = true;
+    return dt__comm_bad(status, "%s", ps->said);
+}
+static void dt__ps_count(dt_ps *ps, int n) /* by the driver */
+{
+    int now = __atomic_add_fetch(&ps->pending, n, __ATOMIC_ACQ_REL);
+    __atomic_store_n(&ps->idle, now == 0 ? 1 : 0, __ATOMIC_RELEASE);
+}
+static void dt__ps_over_look(dt_ps *ps);
+typedef struct dt__ps_letter { dt_ps *ps; int64_t unused; } dt__ps_letter; /* what is told follows */
+static void dt__ps_told(void *user, int status)
+{
+    dt__ps_letter *t = (dt__ps_letter *)user;
+    dt_ps         *ps = t->ps;
+    (void)status; /* who does not hear it has gone, and that is noticed elsewhere */
+    DT_COMM_FREE(t);
+    ps->ntells--;
+    dt__ps_over_look(ps);
+    dt__ps_count(ps, -1);
+}
+static void *dt__ps_letter_new(dt_ps *ps, size_t n) /* where to write what is told; NULL: the communicator has failed */
+{
+    dt__ps_letter *t = (dt__ps_letter *)DT_COMM_MALLOC(sizeof *t + n);
+    if (!t) {
+        dt_comm_abort(ps->c, "dt_ps: out of memory");
+        return NULL;
+    }
+    t->ps = ps;
+    return t + 1;
+}
+static void dt__ps_tell(dt_ps *ps, int rank, int tag, void *letter, size_t n) /* a call whose answer does not matter */
+{
+    dt__ps_letter *t = (dt__ps_letter *)letter - 1;
+    dt_msg_opts    o = DT__NO_OPTIONS;
+    o.timeout = ps->timeout;
+    dt__ps_count(ps, 1);
+    ps->ntells++;
+    dt_work *w = dt_comm_call_start_with(ps->c, rank, tag, letter, (int64_t)n, NULL, 0, o);
+    if (w) dt_work_then(w, dt__ps_told, t);
+    else dt__ps_told(t, DT_COMM_ERR_STATE);
+}
+
+/* ---- arrays */
+static void dt__ps_buf_leave(dt_ps *ps, dt__ps_buf *b) /* a reader has ended */
+{
+    if (--b->readers || !b->old) return;
+    dt_comm_dealloc(ps->c, b->p);
+    DT_COMM_FREE(b);
+}
+static dt__ps_buf *dt__ps_buf_new(dt_ps *ps, size_t n)
+{
+    dt__ps_buf *b = (dt__ps_buf *)dt__comm_zeroed(1, sizeof *b);
+    if (b && !(b->p = dt_comm_alloc(ps->c, n))) {
+        DT_COMM_FREE(b);
+        b = NULL;
+    }
+    return b;
+}
+static void dt__ps_buf_free(dt_ps *ps, dt__ps_buf *b)
+{
+    if (!b) return;
+    b->old = true;
+    b->readers++;
+    dt__ps_buf_leave(ps, b);
+}
+static void dt__ps_held_free(dt_ps *ps, dt__ps_held *h)
+{
+    if (!h) return;
+    dt__ps_buf_free(ps, h->buf);
+    for (int i = 0; i < DT_PS_STATES; i++) dt_comm_dealloc(ps->c, h->part.state[i]);
+    DT_COMM_FREE(h);
+}
+/* Workers may still be reading the values: then the update goes to a copy. */
+static bool dt__ps_writable(dt_ps *ps, dt__ps_held *h)
+{
+    size_t      n = (size_t)h->part.n * dt__elem_nbytes(h->part.dtype);
+    dt__ps_buf *b = h->buf;
+    if (!b->readers) return true;
+    dt__ps_buf *fresh = dt__ps_buf_new(ps, n);
+    if (!fresh) return false;
+    if (h->rule != DT_PS_ASSIGN) memcpy(fresh->p, b->p, n);
+    b->old = true;
+    h->buf = fresh;
+    h->part.value = fresh->p;
+    return true;
+}
+enum { DT__PS_BLOCK = 16384 }; /* bytes of a block that stays in the cache while all pushes are added */
+static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, const float *weight, int nsrc, bool equal)
+{
+    int64_t n = h->part.n;
+    size_t  size = dt__elem_nbytes(h->part.dtype);
+    if (!dt__ps_writable(ps, h)) return dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory for key %d", h->part.key);
+    if (h->rule == DT_PS_UPDATE && n > ps->nsum) {
+        float *p = (float *)dt_comm_alloc(ps->c, (size_t)n * sizeof *p);
+        if (!p) return dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory for an update of key %d", h->part.key);
+        dt_comm_dealloc(ps->c, ps->sum);
+        ps->sum = p;
+        ps->nsum = n;
+    }
+    char *to = h->rule == DT_PS_UPDATE ? (char *)ps->sum : (char *)h->part.value;
+    for (int64_t at = 0; at < n; at += DT__PS_BLOCK / (int64_t)size) {
+        int64_t m = n - at < DT__PS_BLOCK / (int64_t)size ? n - at : DT__PS_BLOCK / (int64_t)size;
+        size_t  offset = (size_t)at * size;
+        int     i = 0;
+        if (h->rule != DT_PS_SUM) memcpy(to + offset, src[i++] + offset, (size_t)m * size);
+        if (h->rule == DT_PS_UPDATE && !equal) {
+            float *d = (float *)(void *)(to + offset);
+            for (int64_t k = 0; k < m; k++) d[k] *= weight[0];
+            for (; i < nsrc; i++) {
+                const float *s = (const float *)(const void *)(src[i] + offset);
+                for (int64_t k = 0; k < m; k++) d[k] += weight[i] * s[k];
+            }
+            continue;
+        }
+        for (; i < nsrc; i++) dt__fold(h->part.dtype, DT_COMM_SUM, to + offset, src[i] + offset, m, false);
+        if (h->rule == DT_PS_UPDATE && nsrc > 1) {
+            float *d = (float *)(void *)(to + offset);
+            for (int64_t k = 0; k < m; k++) d[k] *= weight[0];
+        }
+    }
+    return h->rule == DT_PS_UPDATE ? ps->fn(&h->part, ps->sum, ps->user) : 0;
+}
+
+/* ---- requests */
+static void dt__ps_input_free(dt_ps *ps, dt__ps_input *in)
+{
+    DT_COMM_FREE(in->own);
+    in->own = NULL;
+    in->data = NULL;
+    if (in->view.data) dt_comm_view_free(ps->c, &in->view);
+    memset(&in->view, 0, sizeof in->view);
+}
+static void dt__ps_request_free(dt_ps *ps, dt__ps_request *r) /* it is in no list */
+{
+    for (int i = 0; i < r->head.nparts; i++) dt__ps_input_free(ps, &r->in[i]);
+    if (r->q) dt_request_refuse(r->q, "the parameter server has ended");
+    DT_COMM_FREE(r->in);
+    DT_COMM_FREE(r);
+}
+static dt__ps_request *dt__ps_find(dt__ps_group *g, int worker, int64_t seq)
+{
+    dt__ps_request *r = g->request[worker];
+    while (r && r->head.seq != seq) r = r->next;
+    return r;
+}
+static void dt__ps_tidy(dt_ps *ps, dt__ps_group *g, int worker) /* frees the first requests, if nothing is left to do */
+{
+    dt__ps_request *r;
+    while ((r = g->request[worker]) != NULL && r->done && !r->q && !r->missing) {
+        g->request[worker] = r->next;
+        dt__ps_request_free(ps, r);
+    }
+}
+typedef struct dt__ps_sending { dt_ps *ps; dt__ps_buf *buf; } dt__ps_sending;
+static void dt__ps_sent(void *user, int status)
+{
+    dt__ps_sending *s = (dt__ps_sending *)user;
+    (void)status;
+    dt__ps_buf_leave(s->ps, s->buf);
+    dt__ps_count(s->ps, -1);
+    DT_COMM_FREE(s);
+}
+static bool dt__ps_send(dt_ps *ps, int rank, int tag, dt__ps_held *h)
+{
+    dt__ps_sending *s = (dt__ps_sending *)DT_COMM_MALLOC(sizeof *s);
+    dt_msg_opts     o = DT__NO_OPTIONS;
+    if (!s) return false;
+    o.tag = tag;
+    o.timeout = ps->timeout;
+    s->ps = ps;
+    s->buf = h->buf;
+    s->buf->readers++;
+    dt__ps_count(ps, 1);
+    dt_work *w = dt_comm_send_start_with(ps->c, h->part.value, h->part.n * (int64_t)dt__elem_nbytes(h->part.dtype), DT_COMM_U8, rank, o);
+    if (w) dt_work_then(w, dt__ps_sent, s);
+    else dt__ps_sent(s, DT_COMM_ERR_STATE);
+    return w != NULL;
+}
+static int dt__ps_next_tag(dt_ps *ps)
+{
+    int tag = ps->tag;
+    ps->tag = tag >= DT__PS_DATA + (1 << 27) ? DT__PS_DATA : tag + 1;
+    return tag;
+}
+typedef struct dt__ps_answer_head { dt_ps_info info; int32_t nparts, zero; } dt__ps_answer_head;
+static size_t dt__ps_up8(size_t n) { return (n + 7) & ~(size_t)7; }
+static void   dt__ps_free_it(void *p) { DT_COMM_FREE(p); }
+static void   dt__ps_reply(dt_ps *ps, dt__ps_request *r, const dt_ps_info *info, bool values)
+{
+    int    n = values ? r->head.nparts : 0;
+    size_t total = sizeof(dt__ps_answer_head) + (size_t)n * sizeof(dt__ps_wire), at = total;
+    for (int i = 0; i < n; i++) {
+        size_t bytes = (size_t)r->in[i].held->part.n * dt__elem_nbytes(r->in[i].held->part.dtype);
+        if (bytes <= DT__PS_INLINE) total += dt__ps_up8(bytes);
+    }
+    char               *buf = (char *)DT_COMM_MALLOC(total);
+    dt__ps_answer_head *head = (dt__ps_answer_head *)(void *)buf;
+    dt_request         *q = r->q;
+    r->q = NULL;
+    if (!buf) {
+        dt_request_refuse(q, "the server is out of memory");
+        return;
+    }
+    memset(head, 0, sizeof *head);
+    head->info = *info;
+    head->nparts = n;
+    for (int i = 0; i < n; i++) {
+        dt__ps_held *h = r->in[i].held;
+        dt__ps_wire *w = (dt__ps_wire *)(void *)(buf + sizeof *head) + i;
+        memset(w, 0, sizeof *w);
+        w->key = h->part.key;
+        w->dtype = h->part.dtype;
+        w->at = h->part.at;
+        w->n = h->part.n;
+        w->nbytes = h->part.n * (int64_t)dt__elem_nbytes(w->dtype);
+        w->tag = -1;
+        if (w->nbytes > DT__PS_INLINE) w->tag = dt__ps_next_tag(ps);
+        else {
+            memcpy(buf + at, h->part.value, (size_t)w->nbytes);
+            at += dt__ps_up8((size_t)w->nbytes);
+        }
+        if (w->tag >= 0) dt__ps_send(ps, q->from, w->tag, h);
+    }
+    dt_reply_opts o = DT__NO_OPTIONS;
+    o.done = dt__ps_free_it;
+    o.user = buf;
+    dt_request_reply_with(q, buf, (int64_t)total, o);
+}
+/* The push of a request stays after its answer, or its group waits: it must not lie in the worker's memory any more. */
+static bool dt__ps_keep(dt_ps *ps, dt__ps_request *r)
+{
+    for (int i = 0; i < r->head.nparts; i++) {
+        dt__ps_input *in = &r->in[i];
+        if (!in->data || in->own) continue;
+        char *own = (char *)DT_COMM_MALLOC(in->wire.nbytes ? (size_t)in->wire.nbytes : 1);
+        if (!own) return false;
+        memcpy(own, in->data, (size_t)in->wire.nbytes);
+        dt__ps_input_free(ps, in);
+        in->own = own;
+        in->data = own;
+    }
+    return true;
+}
+static void dt__ps_group_fail(dt_ps *ps, dt__ps_group *g, const char *why);
+static void dt__ps_barrier_look(dt_ps *ps);
+static void dt__ps_end(dt_ps *ps);
+static int  dt__ps_replay_load(dt_ps *ps, dt__ps_group *g);
+static dt_reply_opts dt__ps_no_reply(void)
+{
+    dt_reply_opts o = DT__NO_OPTIONS;
+    return o;
+}
+
+/* ---- what the coordinator says is done */
+static void dt__ps_do_apply(dt_ps *ps, dt__ps_group *g, const dt__ps_push *push, int n, int64_t version)
+{
+    const char *few[64], **src = few;
+    float       some[64], *weight = some;
+    bool        equal = true;
+    if (g->bad[0]) return;
+    if (n > 64) {
+        src = (const char **)DT_COMM_MALLOC((size_t)n * sizeof *src);
+        weight = (float *)DT_COMM_MALLOC((size_t)n * sizeof *weight);
+    }
+    if (!src || !weight) dt__ps_group_fail(ps, g, "out of memory");
+    for (int k = 0; k < g->nheld && !g->bad[0]; k++) {
+        dt__ps_held *h = g->held[k];
+        for (int i = 0; i < n; i++) {
+            dt__ps_request *r = dt__ps_find(g, push[i].learner, push[i].seq);
+            int             p = 0;
+            while (r && p < r->head.nparts && r->in[p].held != h) p++;
+            if (!r || p == r->head.nparts || !r->in[p].data) {
+                dt__ps_group_fail(ps, g, "an update of a push that this server does not have");
+                break;
+            }
+            src[i] = r->in[p].data;
+            weight[i] = push[i].weight;
+            equal = equal && weight[i] == weight[0];
+        }
+        if (g->bad[0]) break;
+        h->part.version = version - 1;
+        if (dt__ps_apply_part(ps, h, src, weight, n, equal)) {
+            char text[400];
+            snprintf(text, sizeof text, "the update of key %d on server %d failed: %.250s", h->part.key, ps->server,
+                     dt_comm_error(NULL) ? dt_comm_error(NULL) : "the function returned an error");
+            dt__ps_group_fail(ps, g, text);
+        }
+        h->part.version = version;
+    }
+    if (src != few) DT_COMM_FREE(src);
+    if (weight != some) DT_COMM_FREE(weight);
+    for (int i = 0; i < n; i++) {
+        dt__ps_request *r = dt__ps_find(g, push[i].learner, push[i].seq);
+        if (!r) continue;
+        r->done = true;
+        for (int p = 0; p < r->head.nparts; p++) dt__ps_input_free(ps, &r->in[p]);
+        dt__ps_tidy(ps, g, push[i].learner);
+    }
+}
+static void dt__ps_do_answer(dt_ps *ps, dt__ps_group *g, const dt__ps_act *a)
+{
+    dt__ps_request *r = dt__ps_find(g, a->learner, a->seq);
+    if (!r) return;
+    if (!(r->head.flags & DT__PS_HAS_PUSH)) r->done = true;
+    if (r->q) {
+        if (!r->done && !dt__ps_keep(ps, r)) dt__ps_group_fail(ps, g, "out of memory for a push");
+        if (r->q) dt__ps_reply(ps, r, &a->info, (r->head.flags & DT__PS_WANTS) && a->info.fresh);
+    }
+    dt__ps_tidy(ps, g, a->learner);
+}
+static void dt__ps_do_drop(dt_ps *ps, dt__ps_group *g, int worker, int64_t seq)
+{
+    dt__ps_request *r = dt__ps_find(g, worker, seq);
+    if (!r) return;
+    r->done = true;
+    for (int p = 0; p < r->head.nparts; p++) dt__ps_input_free(ps, &r->in[p]);
+    dt__ps_tidy(ps, g, worker);
+}
+/* A worker has gone: its requests after seq, which the coordinator has not counted, are forgotten. */
+static void dt__ps_do_forget(dt_ps *ps, dt__ps_group *g, int worker, int64_t seq)
+{
+    for (dt__ps_request *r = g->request[worker]; r; r = r->next) {
+        if (r->q) {
+            dt_request *q = r->q;
+            if (!r->done && r->head.seq <= seq) dt__ps_keep(ps, r);
+            r->q = NULL;
+            dt_request_refuse(q, "this worker has gone");
+        }
+        if (r->head.seq > seq) r->done = true;
+    }
+    dt__ps_tidy(ps, g, worker);
+}
+static void dt__ps_group_fail(dt_ps *ps, dt__ps_group *g, const char *why)
+{
+    if (!g->bad[0]) {
+        snprintf(g->bad, sizeof g->bad, "%s", why && *why ? why : "it failed");
+        if (!g->here) { /* the coordinator tells the others */
+            dt__ps_head *h = (dt__ps_head *)dt__ps_letter_new(ps, sizeof *h + sizeof g->bad);
+            if (h) {
+                memset(h, 0, sizeof *h);
+                h->magic = DT__PS_MAGIC;
+                h->group = g->id;
+                h->flags = DT__PS_BAD;
+                memcpy(h + 1, g->bad, sizeof g->bad);
+                dt__ps_tell(ps, ps->server_rank[g->coordinator], DT__PS_STAGED, h, sizeof *h + sizeof g->bad);
+            }
+        } else for (int s = 0; s < ps->nservers; s++) {
+            if (s == ps->server || !(g->servers >> s & 1)) continue;
+            dt__ps_head *h = (dt__ps_head *)dt__ps_letter_new(ps, sizeof *h + sizeof g->bad);
+            if (!h) break;
+            memset(h, 0, sizeof *h);
+            h->magic = DT__PS_MAGIC;
+            h->group = g->id;
+            h->flags = DT__PS_BAD;
+            memcpy(h + 1, g->bad, sizeof g->bad);
+            dt__ps_tell(ps, ps->server_rank[s], DT__PS_ORDER, h, sizeof *h + sizeof g->bad);
+        }
+    }
+    for (int i = 0; i < ps->nworkers; i++) {
+        for (dt__ps_request *r = g->request[i]; r; r = r->next) {
+            dt_request *q = r->q;
+            r->q = NULL;
+            r->done = true;
+            if (q) dt_request_refuse(q, g->bad);
+        }
+        dt__ps_tidy(ps, g, i);
+    }
+}
+/* Does what the coordinator of g, on this server, has decided; and tells the other servers. */
+static void dt__ps_carry_out(dt_ps *ps, dt__ps_group *g)
+{
+    dt__ps_coord *d = &g->coord;
+    uint64_t      others = g->servers & ~((uint64_t)1 << ps->server);
+    if (d->stats.version != d->version) {
+        d->stats.last = dt__comm_now();
+        if (!d->stats.version) d->stats.first = d->stats.last;
+        d->stats.version = d->version;
+    }
+    if (d->memory || d->differs)
+        dt__ps_group_fail(ps, g, d->memory ? "the coordinator is out of memory" : "replay: the workers do not push what the log says");
+    if (d->nacts && others) {
+        size_t n = sizeof(dt__ps_head) + (size_t)d->nacts * sizeof *d->act + (size_t)d->nused * sizeof *d->used;
+        for (int s = 0; s < ps->nservers; s++) {
+            if (!(others >> s & 1)) continue;
+            dt__ps_head *h = (dt__ps_head *)dt__ps_letter_new(ps, n);
+            if (!h) break;
+            memset(h, 0, sizeof *h);
+            h->magic = DT__PS_MAGIC;
+            h->group = g->id;
+            h->nparts = d->nacts;
+            h->what = d->nused;
+            memcpy(h + 1, d->act, (size_t)d->nacts * sizeof *d->act);
+            if (d->nused) memcpy((char *)(h + 1) + (size_t)d->nacts * sizeof *d->act, d->used, (size_t)d->nused * sizeof *d->used);
+            dt__ps_tell(ps, ps->server_rank[s], DT__PS_ORDER, h, n);
+        }
+    }
+}
+static void dt__ps_cancel(dt_ps *ps, dt__ps_group *g, const dt__ps_act *a) /* by the coordinator's server */
+{
+    dt__ps_head *h = (dt__ps_head *)dt__ps_letter_new(ps, sizeof *h);
+    if (!h) return;
+    memset(h, 0, sizeof *h);
+    h->magic = DT__PS_MAGIC;
+    h->group = g->id;
+    h->version = a->version;
+    dt__ps_tell(ps, a->learner, DT__PS_NOTICE, h, sizeof *h);
+}
+static void dt__ps_do(dt_ps *ps, dt__ps_group *g, const dt__ps_act *act, int nacts, const dt__ps_push *used)
+{
+    for (int i = 0; i < nacts; i++) {
+        const dt__ps_act *a = &act[i];
+        switch (a->kind) {
+        case DT__PS_APPLY: dt__ps_do_apply(ps, g, used + a->first, a->n, a->version); break;
+        case DT__PS_ANSWER: dt__ps_do_answer(ps, g, a); break;
+        case DT__PS_DROP: dt__ps_do_drop(ps, g, a->learner, a->seq); break;
+        case DT__PS_FORGET: dt__ps_do_forget(ps, g, a->learner, a->seq); break;
+        case DT__PS_CANCEL: if (g->here) dt__ps_cancel(ps, g, a); break;
+        default: break;
+        }
+    }
+}
+/* Gives the coordinator what has come, and does what it says, until nothing more happens. */
+static void dt__ps_pump(dt_ps *ps, dt__ps_group *g)
+{
+    dt__ps_coord *d = &g->coord;
+    if (g->busy) return;
+    g->busy = true;
+    for (bool more = true; more;) {
+        more = false;
+        for (int w = 0; w < ps->nworkers && !g->bad[0]; w++) {
+            dt__ps_line *t = g->line[w];
+            if (!t || t->staged != t->head.servers || d->learner[w].state != DT__PS_RUNS) continue;
+            g->line[w] = t->next;
+            g->fed[w] = t->head.seq;
+            g->servers |= t->head.servers;
+            if (t->head.flags & DT__PS_HAS_PUSH) dt__ps_coord_push(d, w, t->head.seq, t->head.version);
+            else dt__ps_coord_pull(d, w, t->head.seq);
+            DT_COMM_FREE(t);
+            more = true;
+            break; /* its answers first: the same order on all servers */
+        }
+        if (!d->nacts && !d->memory && !d->differs) continue;
+        dt__ps_carry_out(ps, g);
+        /* acts may be added while these are done */
+        dt__ps_act  *act = d->act;
+        dt__ps_push *used = d->used;
+        int          nacts = d->nacts;
+        d->act = NULL;
+        d->used = NULL;
+        d->nacts = d->act_cap = d->nused = d->used_cap = 0;
+        dt__ps_do(ps, g, act, nacts, used);
+        if (!d->act) d->act = act, d->act_cap = nacts;
+        else DT_COMM_FREE(act);
+        DT_COMM_FREE(used);
+        more = true;
+    }
+    g->busy = false;
+}
+
+/* ---- logs of updates. A server writes FILE.S, S its number: the groups that it coordinates, each with its entries. */
+typedef struct dt__ps_section { char magic[8]; int32_t group, nworkers; int64_t n; } dt__ps_section;
+static int dt__ps_log_path(const dt_ps *ps, const char *file, char *path, size_t n)
+{
+    int len = snprintf(path, n, "%s.%d", file, ps->server);
+    return len > 0 && (size_t)len < n ? 0 : dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps: the path %s is too long", file);
+}
+static int dt__ps_log_write(dt_ps *ps)
+{
+    char        path[1024];
+    const char *why = NULL;
+    if (!ps->o.record) return 0;
+    int rc = dt__ps_log_path(ps, ps->o.record, path, sizeof path);
+    int fd = rc ? -1 : dt__file_create(AT_FDCWD, path, O_WRONLY | O_TRUNC, &why);
+    if (rc) return dt__ps_say(ps, rc, "%s", dt_comm_error(NULL));
+    if (fd < 0) return dt__ps_say(ps, DT_COMM_ERR_NET, "dt_ps_free: .record: cannot write %s: %s", path, why ? why : strerror(errno));
+    FILE *f = fdopen(fd, "wb");
+    bool  ok = f != NULL;
+    for (dt__ps_group *g = ps->all; g && ok; g = g->next) {
+        dt__ps_section s;
+        if (!g->here) continue;
+        memcpy(s.magic, "dtpslog1", 8);
+        s.group = g->id;
+        s.nworkers = ps->nworkers;
+        s.n = g->coord.nlog;
+        ok = fwrite(&s, sizeof s, 1, f) == 1 && fwrite(g->coord.log, sizeof *g->coord.log, (size_t)s.n, f) == (size_t)s.n;
+    }
+    if (f && fclose(f)) ok = false;
+    if (!f) close(fd);
+    return ok ? 0 : dt__ps_say(ps, DT_COMM_ERR_NET, "dt_ps_free: .record: cannot write %s: %s", path, strerror(errno));
+}
+static int dt__ps_replay_load(dt_ps *ps, dt__ps_group *g)
+{
+    char           path[1024];
+    dt__ps_section s;
+    dt__ps_entry  *log = NULL;
+    int            rc = dt__ps_log_path(ps, ps->o.replay, path, sizeof path);
+    FILE          *f = rc ? NULL : fopen(path, "rb");
+    bool           found = false;
+    if (rc) return rc;
+    if (!f) return dt__comm_bad(DT_COMM_ERR_NET, "dt_ps: .replay: cannot read %s: %s", path, strerror(errno));
+    while (!found && fread(&s, sizeof s, 1, f) == 1) {
+        if (memcmp(s.magic, "dtpslog1", 8) || s.n < 0 || s.n > INT64_MAX / 64) break;
+        found = s.group == g->id && s.nworkers == ps->nworkers;
+        if (!found && fseek(f, (long)(s.n * (int64_t)sizeof *log), SEEK_CUR)) break;
+    }
+    int64_t at = found ? (int64_t)ftell(f) : 0, end = found && !fseek(f, 0, SEEK_END) ? (int64_t)ftell(f) : 0;
+    if (!found || (end - at) / (int64_t)sizeof *log < s.n || fseek(f, (long)at, SEEK_SET))
+        rc = dt__comm_bad(DT_COMM_ERR_NET, "dt_ps: .replay: %s has no whole log of group %d with %d workers", path, g->id, ps->nworkers);
+    if (!rc && !(log = (dt__ps_entry *)DT_COMM_MALLOC((size_t)(s.n ? s.n : 1) * sizeof *log))) rc = dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_ps: .replay: out of memory");
+    if (!rc && fread(log, sizeof *log, (size_t)s.n, f) != (size_t)s.n) rc = dt__comm_bad(DT_COMM_ERR_NET, "dt_ps: .replay: cannot read %s", path);
+    fclose(f);
+    if (!rc) rc = dt__ps_coord_replay(&g->coord, log, s.n);
+    DT_COMM_FREE(log);
+    return rc;
+}
+static dt__ps_group *dt__ps_group_of(dt_ps *ps, int id, int server) /* makes it if it is new; NULL: out of memory */
+{
+    dt__ps_group *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, id);
+    size_t        n = (size_t)ps->nworkers;
+    if (g) return g;
+    g = (dt__ps_group *)dt__comm_zeroed(1, sizeof *g);
+    if (!g) return NULL;
+    g->id = id;
+    g->coordinator = dt__ps_coordinator(ps, id, server);
+    g->here = g->coordinator == ps->server;
+    g->request = (dt__ps_request **)dt__comm_zeroed(n, sizeof *g->request);
+    g->line = (dt__ps_line **)dt__comm_zeroed(n, sizeof *g->line);
+    g->fed = (int64_t *)dt__comm_zeroed(n, sizeof *g->fed);
+    bool ok = g->request && g->line && g->fed && (!g->here || dt__ps_coord_init(&g->coord, &ps->o, ps->nworkers)) &&
+              dt__ps_map_put(&ps->groups, id, g);
+    if (ok && g->here && ps->o.replay && dt__ps_replay_load(ps, g)) ok = false;
+    g->coord.record = g->here && ps->o.record != NULL;
+    if (!ok) {
+        if (dt__ps_map_get(&ps->groups, id)) ps->groups.at[id] = NULL;
+        DT_COMM_FREE(g->request);
+        DT_COMM_FREE(g->line);
+        DT_COMM_FREE(g->fed);
+        dt__ps_coord_free(&g->coord);
+        DT_COMM_FREE(g);
+        return NULL;
+    }
+    g->next = ps->all;
+    ps->all = g;
+    for (int i = 0; g->here && i < ps->nworkers; i++)
+        if (ps->gone[i]) dt__ps_coord_leave(&g->coord, i);
+    return g;
+}
+static void dt__ps_group_free(dt_ps *ps, dt__ps_group *g)
+{
+    for (int i = 0; i < ps->nworkers; i++) {
+        for (dt__ps_request *r = g->request[i], *next; r; r = next) {
+            next = r->next;
+            dt__ps_request_free(ps, r);
+        }
+        for (dt__ps_line *t = g->line[i], *next; t; t = next) {
+            next = t->next;
+            DT_COMM_FREE(t);
+        }
+    }
+    dt__ps_coord_free(&g->coord);
+    DT_COMM_FREE(g->request);
+    DT_COMM_FREE(g->line);
+    DT_COMM_FREE(g->fed);
+    DT_COMM_FREE(g->held);
+    DT_COMM_FREE(g);
+}
+static DT__PRINTF(2, 3) void dt__ps_refuse(dt_request *q, const char *format, ...)
+{
+    char    text[400];
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    dt_request_refuse(q, text);
+}
+/* The head of a request, if it is one: n bytes at least, from the worker that it says. */
+static bool dt__ps_head_of(dt_ps *ps, dt_request *q, dt__ps_head *h, size_t n)
+{
+    if (q->n >= (int64_t)n && n >= sizeof *h) memcpy(h, q->data, sizeof *h);
+    if (q->n < (int64_t)n || n < sizeof *h || h->magic != DT__PS_MAGIC) {
+        dt__ps_refuse(q, "server %d: rank %d sent %" PRId64 " bytes that are no request of dt_ps.h of this version", ps->server, q->from, q->n);
+        return false;
+    }
+    if (h->worker < 0 || h->worker >= ps->nworkers || h->worker != q->from) {
+        dt__ps_refuse(q, "server %d: rank %d speaks as worker %d, which it is not", ps->server, q->from, h->worker);
+        return false;
+    }
+    if (ps->gone[h->worker]) {
+        dt__ps_refuse(q, "server %d: worker %d has %s", ps->server, h->worker, ps->gone[h->worker] == 1 ? "left the store" : "been declared dead");
+        return false;
+    }
+    if (ps->death[0]) {
+        dt__ps_refuse(q, "%s", ps->death);
+        return false;
+    }
+    return true;
+}
+static bool dt__ps_from_server(dt_ps *ps, dt_request *q, dt__ps_head *h)
+{
+    int s = 0;
+    while (s < ps->nservers && ps->server_rank[s] != q->from) s++;
+    if (q->n >= (int64_t)sizeof *h) memcpy(h, q->data, sizeof *h);
+    if (s < ps->nservers && q->n >= (int64_t)sizeof *h && h->magic == DT__PS_MAGIC) return true;
+    dt__ps_refuse(q, "server %d: rank %d is no server, or its message is broken", ps->server, q->from);
+    return false;
+}
+/* ---- staging */
+static void dt__ps_line_add(dt_ps *ps, dt__ps_group *g, const dt__ps_head *h, int server) /* by the coordinator's server */
+{
+    dt__ps_line **p = &g->line[h->worker];
+    while (*p && (*p)->head.seq != h->seq) p = &(*p)->next;
+    if (ps->gone[h->worker]) return;
+    if (!*p) {
+        dt__ps_line *t = (dt__ps_line *)dt__comm_zeroed(1, sizeof *t);
+        if (!t) {
+            dt__ps_group_fail(ps, g, "the coordinator is out of memory");
+            return;
+        }
+        t->head = *h;
+        /* in the order of seq: a later request may be staged first */
+        for (p = &g->line[h->worker]; *p && (*p)->head.seq < h->seq;) p = &(*p)->next;
+        t->next = *p;
+        *p = t;
+    }
+    (*p)->staged |= (uint64_t)1 << server;
+    g->servers |= h->servers;
+    dt__ps_pump(ps, g);
+}
+static void dt__ps_staged(dt_ps *ps, dt__ps_request *r) /* all parts are there */
+{
+    dt__ps_group *g = r->group;
+    if (r->staged || r->done) {
+        dt__ps_tidy(ps, g, r->head.worker);
+        return;
+    }
+    r->staged = true;
+    bool only_push = (r->head.flags & DT__PS_HAS_PUSH) && !(r->head.flags & DT__PS_WANTS);
+    if (only_push) { /* it is answered now */
+        dt_ps_info info;
+        memset(&info, 0, sizeof info);
+        info.verdict = DT_PS_KEPT;
+        info.version = r->head.version;
+        info.batch = -1;
+        if (!dt__ps_keep(ps, r)) {
+            dt__ps_group_fail(ps, g, "out of memory for a push");
+            return;
+        }
+        dt__ps_reply(ps, r, &info, false);
+    }
+    dt__ps_head h = r->head;
+    if (g->here) {
+        dt__ps_line_add(ps, g, &h, ps->server);
+        return;
+    }
+    dt__ps_head *t = (dt__ps_head *)dt__ps_letter_new(ps, sizeof *t);
+    if (!t) return;
+    *t = h;
+    dt__ps_tell(ps, ps->server_rank[g->coordinator], DT__PS_STAGED, t, sizeof *t);
+}
+static void dt__ps_part_came(void *user, int status)
+{
+    dt__ps_input   *in = (dt__ps_input *)user;
+    dt__ps_request *r = in->of;
+    dt_ps          *ps = in->ps;
+    r->missing--;
+    dt__ps_count(ps, -1);
+    if (!status && !r->done && in->view.info.n == in->wire.nbytes) in->data = (const char *)in->view.data;
+    else if (!status && in->view.data) dt_comm_view_free(ps->c, &in->view), memset(&in->view, 0, sizeof in->view);
+    if (!r->done && !in->data) { /* the worker has gone, or sends other lengths than it said */
+        dt_request *q = r->q;
+        r->done = true;
+        r->q = NULL;
+        if (q) dt__ps_refuse(q, "server %d: the values of key %d did not come: %.200s", ps->server, in->wire.key,
+                             status && dt_comm_error(NULL) ? dt_comm_error(NULL) : "another length");
+    }
+    if (!r->missing) dt__ps_staged(ps, r);
+}
+static const char *dt__ps_dtype(int dtype) { return dtype >= 0 && dtype < DT_COMM_DTYPES ? dt__comm_dtype_name(dtype) : "an unknown dtype"; }
+/* Checks part i of a request; *at: where its payload is, or would be, if it is inline. */
+static dt__ps_held *dt__ps_part_ok(dt_ps *ps, dt_request *q, const dt__ps_head *h, const dt__ps_wire *w, size_t *at)
+{
+    dt__ps_held *held = (dt__ps_held *)dt__ps_map_get(&ps->held, w->key);
+    bool         push = (h->flags & DT__PS_HAS_PUSH) != 0;
+    if (!held) {
+        dt__ps_refuse(q, "server %d: key %d does not exist here: all workers must call dt_ps_init for it first", ps->server, w->key);
+        return NULL;
+    }
+    if (held->group != h->group) {
+        dt__ps_refuse(q, "server %d: key %d is not in the group of this request: push and pull all keys of a group in one call", ps->server, w->key);
+        return NULL;
+    }
+    if (w->at != held->part.at || w->n != held->part.n || w->dtype != held->part.dtype) {
+        dt__ps_refuse(q, "server %d: key %d has elements %" PRId64 " to %" PRId64 " of %s here; worker %d sends or wants %" PRId64 " to %" PRId64 " of %s",
+                      ps->server, w->key, held->part.at, held->part.at + held->part.n - 1, dt__ps_dtype(held->part.dtype), h->worker, w->at,
+                      w->at + w->n - 1, dt__ps_dtype(w->dtype));
+        return NULL;
+    }
+    if (push && w->nbytes != w->n * (int64_t)dt__elem_nbytes(w->dtype)) {
+        dt__ps_refuse(q, "server %d: key %d: a push of %" PRId64 " bytes for %" PRId64 " elements of %s", ps->server, w->key, w->nbytes, w->n,
+                      dt__ps_dtype(w->dtype));
+        return NULL;
+    }
+    if (push && w->tag < 0) {
+        if (w->nbytes > DT__PS_INLINE || q->n < (int64_t)*at || q->n - (int64_t)*at < w->nbytes) {
+            dt__ps_refuse(q, "server %d: key %d: the request is shorter than it says", ps->server, w->key);
+            return NULL;
+        }
+        *at += dt__ps_up8((size_t)w->nbytes);
+    } else if (push && (w->tag < DT__PS_DATA || w->tag > DT__PS_DATA + (1 << 28))) {
+        dt__ps_refuse(q, "server %d: key %d: tag %d", ps->server, w->key, w->tag);
+        return NULL;
+    }
+    return held;
+}
+static void dt__ps_on_exchange(dt_request *q)
+{
+    dt_ps      *ps = (dt_ps *)q->user;
+    dt__ps_head h;
+    if (!dt__ps_head_of(ps, q, &h, sizeof h)) return;
+    dt__ps_group *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, h.group);
+    if (h.nparts < 0 || h.nparts > DT__PS_PARTS || (size_t)q->n < sizeof h + (size_t)h.nparts * sizeof(dt__ps_wire) || !(h.flags & 3) ||
+        !(h.servers >> ps->server & 1) || (ps->nservers < 64 && h.servers >> ps->nservers)) {
+        dt__ps_refuse(q, "server %d: the request of worker %d is broken", ps->server, h.worker);
+        return;
+    }
+    const dt__ps_wire *wire = (const dt__ps_wire *)(const void *)((const char *)q->data + sizeof h);
+    size_t             at = sizeof h + (size_t)h.nparts * sizeof *wire;
+    if (!g) { /* let the first key speak */
+        if (h.nparts) dt__ps_part_ok(ps, q, &h, &wire[0], &at);
+        if (q->dt__inside) dt__ps_refuse(q, "server %d: there is no such group of keys: call dt_ps_init first", ps->server);
+        return;
+    }
+    if (g->bad[0]) {
+        dt_request_refuse(q, g->bad);
+        return;
+    }
+    int64_t last = -1;
+    for (dt__ps_request *r = g->request[h.worker]; r; r = r->next) last = r->head.seq;
+    if (h.seq <= last || h.seq <= g->fed[h.worker] || h.version < 0 || (g->nheld && h.version > g->held[0]->part.version && (h.flags & DT__PS_HAS_PUSH))) {
+        dt__ps_refuse(q, "server %d: worker %d says that its values have version %" PRId64 " and its request is number %" PRId64
+                      "; the newest version is %" PRId64, ps->server, h.worker, h.version, h.seq, g->nheld ? g->held[0]->part.version : (int64_t)0);
+        return;
+    }
+    if (h.nparts != g->nheld) {
+        dt__ps_refuse(q, "server %d: worker %d pushes or pulls %d of the %d keys of a group on this server: all must be in one call", ps->server,
+                      h.worker, h.nparts, g->nheld);
+        return;
+    }
+    dt__ps_request *r = (dt__ps_request *)dt__comm_zeroed(1, sizeof *r);
+    if (r) r->in = (dt__ps_input *)dt__comm_zeroed((size_t)(h.nparts ? h.nparts : 1), sizeof *r->in);
+    if (!r || !r->in) {
+        DT_COMM_FREE(r);
+        dt_request_refuse(q, "the server is out of memory");
+        return;
+    }
+    r->group = g;
+    r->head = h;
+    for (int i = 0; i < h.nparts; i++) {
+        dt__ps_input *in = &r->in[i];
+        size_t        here = at;
+        in->of = r;
+        in->ps = ps;
+        memcpy(&in->wire, &wire[i], sizeof in->wire);
+        in->held = dt__ps_part_ok(ps, q, &h, &in->wire, &at);
+        bool twice = false;
+        for (int k = 0; in->held && k < i && h.nparts <= 64; k++) twice = twice || r->in[k].held == in->held;
+        if (twice) dt__ps_refuse(q, "server %d: key %d is twice in one call", ps->server, in->wire.key);
+        if (!in->held || twice) { /* it is refused: nothing has changed */
+            DT_COMM_FREE(r->in);
+            DT_COMM_FREE(r);
+            return;
+        }
+        if ((h.flags & DT__PS_HAS_PUSH) && in->wire.tag < 0) in->data = (const char *)q->data + here;
+    }
+    r->q = q;
+    dt__ps_request **p = &g->request[h.worker];
+    while (*p) p = &(*p)->next;
+    *p = r;
+    for (int i = 0; i < h.nparts; i++) r->missing += (h.flags & DT__PS_HAS_PUSH) && r->in[i].wire.tag >= 0;
+    int missing = r->missing;
+    r->missing++; /* r stays while its receives are posted */
+    for (int i = 0; missing && i < h.nparts; i++) {
+        dt__ps_input *in = &r->in[i];
+        dt_msg_opts   o = DT__NO_OPTIONS;
+        if (in->wire.tag < 0) continue;
+        o.tag = in->wire.tag;
+        o.timeout = ps->timeout;
+        dt__ps_count(ps, 1);
+        dt_work *w = dt_comm_recv_view_start_with(ps->c, &in->view, DT_COMM_U8, h.worker, o);
+        if (w) dt_work_then(w, dt__ps_part_came, in);
+        else dt__ps_part_came(in, DT_COMM_ERR_MEMORY);
+    }
+    if (!--r->missing) dt__ps_staged(ps, r);
+}
+static void dt__ps_on_staged(dt_request *q) /* another server has a request, or cannot go on */
+{
+    dt_ps      *ps = (dt_ps *)q->user;
+    dt__ps_head h;
+    int         server = 0;
+    if (!dt__ps_from_server(ps, q, &h)) return;
+    while (ps->server_rank[server] != q->from) server++;
+    dt__ps_group *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, h.group);
+    char          bad[400] = "";
+    if (h.flags & DT__PS_BAD) memcpy(bad, (const char *)q->data + sizeof h, (size_t)q->n - sizeof h < 399 ? (size_t)q->n - sizeof h : 399);
+    if (!g) g = dt__ps_group_of(ps, h.group, DT__PS_CUT); /* this server coordinates, but has no part of it */
+    if (!g || !g->here || (!(h.flags & DT__PS_BAD) && (h.worker < 0 || h.worker >= ps->nworkers))) {
+        dt__ps_refuse(q, "server %d does not coordinate group %d", ps->server, h.group);
+        return;
+    }
+    dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+    g->servers |= (uint64_t)1 << server;
+    if (h.flags & DT__PS_BAD) dt__ps_group_fail(ps, g, bad);
+    else dt__ps_line_add(ps, g, &h, server);
+}
+static void dt__ps_on_order(dt_request *q) /* the coordinator has decided */
+{
+    dt_ps      *ps = (dt_ps *)q->user;
+    dt__ps_head h;
+    if (!dt__ps_from_server(ps, q, &h)) return;
+    dt__ps_group *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, h.group);
+    size_t        room = (size_t)q->n - sizeof h;
+    bool          ok = g && !g->here && ps->server_rank[g->coordinator] == q->from && h.nparts >= 0 && h.what >= 0 &&
+              (size_t)h.nparts <= room / sizeof(dt__ps_act) && room == (size_t)h.nparts * sizeof(dt__ps_act) + (size_t)h.what * sizeof(dt__ps_push);
+    if (ok || (g && !g->here && (h.flags & DT__PS_BAD))) {
+        if (h.flags & DT__PS_BAD) {
+            char bad[400] = "";
+            memcpy(bad, (const char *)q->data + sizeof h, room < 399 ? room : 399);
+            if (!g->bad[0]) snprintf(g->bad, sizeof g->bad, "%s", bad[0] ? bad : "it failed");
+            dt__ps_group_fail(ps, g, g->bad);
+        } else {
+            const dt__ps_act  *act = (const dt__ps_act *)(const void *)((const char *)q->data + sizeof h);
+            const dt__ps_push *used = (const dt__ps_push *)(const void *)(act + h.nparts);
+            for (int i = 0; ok && i < h.nparts; i++)
+                ok = act[i].kind == DT__PS_APPLY ? act[i].first >= 0 && act[i].n >= 0 && act[i].first <= h.what - act[i].n
+                                                 : act[i].learner >= 0 && act[i].learner < ps->nworkers;
+            for (int i = 0; ok && i < h.what; i++) ok = used[i].learner >= 0 && used[i].learner < ps->nworkers;
+            if (ok) dt__ps_do(ps, g, act, h.nparts, used);
+        }
+    }
+    if (ok || (g && (h.flags & DT__PS_BAD))) dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+    else dt__ps_refuse(q, "server %d: an order that it cannot understand", ps->server);
+}
+/* ---- workers that leave or die */
+static void dt__ps_worker_gone(dt_ps *ps, int worker, int how, const char *why)
+{
+    if (ps->gone[worker] || ps->closing) return;
+    ps->gone[worker] = (uint8_t)how;
+    ps->ngone++;
+    if (how == 2) {
+        dt__logf(1, "dt_ps: server %d: worker %d has gone: %s", ps->server, worker, why);
+        if (ps->o.fail_on_death) snprintf(ps->death, sizeof ps->death, "worker %d has gone, and .fail_on_death is set: %.200s", worker, why);
+    }
+    for (dt__ps_group *g = ps->all; g; g = g->next) {
+        if (!g->here) continue;
+        if (ps->death[0]) dt__ps_group_fail(ps, g, ps->death);
+        for (dt__ps_line *t = g->line[worker], *next; t; t = next) {
+            next = t->next;
+            DT_COMM_FREE(t);
+        }
+        g->line[worker] = NULL;
+        dt__ps_act *a = dt__ps_act_add(&g->coord, DT__PS_FORGET, worker);
+        if (a) a->seq = g->fed[worker];
+        dt__ps_coord_leave(&g->coord, worker);
+        dt__ps_pump(ps, g);
+    }
+    for (int i = 0; i < ps->names.n; i++) { /* worker 0 cannot bring values any more */
+        dt__ps_name *n = (dt__ps_name *)ps->names.at[i];
+        for (int k = 0; n && k < ps->nworkers; k++) {
+            if (!n->waiting[k] || n->ready || (worker && k != worker)) continue;
+            dt_request *q = n->waiting[k];
+            n->waiting[k] = NULL;
+            dt__ps_refuse(q, "key %d has no values: worker 0 has gone before it brought them", i);
+        }
+    }
+    if (ps->barrier && ps->barrier[worker]) {
+        dt_request_refuse(ps->barrier[worker], "this worker has gone");
+        ps->barrier[worker] = NULL;
+    }
+    dt__ps_barrier_look(ps);
+    dt__ps_over_look(ps);
+}
+/* Orders may still be on their way between servers when the last worker has left. So a server says to the others when it has
+   nothing more to say, and ends when it has heard this from all. */
+static void dt__ps_over_look(dt_ps *ps)
+{
+    uint64_t all = ps->nservers == 64 ? ~(uint64_t)0 : ((uint64_t)1 << ps->nservers) - 1;
+    if (ps->server < 0 || ps->ngone < ps->nworkers || ps->ntells) return;
+    if (!ps->said_end) {
+        ps->said_end = true;
+        ps->ended |= (uint64_t)1 << ps->server;
+        ps->ntells++; /* not before the last of them is told */
+        for (int s = 0; s < ps->nservers; s++) {
+            if (s == ps->server || ps->dead >> s & 1) continue;
+            dt__ps_head *h = (dt__ps_head *)dt__ps_letter_new(ps, sizeof *h);
+            if (!h) return;
+            memset(h, 0, sizeof *h);
+            h->magic = DT__PS_MAGIC;
+            dt__ps_tell(ps, ps->server_rank[s], DT__PS_END, h, sizeof *h);
+        }
+        if (--ps->ntells) return;
+    }
+    if ((ps->ended & all) == all) __atomic_store_n(&ps->over, 1, __ATOMIC_RELEASE);
+}
+static void dt__ps_on_end(dt_request *q)
+{
+    dt_ps      *ps = (dt_ps *)q->user;
+    dt__ps_head h;
+    if (!dt__ps_from_server(ps, q, &h)) return;
+    for (int s = 0; s < ps->nservers; s++)
+        if (ps->server_rank[s] == q->from) ps->ended |= (uint64_t)1 << s;
+    dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+    dt__ps_over_look(ps);
+}
+static void dt__ps_server_gone(dt_ps *ps, int server, const char *why)
+{
+    char text[400];
+    if (ps->closing || ps->ended >> server & 1) return;
+    ps->ended |= (uint64_t)1 << server;
+    ps->dead |= (uint64_t)1 << server;
+    snprintf(text, sizeof text, "server %d (rank %d) has gone, and the values that only it had are lost: start again from a checkpoint. %.200s", server,
+             ps->server_rank[server], why);
+    dt__logf(1, "dt_ps: server %d: %s", ps->server, text);
+    for (dt__ps_group *g = ps->all; g; g = g->next)
+        if (g->servers >> server & 1 || g->coordinator == server) dt__ps_group_fail(ps, g, text);
+    dt__ps_over_look(ps);
+}
+typedef struct dt__ps_watcher { dt_ps *ps; int rank; char byte; } dt__ps_watcher;
+static void dt__ps_watched(void *user, int status)
+{
+    dt__ps_watcher *w = (dt__ps_watcher *)user;
+    dt_ps          *ps = w->ps;
+    char            why[300];
+    ps->watch[w->rank] = NULL;
+    snprintf(why, sizeof why, "%s", dt_comm_error(NULL) ? dt_comm_error(NULL) : "it died");
+    if (status == DT_COMM_ERR_PEER && !dt_comm_get_status(ps->c)) {
+        if (w->rank < ps->nworkers) dt__ps_worker_gone(ps, w->rank, 2, why);
+        for (int s = 0; s < ps->nservers; s++)
+            if (ps->server_rank[s] == w->rank) dt__ps_server_gone(ps, s, why);
+    } else if (status && status != DT_COMM_ERR_CANCELLED) __atomic_store_n(&ps->over, 1, __ATOMIC_RELEASE); /* the communicator has failed */
+    dt__ps_count(ps, -1);
+}
+static void dt__ps_on_bye(dt_request *q)
+{
+    dt_ps      *ps = (dt_ps *)q->user;
+    dt__ps_head h;
+    if (!dt__ps_head_of(ps, q, &h, sizeof h)) return;
+    dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+    dt__ps_worker_gone(ps, h.worker, 1, "it left");
+}
+static void dt__ps_barrier_look(dt_ps *ps)
+{
+    int n = 0, alive = ps->nworkers - ps->ngone;
+    for (int i = 0; ps->barrier && i < ps->nworkers; i++) n += ps->barrier[i] != NULL;
+    if (!n || n < alive) return;
+    for (int i = 0; i < ps->nworkers; i++) {
+        dt_request *q = ps->barrier[i];
+        ps->barrier[i] = NULL;
+        if (q) dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+    }
+}
+static void dt__ps_on_barrier(dt_request *q)
+{
+    dt_ps      *ps = (dt_ps *)q->user;
+    dt__ps_head h;
+    if (!dt__ps_head_of(ps, q, &h, sizeof h)) return;
+    if (ps->barrier[h.worker]) {
+        dt__ps_refuse(q, "worker %d is in the barrier already", h.worker);
+        return;
+    }
+    ps->barrier[h.worker] = q;
+    dt__ps_barrier_look(ps);
+}
+/* ---- keys */
+static bool dt__ps_options_same(const dt__ps_asks *a, const dt__ps_asks *b)
+{
+    return a->mode == b->mode && a->k == b->k && a->staleness == b->staleness && a->max_staleness == b->max_staleness && a->nservers == b->nservers &&
+           a->nworkers == b->nworkers && a->flags == b->flags && a->big == b->big && a->batches == b->batches;
+}
+static void dt__ps_asks_fill(const dt_ps *ps, dt__ps_asks *a, int key, int64_t n, int dtype, int rule, int group)
+{
+    memset(a, 0, sizeof *a);
+    a->head.magic = DT__PS_MAGIC;
+    a->head.worker = ps->worker;
+    a->head.group = dt__ps_group_id(key, group);
+    a->array.key = key;
+    a->array.dtype = dtype;
+    a->array.n = n;
+    a->array.rule = rule;
+    a->mode = ps->o.mode;
+    a->k = ps->o.k;
+    a->staleness = ps->o.staleness;
+    a->max_staleness = ps->o.max_staleness;
+    a->nservers = ps->nservers;
+    a->nworkers = ps->nworkers;
+    a->flags = ps->o.scale_by_staleness | ps->o.drop_batches << 1 | ps->o.fail_on_death << 2;
+    a->big = ps->o.big;
+    a->batches = ps->o.batches;
+}
+static void dt__ps_on_init(dt_request *q) /* the first server: where is, or will be, this array? */
+{
+    dt_ps      *ps = (dt_ps *)q->user;
+    dt__ps_asks a, own;
+    if (!dt__ps_head_of(ps, q, &a.head, sizeof a)) return;
+    memcpy(&a, q->data, sizeof a);
+    dt__ps_asks_fill(ps, &own, 0, 0, 0, 0, 0);
+    int         key = a.array.key;
+    dt__ps_name *n = (dt__ps_name *)dt__ps_map_get(&ps->names, key);
+    if (!dt__ps_options_same(&a, &own)) {
+        dt__ps_refuse(q, "dt_ps_new has other options on worker %d (mode %d, k %d, %d servers, %d workers) than on server 0 (mode %d, k %d, %d, %d): "
+                      "they must be the same on all ranks", a.head.worker, a.mode, a.k, a.nservers, a.nworkers, own.mode, own.k, own.nservers, own.nworkers);
+        return;
+    }
+    if (key < 0 || key >= DT_PS_KEYS || a.array.n < 0 || a.array.n > INT64_MAX / 64 || a.array.dtype < 0 || a.array.dtype >= DT_COMM_DTYPES ||
+        a.array.rule < 0 || a.array.rule >= DT_PS_RULES) {
+        dt__ps_refuse(q, "server 0: the request of worker %d is broken", a.head.worker);
+        return;
+    }
+    if (!n) {
+        n = (dt__ps_name *)dt__comm_zeroed(1, sizeof *n);
+        if (n) n->waiting = (dt_request **)dt__comm_zeroed((size_t)ps->nworkers, sizeof *n->waiting);
+        if (!n || !n->waiting || !dt__ps_map_put(&ps->names, key, n)) {
+            if (n) DT_COMM_FREE(n->waiting);
+            DT_COMM_FREE(n);
+            dt_request_refuse(q, "the server is out of memory");
+            return;
+        }
+        n->asks = a;
+        int64_t bytes = a.array.n * (int64_t)dt__elem_nbytes(a.array.dtype);
+        for (int i = 1; i < ps->nservers; i++)
+            if (ps->load[i] < ps->load[n->server]) n->server = i;
+        if (a.array.n > ps->o.big && ps->nservers > 1) n->server = DT__PS_CUT;
+        for (int i = 0; i < ps->nservers; i++)
+            if (n->server == DT__PS_CUT) ps->load[i] += bytes / ps->nservers;
+            else if (n->server == i) ps->load[i] += bytes;
+    } else {
+        const dt__ps_wire *w = &n->asks.array;
+        if (w->n != a.array.n || w->dtype != a.array.dtype || w->rule != a.array.rule || n->asks.head.group != a.head.group) {
+            dt__ps_refuse(q, "two calls of dt_ps_init for key %d differ: worker %d has %" PRId64 " elements of %s with rule %d in group %d, worker %d has %" PRId64
+                          " of %s with rule %d in group %d", key, a.head.worker, a.array.n, dt__ps_dtype(a.array.dtype), a.array.rule, a.head.group,
+                          n->asks.head.worker, w->n, dt__ps_dtype(w->dtype), w->rule, n->asks.head.group);
+            return;
+        }
+    }
+    if (a.head.worker && !n->ready && ps->gone[0]) {
+        dt__ps_refuse(q, "key %d has no values: worker 0 has gone before it brought them", key);
+        return;
+    }
+    if (a.head.worker == 0 || n->ready) {
+        dt_request_reply_with(q, &n->server, sizeof n->server, dt__ps_no_reply());
+        return;
+    }
+    if (n->waiting[a.head.worker]) dt__ps_refuse(q, "worker %d has asked for key %d already", a.head.worker, key);
+    else n->waiting[a.head.worker] = q;
+}
+static void dt__ps_on_ready(dt_request *q) /* the first server: all servers have the values */
+{
+    dt_ps      *ps = (dt_ps *)q->user;
+    dt__ps_head h;
+    if (!dt__ps_head_of(ps, q, &h, sizeof h)) return;
+    dt__ps_name *n = (dt__ps_name *)dt__ps_map_get(&ps->names, h.what);
+    if (!n || h.worker) {
+        dt__ps_refuse(q, "server 0: key %d is not known, or worker %d is not worker 0", h.what, h.worker);
+        return;
+    }
+    n->ready = true;
+    dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+    for (int i = 0; i < ps->nworkers; i++) {
+        dt_request *w = n->waiting[i];
+        n->waiting[i] = NULL;
+        if (w) dt_request_reply_with(w, &n->server, sizeof n->server, dt__ps_no_reply());
+    }
+}
+typedef struct dt__ps_setting { dt_ps *ps; dt_request *q; dt__ps_held *held; } dt__ps_setting;
+static void dt__ps_set_came(void *user, int status)
+{
+    dt__ps_setting *s = (dt__ps_setting *)user;
+    dt_ps          *ps = s->ps;
+    dt__ps_group   *g = status ? NULL : (dt__ps_group *)dt__ps_map_get(&ps->groups, s->held->group);
+    dt__ps_count(ps, -1);
+    if (status) dt__ps_refuse(s->q, "server %d: the values of key %d did not come: %.200s", ps->server, s->held->part.key,
+                              dt_comm_error(NULL) ? dt_comm_error(NULL) : "?");
+    else {
+        if (g->nheld == g->held_cap) {
+            int           more = g->held_cap ? 2 * g->held_cap : 4;
+            dt__ps_held **p = (dt__ps_held **)DT_COMM_REALLOC(g->held, (size_t)more * sizeof *p);
+            if (p) g->held = p, g->held_cap = more;
+        }
+        if (g->nheld == g->held_cap || !dt__ps_map_put(&ps->held, s->held->part.key, s->held)) {
+            dt_request_refuse(s->q, "the server is out of memory");
+            status = DT_COMM_ERR_MEMORY;
+        } else {
+            g->held[g->nheld++] = s->held;
+            dt_request_reply_with(s->q, NULL, 0, dt__ps_no_reply());
+        }
+    }
+    if (status) dt__ps_held_free(ps, s->held);
+    DT_COMM_FREE(s);
+}
+static void dt__ps_on_set(dt_request *q) /* worker 0 brings the values of an array: a part for this server */
+{
+    dt_ps      *ps = (dt_ps *)q->user;
+    dt__ps_asks a;
+    if (!dt__ps_head_of(ps, q, &a.head, sizeof a)) return;
+    memcpy(&a, q->data, sizeof a);
+    const dt__ps_wire *w = &a.array;
+    int64_t            at, n, where = a.head.what;
+    if (a.head.worker || w->key < 0 || w->key >= DT_PS_KEYS || w->dtype < 0 || w->dtype >= DT_COMM_DTYPES || w->rule < 0 || w->rule >= DT_PS_RULES ||
+        a.head.seq < 0 || a.head.seq > INT64_MAX / 64 || where < DT__PS_CUT || where >= ps->nservers || a.head.group < 0 || a.head.group >= 2 * DT_PS_KEYS) {
+        dt__ps_refuse(q, "server %d: the request of worker %d is broken", ps->server, a.head.worker);
+        return;
+    }
+    dt__ps_range(ps, a.head.seq, ps->server, (int)where, &at, &n);
+    if (at != w->at || n != w->n || w->nbytes != n * (int64_t)dt__elem_nbytes(w->dtype)) {
+        dt__ps_refuse(q, "server %d: key %d: elements %" PRId64 " to %" PRId64 " do not belong here", ps->server, w->key, w->at, w->at + w->n - 1);
+        return;
+    }
+    if (dt__ps_map_get(&ps->held, w->key)) {
+        dt__ps_refuse(q, "server %d: key %d has values already", ps->server, w->key);
+        return;
+    }
+    if (w->rule == DT_PS_UPDATE && (!ps->fn || w->dtype != DT_COMM_F32)) {
+        dt__ps_refuse(q, "server %d: key %d has the rule DT_PS_UPDATE: %s", ps->server, w->key,
+                      ps->fn ? "its dtype must be f32" : "call dt_ps_on_update on every server before dt_ps_init");
+        return;
+    }
+    dt__ps_held    *h = (dt__ps_held *)dt__comm_zeroed(1, sizeof *h);
+    dt__ps_setting *s = (dt__ps_setting *)DT_COMM_MALLOC(sizeof *s);
+    bool            ok = h && s && (h->buf = dt__ps_buf_new(ps, (size_t)w->nbytes)) != NULL;
+    for (int i = 0; ok && w->rule == DT_PS_UPDATE && i < ps->nstate; i++) {
+        size_t bytes = (size_t)n * sizeof(float);
+        h->part.state[i] = (float *)dt_comm_alloc(ps->c, bytes);
+        ok = h->part.state[i] != NULL;
+        if (ok && bytes) memset(h->part.state[i], 0, bytes);
+    }
+    if (!ok || !dt__ps_group_of(ps, a.head.group, (int)where)) {
+        dt__ps_held_free(ps, h);
+        DT_COMM_FREE(s);
+        dt__ps_refuse(q, "server %d: key %d: %s", ps->server, w->key, ok && dt_comm_error(NULL) ? dt_comm_error(NULL) : "out of memory");
+        return;
+    }
+    h->part.key = w->key;
+    h->part.dtype = w->dtype;
+    h->part.at = at;
+    h->part.n = n;
+    h->part.total = a.head.seq;
+    h->part.value = h->buf->p;
+    h->rule = w->rule;
+    h->group = a.head.group;
+    s->ps = ps;
+    s->q = q;
+    s->held = h;
+    dt__ps_count(ps, 1);
+    if (w->tag < 0) {
+        bool there = q->n - (int64_t)sizeof a == w->nbytes;
+        if (there) memcpy(h->part.value, (const char *)q->data + sizeof a, (size_t)w->nbytes);
+        dt__ps_set_came(s, there ? 0 : DT_COMM_ERR_MISMATCH);
+        return;
+    }
+    dt_msg_opts o = DT__NO_OPTIONS;
+    o.tag = w->tag;
+    o.timeout = ps->timeout;
+    dt_work *work = dt_comm_recv_start_with(ps->c, h->part.value, w->nbytes, DT_COMM_U8, q->from, o);
+    if (work) dt_work_then(work, dt__ps_set_came, s);
+    else dt__ps_set_came(s, DT_COMM_ERR_MEMORY);
+}
+static void dt__ps_on_ask(dt_request *q)
+{
+    dt_ps      *ps = (dt_ps *)q->user;
+    dt__ps_head h;
+    if (!dt__ps_head_of(ps, q, &h, sizeof h)) return;
+    dt__ps_group *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, h.group);
+    if (!g || !g->here) {
+        dt__ps_refuse(q, "server %d does not coordinate group %d", ps->server, h.group);
+        return;
+    }
+    dt__ps_coord *d = &g->coord;
+    if (h.what == DT__PS_ASK_STATS) {
+        dt_ps_stats s = d->stats;
+        s.k = d->k;
+        s.workers = d->nruns + d->nwaits;
+        s.waiting = d->npool - d->pool_first;
+        dt_request_reply_with(q, &s, sizeof s, dt__ps_no_reply());
+    } else if (h.what == DT__PS_ASK_K) {
+        if (h.seq < 1 || h.seq > INT32_MAX) {
+            dt__ps_refuse(q, "K is %" PRId64 "; expected 1 or more", h.seq);
+            return;
+        }
+        dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+        dt__ps_coord_set_k(d, (int)h.seq);
+        dt__ps_pump(ps, g);
+    } else {
+        char text[400];
+        int  at = snprintf(text, sizeof text, "update %" PRId64 " waits for", d->version), named = 0;
+        for (int i = 0; i < ps->nworkers && at < 300; i++)
+            if (d->learner[i].state == DT__PS_RUNS && i != h.worker) at += snprintf(text + at, sizeof text - (size_t)at, "%s worker %d (rank %d)", named++ ? "," : "", i, i);
+        if (!named) snprintf(text, sizeof text, "nobody else computes");
+        dt_request_reply_with(q, text, (int64_t)strlen(text), dt__ps_no_reply());
+    }
+}
+
+/* ==================================================================================================== >>worker
+   An operation is a call to each server that has a part of the group's arrays. When all answers are there, large parts are received
+   directly to their place. The thread that drives the communicator moves it on; the program waits for `done`. */
+typedef struct dt__ps_key {
+    dt__ps_wire wire;          /* at: 0; n: of the whole array */
+    int         server;        /* or DT__PS_CUT */
+    int         group;         /* id */
+} dt__ps_key;
+typedef struct dt__ps_team {   /* a group, as its workers see it */
+    int      id, coordinator;
+    int     *key;
+    int      nkeys, keys_cap;
+    int64_t  seq;
+    int64_t  version;          /* of the values that this worker has; atomic */
+    int64_t  newest;           /* it was told of this version: atomic */
+} dt__ps_team;
+typedef struct dt__ps_call {   /* to one server */
+    dt_ps_op   *op;
+    int         server;
+    char       *in, *out;
+    int64_t     nin, nout;
+    dt_msg_info info;
+} dt__ps_call;
+enum { DT__PS_DONE = 1, DT__PS_THEN }; /* phase: all has ended; fn will be called */
+struct dt_ps_op {
+    dt_ps       *ps;
+    dt__ps_team *team;
+    dt_ps_item  *item;
+    int          nitems;
+    dt__ps_call *call;
+    int          ncalls;
+    int          left;         /* calls and messages that have not ended; atomic */
+    int          status;       /* the first that is not 0; atomic */
+    int          phase;        /* DT__PS_DONE ...; atomic */
+    dt_ps_info   info;
+    char         said[600];
+    void       (*fn)(void *user, int status, const dt_ps_info *info);
+    void        *user;
+};
+static void dt__ps_op_free(dt_ps_op *op)
+{
+    for (int i = 0; i < op->ncalls; i++) {
+        DT_COMM_FREE(op->call[i].in);
+        DT_COMM_FREE(op->call[i].out);
+    }
+    DT_COMM_FREE(op->call);
+    DT_COMM_FREE(op->item);
+    DT_COMM_FREE(op);
+}
+static void dt__ps_op_bad(dt_ps_op *op, int status, const char *why)
+{
+    int zero = 0;
+    if (!__atomic_compare_exchange_n(&op->status, &zero, status, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return;
+    snprintf(op->said, sizeof op->said, "%s", why ? why : "the communicator has failed");
+}
+static void dt__ps_op_run(dt_ps_op *op)
+{
+    void (*fn)(void *user, int status, const dt_ps_info *info) = op->fn;
+    void      *user = op->user;
+    int        status = op->status;
+    dt_ps_info info = op->info;
+    if (status) dt__comm_bad(status, "%s", op->said);
+    dt__ps_op_free(op);
+    fn(user, status, &info);
+}
+static void dt__ps_op_less(dt_ps_op *op) /* one of its calls and messages has ended */
+{
+    dt_ps *ps = op->ps;
+    if (__atomic_sub_fetch(&op->left, 1, __ATOMIC_ACQ_REL)) return;
+    if (!op->status && op->info.verdict != DT_PS_KEPT) __atomic_store_n(&op->team->version, op->info.version, __ATOMIC_RELEASE);
+    if (!op->status && op->info.fresh) __atomic_store_n(&op->team->version, op->info.version, __ATOMIC_RELEASE);
+    int zero = 0;
+    dt__ps_count(ps, -1);
+    if (__atomic_compare_exchange_n(&op->phase, &zero, DT__PS_DONE, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return; /* op may be gone now */
+    dt__ps_op_run(op);
+}
+static const char *dt__ps_why(const dt_ps *ps) /* of a call that has just ended */
+{
+    const char *why = dt_comm_error(ps->c);
+    return why ? why : dt_comm_error(NULL);
+}
+static void dt__ps_value_came(void *user, int status)
+{
+    dt_ps_op *op = (dt_ps_op *)user;
+    if (status) dt__ps_op_bad(op, status, dt__ps_why(op->ps));
+    dt__ps_op_less(op);
+}
+static void dt__ps_answered(void *user, int status)
+{
+    dt__ps_call        *k = (dt__ps_call *)user;
+    dt_ps_op           *op = k->op;
+    dt_ps              *ps = op->ps;
+    dt__ps_answer_head *h = (dt__ps_answer_head *)(void *)k->out;
+    if (status) {
+        dt__ps_op_bad(op, status, dt__ps_why(ps));
+        dt__ps_op_less(op);
+        return;
+    }
+    int64_t at = (int64_t)sizeof *h;
+    bool    ok = k->info.n >= at && h->nparts >= 0 && h->nparts <= op->nitems && (k->info.n - at) / (int64_t)sizeof(dt__ps_wire) >= h->nparts;
+    if (ok) op->info = h->info; /* the same from all servers */
+    at += ok ? h->nparts * (int64_t)sizeof(dt__ps_wire) : 0;
+    for (int i = 0; ok && i < h->nparts; i++) {
+        const dt__ps_wire *w = (const dt__ps_wire *)(const void *)(h + 1) + i;
+        int                item = 0;
+        while (item < op->nitems && op->item[item].key != w->key) item++;
+        size_t  size = w->dtype >= 0 && w->dtype < DT_COMM_DTYPES ? dt__elem_nbytes(w->dtype) : 1;
+        ok = item < op->nitems && op->item[item].pull && w->dtype == op->item[item].dtype && w->at >= 0 && w->n >= 0 && w->at <= op->item[item].n &&
+             w->n <= op->item[item].n - w->at && w->nbytes == w->n * (int64_t)size && (w->tag >= 0 || (at <= k->info.n && k->info.n - at >= w->nbytes));
+        if (!ok) break;
+        char *to = (char *)op->item[item].pull + (size_t)w->at * size;
+        if (w->tag < 0) {
+            memcpy(to, k->out + at, (size_t)w->nbytes);
+            at += (int64_t)dt__ps_up8((size_t)w->nbytes);
+            continue;
+        }
+        dt_msg_opts o = DT__NO_OPTIONS;
+        o.tag = w->tag;
+        o.timeout = ps->timeout;
+        __atomic_add_fetch(&op->left, 1, __ATOMIC_ACQ_REL);
+        dt_work *work = dt_comm_recv_start_with(ps->c, to, w->nbytes, DT_COMM_U8, ps->server_rank[k->server], o);
+        if (work) dt_work_then(work, dt__ps_value_came, op);
+        else dt__ps_value_came(op, DT_COMM_ERR_MEMORY);
+    }
+    if (!ok) dt__ps_op_bad(op, DT_COMM_ERR_MISMATCH, "dt_ps: the answer of a server is broken: do all ranks have the same version of dt?");
+    dt__ps_op_less(op);
+}
+static void dt__ps_pushed(void *user, int status) /* a part was sent; if not, the server refuses the request */
+{
+    dt_ps_op *op = (dt_ps_op *)user;
+    if (status && status != DT_COMM_ERR_CANCELLED && status != DT_COMM_ERR_TIMEOUT) dt__ps_op_bad(op, status, dt__ps_why(op->ps));
+    dt__ps_op_less(op);
+}
+static dt__ps_team *dt__ps_team_of(const dt_ps *ps, int key)
+{
+    const dt__ps_key *k = (const dt__ps_key *)dt__ps_map_get(&ps->keys, key);
+    return k ? (dt__ps_team *)dt__ps_map_get(&ps->teams, k->group) : NULL;
+}
+static int dt__ps_worker_ok(dt_ps *ps, const char *call)
+{
+    if (!ps) return dt__comm_bad(DT_COMM_ERR_ARG, "%s: the store is NULL", call);
+    ps->bad = false;
+    if (ps->worker < 0) return dt__ps_say(ps, DT_COMM_ERR_STATE, "%s: rank %d is a server only: it calls dt_ps_serve", call, dt_comm_rank(ps->c));
+    int rc = dt_comm_get_status(ps->c);
+    return rc ? dt__ps_say(ps, rc, "%s: %s", call, dt_comm_error(ps->c)) : 0;
+}
+static int dt__ps_items_ok(dt_ps *ps, const char *call, const dt_ps_item *item, int n, dt__ps_team **team)
+{
+    int rc = dt__ps_worker_ok(ps, call);
+    if (rc) return rc;
+    if (n < 1 || !item) return dt__ps_say(ps, DT_COMM_ERR_ARG, "%s: no arrays", call);
+    *team = dt__ps_team_of(ps, item[0].key);
+    for (int i = 0; i < n; i++) {
+        const dt__ps_key *k = (const dt__ps_key *)dt__ps_map_get(&ps->keys, item[i].key);
+        if (!k) return dt__ps_say(ps, DT_COMM_ERR_ARG, "%s: key %d does not exist: call dt_ps_init first, on all workers", call, item[i].key);
+        if (k->wire.n != item[i].n || k->wire.dtype != item[i].dtype)
+            return dt__ps_say(ps, DT_COMM_ERR_ARG, "%s: key %d has %" PRId64 " elements of %s; the call has %" PRId64 " of %s", call, item[i].key, k->wire.n,
+                              dt__ps_dtype(k->wire.dtype), item[i].n, dt__ps_dtype(item[i].dtype));
+        if (k->group != (*team)->id)
+            return dt__ps_say(ps, DT_COMM_ERR_ARG, "%s: keys %d and %d are not in one group", call, item[0].key, item[i].key);
+        if (item[i].n && ((!item[i].push) != (!item[0].push) || (!item[i].pull) != (!item[0].pull) || (!item[i].push && !item[i].pull)))
+            return dt__ps_say(ps, DT_COMM_ERR_ARG, "%s: key %d: push or pull is NULL", call, item[i].key);
+        if (i && item[i].key <= item[i - 1].key)
+            return dt__ps_say(ps, DT_COMM_ERR_ARG, "%s: keys %d and %d: they must ascend", call, item[i - 1].key, item[i].key);
+    }
+    if (n != (*team)->nkeys)
+        return dt__ps_say(ps, DT_COMM_ERR_ARG, "%s: %d of the %d keys of a group: all of them must be in one call", call, n, (*team)->nkeys);
+    return 0;
+}
+static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *item, int nitems)
+{
+    dt__ps_team *team = NULL;
+    if (dt__ps_items_ok(ps, call, item, nitems, &team)) return NULL;
+    bool      push = item[0].push != NULL, pull = item[0].pull != NULL;
+    uint64_t  servers = 0;
+    dt_ps_op *op = (dt_ps_op *)dt__comm_zeroed(1, sizeof *op);
+    for (int i = 0; i < nitems; i++) {
+        const dt__ps_key *k = (const dt__ps_key *)dt__ps_map_get(&ps->keys, item[i].key);
+        if (!item[i].n) push = push || item[i].push != NULL, pull = pull || item[i].pull != NULL;
+        servers |= k->server == DT__PS_CUT ? (ps->nservers == 64 ? ~(uint64_t)0 : ((uint64_t)1 << ps->nservers) - 1) : (uint64_t)1 << k->server;
+    }
+    if (op) {
+        op->ps = ps;
+        op->team = team;
+        op->ncalls = __builtin_popcountll(servers);
+        op->nitems = nitems;
+        op->item = (dt_ps_item *)DT_COMM_MALLOC((size_t)nitems * sizeof *item);
+        op->call = (dt__ps_call *)dt__comm_zeroed((size_t)op->ncalls, sizeof *op->call);
+    }
+    bool ok = op && op->item && op->call;
+    if (ok) memcpy(op->item, item, (size_t)nitems * sizeof *item);
+    for (int s = 0, c = 0; ok && s < ps->nservers; s++) {
+        if (!(servers >> s & 1)) continue;
+        dt__ps_call *k = &op->call[c++];
+        size_t       nin = sizeof(dt__ps_head), nout = sizeof(dt__ps_answer_head);
+        for (int i = 0; i < nitems; i++) {
+            const dt__ps_key *key = (const dt__ps_key *)dt__ps_map_get(&ps->keys, item[i].key);
+            int64_t           at, n;
+            if (key->server != DT__PS_CUT && key->server != s) continue;
+            dt__ps_range(ps, key->wire.n, s, key->server, &at, &n);
+            size_t bytes = (size_t)n * dt__elem_nbytes(key->wire.dtype);
+            nin += sizeof(dt__ps_wire) + (push && bytes <= DT__PS_INLINE ? dt__ps_up8(bytes) : 0);
+            nout += sizeof(dt__ps_wire) + (pull && bytes <= DT__PS_INLINE ? dt__ps_up8(bytes) : 0);
+        }
+        k->op = op;
+        k->server = s;
+        k->nin = (int64_t)nin;
+        k->nout = (int64_t)nout;
+        k->in = (char *)DT_COMM_MALLOC(nin);
+        k->out = (char *)DT_COMM_MALLOC(nout);
+        ok = k->in && k->out;
+    }
+    if (!ok) {
+        if (op) {
+            if (!op->call) op->ncalls = 0;
+            dt__ps_op_free(op);
+        }
+        dt__ps_say(ps, DT_COMM_ERR_MEMORY, "%s: out of memory", call);
+        return NULL;
+    }
+    team->seq++;
+    op->left = 1;
+    dt__ps_count(ps, 1);
+    for (int c = 0; c < op->ncalls; c++) {
+        dt__ps_call *k = &op->call[c];
+        dt__ps_head *h = (dt__ps_head *)(void *)k->in;
+        memset(h, 0, sizeof *h);
+        h->magic = DT__PS_MAGIC;
+        h->flags = (push ? (uint32_t)DT__PS_HAS_PUSH : 0u) | (pull ? (uint32_t)DT__PS_WANTS : 0u);
+        h->group = team->id;
+        h->worker = ps->worker;
+        h->seq = team->seq;
+        h->version = __atomic_load_n(&team->version, __ATOMIC_ACQUIRE);
+        h->servers = servers;
+        dt__ps_wire *w = (dt__ps_wire *)(void *)(h + 1);
+        int          parts = 0;
+        for (int i = 0; i < nitems; i++) {
+            const dt__ps_key *key = (const dt__ps_key *)dt__ps_map_get(&ps->keys, item[i].key);
+            if (key->server != DT__PS_CUT && key->server != k->server) continue;
+            memset(&w[parts], 0, sizeof *w);
+            dt__ps_range(ps, key->wire.n, k->server, key->server, &w[parts].at, &w[parts].n);
+            w[parts].key = item[i].key;
+            w[parts].dtype = item[i].dtype;
+            w[parts].nbytes = push ? w[parts].n * (int64_t)dt__elem_nbytes(item[i].dtype) : 0;
+            w[parts].tag = push && w[parts].nbytes > DT__PS_INLINE ? dt__ps_next_tag(ps) : -1;
+            parts++;
+        }
+        h->nparts = parts;
+        char *payload = (char *)(w + parts);
+        parts = 0;
+        for (int i = 0; push && i < nitems; i++) {
+            const dt__ps_key *key = (const dt__ps_key *)dt__ps_map_get(&ps->keys, item[i].key);
+            if (key->server != DT__PS_CUT && key->server != k->server) continue;
+            const dt__ps_wire *x = &w[parts++];
+            if (x->tag >= 0) continue;
+            if (x->nbytes) memcpy(payload, (const char *)item[i].push + (size_t)x->at * dt__elem_nbytes(x->dtype), (size_t)x->nbytes);
+            payload += dt__ps_up8((size_t)x->nbytes);
+        }
+        dt_msg_opts o = DT__NO_OPTIONS;
+        o.timeout = ps->timeout;
+        o.info = &k->info;
+        __atomic_add_fetch(&op->left, 1, __ATOMIC_ACQ_REL);
+        dt_work *work = dt_comm_call_start_with(ps->c, ps->server_rank[k->server], DT__PS_EXCHANGE, k->in, k->nin, k->out, k->nout, o);
+        for (int i = 0; work && i < h->nparts; i++) {
+            if (w[i].tag < 0) continue;
+            int item_no = 0;
+            while (item[item_no].key != w[i].key) item_no++;
+            dt_msg_opts so = DT__NO_OPTIONS;
+            so.timeout = ps->timeout;
+            so.tag = w[i].tag;
+            __atomic_add_fetch(&op->left, 1, __ATOMIC_ACQ_REL);
+            dt_work *send = dt_comm_send_start_with(ps->c, (const char *)item[item_no].push + (size_t)w[i].at * dt__elem_nbytes(w[i].dtype), w[i].nbytes,
+                                                    DT_COMM_U8, ps->server_rank[k->server], so);
+            if (send) dt_work_then(send, dt__ps_pushed, op);
+            else dt__ps_pushed(op, DT_COMM_ERR_MEMORY);
+        }
+        if (work) dt_work_then(work, dt__ps_answered, k);
+        else dt__ps_answered(k, dt_comm_get_status(ps->c) ? dt_comm_get_status(ps->c) : (int)DT_COMM_ERR_MEMORY);
+    }
+    dt__ps_op_less(op);
+    return op;
+}
+DT_API dt_ps_op *dt_ps_exchange_start(dt_ps *ps, const dt_ps_item *item, int nitems) { return dt__ps_start(ps, "dt_ps_exchange_start", item, nitems); }
+DT_API bool dt_ps_test(dt_ps_op *op)
+{
+    if (!op || __atomic_load_n(&op->phase, __ATOMIC_ACQUIRE)) return true;
+    dt__comm_until(op->ps->c, &op->phase, 0);
+    return __atomic_load_n(&op->phase, __ATOMIC_ACQUIRE) != 0;
+}
+DT_API int dt_ps_then(dt_ps_op *op, void (*fn)(void *user, int status, const dt_ps_info *info), void *user)
+{
+    int zero = 0;
+    if (!op || !fn) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_then: the operation or the function is NULL");
+    op->fn = fn;
+    op->user = user;
+    if (!__atomic_compare_exchange_n(&op->phase, &zero, DT__PS_THEN, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) dt__ps_op_run(op);
+    return 0;
+}
+static void dt__ps_head_fill(const dt_ps *ps, dt__ps_head *h, int group, int what)
+{
+    memset(h, 0, sizeof *h);
+    h->magic = DT__PS_MAGIC;
+    h->worker = ps->worker;
+    h->group = group;
+    h->what = what;
+}
+static int dt__ps_ask(dt_ps *ps, int server, int tag, const void *in, int64_t nin, void *out, int64_t nout, int64_t *got, double timeout)
+{
+    dt_msg_opts o = DT__NO_OPTIONS;
+    o.timeout = timeout;
+    return dt_comm_call_with(ps->c, ps->server_rank[server], tag, in, nin, out, nout, got, o);
+}
+/* Nobody answered in time: the coordinator says whom it waits for. */
+static void dt__ps_explain(dt_ps *ps, dt_ps_op *op)
+{
+    dt__ps_head h;
+    char        text[401];
+    int64_t     n = 0;
+    dt__ps_head_fill(ps, &h, op->team->id, DT__PS_ASK_WHY);
+    if (dt_comm_get_status(ps->c) || dt__ps_ask(ps, op->team->coordinator, DT__PS_ASK, &h, sizeof h, text, 400, &n, 2)) return;
+    text[n < 0 ? 0 : n > 400 ? 400 : n] = 0;
+    snprintf(op->said, sizeof op->said, "no answer within %g s: %s", ps->timeout, text);
+}
+DT_API int dt_ps_wait(dt_ps_op *op, dt_ps_info *info)
+{
+    if (!op) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_wait: the operation is NULL");
+    dt_ps *ps = op->ps;
+    if (!__atomic_load_n(&op->phase, __ATOMIC_ACQUIRE)) dt__comm_until(ps->c, &op->phase, DT_FOREVER);
+    if (!__atomic_load_n(&op->phase, __ATOMIC_ACQUIRE)) return dt__ps_say(ps, DT_COMM_ERR_STATE, "dt_ps_wait: %s", dt__ps_why(ps)); /* in a handler */
+    int status = op->status;
+    if (status == DT_COMM_ERR_TIMEOUT) dt__ps_explain(ps, op);
+    if (info) *info = op->info;
+    ps->bad = false;
+    if (status) dt__ps_say(ps, status, "%s", op->said);
+    dt__ps_op_free(op);
+    return status;
+}
+static int dt__ps_one(dt_ps *ps, const char *call, int key, const void *in, void *out, int64_t n, int dtype, dt_ps_info *info)
+{
+    dt_ps_item item;
+    item.key = key;
+    item.dtype = dtype;
+    item.n = n;
+    item.push = in;
+    item.pull = out;
+    dt_ps_op *op = dt__ps_start(ps, call, &item, 1);
+    return op ? dt_ps_wait(op, info) : dt_comm_get_status(NULL);
+}
+DT_API int dt_ps_push(dt_ps *ps, int key, const void *data, int64_t n, int dtype) { return dt__ps_one(ps, "dt_ps_push", key, data, NULL, n, dtype, NULL); }
+DT_API int dt_ps_pull(dt_ps *ps, int key, void *data, int64_t n, int dtype) { return dt__ps_one(ps, "dt_ps_pull", key, NULL, data, n, dtype, NULL); }
+DT_API int dt_ps_push_pull(dt_ps *ps, int key, const void *in, void *out, int64_t n, int dtype)
+{
+    return dt__ps_one(ps, "dt_ps_push_pull", key, in, out, n, dtype, NULL);
+}
+DT_API dt_ps_op *dt_ps_pull_async(dt_ps *ps, int key, void *data, int64_t n, int dtype)
+{
+    dt_ps_item item;
+    item.key = key;
+    item.dtype = dtype;
+    item.n = n;
+    item.push = NULL;
+    item.pull = data;
+    return dt__ps_start(ps, "dt_ps_pull_async", &item, 1);
+}
+DT_API int dt_ps_barrier(dt_ps *ps)
+{
+    dt__ps_head h;
+    int         rc = dt__ps_worker_ok(ps, "dt_ps_barrier");
+    if (rc) return rc;
+    dt__ps_head_fill(ps, &h, 0, 0);
+    rc = dt__ps_ask(ps, 0, DT__PS_BARRIER, &h, sizeof h, NULL, 0, NULL, ps->timeout);
+    return rc ? dt__ps_say(ps, rc, "dt_ps_barrier: %s", dt__ps_why(ps)) : 0;
+}
+DT_API bool dt_ps_cancelled(const dt_ps *ps, int key)
+{
+    const dt__ps_team *t = ps ? dt__ps_team_of(ps, key) : NULL;
+    return t && __atomic_load_n(&t->newest, __ATOMIC_ACQUIRE) > __atomic_load_n(&t->version, __ATOMIC_ACQUIRE);
+}
+static void dt__ps_on_notice(dt_request *q) /* the work on old values is useless */
+{
+    dt_ps       *ps = (dt_ps *)q->user;
+    dt__ps_head  h;
+    dt__ps_team *t;
+    if (!dt__ps_from_server(ps, q, &h)) return;
+    t = (dt__ps_team *)dt__ps_map_get(&ps->teams, h.group);
+    if (t && ps->server_rank[t->coordinator] == q->from) __atomic_store_n(&t->newest, h.version, __ATOMIC_RELEASE);
+    dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+}
+DT_API int dt_ps_set_k(dt_ps *ps, int key, int k)
+{
+    dt__ps_head h;
+    int         rc = dt__ps_worker_ok(ps, "dt_ps_set_k");
+    dt__ps_team *t = rc ? NULL : dt__ps_team_of(ps, key);
+    if (rc) return rc;
+    if (!t || k < 1) return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_set_k: key %d does not exist, or K is %d; expected 1 or more", key, k);
+    dt__ps_head_fill(ps, &h, t->id, DT__PS_ASK_K);
+    h.seq = k;
+    rc = dt__ps_ask(ps, t->coordinator, DT__PS_ASK, &h, sizeof h, NULL, 0, NULL, ps->timeout);
+    return rc ? dt__ps_say(ps, rc, "dt_ps_set_k: %s", dt__ps_why(ps)) : 0;
+}
+DT_API int dt_ps_get_stats(dt_ps *ps, int key, dt_ps_stats *out)
+{
+    dt__ps_head h;
+    int64_t     n = 0;
+    int         rc = dt__ps_worker_ok(ps, "dt_ps_get_stats");
+    dt__ps_team *t = rc ? NULL : dt__ps_team_of(ps, key);
+    if (rc) return rc;
+    if (!t || !out) return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_get_stats: key %d does not exist, or out is NULL", key);
+    dt__ps_head_fill(ps, &h, t->id, DT__PS_ASK_STATS);
+    rc = dt__ps_ask(ps, t->coordinator, DT__PS_ASK, &h, sizeof h, out, sizeof *out, &n, ps->timeout);
+    if (!rc && n != (int64_t)sizeof *out) rc = DT_COMM_ERR_MISMATCH;
+    return rc ? dt__ps_say(ps, rc, "dt_ps_get_stats: %s", dt__ps_why(ps)) : 0;
+}
+
+static dt_msg_opts dt__ps_no_options(void)
+{
+    dt_msg_opts o = DT__NO_OPTIONS;
+    return o;
+}
+/* ---- keys */
+static int dt__ps_bring(dt_ps *ps, const dt__ps_asks *asks, int where, const void *data) /* worker 0 brings the values to the servers */
+{
+    int rc = 0;
+    for (int s = 0; s < ps->nservers && !rc; s++) {
+        int64_t at, n;
+        if (where != DT__PS_CUT && s != where) continue;
+        dt__ps_range(ps, asks->array.n, s, where, &at, &n);
+        size_t       bytes = (size_t)n * dt__elem_nbytes(asks->array.dtype), inl = bytes <= DT__PS_INLINE ? bytes : 0;
+        const char  *from = (const char *)data + (size_t)at * dt__elem_nbytes(asks->array.dtype);
+        dt__ps_asks *a = (dt__ps_asks *)DT_COMM_MALLOC(sizeof *a + inl);
+        dt_msg_opts  o = DT__NO_OPTIONS;
+        dt_work     *send = NULL;
+        if (!a) return dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory");
+        *a = *asks;
+        a->head.seq = asks->array.n;
+        a->head.what = where;
+        a->array.at = at;
+        a->array.n = n;
+        a->array.nbytes = (int64_t)bytes;
+        a->array.tag = inl == bytes ? -1 : dt__ps_next_tag(ps);
+        if (inl) memcpy(a + 1, from, inl);
+        o.timeout = ps->timeout;
+        o.tag = a->array.tag;
+        if (inl != bytes && !(send = dt_comm_send_start_with(ps->c, from, (int64_t)bytes, DT_COMM_U8, ps->server_rank[s], o))) rc = dt_comm_get_status(NULL);
+        if (!rc) rc = dt__ps_ask(ps, s, DT__PS_SET, a, (int64_t)(sizeof *a + inl), NULL, 0, NULL, ps->timeout);
+        char why[400];
+        snprintf(why, sizeof why, "%s", rc ? dt__ps_why(ps) : "");
+        if (send && rc) dt_work_cancel(send);
+        int sent = send ? dt_work_wait(send) : 0;
+        if (!rc && sent) rc = sent;
+        else if (rc) dt__comm_bad(rc, "%s", why);
+        DT_COMM_FREE(a);
+    }
+    return rc;
+}
+static bool dt__ps_team_add(dt_ps *ps, const dt__ps_asks *a, int where)
+{
+    dt__ps_key  *k = (dt__ps_key *)dt__comm_zeroed(1, sizeof *k);
+    dt__ps_team *t = (dt__ps_team *)dt__ps_map_get(&ps->teams, a->head.group);
+    if (!t && (t = (dt__ps_team *)dt__comm_zeroed(1, sizeof *t)) != NULL) {
+        t->id = a->head.group;
+        t->coordinator = dt__ps_coordinator(ps, t->id, where);
+        if (!dt__ps_map_put(&ps->teams, t->id, t)) {
+            DT_COMM_FREE(t);
+            t = NULL;
+        }
+    }
+    if (t && t->nkeys == t->keys_cap) {
+        int  more = t->keys_cap ? 2 * t->keys_cap : 4;
+        int *p = (int *)DT_COMM_REALLOC(t->key, (size_t)more * sizeof *p);
+        if (p) t->key = p, t->keys_cap = more;
+    }
+    if (!k || !t || t->nkeys == t->keys_cap || !dt__ps_map_put(&ps->keys, a->array.key, k)) {
+        DT_COMM_FREE(k);
+        return false;
+    }
+    t->key[t->nkeys++] = a->array.key;
+    k->wire = a->array;
+    k->server = where;
+    k->group = a->head.group;
+    return true;
+}
+DT_API int dt_ps_init_with(dt_ps *ps, int key, const void *data, int64_t n, int dtype, dt_ps_init_opts o)
+{
+    dt__ps_asks a;
+    int         rc = dt__ps_worker_ok(ps, "dt_ps_init"), where = 0;
+    int64_t     got = 0;
+    if (rc) return rc;
+    if (key < 0 || key >= DT_PS_KEYS || n < 0 || n > INT64_MAX / 64 || dtype < 0 || dtype >= DT_COMM_DTYPES || o.rule < 0 || o.rule >= DT_PS_RULES ||
+        o.group < 0 || o.group >= DT_PS_KEYS || (n && !data && !ps->worker))
+        return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_init: key %d (0 to %d), %" PRId64 " elements, dtype %d, rule %d, group %d%s", key, DT_PS_KEYS - 1, n, dtype,
+                          o.rule, o.group, n && !data && !ps->worker ? ": worker 0 passes NULL instead of the values" : "");
+    if (dt__ps_map_get(&ps->keys, key)) return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_init: key %d exists already", key);
+    dt__ps_asks_fill(ps, &a, key, n, dtype, o.rule, o.group);
+    rc = dt__ps_ask(ps, 0, DT__PS_INIT, &a, sizeof a, &where, sizeof where, &got, ps->timeout);
+    if (!rc && (got != (int64_t)sizeof where || where < DT__PS_CUT || where >= ps->nservers)) rc = DT_COMM_ERR_MISMATCH;
+    if (!rc && ps->worker == 0) {
+        rc = dt__ps_bring(ps, &a, where, data);
+        a.head.what = key;
+        if (!rc) rc = dt__ps_ask(ps, 0, DT__PS_READY, &a.head, sizeof a.head, NULL, 0, NULL, ps->timeout);
+        a.head.what = 0;
+    }
+    if (rc == DT_COMM_ERR_TIMEOUT && ps->worker)
+        return dt__ps_say(ps, rc, "dt_ps_init: key %d: worker 0 has not brought its values within %g s: does it call dt_ps_init, too?", key, ps->timeout);
+    if (rc) return dt__ps_say(ps, rc, "dt_ps_init: key %d: %s", key, dt__ps_why(ps));
+    return dt__ps_team_add(ps, &a, where) ? 0 : dt__ps_say(ps, DT_COMM_ERR_MEMORY, "dt_ps_init: out of memory");
+}
+
+/* ---- making and freeing a store */
+static void dt__ps_on_close(dt_request *q) /* of this rank itself: only the thread that drives may touch the receives of >>server */
+{
+    dt_ps *ps = (dt_ps *)q->user;
+    if (q->from != dt_comm_rank(ps->c)) {
+        dt__ps_refuse(q, "server %d does not close for rank %d", ps->server, q->from);
+        return;
+    }
+    ps->closing = true;
+    for (int i = 0; i < ps->size; i++)
+        if (ps->watch[i]) dt_work_cancel(ps->watch[i]);
+    dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+}
+static const struct { int tag; dt_request_fn fn; } dt__ps_handlers[] = {
+    { DT__PS_INIT, dt__ps_on_init }, { DT__PS_SET, dt__ps_on_set }, { DT__PS_READY, dt__ps_on_ready }, { DT__PS_EXCHANGE, dt__ps_on_exchange },
+    { DT__PS_STAGED, dt__ps_on_staged }, { DT__PS_ORDER, dt__ps_on_order }, { DT__PS_BYE, dt__ps_on_bye }, { DT__PS_BARRIER, dt__ps_on_barrier },
+    { DT__PS_ASK, dt__ps_on_ask }, { DT__PS_CLOSE, dt__ps_on_close }, { DT__PS_END, dt__ps_on_end }
+};
+enum { DT__PS_HANDLERS = sizeof dt__ps_handlers / sizeof *dt__ps_handlers };
+static int dt__ps_serve_tag(dt_ps *ps, int tag, dt_request_fn fn)
+{
+    dt_serve_opts o = DT__NO_OPTIONS;
+    o.user = ps;
+    o.at_once = true;
+    return dt_comm_serve_with(ps->c, tag, fn, o);
+}
+static void dt__ps_delete(dt_ps *ps)
+{
+    for (dt__ps_group *g = ps->all, *next; g; g = next) {
+        next = g->next;
+        dt__ps_group_free(ps, g);
+    }
+    for (int i = 0; i < ps->held.n; i++) dt__ps_held_free(ps, (dt__ps_held *)ps->held.at[i]);
+    for (int i = 0; i < ps->names.n; i++) {
+        dt__ps_name *n = (dt__ps_name *)ps->names.at[i];
+        for (int k = 0; n && k < ps->nworkers; k++)
+            if (n->waiting[k]) dt_request_refuse(n->waiting[k], "the parameter server has ended");
+        if (n) DT_COMM_FREE(n->waiting);
+        DT_COMM_FREE(n);
+    }
+    for (int i = 0; i < ps->teams.n; i++) {
+        dt__ps_team *t = (dt__ps_team *)ps->teams.at[i];
+        if (t) DT_COMM_FREE(t->key);
+        DT_COMM_FREE(t);
+    }
+    for (int i = 0; i < ps->keys.n; i++) DT_COMM_FREE(ps->keys.at[i]);
+    for (int i = 0; ps->barrier && i < ps->nworkers; i++)
+        if (ps->barrier[i]) dt_request_refuse(ps->barrier[i], "the parameter server has ended");
+    dt_comm_dealloc(ps->c, ps->sum);
+    DT_COMM_FREE(ps->keys.at);
+    DT_COMM_FREE(ps->teams.at);
+    DT_COMM_FREE(ps->held.at);
+    DT_COMM_FREE(ps->names.at);
+    DT_COMM_FREE(ps->groups.at);
+    DT_COMM_FREE(ps->gone);
+    DT_COMM_FREE(ps->watch);
+    DT_COMM_FREE(ps->watcher);
+    DT_COMM_FREE(ps->barrier);
+    DT_COMM_FREE(ps);
+}
+DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o)
+{
+    int size = dt_comm_size(c), rank = dt_comm_rank(c);
+    if (!c) {
+        dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_new: the communicator is NULL");
+        return NULL;
+    }
+    if (o.servers < 0 || o.servers >= size + (o.servers == 0) || o.servers > DT_PS_SERVERS || o.mode < 0 || o.mode >= DT_PS_MODES || o.k < 0 ||
+        o.staleness < 0 || o.max_staleness < 0 || o.batches < 0 || o.big < 0 || !(o.timeout >= 0)) {
+        dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_new: .servers %d (0 to %d here), .mode %d, .k %d, .staleness %d, .max_staleness %d, .batches %" PRId64 ", .big %" PRId64
+                     ", .timeout %g: one of them is out of range", o.servers, size - 1 < DT_PS_SERVERS ? size - 1 : DT_PS_SERVERS, o.mode, o.k, o.staleness,
+                     o.max_staleness, o.batches, o.big, o.timeout);
+        return NULL;
+    }
+    dt_ps *ps = (dt_ps *)dt__comm_zeroed(1, sizeof *ps);
+    if (ps) {
+        ps->c = c;
+        ps->o = o;
+        if (!ps->o.k) ps->o.k = 1;
+        if (!ps->o.big) ps->o.big = 1000000;
+        ps->nservers = o.servers ? o.servers : size < DT_PS_SERVERS ? size : DT_PS_SERVERS;
+        ps->nworkers = o.servers ? size - o.servers : size;
+        ps->worker = rank < ps->nworkers ? rank : -1;
+        ps->server = -1;
+        for (int s = 0; s < ps->nservers; s++) {
+            ps->server_rank[s] = o.servers ? ps->nworkers + s : s;
+            if (ps->server_rank[s] == rank) ps->server = s;
+        }
+        ps->timeout = o.timeout > 0 ? o.timeout : c->timeout;
+        ps->tag = DT__PS_DATA;
+        ps->idle = 1;
+        ps->gone = (uint8_t *)dt__comm_zeroed((size_t)ps->nworkers, 1);
+        ps->size = size;
+        ps->watch = (dt_work **)dt__comm_zeroed((size_t)size, sizeof *ps->watch);
+        ps->watcher = (dt__ps_watcher *)dt__comm_zeroed((size_t)size, sizeof *ps->watcher);
+        ps->barrier = (dt_request **)dt__comm_zeroed((size_t)ps->nworkers, sizeof *ps->barrier);
+    }
+    if (!ps || !ps->gone || !ps->watch || !ps->watcher || !ps->barrier) {
+        if (ps) dt__ps_delete(ps);
+        dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_ps_new: out of memory");
+        return NULL;
+    }
+    int rc = 0;
+    for (int i = 0; ps->server >= 0 && i < size && !rc; i++) {
+        dt_msg_opts m = DT__NO_OPTIONS;
+        m.tag = DT__PS_WATCH;
+        m.timeout = DT_FOREVER;
+        ps->watcher[i].ps = ps;
+        ps->watcher[i].rank = i;
+        if (i == rank) continue;
+        ps->watch[i] = dt_comm_recv_start_with(c, &ps->watcher[i].byte, 1, DT_COMM_U8, i, m);
+        if (!ps->watch[i]) {
+            rc = dt_comm_get_status(NULL);
+            break;
+        }
+        dt__ps_count(ps, 1);
+        dt_work_then(ps->watch[i], dt__ps_watched, &ps->watcher[i]);
+    }
+    for (int i = 0; ps->server >= 0 && i < DT__PS_HANDLERS && !rc; i++) rc = dt__ps_serve_tag(ps, dt__ps_handlers[i].tag, dt__ps_handlers[i].fn);
+    if (!rc && ps->worker >= 0) rc = dt__ps_serve_tag(ps, DT__PS_NOTICE, dt__ps_on_notice);
+    if (rc) {
+        dt__ps_end(ps);
+        return NULL;
+    }
+    return ps;
+}
+/* No more requests; then everything that was started is waited for, and the store is freed. */
+static void dt__ps_end(dt_ps *ps)
+{
+    if (ps->server >= 0) dt_comm_call_with(ps->c, dt_comm_rank(ps->c), DT__PS_CLOSE, NULL, 0, NULL, 0, NULL, dt__ps_no_options());
+    for (int i = 0; ps->server >= 0 && i < DT__PS_HANDLERS; i++) dt__ps_serve_tag(ps, dt__ps_handlers[i].tag, NULL);
+    if (ps->worker >= 0) dt__ps_serve_tag(ps, DT__PS_NOTICE, NULL);
+    if (!__atomic_load_n(&ps->idle, __ATOMIC_ACQUIRE)) dt__comm_until(ps->c, &ps->idle, DT_FOREVER);
+    dt__ps_delete(ps);
+}
+DT_API int dt_ps_serve(dt_ps *ps)
+{
+    if (!ps) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_serve: the store is NULL");
+    if (ps->server < 0) return dt__ps_say(ps, DT_COMM_ERR_STATE, "dt_ps_serve: rank %d is no server", dt_comm_rank(ps->c));
+    if (!__atomic_load_n(&ps->over, __ATOMIC_ACQUIRE)) dt__comm_until(ps->c, &ps->over, DT_FOREVER);
+    int rc = dt_comm_get_status(ps->c);
+    return rc ? dt__ps_say(ps, rc, "dt_ps_serve: %s", dt_comm_error(ps->c)) : 0;
+}
+DT_API int dt_ps_free(dt_ps *ps)
+{
+    if (!ps) return 0;
+    int rc = dt_comm_get_status(ps->c);
+    if (ps->worker >= 0 && !rc)
+        for (int s = 0; s < ps->nservers; s++) {
+            dt__ps_head h;
+            dt__ps_head_fill(ps, &h, 0, 0);
+            int bad = dt__ps_ask(ps, s, DT__PS_BYE, &h, sizeof h, NULL, 0, NULL, ps->timeout);
+            if (bad && bad != DT_COMM_ERR_PEER && !rc) rc = bad;
+        }
+    if (ps->server >= 0 && !dt_comm_get_status(ps->c)) {
+        int bad = dt_ps_serve(ps);
+        if (!rc) rc = bad;
+        bad = bad ? 0 : dt__ps_log_write(ps);
+        if (!rc) rc = bad;
+    }
+    dt__ps_end(ps);
+    return rc;
+}
+DT_API const char *dt_ps_error(const dt_ps *ps) { return ps ? (ps->bad ? ps->said : NULL) : dt_comm_error(NULL); }
+DT_API int dt_ps_worker(const dt_ps *ps) { return ps ? ps->worker : -1; }
+DT_API int dt_ps_workers(const dt_ps *ps) { return ps ? ps->nworkers : 0; }
+DT_API int dt_ps_server(const dt_ps *ps) { return ps ? ps->server : -1; }
+DT_API int dt_ps_on_update(dt_ps *ps, dt_ps_update_fn fn, void *user, int nstate)
+{
+    if (!ps) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_on_update: the store is NULL");
+    if (!fn || nstate < 0 || nstate > DT_PS_STATES)
+        return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_on_update: the function is NULL, or %d arrays of state; expected 0 to %d", nstate, DT_PS_STATES);
+    ps->user = user;
+    ps->nstate = nstate;
+    ps->fn = fn;
+    return 0;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT_PS_IMPLEMENTATION */
