@@ -175,7 +175,8 @@ typedef enum dt_comm_status {
     DT_COMM_ERR_STATE    = -8, /* a call at the wrong time */
     DT_COMM_ERR_ABORT    = -9, /* dt_comm_abort was called */
     DT_COMM_ERR_CANCELLED = -10, /* of one message: dt_work_cancel was called */
-    DT_COMM_ERR_REMOTE   = -11 /* of one dt_comm_call: the other rank refused it */
+    DT_COMM_ERR_REMOTE   = -11, /* of one dt_comm_call: the other rank refused it */
+    DT_COMM_ERR_NONFINITE = -12 /* of dt_codec_encode: a value is NaN or infinite, or too large for the codec */
 } dt_comm_status;
 
 /* Any thread may call the log function, but only one thread at a time. It may ask a communicator for its status and history

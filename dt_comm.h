@@ -42,8 +42,10 @@ CONTENTS
     >>work           asynchronous calls
     >>memory         buffers that ranks of a machine share
     >>watching       statistics, history, stragglers, the choice of algorithms
+    >>codecs         vectors of floats in fewer bytes: f16, bf16, top-k, random-k, sign, 1-bit, QSGD; error feedback
     >>inside         what the headers above use of this one
     >>reducing       implementation from here: sums and the other reductions, by dtype
+    >>encoding       the codecs
     >>engine         running plans, work in order, waiting
     >>api            the calls
 
@@ -411,6 +413,59 @@ DT_API size_t dt_comm_explain(const dt_comm *c, char *buf, size_t nbytes);
    is used by communicators that are made with this file as .costs. It takes 1 to 2 seconds if the ranks do nothing else.
    Returns 0, or a negative status: see dt_comm_error(NULL). */
 DT_API int    dt_comm_tune(dt_comm *c, const char *path);
+
+/* ---------------------------------------------------------------------------------------------------- >>codecs
+   Vectors of floats, such as gradients, in fewer bytes. A codec C sends C(p) in place of p. With error feedback the rest stays
+   with the sender and is added to its next vector:
+
+       p = in * scale + residual;    C(p) is sent;    residual = p - C(p)
+
+     kind               C(p)                                                                        bytes for n floats
+     DT_CODEC_NONE      p                                                                           4 n
+     DT_CODEC_F16       p as f16, to nearest even                                                   2 n
+     DT_CODEC_BF16      p as bf16, to nearest even                                                  2 n
+     DT_CODEC_TOPK      the k elements with the largest |p|, 0 elsewhere; of equal ones the first   8 k
+     DT_CODEC_RANDOMK   k elements that seed and step choose, 0 elsewhere                           4 k
+     DT_CODEC_SIGN      mean |p| with the sign of p, + for 0 (EF-signSGD)                           n/8
+     DT_CODEC_ONEBIT    the mean of all p >= 0, or of all p < 0 (1-bit SGD)                         n/8
+     DT_CODEC_QSGD      a multiple of norm/levels: |p| rounded up or down at random so that the     n/8 bits + 4 n/bucket
+                        mean of C(p) is p. norm: of a bucket of elements; bits: 1 + those of levels
+
+   and DT_CODEC_HEADER bytes for each. k is ratio * n, rounded, and at least 1. The calls depend on their arguments alone and
+   give the same bits on every machine; they allocate nothing, and any thread may call them.
+     - Top-k, random-k, sign and 1-bit need a residual, or much of the gradient is lost. QSGD needs none, and with few levels
+       a residual would grow.
+     - Random-k: if seed and step are the same on all ranks, these send the same elements. It does not enlarge them: without a
+       residual pass a scale of n/k, which makes the mean of C(p) equal to p.
+     - QSGD: give each rank another seed, or the errors of the ranks do not cancel.
+     - What follows the header of none, f16, bf16 and random-k is an array (f32, f16, bf16, f32), which dt_comm_allreduce can
+       sum where it is. */
+typedef enum dt_codec_kind {
+    DT_CODEC_NONE = 0, DT_CODEC_F16, DT_CODEC_BF16, DT_CODEC_TOPK, DT_CODEC_RANDOMK, DT_CODEC_SIGN, DT_CODEC_ONEBIT,
+    DT_CODEC_QSGD, DT_CODECS
+} dt_codec_kind;
+enum { DT_CODEC_HEADER = 32 }; /* bytes: kind, n and what the decoder needs to know */
+typedef struct dt_codec {
+    int      kind DT_D;   /* DT_CODEC_... */
+    double   ratio DT_D;  /* top-k, random-k: k/n, up to 1; default 0.01 */
+    int      levels DT_D; /* QSGD: 1 to 32767; default 127, which is 8 bits an element */
+    int64_t  bucket DT_D; /* QSGD: elements that share a norm; default 512 */
+    uint64_t seed DT_D;   /* random-k, QSGD */
+} dt_codec;
+DT_API const char *dt_codec_name(int kind); /* "none", "f16", "bf16", "topk", "randomk", "sign", "onebit", "qsgd"; "?" */
+/* How many bytes dt_codec_encode writes for n floats; negative: an invalid codec or n, see dt_comm_error(NULL). */
+DT_API int64_t dt_codec_bound(const dt_codec *codec, int64_t n);
+/* Writes C(in * scale + residual) to out, which has room for nout bytes, and the rest to residual. residual NULL: no error
+   feedback; else it begins with zeros. step: random-k and QSGD draw other numbers in each step. The arrays do not overlap.
+   Returns the number of bytes. C(p) + residual = p: exactly for none, f16, bf16, top-k and random-k, else up to the rounding
+   of one subtraction. DT_COMM_ERR_NONFINITE: an element of p, or of C(p), is not finite (f16: 65520 or more); residual is
+   as before, and out is undefined. Mixed precision skips such a step. */
+DT_API int64_t dt_codec_encode(const dt_codec *codec, const float *in, int64_t n, float *residual, float scale, uint64_t step,
+                               void *out, int64_t nout);
+/* out := C(p), or with add out += C(p), of n floats. Top-k with add takes time for k elements only. codec: as the sender's,
+   but ratio of top-k may differ. The bytes may come from anywhere: all of them are checked first. Returns 0, or, with out as
+   before, DT_COMM_ERR_MISMATCH: these bytes are not those of this codec and n; DT_COMM_ERR_NONFINITE: a value is not finite. */
+DT_API int dt_codec_decode(const dt_codec *codec, const void *in, int64_t nin, float *out, int64_t n, bool add);
 
 #ifdef __cplusplus
 }
@@ -915,6 +970,770 @@ DT__INSIDE void dt__reduce_scale(int dtype, void *buf, int64_t n, int world)
 {
     if (dtype < 0 || dtype >= DT_COMM_DTYPES || n <= 0 || world <= 1) return;
     dt__reduce_best()->scale[dtype](buf, n, world);
+}
+
+/* ==================================================================================================== >>encoding
+   A vector goes through in blocks of DT__CODEC_BLOCK elements. p of a block is computed again in each pass, so no memory for n
+   elements is needed. Encoding is at most these passes:
+     measure   all of p is finite; what the codec has to know of all of it (means, norms, the k-th largest). It writes neither
+               residual nor anything that depends on a later pass, so a refusal leaves residual as it was.
+     write     the bytes; the block is then read back as a decoder does, and residual = p - that.
+   Products and sums whose bits could depend on whether the compiler contracts a*b + c are exact in f64, or are integers. Sums
+   over a vector have a fixed order: DT__CODEC_LANES partial sums, by index.
+
+   The wire: dt__codec_head, then the payload:
+     none, f16, bf16   n elements
+     top-k             k indices (u32, ascending), k values (f32)
+     random-k          k values; dt__randomk_pick tells their indices
+     sign, 1-bit       a bit for each element, 1: negative; lowest bit first
+     QSGD              the norm of each bucket (f32), then level * 2 + sign of each element in 1 + bits(levels) bits
+   Bits that are left over in the last byte are 0. Numbers are in the byte order of the sender: a decoder of another order does
+   not find the magic number. */
+enum { DT__CODEC_BLOCK = 1024, DT__CODEC_LANES = 8, DT__CODEC_LEVELS = 32767 };
+#define DT__CODEC_MAGIC 0x31435444u /* "DTC1" */
+#define DT__CODEC_MOST (INT64_MAX / 64)
+#define DT__CODEC_INF 0x7f800000u /* bits of |p| from which on it is not finite */
+typedef struct dt__codec_head {
+    uint32_t magic, kind;
+    int64_t  n;
+    uint64_t step;
+    union {
+        uint64_t k;        /* top-k */
+        uint64_t seed;     /* random-k */
+        float    value[2]; /* sign, 1-bit: of elements >= 0, of elements < 0 */
+        uint32_t qsgd[2];  /* levels, elements of a bucket */
+    } u;
+} dt__codec_head;
+typedef char dt__codec_head_size[sizeof(dt__codec_head) == DT_CODEC_HEADER ? 1 : -1];
+typedef struct dt__codec_table {
+    const char *name;
+    /* p := in * scale + residual */
+    void (*product)(float *p, const float *in, const float *residual, float scale, int64_t n);
+    uint32_t (*top)(const float *p, int64_t n);                                   /* bits of the largest |p| */
+    int64_t (*sums)(double above[8], double below[8], const float *p, int64_t n); /* adds p >= 0 and p < 0; how many are < 0 */
+    void (*signs)(char *bits, const float *p, int64_t n);                         /* 1: p < 0 */
+    void (*narrow[2])(char *half, const float *p, int64_t n);                     /* f16, bf16 */
+    void (*widen[2])(float *p, const char *half, int64_t n);
+} dt__codec_table;
+typedef struct dt__codec_run { /* one call */
+    const dt__codec_table *table;
+    const char            *call;
+    dt_codec               c;       /* with defaults */
+    int64_t                n, k;    /* elements; those that are sent */
+    int64_t                nbytes;  /* of the payload */
+    int                    bits;    /* QSGD: of an element */
+    int64_t                buckets; /* QSGD */
+    const float           *in;      /* encode */
+    float                 *residual;
+    float                  scale;
+    dt__codec_head         head;
+    uint64_t               key;   /* random-k, QSGD: of dt__codec_draw */
+    int64_t                at;    /* top-k, random-k: elements so far */
+    uint32_t               least; /* top-k: bits of the k-th largest |p| */
+    int64_t                ties;  /* top-k: how many with these bits are still to be sent */
+    float                  p[DT__CODEC_BLOCK], sent[DT__CODEC_BLOCK];
+} dt__codec_run;
+
+/* The product is exact in f64. With a scale of 1 or -1 f32 gives the same bits. */
+static void dt__codec_product_sse(float *p, const float *in, const float *residual, float scale, int64_t n)
+{
+    if (residual && scale == 1.0f)
+        for (int64_t i = 0; i < n; i++) p[i] = residual[i] + in[i];
+    else if (residual && scale == -1.0f)
+        for (int64_t i = 0; i < n; i++) p[i] = residual[i] - in[i];
+    else if (residual)
+        for (int64_t i = 0; i < n; i++) p[i] = (float)((double)in[i] * (double)scale + (double)residual[i]);
+    else
+        for (int64_t i = 0; i < n; i++) p[i] = in[i] * scale;
+}
+static inline uint32_t dt__codec_abs(const float *p) /* bits of |p|: they compare as |p| does; NaN is above infinity */
+{
+    uint32_t u;
+    memcpy(&u, p, sizeof u);
+    return u & 0x7fffffffu;
+}
+static uint32_t dt__codec_top_sse(const float *p, int64_t n)
+{
+    uint32_t top = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (dt__codec_abs(p + i) > top) top = dt__codec_abs(p + i);
+    return top;
+}
+/* Element i belongs to partial sum i modulo 8. */
+static int64_t dt__codec_sums_sse(double above[8], double below[8], const float *p, int64_t n)
+{
+    int64_t negative = 0;
+    for (int64_t i = 0; i < n; i++) {
+        above[i & 7] += (double)(p[i] < 0 ? 0 : p[i]);
+        below[i & 7] += (double)(p[i] < 0 ? p[i] : 0);
+        negative += p[i] < 0;
+    }
+    return negative;
+}
+static void dt__codec_signs_sse(char *bits, const float *p, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += 8) {
+        unsigned byte = 0;
+        for (int64_t l = 0; l < 8 && i + l < n; l++) byte |= (unsigned)(p[i + l] < 0) << l;
+        bits[i >> 3] = (char)byte;
+    }
+}
+/* The conversions of >>reducing; an incomplete last vector goes through the stack. */
+#define DT__CODEC_HALF_sse(D)                                                     \
+    static void dt__codec_narrow_##D##_sse(char *half, const float *p, int64_t n) \
+    {                                                                             \
+        for (int64_t i = 0; i < n; i += 4) {                                      \
+            char       part[8];                                                   \
+            float      last[4] = { 0, 0, 0, 0 };                                  \
+            bool       whole = n - i >= 4;                                        \
+            dt__rf_sse v;                                                         \
+            if (!whole) memcpy(last, p + i, (size_t)(n - i) * sizeof *p);         \
+            DT__RED_LOAD_F32(v, whole ? p + i : last, sse);                       \
+            DT__RED_STORE_##D(whole ? half + 2 * i : part, v, sse);               \
+            if (!whole) memcpy(half + 2 * i, part, (size_t)(n - i) * 2);          \
+        }                                                                         \
+    }                                                                             \
+    static void dt__codec_widen_##D##_sse(float *p, const char *half, int64_t n)  \
+    {                                                                             \
+        for (int64_t i = 0; i < n; i += 4) {                                      \
+            char       part[8] = { 0 };                                           \
+            float      last[4];                                                   \
+            bool       whole = n - i >= 4;                                        \
+            dt__rf_sse v;                                                         \
+            if (!whole) memcpy(part, half + 2 * i, (size_t)(n - i) * 2);          \
+            DT__RED_LOAD_##D(v, whole ? half + 2 * i : part, sse);                \
+            DT__RED_STORE(whole ? p + i : last, v, f, sse);                       \
+            if (!whole) memcpy(p + i, last, (size_t)(n - i) * sizeof *p);         \
+        }                                                                         \
+    }
+DT__CODEC_HALF_sse(F16)
+DT__CODEC_HALF_sse(BF16)
+static const dt__codec_table dt__codec_sse = { "sse",
+    dt__codec_product_sse, dt__codec_top_sse, dt__codec_sums_sse, dt__codec_signs_sse,
+    { dt__codec_narrow_F16_sse, dt__codec_narrow_BF16_sse }, { dt__codec_widen_F16_sse, dt__codec_widen_BF16_sse } };
+#if defined(__x86_64__) && !defined(DT_NO_AVX2)
+#define DT__CODEC_AVX2 __attribute__((target("avx2,f16c"))) static
+DT__CODEC_AVX2 void dt__codec_product_avx2(float *p, const float *in, const float *residual, float scale, int64_t n)
+{
+    int64_t i = 0;
+    double  by = (double)scale;
+    if (residual && scale == 1.0f)
+        for (; i + 8 <= n; i += 8)
+            *(dt__rfu_avx2 *)(p + i) = *(const dt__rfu_avx2 *)(residual + i) + *(const dt__rfu_avx2 *)(in + i);
+    else if (residual && scale == -1.0f)
+        for (; i + 8 <= n; i += 8)
+            *(dt__rfu_avx2 *)(p + i) = *(const dt__rfu_avx2 *)(residual + i) - *(const dt__rfu_avx2 *)(in + i);
+    else if (residual)
+        for (; i + 4 <= n; i += 4) {
+            dt__rd_avx2 a = __builtin_convertvector(*(const dt__rfu_sse *)(in + i), dt__rd_avx2);
+            dt__rd_avx2 b = __builtin_convertvector(*(const dt__rfu_sse *)(residual + i), dt__rd_avx2);
+            *(dt__rfu_sse *)(p + i) = __builtin_convertvector(a * by + b, dt__rf_sse);
+        }
+    else
+        for (; i + 8 <= n; i += 8) *(dt__rfu_avx2 *)(p + i) = *(const dt__rfu_avx2 *)(in + i) * scale;
+    dt__codec_product_sse(p + i, in + i, residual ? residual + i : NULL, scale, n - i);
+}
+DT__CODEC_AVX2 uint32_t dt__codec_top_avx2(const float *p, int64_t n)
+{
+    dt__ri_avx2 top = { 0, 0, 0, 0, 0, 0, 0, 0 };
+    int64_t     i = 0;
+    for (; i + 8 <= n; i += 8) {
+        dt__ri_avx2 a = (dt__ri_avx2) * (const dt__rfu_avx2 *)(p + i) & 0x7fffffff, more = (dt__ri_avx2)(a > top);
+        top = (more & a) | (~more & top);
+    }
+    uint32_t most = dt__codec_top_sse(p + i, n - i);
+    for (int k = 0; k < 8; k++)
+        if ((uint32_t)top[k] > most) most = (uint32_t)top[k];
+    return most;
+}
+DT__CODEC_AVX2 int64_t dt__codec_sums_avx2(double above[8], double below[8], const float *p, int64_t n)
+{
+    dt__rd_avx2 sum[4] = { *(const dt__rdu_avx2 *)above, *(const dt__rdu_avx2 *)(above + 4), *(const dt__rdu_avx2 *)below,
+                           *(const dt__rdu_avx2 *)(below + 4) };
+    dt__ri_sse  count = { 0, 0, 0, 0 }; /* n is at most DT__CODEC_BLOCK */
+    int64_t     i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int h = 0; h < 2; h++) {
+            dt__rf_sse v = *(const dt__rfu_sse *)(p + i + 4 * h);
+            dt__ri_sse less = (dt__ri_sse)(v < 0.0f);
+            sum[h] += __builtin_convertvector((dt__rf_sse)((dt__ri_sse)v & ~less), dt__rd_avx2);
+            sum[2 + h] += __builtin_convertvector((dt__rf_sse)((dt__ri_sse)v & less), dt__rd_avx2);
+            count -= less;
+        }
+    for (int h = 0; h < 2; h++) {
+        *(dt__rdu_avx2 *)(above + 4 * h) = sum[h];
+        *(dt__rdu_avx2 *)(below + 4 * h) = sum[2 + h];
+    }
+    return count[0] + count[1] + count[2] + count[3] + dt__codec_sums_sse(above, below, p + i, n - i);
+}
+DT__CODEC_AVX2 void dt__codec_signs_avx2(char *bits, const float *p, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        bits[i >> 3] = (char)__builtin_ia32_movmskps256((dt__rf_avx2)(*(const dt__rfu_avx2 *)(p + i) < 0.0f));
+    dt__codec_signs_sse(bits + (i >> 3), p + i, n - i);
+}
+#define DT__CODEC_HALF_avx2(D)                                                             \
+    DT__CODEC_AVX2 void dt__codec_narrow_##D##_avx2(char *half, const float *p, int64_t n) \
+    {                                                                                      \
+        int64_t i = 0;                                                                     \
+        for (; i + 8 <= n; i += 8) {                                                       \
+            dt__rf_avx2 v;                                                                 \
+            DT__RED_LOAD_F32(v, p + i, avx2);                                              \
+            DT__RED_STORE_##D(half + 2 * i, v, avx2);                                      \
+        }                                                                                  \
+        dt__codec_narrow_##D##_sse(half + 2 * i, p + i, n - i);                            \
+    }                                                                                      \
+    DT__CODEC_AVX2 void dt__codec_widen_##D##_avx2(float *p, const char *half, int64_t n)  \
+    {                                                                                      \
+        int64_t i = 0;                                                                     \
+        for (; i + 8 <= n; i += 8) {                                                       \
+            dt__rf_avx2 v;                                                                 \
+            DT__RED_LOAD_##D(v, half + 2 * i, avx2);                                       \
+            DT__RED_STORE(p + i, v, f, avx2);                                              \
+        }                                                                                  \
+        dt__codec_widen_##D##_sse(p + i, half + 2 * i, n - i);                             \
+    }
+DT__CODEC_HALF_avx2(F16)
+DT__CODEC_HALF_avx2(BF16)
+static const dt__codec_table dt__codec_avx2 = { "avx2",
+    dt__codec_product_avx2, dt__codec_top_avx2, dt__codec_sums_avx2, dt__codec_signs_avx2,
+    { dt__codec_narrow_F16_avx2, dt__codec_narrow_BF16_avx2 }, { dt__codec_widen_F16_avx2, dt__codec_widen_BF16_avx2 } };
+static const dt__codec_table *dt__codec_best(void)
+{
+    return dt__reduce_best() == &dt__reduce_avx2 ? &dt__codec_avx2 : &dt__codec_sse;
+}
+#else
+static const dt__codec_table *dt__codec_best(void) { return &dt__codec_sse; }
+#endif
+
+/* 64 random bits, from a key and a number: SplitMix64 */
+static inline uint64_t dt__codec_draw(uint64_t key, uint64_t i)
+{
+    uint64_t x = key + (i + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return x ^ x >> 31;
+}
+static uint64_t dt__codec_key(uint64_t seed, uint64_t step) { return dt__codec_draw(dt__codec_draw(seed, 0), step); }
+
+DT_API const char *dt_codec_name(int kind)
+{
+    static const char *const name[DT_CODECS] = { "none", "f16", "bf16", "topk", "randomk", "sign", "onebit", "qsgd" };
+    return kind >= 0 && kind < DT_CODECS ? name[kind] : "?";
+}
+/* Fills in defaults and sizes. 0, or DT_COMM_ERR_ARG. */
+static int dt__codec_begin(dt__codec_run *r, const char *call, const dt_codec *codec, int64_t n)
+{
+    if (!codec) return dt__comm_bad(DT_COMM_ERR_ARG, "%s: the codec is NULL", call);
+    dt_codec c = *codec;
+    if (c.kind < 0 || c.kind >= DT_CODECS)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: codec.kind is %d: expected 0 to %d, a dt_codec_kind", call, c.kind,
+                            DT_CODECS - 1);
+    bool    sparse = c.kind == DT_CODEC_TOPK || c.kind == DT_CODEC_RANDOMK;
+    int64_t most = sparse ? (int64_t)UINT32_MAX : DT__CODEC_MOST;
+    if (n < 0 || n > most)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: %" PRId64 " elements: codec %s takes 0 to %" PRId64, call, n,
+                            dt_codec_name(c.kind), most);
+    if (c.ratio == 0) c.ratio = 0.01;
+    if (c.levels == 0) c.levels = 127;
+    if (c.bucket == 0) c.bucket = 512;
+    if (sparse && !(c.ratio > 0 && c.ratio <= 1))
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: codec.ratio is %g: expected more than 0, at most 1", call, c.ratio);
+    if (c.kind == DT_CODEC_QSGD && (c.levels < 1 || c.levels > DT__CODEC_LEVELS || c.bucket < 1 || c.bucket > INT32_MAX))
+        return dt__comm_bad(DT_COMM_ERR_ARG,
+                            "%s: codec.levels is %d, .bucket %" PRId64 ": expected levels of 1 to %d, a bucket of 1 to %d",
+                            call, c.levels, c.bucket, DT__CODEC_LEVELS, INT32_MAX);
+    r->table = dt__codec_best();
+    r->call = call;
+    r->c = c;
+    r->n = r->k = n;
+    r->bits = 1;
+    r->buckets = 0;
+    r->at = 0;
+    switch (c.kind) {
+    case DT_CODEC_NONE: r->nbytes = 4 * n; break;
+    case DT_CODEC_F16:
+    case DT_CODEC_BF16: r->nbytes = 2 * n; break;
+    case DT_CODEC_TOPK:
+    case DT_CODEC_RANDOMK:
+        r->k = (int64_t)(c.ratio * (double)n + 0.5);
+        if (r->k < 1) r->k = 1;
+        if (r->k > n) r->k = n;
+        r->nbytes = (c.kind == DT_CODEC_TOPK ? 8 : 4) * r->k;
+        break;
+    default: /* sign, 1-bit, QSGD */
+        if (c.kind == DT_CODEC_QSGD) {
+            while (c.levels >> (r->bits - 1)) r->bits++;
+            r->buckets = (n + c.bucket - 1) / c.bucket;
+        }
+        r->nbytes = 4 * r->buckets + (n * r->bits + 7) / 8;
+    }
+    return 0;
+}
+DT_API int64_t dt_codec_bound(const dt_codec *codec, int64_t n)
+{
+    dt__codec_run r;
+    int           bad = dt__codec_begin(&r, "dt_codec_bound", codec, n);
+    return bad ? bad : DT_CODEC_HEADER + r.nbytes;
+}
+
+/* ---- the write pass of each codec, and its counterpart: elements i to i + m - 1, which begin a byte */
+static void dt__bits_get(float *p, const char *from, const float value[2], int64_t m)
+{
+    for (int64_t j = 0; j < m; j++) p[j] = value[(unsigned char)from[j >> 3] >> (j & 7) & 1];
+}
+static float dt__codec_norm(const char *payload, int64_t bucket)
+{
+    float norm;
+    memcpy(&norm, payload + 4 * bucket, sizeof norm);
+    return norm;
+}
+static inline int64_t dt__codec_min(int64_t a, int64_t b) { return a < b ? a : b; }
+/* |p| levels / norm in units of 2^-32; adding 32 random bits rounds it up with the probability of its fraction. */
+static void dt__qsgd_put(const dt__codec_run *r, char *payload, const float *p, int64_t i, int64_t m)
+{
+    unsigned char *to = (unsigned char *)payload + 4 * r->buckets + i * r->bits / 8;
+    uint64_t       held = 0, levels = (uint64_t)r->c.levels;
+    int            have = 0;
+    for (int64_t j = 0; j < m;) {
+        int64_t bucket = (i + j) / r->c.bucket, end = dt__codec_min(m, (bucket + 1) * r->c.bucket - i);
+        double  norm = (double)dt__codec_norm(payload, bucket), by = norm > 0 ? (double)levels / norm * 4294967296.0 : 0;
+        for (; j < end; j++) {
+            double   a = (double)p[j];
+            uint64_t level = ((uint64_t)(int64_t)(fabs(a) * by) + (dt__codec_draw(r->key, (uint64_t)(i + j)) >> 32)) >> 32;
+            if (level > levels) level = levels; /* a rounding error above the norm */
+            held |= (level << 1 | (a < 0)) << have;
+            have += r->bits;
+            if (have < 32) continue;
+            for (int b = 0; b < 4; b++) to[b] = (unsigned char)(held >> 8 * b);
+            to += 4;
+            held >>= 32;
+            have -= 32;
+        }
+    }
+    for (; have > 0; have -= 8, held >>= 8) *to++ = (unsigned char)held;
+}
+/* p NULL: only tells whether all levels are valid */
+static bool dt__qsgd_get(const dt__codec_run *r, float *p, const char *payload, int64_t i, int64_t m)
+{
+    const unsigned char *from = (const unsigned char *)payload + 4 * r->buckets + i * r->bits / 8,
+                        *last = (const unsigned char *)payload + r->nbytes - 1;
+    uint32_t mask = ((uint32_t)1 << r->bits) - 1;
+    for (int64_t j = 0; j < m;) {
+        int64_t bucket = (i + j) / r->c.bucket, end = dt__codec_min(m, (bucket + 1) * r->c.bucket - i);
+        double  unit = (double)dt__codec_norm(payload, bucket) / (double)r->c.levels;
+        for (; j < end; j++) {
+            const unsigned char *at = from + (j * r->bits >> 3); /* an element touches at most 3 bytes */
+            uint32_t             held = at[0];
+            if (at < last) held |= (uint32_t)at[1] << 8;
+            if (at + 1 < last) held |= (uint32_t)at[2] << 16;
+            held = held >> (j * r->bits & 7) & mask;
+            int      level = (int)(held >> 1);
+            float    value = (float)(unit * (double)level);
+            uint32_t u;
+            if (level > r->c.levels) return false;
+            memcpy(&u, &value, sizeof u);
+            u ^= held << 31; /* not a branch: signs are random */
+            if (p) memcpy(p + j, &u, sizeof u);
+        }
+    }
+    return true;
+}
+/* The elements of random-k among i to i + m - 1, in order: selection sampling (Knuth, algorithm S). Returns how many. */
+static int dt__randomk_pick(dt__codec_run *r, int64_t i, int64_t m, uint16_t which[DT__CODEC_BLOCK])
+{
+    int picked = 0;
+    for (int64_t j = 0; j < m && r->at + picked < r->k; j++) {
+        uint64_t draw = dt__codec_draw(r->key, (uint64_t)(i + j)) >> 32;
+        if ((int64_t)(draw * (uint64_t)(r->n - i - j) >> 32) < r->k - r->at - picked) which[picked++] = (uint16_t)j;
+    }
+    return picked;
+}
+static void dt__randomk_put(dt__codec_run *r, char *payload, const float *p, int64_t i, int64_t m)
+{
+    uint16_t which[DT__CODEC_BLOCK];
+    int      picked = dt__randomk_pick(r, i, m, which);
+    memset(r->sent, 0, (size_t)m * sizeof *p);
+    for (int j = 0; j < picked; j++, r->at++) {
+        memcpy(payload + 4 * r->at, p + which[j], 4);
+        r->sent[which[j]] = p[which[j]];
+    }
+}
+static void dt__topk_put(dt__codec_run *r, char *payload, const float *p, int64_t i, int64_t m)
+{
+    memset(r->sent, 0, (size_t)m * sizeof *p);
+    for (int64_t j = 0; j < m; j++) {
+        uint32_t a = dt__codec_abs(p + j), index = (uint32_t)(i + j);
+        if (a < r->least || (a == r->least && r->ties-- <= 0)) continue;
+        memcpy(payload + 4 * r->at, &index, 4);
+        memcpy(payload + 4 * (r->k + r->at), p + j, 4);
+        r->at++;
+        r->sent[j] = p[j];
+    }
+}
+/* A block of all but top-k and random-k. */
+static void dt__codec_get(const dt__codec_run *r, float *p, const char *payload, int64_t i, int64_t m)
+{
+    switch (r->c.kind) {
+    case DT_CODEC_NONE: memcpy(p, payload + 4 * i, (size_t)m * 4); break;
+    case DT_CODEC_F16:
+    case DT_CODEC_BF16: r->table->widen[r->c.kind == DT_CODEC_BF16](p, payload + 2 * i, m); break;
+    case DT_CODEC_SIGN:
+    case DT_CODEC_ONEBIT: dt__bits_get(p, payload + i / 8, r->head.u.value, m); break;
+    case DT_CODEC_QSGD: dt__qsgd_get(r, p, payload, i, m); break;
+    default: break; /* top-k, random-k: their callers do not come here */
+    }
+}
+/* Writes a block; for top-k and random-k also to r->sent. */
+static void dt__codec_put(dt__codec_run *r, char *payload, const float *p, int64_t i, int64_t m)
+{
+    switch (r->c.kind) {
+    case DT_CODEC_NONE: memcpy(payload + 4 * i, p, (size_t)m * 4); break;
+    case DT_CODEC_F16:
+    case DT_CODEC_BF16: r->table->narrow[r->c.kind == DT_CODEC_BF16](payload + 2 * i, p, m); break;
+    case DT_CODEC_TOPK: dt__topk_put(r, payload, p, i, m); break;
+    case DT_CODEC_RANDOMK: dt__randomk_put(r, payload, p, i, m); break;
+    case DT_CODEC_SIGN:
+    case DT_CODEC_ONEBIT: r->table->signs(payload + i / 8, p, m); break;
+    case DT_CODEC_QSGD: dt__qsgd_put(r, payload, p, i, m); break;
+    default: break; /* dt__codec_begin has refused it */
+    }
+}
+
+/* ---- the measure pass */
+/* p from element i on, *m of them */
+static const float *dt__codec_block(dt__codec_run *r, int64_t i, int64_t *m)
+{
+    *m = dt__codec_min(r->n - i, DT__CODEC_BLOCK);
+    if (!r->residual && r->scale == 1.0f) return r->in + i;
+    r->table->product(r->p, r->in + i, r->residual ? r->residual + i : NULL, r->scale, *m);
+    return r->p;
+}
+static uint32_t dt__codec_more(const dt__codec_run *r, uint32_t top, const float *p, int64_t m)
+{
+    uint32_t most = r->table->top(p, m);
+    return most > top ? most : top;
+}
+/* Bits of |p| that the codec cannot send. */
+static uint32_t dt__codec_limit(const dt__codec_run *r)
+{
+    return r->c.kind == DT_CODEC_F16 ? 0x477ff000u : r->c.kind == DT_CODEC_BF16 ? 0x7f7f8000u : DT__CODEC_INF;
+}
+static int dt__codec_refuse(dt__codec_run *r) /* p has such an element: says which */
+{
+    for (int64_t i = 0, m; i < r->n; i += m) {
+        const float *p = dt__codec_block(r, i, &m);
+        for (int64_t j = 0; j < m; j++)
+            if (dt__codec_abs(p + j) >= dt__codec_limit(r))
+                return dt__comm_bad(DT_COMM_ERR_NONFINITE,
+                                    "%s: element %" PRId64 " of %" PRId64
+                                    " is %g (%g * scale %g + residual %g), which %s; skip this step, or "
+                                    "use a smaller scale",
+                                    r->call, i + j, r->n, (double)p[j], (double)r->in[i + j], (double)r->scale,
+                                    r->residual ? (double)r->residual[i + j] : 0.0,
+                                    dt__codec_abs(p + j) >= DT__CODEC_INF ? "is not finite"
+                                    : r->c.kind == DT_CODEC_F16           ? "f16 cannot hold (its largest is 65504)"
+                                                                          : "bf16 cannot hold (its largest is 3.3895e38)");
+    }
+    return DT_COMM_ERR_NONFINITE; /* not reached, unless another thread changes the arrays */
+}
+static double dt__codec_sum(const double lane[DT__CODEC_LANES])
+{
+    return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
+}
+/* Sign, 1-bit: the two values that are sent. A mean is between the least and the largest of its elements, so it is finite. */
+static uint32_t dt__codec_means(dt__codec_run *r)
+{
+    double   above[DT__CODEC_LANES] = { 0 }, below[DT__CODEC_LANES] = { 0 };
+    int64_t  negative = 0;
+    uint32_t top = 0;
+    for (int64_t i = 0, m; i < r->n; i += m) {
+        const float *p = dt__codec_block(r, i, &m);
+        top = dt__codec_more(r, top, p, m);
+        negative += r->table->sums(above, below, p, m);
+    }
+    double a = dt__codec_sum(above), b = dt__codec_sum(below);
+    if (r->c.kind == DT_CODEC_SIGN) {
+        r->head.u.value[0] = r->n ? (float)((a - b) / (double)r->n) : 0;
+        r->head.u.value[1] = -r->head.u.value[0];
+    } else {
+        r->head.u.value[0] = r->n > negative ? (float)(a / (double)(r->n - negative)) : 0;
+        r->head.u.value[1] = negative ? (float)(b / (double)negative) : 0;
+    }
+    return top;
+}
+/* QSGD: the norms. A norm is at least the largest |p| of its bucket: rounding is monotone. */
+static uint32_t dt__codec_norms(dt__codec_run *r, char *payload, int64_t *large)
+{
+    double   sum = 0;
+    uint32_t top = 0;
+    int64_t  bucket = 0, left = r->c.bucket;
+    *large = -1;
+    for (int64_t i = 0, m; i < r->n; i += m) {
+        const float *p = dt__codec_block(r, i, &m);
+        top = dt__codec_more(r, top, p, m);
+        for (int64_t j = 0; j < m; j++) {
+            sum += (double)p[j] * (double)p[j]; /* exact products: contraction changes nothing */
+            if (--left && i + j + 1 < r->n) continue;
+            float norm = (float)sqrt(sum);
+            if (dt__codec_abs(&norm) >= DT__CODEC_INF && *large < 0) *large = bucket;
+            memcpy(payload + 4 * bucket, &norm, sizeof norm);
+            bucket++;
+            sum = 0;
+            left = r->c.bucket;
+        }
+    }
+    return top;
+}
+/* Top-k: the bits of the k-th largest |p|, exactly, by digits of 11, 10 and 10 bits from the highest on. A pass counts the
+   digits of the elements that agree with the digits found so far. */
+static uint32_t dt__codec_select(dt__codec_run *r)
+{
+    static const int shift[3] = { 20, 10, 0 }, width[3] = { 2048, 1024, 1024 };
+    uint32_t         count[2][2048], top = 0;
+    r->least = 0;
+    r->ties = r->k;
+    for (int d = 0; d < 3; d++) {
+        uint32_t above = d ? r->least >> shift[d - 1] : 0, mask = (uint32_t)width[d] - 1;
+        memset(count, 0, sizeof count);
+        for (int64_t i = 0, m; i < r->n; i += m) {
+            const float *p = dt__codec_block(r, i, &m);
+            if (d == 0) { /* two counters: neighbours often have the same digit, and an increment waits for the one before */
+                top = dt__codec_more(r, top, p, m);
+                for (int64_t j = 0; j < m; j++) count[j & 1][dt__codec_abs(p + j) >> 20]++;
+            } else
+                for (int64_t j = 0; j < m; j++) {
+                    uint32_t a = dt__codec_abs(p + j);
+                    if (a >> shift[d - 1] == above) count[0][a >> shift[d] & mask]++;
+                }
+        }
+        if (top >= DT__CODEC_INF) break;
+        int digit = width[d] - 1;
+        for (; digit > 0; digit--) {
+            int64_t here = (int64_t)count[0][digit] + count[1][digit];
+            if (here >= r->ties) break;
+            r->ties -= here;
+        }
+        r->least |= (uint32_t)digit << shift[d];
+    }
+    return top;
+}
+static uint32_t dt__codec_scan(dt__codec_run *r)
+{
+    uint32_t top = 0;
+    for (int64_t i = 0, m; i < r->n; i += m) {
+        const float *p = dt__codec_block(r, i, &m);
+        top = dt__codec_more(r, top, p, m);
+    }
+    return top;
+}
+
+/* ---- the calls */
+DT_API int64_t dt_codec_encode(const dt_codec *codec, const float *in, int64_t n, float *residual, float scale, uint64_t step,
+                               void *out, int64_t nout)
+{
+    dt__codec_run r;
+    char         *payload = (char *)out + DT_CODEC_HEADER;
+    uint32_t      top = 0;
+    int64_t       large = -1;
+    int           bad = dt__codec_begin(&r, "dt_codec_encode", codec, n);
+    if (bad) return bad;
+    if ((n && !in) || !out) return dt__comm_bad(DT_COMM_ERR_ARG, "%s: %s is NULL", r.call, out ? "in" : "out");
+    if (nout < DT_CODEC_HEADER + r.nbytes)
+        return dt__comm_bad(DT_COMM_ERR_ARG,
+                            "%s: out has %" PRId64 " bytes, codec %s needs %" PRId64 " for %" PRId64
+                            " floats: see dt_codec_bound",
+                            r.call, nout, dt_codec_name(r.c.kind), DT_CODEC_HEADER + r.nbytes, n);
+    memset(&r.head, 0, sizeof r.head);
+    r.head.magic = DT__CODEC_MAGIC;
+    r.head.kind = (uint32_t)r.c.kind;
+    r.head.n = n;
+    r.head.step = step;
+    r.key = dt__codec_key(r.c.seed, step);
+    r.in = in;
+    r.residual = residual;
+    r.scale = scale;
+    bool measured = true;
+    switch (r.c.kind) {
+    case DT_CODEC_TOPK:
+        top = dt__codec_select(&r);
+        r.head.u.k = (uint64_t)r.k;
+        break;
+    case DT_CODEC_SIGN:
+    case DT_CODEC_ONEBIT: top = dt__codec_means(&r); break;
+    case DT_CODEC_QSGD:
+        top = dt__codec_norms(&r, payload, &large);
+        r.head.u.qsgd[0] = (uint32_t)r.c.levels;
+        r.head.u.qsgd[1] = (uint32_t)r.c.bucket;
+        break;
+    default: /* without a residual the write pass looks itself */
+        if (r.c.kind == DT_CODEC_RANDOMK) r.head.u.seed = r.c.seed;
+        measured = residual != NULL;
+        if (measured) top = dt__codec_scan(&r);
+    }
+    if (top >= dt__codec_limit(&r)) return dt__codec_refuse(&r);
+    if (large >= 0)
+        return dt__comm_bad(DT_COMM_ERR_NONFINITE,
+                            "%s: the norm of bucket %" PRId64
+                            " is larger than f32 can hold; skip this step, or use a smaller scale",
+                            r.call, large);
+    bool sparse = r.c.kind == DT_CODEC_TOPK || r.c.kind == DT_CODEC_RANDOMK;
+    for (int64_t i = 0, m; i < n; i += m) {
+        const float *p = dt__codec_block(&r, i, &m);
+        if (!measured) top = dt__codec_more(&r, top, p, m);
+        dt__codec_put(&r, payload, p, i, m);
+        if (!residual) continue;
+        if (!sparse) dt__codec_get(&r, r.sent, payload, i, m);
+        r.table->product(residual + i, r.sent, p, -1.0f, m); /* p - sent */
+    }
+    if (top >= dt__codec_limit(&r)) return dt__codec_refuse(&r);
+    memcpy(out, &r.head, sizeof r.head);
+    return DT_CODEC_HEADER + r.nbytes;
+}
+
+/* The header of the bytes is that of this codec and n. Of top-k it tells k. */
+static int dt__codec_check_head(dt__codec_run *r, int64_t nin)
+{
+    const dt__codec_head *h = &r->head;
+    if (h->magic != DT__CODEC_MAGIC || h->kind >= DT_CODECS)
+        return dt__comm_bad(DT_COMM_ERR_MISMATCH,
+                            "%s: these bytes are not from dt_codec_encode of this version (magic %08x, kind %u)", r->call,
+                            h->magic, h->kind);
+    if (h->kind != (uint32_t)r->c.kind || h->n != r->n)
+        return dt__comm_bad(DT_COMM_ERR_MISMATCH,
+                            "%s: the sender used codec %s for %" PRId64 " floats, here codec %s for %" PRId64
+                            " floats is expected",
+                            r->call, dt_codec_name((int)h->kind), h->n, dt_codec_name(r->c.kind), r->n);
+    if (h->kind == DT_CODEC_TOPK) {
+        if (h->u.k > (uint64_t)r->n)
+            return dt__comm_bad(DT_COMM_ERR_MISMATCH, "%s: top %" PRIu64 " of %" PRId64 " floats", r->call, h->u.k, r->n);
+        r->k = (int64_t)h->u.k;
+        r->nbytes = 8 * r->k;
+    }
+    if (h->kind == DT_CODEC_RANDOMK && h->u.seed != r->c.seed)
+        return dt__comm_bad(DT_COMM_ERR_MISMATCH,
+                            "%s: the sender's codec.seed is %" PRIu64 ", here it is %" PRIu64
+                            ": random-k needs one seed on all ranks",
+                            r->call, h->u.seed, r->c.seed);
+    if (h->kind == DT_CODEC_QSGD && (h->u.qsgd[0] != (uint32_t)r->c.levels || h->u.qsgd[1] != (uint32_t)r->c.bucket))
+        return dt__comm_bad(
+            DT_COMM_ERR_MISMATCH,
+            "%s: the sender's codec has %u levels and buckets of %u, here it has %d levels and buckets of %" PRId64, r->call,
+            h->u.qsgd[0], h->u.qsgd[1], r->c.levels, r->c.bucket);
+    if (nin != DT_CODEC_HEADER + r->nbytes)
+        return dt__comm_bad(DT_COMM_ERR_MISMATCH, "%s: %" PRId64 " bytes, but codec %s of %" PRId64 " floats%s has %" PRId64,
+                            r->call, nin, dt_codec_name(r->c.kind), r->n, h->kind == DT_CODEC_RANDOMK ? " with this ratio" : "",
+                            DT_CODEC_HEADER + r->nbytes);
+    return 0;
+}
+static bool dt__codec_finite(dt__codec_run *r, const char *from, int64_t n) /* n f32, at any address */
+{
+    for (int64_t i = 0, m; i < n; i += m) {
+        m = dt__codec_min(n - i, DT__CODEC_BLOCK);
+        memcpy(r->p, from + 4 * i, (size_t)m * 4);
+        if (r->table->top(r->p, m) >= DT__CODEC_INF) return false;
+    }
+    return true;
+}
+static int dt__codec_damaged(const dt__codec_run *r, const char *what)
+{
+    return dt__comm_bad(DT_COMM_ERR_MISMATCH, "%s: %s in the bytes of codec %s: they are damaged, or not from dt_codec_encode",
+                        r->call, what, dt_codec_name(r->c.kind));
+}
+static int dt__codec_check(dt__codec_run *r, const char *payload) /* the payload, and the values in the header */
+{
+    const float *value = r->head.u.value;
+    int64_t      bits = r->n * r->bits; /* sign, 1-bit, QSGD */
+    bool         finite = true;
+    switch (r->c.kind) {
+    case DT_CODEC_NONE:
+    case DT_CODEC_RANDOMK: finite = dt__codec_finite(r, payload, r->k); break;
+    case DT_CODEC_F16:
+    case DT_CODEC_BF16:
+        for (int64_t i = 0, m; i < r->n && finite; i += m) {
+            m = dt__codec_min(r->n - i, DT__CODEC_BLOCK);
+            dt__codec_get(r, r->p, payload, i, m);
+            finite = r->table->top(r->p, m) < DT__CODEC_INF;
+        }
+        break;
+    case DT_CODEC_TOPK:
+        for (int64_t j = 0, before = -1; j < r->k; j++) {
+            uint32_t index;
+            memcpy(&index, payload + 4 * j, 4);
+            if ((int64_t)index <= before) return dt__codec_damaged(r, "the indices are not ascending");
+            if ((int64_t)index >= r->n) return dt__codec_damaged(r, "an index is too large");
+            before = (int64_t)index;
+        }
+        finite = dt__codec_finite(r, payload + 4 * r->k, r->k);
+        break;
+    case DT_CODEC_SIGN:
+    case DT_CODEC_ONEBIT:
+        finite = dt__codec_abs(value) < DT__CODEC_INF && dt__codec_abs(value + 1) < DT__CODEC_INF;
+        if (finite && (value[0] < 0 || value[1] > 0)) return dt__codec_damaged(r, "a value has the wrong sign");
+        break;
+    default: /* QSGD */
+        finite = dt__codec_finite(r, payload, r->buckets);
+        for (int64_t b = 0; b < r->buckets && finite; b++)
+            if (dt__codec_norm(payload, b) < 0) return dt__codec_damaged(r, "a norm is negative");
+        if ((r->c.levels & (r->c.levels + 1)) != 0 && !dt__qsgd_get(r, NULL, payload, 0, r->n))
+            return dt__codec_damaged(r, "a level is too large");
+    }
+    if (!finite)
+        return dt__comm_bad(DT_COMM_ERR_NONFINITE,
+                            "%s: a value is not finite in the bytes of codec %s: a sum was too large, or they are damaged",
+                            r->call, dt_codec_name(r->c.kind));
+    if (r->c.kind >= DT_CODEC_SIGN && (bits & 7) && (unsigned char)payload[r->nbytes - 1] >> (bits & 7))
+        return dt__codec_damaged(r, "bits behind the last element are set");
+    return 0;
+}
+static void dt__topk_get(const dt__codec_run *r, float *out, const char *payload, bool add)
+{
+    if (!add) memset(out, 0, (size_t)r->n * sizeof *out);
+    for (int64_t j = 0; j < r->k; j++) {
+        uint32_t index;
+        float    value;
+        memcpy(&index, payload + 4 * j, 4);
+        memcpy(&value, payload + 4 * (r->k + j), 4);
+        out[index] = add ? out[index] + value : value;
+    }
+}
+static void dt__randomk_get(dt__codec_run *r, float *out, const char *payload, bool add)
+{
+    uint16_t which[DT__CODEC_BLOCK];
+    if (!add) memset(out, 0, (size_t)r->n * sizeof *out);
+    for (int64_t i = 0, m; i < r->n && r->at < r->k; i += m) {
+        m = dt__codec_min(r->n - i, DT__CODEC_BLOCK);
+        int picked = dt__randomk_pick(r, i, m, which);
+        for (int j = 0; j < picked; j++, r->at++) {
+            float value, *to = out + i + which[j];
+            memcpy(&value, payload + 4 * r->at, 4);
+            *to = add ? *to + value : value;
+        }
+    }
+}
+DT_API int dt_codec_decode(const dt_codec *codec, const void *in, int64_t nin, float *out, int64_t n, bool add)
+{
+    dt__codec_run r;
+    const char   *payload = (const char *)in + DT_CODEC_HEADER;
+    int           bad = dt__codec_begin(&r, "dt_codec_decode", codec, n);
+    if (bad) return bad;
+    if (!in || (n && !out)) return dt__comm_bad(DT_COMM_ERR_ARG, "%s: %s is NULL", r.call, in ? "out" : "in");
+    if (nin < DT_CODEC_HEADER)
+        return dt__comm_bad(DT_COMM_ERR_MISMATCH, "%s: %" PRId64 " bytes are not even a header, which has %d", r.call, nin,
+                            DT_CODEC_HEADER);
+    memcpy(&r.head, in, sizeof r.head);
+    r.key = dt__codec_key(r.c.seed, r.head.step);
+    if ((bad = dt__codec_check_head(&r, nin)) != 0 || (bad = dt__codec_check(&r, payload)) != 0) return bad;
+    if (r.c.kind == DT_CODEC_TOPK) dt__topk_get(&r, out, payload, add);
+    else if (r.c.kind == DT_CODEC_RANDOMK) dt__randomk_get(&r, out, payload, add);
+    else
+        for (int64_t i = 0, m; i < n; i += m) {
+            m = dt__codec_min(n - i, DT__CODEC_BLOCK);
+            dt__codec_get(&r, add ? r.sent : out + i, payload, i, m);
+            if (add) dt__fold(DT_COMM_F32, DT_COMM_SUM, out + i, r.sent, m, false);
+        }
+    return 0;
 }
 
 /* ==================================================================================================== >>engine

@@ -467,3 +467,42 @@ seed("dtrun", "job-negative", bytes([2, 0, 0]) + b"t" * 32 + struct.pack("<4i", 
 for name, text in (("two", b"a,b"), ("users", b"me@a,me@b.example.org"), ("empty", b""), ("commas", b",,,"), ("option", b"a,-oProxyCommand=x"),
                    ("shell", b"a;b"), ("long", b"a" * 80), ("six", b"fe80::1,10.0.0.1")):
     seed("dtrun", "hosts-" + name, bytes([3, 0, 0]) + text)
+
+
+def codec(kind, n, payload, u=0, how=0, levels=5, bucket=4, ratio=77, step=3):
+    head = b"DTC1" + struct.pack("<IqQQ", kind, n, step, u)
+    return bytes([kind | how, n, levels, bucket, ratio]) + head + bytes(payload)
+
+
+def floats(*values):
+    return struct.pack("<%df" % len(values), *values)
+
+
+def word(*values):
+    return int.from_bytes(floats(*values), "little")
+
+
+BIG = 3.4028234e38
+seed("codec", "none", codec(0, 3, floats(1, -2, 3)))
+seed("codec", "none-nan", codec(0, 3, floats(1, float("nan"), 3)))
+seed("codec", "f16", codec(1, 5, struct.pack("<5e", 1, -2, 65504, 6e-8, 0)))
+seed("codec", "f16-inf", codec(1, 5, struct.pack("<5H", 0, 0, 0, 0, 0x7C00)))
+seed("codec", "bf16", codec(2, 3, struct.pack("<3H", 0x3F80, 0xC000, 0x7F7F), how=8))
+seed("codec", "topk", codec(3, 10, struct.pack("<3I", 1, 4, 9) + floats(1, 2, BIG), u=3, how=8))
+seed("codec", "topk-twice", codec(3, 10, struct.pack("<3I", 1, 1, 9) + floats(1, 2, 3), u=3))
+seed("codec", "topk-beyond", codec(3, 10, struct.pack("<3I", 1, 4, 10) + floats(1, 2, 3), u=3))
+seed("codec", "topk-many", codec(3, 10, b"", u=2**61 + 3))
+seed("codec", "randomk", codec(4, 10, floats(1, 2, 3), u=0))
+seed("codec", "randomk-seed", codec(4, 10, floats(1, 2, 3), u=9))
+seed("codec", "sign", codec(5, 11, b"\x5a\x05", u=word(2, -2)))
+seed("codec", "sign-rest", codec(5, 11, b"\x5a\x85", u=word(2, -2)))
+seed("codec", "onebit", codec(6, 11, b"\x5a\x05", u=word(2, -0.5), how=8))
+seed("codec", "onebit-sign", codec(6, 11, b"\x5a\x05", u=word(-2, 0.5)))
+seed("codec", "qsgd", codec(7, 6, floats(2, 3) + b"\x12\xa3\x04", u=4 << 32 | 5))
+seed("codec", "qsgd-level", codec(7, 6, floats(2, 3) + b"\x12\xc3\x04", u=4 << 32 | 5))
+seed("codec", "qsgd-norm", codec(7, 6, floats(2, -3) + b"\x12\xa3\x04", u=4 << 32 | 5))
+seed("codec", "cut", codec(0, 3, b"")[:20])
+seed("codec", "right", bytes([32 | 1, 2, 0, 0, 0]) + bytes(32) + struct.pack("<2e", 1, 2))
+for kind in range(8):
+    seed("codec", "floats-%d" % kind, bytes([16 | kind, 0, 5, 3, 100]) + floats(1, -2, 2, 0, 1e-42, -3, 7, 0.1, 0.2, 0, 0, -5))
+    seed("codec", "floats-big-%d" % kind, bytes([16 | kind, 0, 5, 3, 100]) + floats(1, BIG, BIG, BIG))

@@ -22,6 +22,9 @@
 #define LLVMFuzzerTestOneInput fuzz_mail
 #include "fuzz_comm_mail.c"
 #undef LLVMFuzzerTestOneInput
+#define LLVMFuzzerTestOneInput fuzz_codec
+#include "fuzz_codec.c"
+#undef LLVMFuzzerTestOneInput
 
 UTEST_MAIN()
 
@@ -30,3 +33,4 @@ UTEST(corpus, join) { EXPECT_GE(fuzz_feed(fuzz_seeds(__FILE__, "comm_join"), fuz
 UTEST(corpus, control) { EXPECT_GE(fuzz_feed(fuzz_seeds(__FILE__, "comm_control"), fuzz_control), 90); }
 UTEST(corpus, frame) { EXPECT_GE(fuzz_feed(fuzz_seeds(__FILE__, "comm_frame"), fuzz_frame), 30); }
 UTEST(corpus, mail) { EXPECT_GE(fuzz_feed(fuzz_seeds(__FILE__, "comm_mail"), fuzz_mail), 70); }
+UTEST(corpus, codec) { EXPECT_GE(fuzz_feed(fuzz_seeds(__FILE__, "codec"), fuzz_codec), 36); }
