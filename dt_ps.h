@@ -109,17 +109,27 @@ typedef enum dt_ps_mode {
 } dt_ps_mode;
 enum { DT_PS_SERVERS = 64, DT_PS_KEYS = 1 << 20, DT_PS_STATES = 4 }; /* the most servers; keys; arrays of state of an update function */
 typedef struct dt_ps dt_ps;
-typedef struct dt_ps_opts { /* the same on all ranks */
+typedef struct dt_ps_discipline {
     int         dt__first DT_D;
-    int         servers DT_D;        /* 0: every rank is a worker and a server (of the first 64); n: the last n ranks are servers only */
     int         mode DT_D;           /* DT_PS_SYNC ... */
     int         k DT_D;              /* of the K modes; default 1 */
     int         staleness DT_D;      /* DT_PS_SSP...: how many pushes a worker may be ahead of the slowest */
     int         max_staleness DT_D;  /* > 0: pushes that are older are dropped; the worker gets new values */
     bool        scale_by_staleness DT_D; /* a push that is n > 1 versions old counts 1 / n (Zhang et al. 2015) */
     bool        drop_batches DT_D;   /* the batch of a push that was cancelled or dropped is not given out again, only counted */
-    bool        fail_on_death DT_D;  /* tolerant communicators: the death of a worker is everyone's error; default: the others go on */
     int64_t     batches DT_D;        /* batch numbers to give out: 0 .. batches - 1; default: no limit. See dt_ps_info.batch */
+} dt_ps_discipline;
+typedef struct dt_ps_opts { /* the same on all ranks */
+    int         dt__first DT_D;
+    int         servers DT_D;        /* 0: every rank is a worker and a server (of the first 64); n: the last n ranks are servers only */
+    int         mode DT_D;           /* these seven: as in dt_ps_discipline, for groups that dt_ps_group does not name */
+    int         k DT_D;
+    int         staleness DT_D;
+    int         max_staleness DT_D;
+    bool        scale_by_staleness DT_D;
+    bool        drop_batches DT_D;
+    int64_t     batches DT_D;
+    bool        fail_on_death DT_D;  /* tolerant communicators: the death of a worker is everyone's error; default: the others go on */
     int64_t     big DT_D;            /* elements: larger arrays are cut over all servers; default 1000000 */
     double      timeout DT_D;        /* seconds without an answer; default: that of the communicator */
     const char *record DT_D;         /* the server that coordinates writes the order of its updates to this file: see dt_ps_save_log */
@@ -166,7 +176,16 @@ typedef struct dt_ps_init_opts {
     int dt__first DT_D;
     int rule DT_D;    /* DT_PS_ASSIGN ... */
     int group DT_D;   /* > 0: arrays with this number are pushed together, in one call; default: the array is a group of its own */
+    bool whole DT_D;  /* it is never cut, however large */
 } dt_ps_init_opts;
+/* The discipline of the group with this number, if it is not that of dt_ps_new: all workers call it before the first dt_ps_init of
+   the group, with the same arguments. It does not wait. */
+DT_API int dt_ps_group_with(dt_ps *ps, int group, dt_ps_discipline o DT_OPT0(dt_ps_discipline));
+#ifdef DT__LIT
+#define dt_ps_group(ps, ...) dt_ps_group_with(ps, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_ps_discipline, __VA_ARGS__, ))
+#else /* C++17: options as a struct, or none */
+#define dt_ps_group dt_ps_group_with
+#endif
 /* All workers call it for every key, with the same arguments; the values are those of worker 0 (others may pass NULL). Returns when
    the array is there. Key: 0 .. DT_PS_KEYS - 1. */
 DT_API int dt_ps_init_with(dt_ps *ps, int key, const void *data, int64_t n, int dtype, dt_ps_init_opts o DT_OPT0(dt_ps_init_opts));
@@ -294,7 +313,7 @@ typedef struct dt__ps_coord {
     bool    record, replay;
     bool    memory, differs;   /* the group has failed: no memory; the run is not that of the log */
 } dt__ps_coord;
-DT__INSIDE bool dt__ps_coord_init(dt__ps_coord *d, const dt_ps_opts *o, int learners); /* false: out of memory */
+DT__INSIDE bool dt__ps_coord_init(dt__ps_coord *d, const dt_ps_discipline *o, int learners); /* false: out of memory */
 DT__INSIDE void dt__ps_coord_free(dt__ps_coord *d);
 DT__INSIDE void dt__ps_coord_push(dt__ps_coord *d, int learner, int64_t seq, int64_t version); /* it must run, version <= d->version */
 DT__INSIDE void dt__ps_coord_pull(dt__ps_coord *d, int learner, int64_t seq); /* it must run */
@@ -601,7 +620,7 @@ DT__INSIDE void dt__ps_coord_set_k(dt__ps_coord *d, int k)
     d->k = k;
     dt__ps_decide(d);
 }
-DT__INSIDE bool dt__ps_coord_init(dt__ps_coord *d, const dt_ps_opts *o, int learners)
+DT__INSIDE bool dt__ps_coord_init(dt__ps_coord *d, const dt_ps_discipline *o, int learners)
 {
     memset(d, 0, sizeof *d);
     d->mode = o->mode;
@@ -712,10 +731,13 @@ typedef struct dt__ps_wire {   /* a part in a request or an answer */
 typedef struct dt__ps_asks {   /* DT__PS_INIT */
     dt__ps_head head;
     dt__ps_wire array;         /* at: 0 */
-    int32_t  mode, k, staleness, max_staleness;
-    int32_t  nservers, nworkers, flags, zero;
+    int32_t  mode, k, staleness, max_staleness; /* the discipline of the group */
+    int32_t  scale, drop, whole, fail;          /* 0 or 1 */
+    int32_t  nservers, nworkers;
+    int32_t  coordinator, zero;                 /* DT__PS_SET: the server that coordinates the group */
     int64_t  big, batches;
 } dt__ps_asks;
+typedef struct dt__ps_where { int32_t server, coordinator; } dt__ps_where; /* the answer: of the array, or DT__PS_CUT; of its group */
 typedef struct dt__ps_buf { int readers; bool old; void *p; } dt__ps_buf; /* old: its array has another one now */
 typedef struct dt__ps_held {   /* a part of an array on this server */
     dt_ps_part  part;
@@ -764,8 +786,8 @@ typedef struct dt__ps_group {
 } dt__ps_group;
 typedef struct dt__ps_name {   /* the first server: what it knows of a key */
     dt__ps_asks asks;
-    int         server;        /* or DT__PS_CUT */
-    bool        there, ready;
+    dt__ps_where where;
+    bool        ready;
     dt_request **waiting;      /* by worker: its DT__PS_INIT */
 } dt__ps_name;
 typedef struct dt__ps_map { void **at; int n; } dt__ps_map; /* by key */
@@ -783,6 +805,7 @@ struct dt_ps {
     /* the worker */
     dt__ps_map  keys;          /* dt__ps_key */
     dt__ps_map  teams;         /* dt__ps_team, by group id */
+    dt__ps_map  disciplines;   /* dt_ps_discipline, by the number of a group */
     /* the server */
     dt__ps_map  held, names;   /* dt__ps_held; dt__ps_name */
     dt__ps_map  groups;        /* dt__ps_group, by group id */
@@ -820,10 +843,6 @@ static bool  dt__ps_map_put(dt__ps_map *m, int key, void *p)
     return true;
 }
 static int dt__ps_group_id(int key, int group) { return group > 0 ? 2 * group + 1 : 2 * key; } /* even: an array of its own */
-static int dt__ps_coordinator(const dt_ps *ps, int id, int server)
-{
-    return id & 1 ? (id / 2 - 1) % ps->nservers : server != DT__PS_CUT ? server : (id / 2) % ps->nservers;
-}
 /* The range of an array on a server: equal ranges, at multiples of 64 elements. */
 static void dt__ps_range(const dt_ps *ps, int64_t total, int server, int where, int64_t *at, int64_t *n)
 {
@@ -1354,20 +1373,30 @@ static int dt__ps_replay_load(dt_ps *ps, dt__ps_group *g)
     DT_COMM_FREE(log);
     return rc;
 }
-static dt__ps_group *dt__ps_group_of(dt_ps *ps, int id, int server) /* makes it if it is new; NULL: out of memory */
+/* Makes the group if it is new. NULL: out of memory, or the log to be replayed cannot be read. */
+static dt__ps_group *dt__ps_group_of(dt_ps *ps, const dt__ps_asks *a)
 {
+    int           id = a->head.group;
     dt__ps_group *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, id);
     size_t        n = (size_t)ps->nworkers;
     if (g) return g;
     g = (dt__ps_group *)dt__comm_zeroed(1, sizeof *g);
     if (!g) return NULL;
     g->id = id;
-    g->coordinator = dt__ps_coordinator(ps, id, server);
+    g->coordinator = a->coordinator;
     g->here = g->coordinator == ps->server;
     g->request = (dt__ps_request **)dt__comm_zeroed(n, sizeof *g->request);
     g->line = (dt__ps_line **)dt__comm_zeroed(n, sizeof *g->line);
     g->fed = (int64_t *)dt__comm_zeroed(n, sizeof *g->fed);
-    bool ok = g->request && g->line && g->fed && (!g->here || dt__ps_coord_init(&g->coord, &ps->o, ps->nworkers)) &&
+    dt_ps_discipline d = DT__NO_OPTIONS;
+    d.mode = a->mode;
+    d.k = a->k;
+    d.staleness = a->staleness;
+    d.max_staleness = a->max_staleness;
+    d.scale_by_staleness = a->scale != 0;
+    d.drop_batches = a->drop != 0;
+    d.batches = a->batches;
+    bool ok = g->request && g->line && g->fed && (!g->here || dt__ps_coord_init(&g->coord, &d, ps->nworkers)) &&
               dt__ps_map_put(&ps->groups, id, g);
     if (ok && g->here && ps->o.replay && dt__ps_replay_load(ps, g)) ok = false;
     g->coord.record = g->here && ps->o.record != NULL;
@@ -1643,7 +1672,6 @@ static void dt__ps_on_staged(dt_request *q) /* another server has a request, or 
     dt__ps_group *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, h.group);
     char          bad[400] = "";
     if (h.flags & DT__PS_BAD) memcpy(bad, (const char *)q->data + sizeof h, (size_t)q->n - sizeof h < 399 ? (size_t)q->n - sizeof h : 399);
-    if (!g) g = dt__ps_group_of(ps, h.group, DT__PS_CUT); /* this server coordinates, but has no part of it */
     if (!g || !g->here || (!(h.flags & DT__PS_BAD) && (h.worker < 0 || h.worker >= ps->nworkers))) {
         dt__ps_refuse(q, "server %d does not coordinate group %d", ps->server, h.group);
         return;
@@ -1815,10 +1843,25 @@ static void dt__ps_on_barrier(dt_request *q)
 static bool dt__ps_options_same(const dt__ps_asks *a, const dt__ps_asks *b)
 {
     return a->mode == b->mode && a->k == b->k && a->staleness == b->staleness && a->max_staleness == b->max_staleness && a->nservers == b->nservers &&
-           a->nworkers == b->nworkers && a->flags == b->flags && a->big == b->big && a->batches == b->batches;
+           a->nworkers == b->nworkers && a->scale == b->scale && a->drop == b->drop && a->fail == b->fail && a->big == b->big && a->batches == b->batches;
+}
+static dt_ps_discipline dt__ps_discipline_of(const dt_ps *ps, int group) /* group: as in dt_ps_init */
+{
+    const dt_ps_discipline *own = group > 0 ? (const dt_ps_discipline *)dt__ps_map_get(&ps->disciplines, group) : NULL;
+    dt_ps_discipline        d = DT__NO_OPTIONS;
+    if (own) return *own;
+    d.mode = ps->o.mode;
+    d.k = ps->o.k;
+    d.staleness = ps->o.staleness;
+    d.max_staleness = ps->o.max_staleness;
+    d.scale_by_staleness = ps->o.scale_by_staleness;
+    d.drop_batches = ps->o.drop_batches;
+    d.batches = ps->o.batches;
+    return d;
 }
 static void dt__ps_asks_fill(const dt_ps *ps, dt__ps_asks *a, int key, int64_t n, int dtype, int rule, int group)
 {
+    dt_ps_discipline d = dt__ps_discipline_of(ps, group);
     memset(a, 0, sizeof *a);
     a->head.magic = DT__PS_MAGIC;
     a->head.worker = ps->worker;
@@ -1827,36 +1870,70 @@ static void dt__ps_asks_fill(const dt_ps *ps, dt__ps_asks *a, int key, int64_t n
     a->array.dtype = dtype;
     a->array.n = n;
     a->array.rule = rule;
-    a->mode = ps->o.mode;
-    a->k = ps->o.k;
-    a->staleness = ps->o.staleness;
-    a->max_staleness = ps->o.max_staleness;
+    a->mode = d.mode;
+    a->k = d.k;
+    a->staleness = d.staleness;
+    a->max_staleness = d.max_staleness;
+    a->scale = d.scale_by_staleness;
+    a->drop = d.drop_batches;
+    a->batches = d.batches;
+    a->fail = ps->o.fail_on_death;
     a->nservers = ps->nservers;
     a->nworkers = ps->nworkers;
-    a->flags = ps->o.scale_by_staleness | ps->o.drop_batches << 1 | ps->o.fail_on_death << 2;
     a->big = ps->o.big;
-    a->batches = ps->o.batches;
+}
+static void dt__ps_place(dt_ps *ps, dt__ps_name *n) /* chooses the server of an array, and the coordinator if its group is new */
+{
+    const dt__ps_wire *w = &n->asks.array;
+    int64_t            bytes = w->n * (int64_t)dt__elem_nbytes(w->dtype);
+    int                id = n->asks.head.group, least = 0;
+    for (int i = 1; i < ps->nservers; i++)
+        if (ps->load[i] < ps->load[least]) least = i;
+    n->where.server = w->n > ps->o.big && ps->nservers > 1 && !n->asks.whole ? DT__PS_CUT : least;
+    for (int i = 0; i < ps->nservers; i++)
+        if (n->where.server == DT__PS_CUT) ps->load[i] += bytes / ps->nservers;
+        else if (n->where.server == i) ps->load[i] += bytes;
+    n->where.coordinator = n->where.server == DT__PS_CUT ? (id / 2) % ps->nservers : n->where.server;
+    for (int i = 0; id & 1 && i < ps->names.n; i++) {
+        const dt__ps_name *first = (const dt__ps_name *)ps->names.at[i];
+        if (!first || first == n || first->asks.head.group != id) continue;
+        n->where.coordinator = first->where.coordinator;
+        break;
+    }
 }
 static void dt__ps_on_init(dt_request *q) /* the first server: where is, or will be, this array? */
 {
     dt_ps      *ps = (dt_ps *)q->user;
-    dt__ps_asks a, own;
+    dt__ps_asks a;
     if (!dt__ps_head_of(ps, q, &a.head, sizeof a)) return;
     memcpy(&a, q->data, sizeof a);
-    dt__ps_asks_fill(ps, &own, 0, 0, 0, 0, 0);
-    int         key = a.array.key;
+    int          key = a.array.key;
     dt__ps_name *n = (dt__ps_name *)dt__ps_map_get(&ps->names, key);
-    if (!dt__ps_options_same(&a, &own)) {
-        dt__ps_refuse(q, "dt_ps_new has other options on worker %d (mode %d, k %d, %d servers, %d workers) than on server 0 (mode %d, k %d, %d, %d): "
-                      "they must be the same on all ranks", a.head.worker, a.mode, a.k, a.nservers, a.nworkers, own.mode, own.k, own.nservers, own.nworkers);
-        return;
-    }
     if (key < 0 || key >= DT_PS_KEYS || a.array.n < 0 || a.array.n > INT64_MAX / 64 || a.array.dtype < 0 || a.array.dtype >= DT_COMM_DTYPES ||
-        a.array.rule < 0 || a.array.rule >= DT_PS_RULES) {
+        a.array.rule < 0 || a.array.rule >= DT_PS_RULES || a.head.group < 0 || a.head.group >= 2 * DT_PS_KEYS || a.mode < 0 || a.mode >= DT_PS_MODES ||
+        a.k < 1 || a.staleness < 0 || a.max_staleness < 0 || a.batches < 0) {
         dt__ps_refuse(q, "server 0: the request of worker %d is broken", a.head.worker);
         return;
     }
-    if (!n) {
+    if (a.nservers != ps->nservers || a.nworkers != ps->nworkers || a.big != ps->o.big || a.fail != (int)ps->o.fail_on_death) {
+        dt__ps_refuse(q, "dt_ps_new has other options on worker %d than on server 0: %d servers and %d, .big %" PRId64 " and %" PRId64
+                      ", .fail_on_death %d and %d", a.head.worker, a.nservers, ps->nservers, a.big, ps->o.big, a.fail, (int)ps->o.fail_on_death);
+        return;
+    }
+    if (n) {
+        const dt__ps_wire *w = &n->asks.array;
+        if (w->n != a.array.n || w->dtype != a.array.dtype || w->rule != a.array.rule || n->asks.head.group != a.head.group || n->asks.whole != a.whole) {
+            dt__ps_refuse(q, "two calls of dt_ps_init for key %d differ: worker %d has %" PRId64 " elements of %s with rule %d in group %d, worker %d has %" PRId64
+                          " of %s with rule %d in group %d", key, a.head.worker, a.array.n, dt__ps_dtype(a.array.dtype), a.array.rule, a.head.group / 2,
+                          n->asks.head.worker, w->n, dt__ps_dtype(w->dtype), w->rule, n->asks.head.group / 2);
+            return;
+        }
+        if (!dt__ps_options_same(&a, &n->asks)) {
+            dt__ps_refuse(q, "the discipline of key %d differs: worker %d has mode %d with k %d, worker %d has mode %d with k %d: the options of dt_ps_new and "
+                          "dt_ps_group must be the same on all ranks", key, a.head.worker, a.mode, a.k, n->asks.head.worker, n->asks.mode, n->asks.k);
+            return;
+        }
+    } else {
         n = (dt__ps_name *)dt__comm_zeroed(1, sizeof *n);
         if (n) n->waiting = (dt_request **)dt__comm_zeroed((size_t)ps->nworkers, sizeof *n->waiting);
         if (!n || !n->waiting || !dt__ps_map_put(&ps->names, key, n)) {
@@ -1866,28 +1943,14 @@ static void dt__ps_on_init(dt_request *q) /* the first server: where is, or will
             return;
         }
         n->asks = a;
-        int64_t bytes = a.array.n * (int64_t)dt__elem_nbytes(a.array.dtype);
-        for (int i = 1; i < ps->nservers; i++)
-            if (ps->load[i] < ps->load[n->server]) n->server = i;
-        if (a.array.n > ps->o.big && ps->nservers > 1) n->server = DT__PS_CUT;
-        for (int i = 0; i < ps->nservers; i++)
-            if (n->server == DT__PS_CUT) ps->load[i] += bytes / ps->nservers;
-            else if (n->server == i) ps->load[i] += bytes;
-    } else {
-        const dt__ps_wire *w = &n->asks.array;
-        if (w->n != a.array.n || w->dtype != a.array.dtype || w->rule != a.array.rule || n->asks.head.group != a.head.group) {
-            dt__ps_refuse(q, "two calls of dt_ps_init for key %d differ: worker %d has %" PRId64 " elements of %s with rule %d in group %d, worker %d has %" PRId64
-                          " of %s with rule %d in group %d", key, a.head.worker, a.array.n, dt__ps_dtype(a.array.dtype), a.array.rule, a.head.group,
-                          n->asks.head.worker, w->n, dt__ps_dtype(w->dtype), w->rule, n->asks.head.group);
-            return;
-        }
+        dt__ps_place(ps, n);
     }
     if (a.head.worker && !n->ready && ps->gone[0]) {
         dt__ps_refuse(q, "key %d has no values: worker 0 has gone before it brought them", key);
         return;
     }
     if (a.head.worker == 0 || n->ready) {
-        dt_request_reply_with(q, &n->server, sizeof n->server, dt__ps_no_reply());
+        dt_request_reply_with(q, &n->where, sizeof n->where, dt__ps_no_reply());
         return;
     }
     if (n->waiting[a.head.worker]) dt__ps_refuse(q, "worker %d has asked for key %d already", a.head.worker, key);
@@ -1908,7 +1971,7 @@ static void dt__ps_on_ready(dt_request *q) /* the first server: all servers have
     for (int i = 0; i < ps->nworkers; i++) {
         dt_request *w = n->waiting[i];
         n->waiting[i] = NULL;
-        if (w) dt_request_reply_with(w, &n->server, sizeof n->server, dt__ps_no_reply());
+        if (w) dt_request_reply_with(w, &n->where, sizeof n->where, dt__ps_no_reply());
     }
 }
 typedef struct dt__ps_setting { dt_ps *ps; dt_request *q; dt__ps_held *held; } dt__ps_setting;
@@ -1946,7 +2009,8 @@ static void dt__ps_on_set(dt_request *q) /* worker 0 brings the values of an arr
     const dt__ps_wire *w = &a.array;
     int64_t            at, n, where = a.head.what;
     if (a.head.worker || w->key < 0 || w->key >= DT_PS_KEYS || w->dtype < 0 || w->dtype >= DT_COMM_DTYPES || w->rule < 0 || w->rule >= DT_PS_RULES ||
-        a.head.seq < 0 || a.head.seq > INT64_MAX / 64 || where < DT__PS_CUT || where >= ps->nservers || a.head.group < 0 || a.head.group >= 2 * DT_PS_KEYS) {
+        a.head.seq < 0 || a.head.seq > INT64_MAX / 64 || where < DT__PS_CUT || where >= ps->nservers || a.head.group < 0 || a.head.group >= 2 * DT_PS_KEYS ||
+        a.coordinator < 0 || a.coordinator >= ps->nservers || a.mode < 0 || a.mode >= DT_PS_MODES || a.k < 1 || a.staleness < 0 || a.max_staleness < 0) {
         dt__ps_refuse(q, "server %d: the request of worker %d is broken", ps->server, a.head.worker);
         return;
     }
@@ -1973,7 +2037,7 @@ static void dt__ps_on_set(dt_request *q) /* worker 0 brings the values of an arr
         ok = h->part.state[i] != NULL;
         if (ok && bytes) memset(h->part.state[i], 0, bytes);
     }
-    if (!ok || !dt__ps_group_of(ps, a.head.group, (int)where)) {
+    if (!ok || !dt__ps_group_of(ps, &a)) {
         dt__ps_held_free(ps, h);
         DT_COMM_FREE(s);
         dt__ps_refuse(q, "server %d: key %d: %s", ps->server, w->key, ok && dt_comm_error(NULL) ? dt_comm_error(NULL) : "out of memory");
@@ -2459,7 +2523,7 @@ static dt_msg_opts dt__ps_no_options(void)
     return o;
 }
 /* ---- keys */
-static int dt__ps_bring(dt_ps *ps, const dt__ps_asks *asks, int where, const void *data) /* worker 0 brings the values to the servers */
+static int dt__ps_bring(dt_ps *ps, const dt__ps_asks *asks, int where, int coordinator, const void *data) /* worker 0 brings the values to the servers */
 {
     int rc = 0;
     for (int s = 0; s < ps->nservers && !rc; s++) {
@@ -2475,6 +2539,7 @@ static int dt__ps_bring(dt_ps *ps, const dt__ps_asks *asks, int where, const voi
         *a = *asks;
         a->head.seq = asks->array.n;
         a->head.what = where;
+        a->coordinator = coordinator;
         a->array.at = at;
         a->array.n = n;
         a->array.nbytes = (int64_t)bytes;
@@ -2494,13 +2559,13 @@ static int dt__ps_bring(dt_ps *ps, const dt__ps_asks *asks, int where, const voi
     }
     return rc;
 }
-static bool dt__ps_team_add(dt_ps *ps, const dt__ps_asks *a, int where)
+static bool dt__ps_team_add(dt_ps *ps, const dt__ps_asks *a, const dt__ps_where *where)
 {
     dt__ps_key  *k = (dt__ps_key *)dt__comm_zeroed(1, sizeof *k);
     dt__ps_team *t = (dt__ps_team *)dt__ps_map_get(&ps->teams, a->head.group);
     if (!t && (t = (dt__ps_team *)dt__comm_zeroed(1, sizeof *t)) != NULL) {
         t->id = a->head.group;
-        t->coordinator = dt__ps_coordinator(ps, t->id, where);
+        t->coordinator = where->coordinator;
         if (!dt__ps_map_put(&ps->teams, t->id, t)) {
             DT_COMM_FREE(t);
             t = NULL;
@@ -2517,14 +2582,15 @@ static bool dt__ps_team_add(dt_ps *ps, const dt__ps_asks *a, int where)
     }
     t->key[t->nkeys++] = a->array.key;
     k->wire = a->array;
-    k->server = where;
+    k->server = where->server;
     k->group = a->head.group;
     return true;
 }
 DT_API int dt_ps_init_with(dt_ps *ps, int key, const void *data, int64_t n, int dtype, dt_ps_init_opts o)
 {
     dt__ps_asks a;
-    int         rc = dt__ps_worker_ok(ps, "dt_ps_init"), where = 0;
+    dt__ps_where where = { 0, 0 };
+    int         rc = dt__ps_worker_ok(ps, "dt_ps_init");
     int64_t     got = 0;
     if (rc) return rc;
     if (key < 0 || key >= DT_PS_KEYS || n < 0 || n > INT64_MAX / 64 || dtype < 0 || dtype >= DT_COMM_DTYPES || o.rule < 0 || o.rule >= DT_PS_RULES ||
@@ -2533,10 +2599,13 @@ DT_API int dt_ps_init_with(dt_ps *ps, int key, const void *data, int64_t n, int 
                           o.rule, o.group, n && !data && !ps->worker ? ": worker 0 passes NULL instead of the values" : "");
     if (dt__ps_map_get(&ps->keys, key)) return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_init: key %d exists already", key);
     dt__ps_asks_fill(ps, &a, key, n, dtype, o.rule, o.group);
+    a.whole = o.whole;
     rc = dt__ps_ask(ps, 0, DT__PS_INIT, &a, sizeof a, &where, sizeof where, &got, ps->timeout);
-    if (!rc && (got != (int64_t)sizeof where || where < DT__PS_CUT || where >= ps->nservers)) rc = DT_COMM_ERR_MISMATCH;
+    if (!rc && (got != (int64_t)sizeof where || where.server < DT__PS_CUT || where.server >= ps->nservers || where.coordinator < 0 ||
+                where.coordinator >= ps->nservers))
+        rc = dt__comm_bad(DT_COMM_ERR_MISMATCH, "the answer of server 0 is broken: do all ranks have the same version of dt?");
     if (!rc && ps->worker == 0) {
-        rc = dt__ps_bring(ps, &a, where, data);
+        rc = dt__ps_bring(ps, &a, where.server, where.coordinator, data);
         a.head.what = key;
         if (!rc) rc = dt__ps_ask(ps, 0, DT__PS_READY, &a.head, sizeof a.head, NULL, 0, NULL, ps->timeout);
         a.head.what = 0;
@@ -2544,7 +2613,29 @@ DT_API int dt_ps_init_with(dt_ps *ps, int key, const void *data, int64_t n, int 
     if (rc == DT_COMM_ERR_TIMEOUT && ps->worker)
         return dt__ps_say(ps, rc, "dt_ps_init: key %d: worker 0 has not brought its values within %g s: does it call dt_ps_init, too?", key, ps->timeout);
     if (rc) return dt__ps_say(ps, rc, "dt_ps_init: key %d: %s", key, dt__ps_why(ps));
-    return dt__ps_team_add(ps, &a, where) ? 0 : dt__ps_say(ps, DT_COMM_ERR_MEMORY, "dt_ps_init: out of memory");
+    return dt__ps_team_add(ps, &a, &where) ? 0 : dt__ps_say(ps, DT_COMM_ERR_MEMORY, "dt_ps_init: out of memory");
+}
+
+static const char *dt__ps_discipline_bad(const dt_ps_discipline *d) /* NULL: it is right */
+{
+    return d->mode < 0 || d->mode >= DT_PS_MODES ? ".mode is not a dt_ps_mode" : d->k < 0 ? ".k is negative" : d->staleness < 0 ? ".staleness is negative"
+         : d->max_staleness < 0 ? ".max_staleness is negative" : d->batches < 0 ? ".batches is negative" : NULL;
+}
+DT_API int dt_ps_group_with(dt_ps *ps, int group, dt_ps_discipline o)
+{
+    int         rc = dt__ps_worker_ok(ps, "dt_ps_group");
+    const char *why = dt__ps_discipline_bad(&o);
+    if (rc) return rc;
+    if (group < 1 || group >= DT_PS_KEYS || why)
+        return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_group: %s", why ? why : "the number of the group must be 1 or more, and less than DT_PS_KEYS");
+    if (dt__ps_map_get(&ps->teams, dt__ps_group_id(0, group)) || dt__ps_map_get(&ps->disciplines, group))
+        return dt__ps_say(ps, DT_COMM_ERR_STATE, "dt_ps_group: group %d has arrays, or a discipline, already", group);
+    dt_ps_discipline *d = (dt_ps_discipline *)DT_COMM_MALLOC(sizeof *d);
+    if (!o.k) o.k = 1;
+    if (d) *d = o;
+    if (d && dt__ps_map_put(&ps->disciplines, group, d)) return 0;
+    DT_COMM_FREE(d);
+    return dt__ps_say(ps, DT_COMM_ERR_MEMORY, "dt_ps_group: out of memory");
 }
 
 /* ---- making and freeing a store */
@@ -2593,6 +2684,8 @@ static void dt__ps_delete(dt_ps *ps)
         DT_COMM_FREE(t);
     }
     for (int i = 0; i < ps->keys.n; i++) DT_COMM_FREE(ps->keys.at[i]);
+    for (int i = 0; i < ps->disciplines.n; i++) DT_COMM_FREE(ps->disciplines.at[i]);
+    DT_COMM_FREE(ps->disciplines.at);
     for (int i = 0; ps->barrier && i < ps->nworkers; i++)
         if (ps->barrier[i]) dt_request_refuse(ps->barrier[i], "the parameter server has ended");
     dt_comm_dealloc(ps->c, ps->sum);
