@@ -646,6 +646,8 @@ struct dt__engine {
     bool            has_costs;   /* costs is rank 0's table, not the fixed one */
 };
 
+/* src[0] op src[1] op ... is written to each of dst, which may be among the sources. Any alignment. mean only sums here. */
+DT__INSIDE void dt__reduce_many(int dtype, int op, void *const *dst, int ndst, const void *const *src, int nsrc, int64_t n);
 /* dst := dst op src, or with left src op dst; n elements, any alignment */
 DT__INSIDE void dt__fold(int dtype, int op, void *dst, const void *src, int64_t n, bool left);
 DT__INSIDE void dt__reduce_scale(int dtype, void *buf, int64_t n, int world);
@@ -951,8 +953,7 @@ static const dt__reduce_table *dt__reduce_best(void)
 #endif
 }
 
-/* src[0] op src[1] op ... is written to each of dst, which may be among the sources. Any alignment. mean only sums here. */
-static void dt__reduce_many(int dtype, int op, void *const *dst, int ndst, const void *const *src, int nsrc, int64_t n)
+DT__INSIDE void dt__reduce_many(int dtype, int op, void *const *dst, int ndst, const void *const *src, int nsrc, int64_t n)
 {
     if (!dt__reduce_can(dtype, op) || n <= 0 || nsrc < 1) return;
     dt__reduce_best()->many[dtype](op, dst, ndst, src, nsrc, 0, (size_t)n * dt__elem_nbytes(dtype));

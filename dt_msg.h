@@ -321,6 +321,7 @@ static inline __attribute__((unused)) bool dt__mail_stale(const dt_comm *c) /* m
     return c->members && m && (m->ngoing || __atomic_load_n(&c->members->changes, __ATOMIC_ACQUIRE) != m->changes);
 }
 DT__INSIDE void dt__view_free(dt_comm *c, dt_msg_view *v);
+DT__INSIDE void dt__copy_past(char *to, const char *from, size_t n); /* past the caches: for what is not read soon */
 /* Is there something that only a poll can move? Receives that wait count, too. */
 static inline __attribute__((unused)) bool dt__mail_active(const dt__mail *m)
 {
@@ -977,7 +978,7 @@ DT__INSIDE void dt__mail_came(dt_comm *c, int peer, const dt__mhead *h)
 }
 enum { DT__COPY_STEP = 1 << 20 }; /* bytes that one poll copies of a message */
 /* Copies past the caches: faster if there is more than they hold. */
-static void dt__copy_past(char *to, const char *from, size_t n)
+DT__INSIDE void dt__copy_past(char *to, const char *from, size_t n)
 {
 #if defined(__SSE2__)
     size_t head = (16 - ((uintptr_t)to & 15)) & 15, page = 4096;

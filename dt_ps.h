@@ -176,7 +176,8 @@ typedef struct dt_ps_init_opts {
     int dt__first DT_D;
     int rule DT_D;    /* DT_PS_ASSIGN ... */
     int group DT_D;   /* > 0: arrays with this number are pushed together, in one call; default: the array is a group of its own */
-    bool whole DT_D;  /* it is never cut, however large */
+    bool whole DT_D;  /* it is never cut, however large, and the function of DT_PS_UPDATE gets all its elements in one call; default: a
+                         range of them in each */
 } dt_ps_init_opts;
 /* The discipline of the group with this number, if it is not that of dt_ps_new: all workers call it before the first dt_ps_init of
    the group, with the same arguments. It does not wait. */
@@ -726,8 +727,11 @@ typedef struct dt__ps_head {   /* of requests */
 typedef struct dt__ps_wire {   /* a part in a request or an answer */
     int32_t key, dtype;
     int64_t at, n, nbytes;     /* elements; bytes of the payload */
-    int32_t tag, rule;         /* tag -1: the payload follows the parts, at a multiple of 8 bytes; else the tag of its message */
+    int32_t tag, rule;         /* tag: of the message with the payload; DT__PS_FOLLOWS: it follows the parts, at a multiple of 8
+                                  bytes; DT__PS_THERE: the server has written it to where it is wanted */
+    int64_t see;               /* of a request: where the values are wanted, as dt__shared_at says; -1: the server cannot write there */
 } dt__ps_wire;
+enum { DT__PS_FOLLOWS = -1, DT__PS_THERE = -2 };
 typedef struct dt__ps_asks {   /* DT__PS_INIT */
     dt__ps_head head;
     dt__ps_wire array;         /* at: 0 */
@@ -742,6 +746,7 @@ typedef struct dt__ps_buf { int readers; bool old; void *p; } dt__ps_buf; /* old
 typedef struct dt__ps_held {   /* a part of an array on this server */
     dt_ps_part  part;
     int         rule, group;
+    bool        whole;         /* an update is made of all elements at once */
     dt__ps_buf *buf;
 } dt__ps_held;
 typedef struct dt__ps_input {  /* a part of a request */
@@ -750,6 +755,8 @@ typedef struct dt__ps_input {  /* a part of a request */
     const char  *data;         /* what was pushed; NULL: nothing */
     char        *own;          /* data, if it is a copy */
     dt_msg_view  view;         /* data, if it is a message */
+    char        *to;           /* where the values are wanted; NULL: this server cannot write there */
+    bool         there;        /* they are there */
     struct dt_ps *ps;
     struct dt__ps_request *of;
 } dt__ps_input;
@@ -944,41 +951,78 @@ static bool dt__ps_writable(dt_ps *ps, dt__ps_held *h)
     h->part.value = fresh->p;
     return true;
 }
-enum { DT__PS_BLOCK = 16384 }; /* bytes of a block that stays in the cache while all pushes are added */
-static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, const float *weight, int nsrc, bool equal)
+/* Updates a part: block by block, so that what is added up, updated and given to workers stays in the cache meanwhile. to: where
+   workers of this machine want the new values. */
+enum { DT__PS_BLOCK = 65536, DT__PS_PAST = 1 << 20 }; /* bytes: of a block; of a part that is written past the caches */
+static bool dt__ps_among(const char *p, const char *const *list, int n)
 {
-    int64_t n = h->part.n;
-    size_t  size = dt__elem_nbytes(h->part.dtype);
+    int i = 0;
+    while (i < n && list[i] != p) i++;
+    return i < n;
+}
+static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, const float *weight, int nsrc, bool equal, char *const *to, int nto)
+{
+    const void *from[64];
+    void       *dst[65];
+    int64_t     n = h->part.n, block = DT__PS_BLOCK / (int64_t)dt__elem_nbytes(h->part.dtype), m;
+    size_t      size = dt__elem_nbytes(h->part.dtype);
+    bool        update = h->rule == DT_PS_UPDATE, past = (size_t)n * size >= DT__PS_PAST;
+    int         rc = 0;
+    if (h->whole && block < n) block = n;
     if (!dt__ps_writable(ps, h)) return dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory for key %d", h->part.key);
-    if (h->rule == DT_PS_UPDATE && n > ps->nsum) {
-        float *p = (float *)dt_comm_alloc(ps->c, (size_t)n * sizeof *p);
+    if ((update || past) && block > ps->nsum) {
+        float *p = (float *)dt_comm_alloc(ps->c, (size_t)block * sizeof(int64_t));
         if (!p) return dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory for an update of key %d", h->part.key);
         dt_comm_dealloc(ps->c, ps->sum);
         ps->sum = p;
-        ps->nsum = n;
+        ps->nsum = block;
     }
-    char *to = h->rule == DT_PS_UPDATE ? (char *)ps->sum : (char *)h->part.value;
-    for (int64_t at = 0; at < n; at += DT__PS_BLOCK / (int64_t)size) {
-        int64_t m = n - at < DT__PS_BLOCK / (int64_t)size ? n - at : DT__PS_BLOCK / (int64_t)size;
-        size_t  offset = (size_t)at * size;
-        int     i = 0;
-        if (h->rule != DT_PS_SUM) memcpy(to + offset, src[i++] + offset, (size_t)m * size);
-        if (h->rule == DT_PS_UPDATE && !equal) {
-            float *d = (float *)(void *)(to + offset);
-            for (int64_t k = 0; k < m; k++) d[k] *= weight[0];
-            for (; i < nsrc; i++) {
-                const float *s = (const float *)(const void *)(src[i] + offset);
-                for (int64_t k = 0; k < m; k++) d[k] += weight[i] * s[k];
+    for (int64_t at = 0; at < n && !rc; at += m) {
+        m = n - at < block ? n - at : block;
+        size_t offset = (size_t)at * size, bytes = (size_t)m * size;
+        char  *value = (char *)h->part.value + offset;
+        if (update && !equal) {
+            memset(ps->sum, 0, bytes);
+            for (int i = 0; i < nsrc; i++) {
+                const float *x = (const float *)(const void *)(src[i] + offset);
+                for (int64_t k = 0; k < m; k++) ps->sum[k] += weight[i] * x[k];
             }
-            continue;
+        } else { /* at most 64 at a time: the sum so far is then the first of the next */
+            int  i = 0, nfrom = 0, ndst = 1;
+            bool last = false;
+            dst[0] = update || past ? (char *)ps->sum : value;
+            if (h->rule == DT_PS_SUM) from[nfrom++] = value;
+            while (!last) {
+                while (i < nsrc && nfrom < 64) from[nfrom++] = src[i++] + offset;
+                last = i == nsrc;
+                for (int k = 0; last && !update && k < nto; k++)
+                    if (!past || dt__ps_among(to[k], src, nsrc)) dst[ndst++] = to[k] + offset;
+                if (nfrom == 1 && ndst == 1) memmove(dst[0], from[0], bytes);
+                else dt__reduce_many(h->part.dtype, DT_COMM_SUM, dst, ndst, from, nfrom, m);
+                from[0] = dst[0];
+                nfrom = 1;
+            }
+            if (update && nsrc > 1)
+                for (int64_t k = 0; k < m; k++) ps->sum[k] *= weight[0];
         }
-        for (; i < nsrc; i++) dt__fold(h->part.dtype, DT_COMM_SUM, to + offset, src[i] + offset, m, false);
-        if (h->rule == DT_PS_UPDATE && nsrc > 1) {
-            float *d = (float *)(void *)(to + offset);
-            for (int64_t k = 0; k < m; k++) d[k] *= weight[0];
+        if (!update && past) {
+            dt__copy_past(value, (const char *)ps->sum, bytes);
+            for (int k = 0; k < nto; k++)
+                if (!dt__ps_among(to[k], src, nsrc)) dt__copy_past(to[k] + offset, (const char *)ps->sum, bytes);
         }
+        if (!update) continue;
+        dt_ps_part part = h->part;
+        part.at += at;
+        part.n = m;
+        part.value = value;
+        for (int i = 0; i < DT_PS_STATES; i++)
+            if (part.state[i]) part.state[i] += at;
+        rc = ps->fn(&part, ps->sum, ps->user);
+        for (int k = 0; k < nto && !rc; k++)
+            if (past) dt__copy_past(to[k] + offset, value, bytes);
+            else memcpy(to[k] + offset, value, bytes);
     }
-    return h->rule == DT_PS_UPDATE ? ps->fn(&h->part, ps->sum, ps->user) : 0;
+    return rc;
 }
 
 /* ---- requests */
@@ -1051,7 +1095,7 @@ static void   dt__ps_reply(dt_ps *ps, dt__ps_request *r, const dt_ps_info *info,
     size_t total = sizeof(dt__ps_answer_head) + (size_t)n * sizeof(dt__ps_wire), at = total;
     for (int i = 0; i < n; i++) {
         size_t bytes = (size_t)r->in[i].held->part.n * dt__elem_nbytes(r->in[i].held->part.dtype);
-        if (bytes <= DT__PS_INLINE) total += dt__ps_up8(bytes);
+        if (bytes <= DT__PS_INLINE && !r->in[i].there) total += dt__ps_up8(bytes);
     }
     char               *buf = (char *)DT_COMM_MALLOC(total);
     dt__ps_answer_head *head = (dt__ps_answer_head *)(void *)buf;
@@ -1073,8 +1117,9 @@ static void   dt__ps_reply(dt_ps *ps, dt__ps_request *r, const dt_ps_info *info,
         w->at = h->part.at;
         w->n = h->part.n;
         w->nbytes = h->part.n * (int64_t)dt__elem_nbytes(w->dtype);
-        w->tag = -1;
-        if (w->nbytes > DT__PS_INLINE) w->tag = dt__ps_next_tag(ps);
+        w->tag = DT__PS_FOLLOWS;
+        if (r->in[i].there) w->tag = DT__PS_THERE;
+        else if (w->nbytes > DT__PS_INLINE) w->tag = dt__ps_next_tag(ps);
         else {
             memcpy(buf + at, h->part.value, (size_t)w->nbytes);
             at += dt__ps_up8((size_t)w->nbytes);
@@ -1112,8 +1157,12 @@ static dt_reply_opts dt__ps_no_reply(void)
 }
 
 /* ---- what the coordinator says is done */
-static void dt__ps_do_apply(dt_ps *ps, dt__ps_group *g, const dt__ps_push *push, int n, int64_t version)
+/* next: what comes after the update. Workers that are answered then, and whose memory this server can write, get their values now. */
+static void dt__ps_do_apply(dt_ps *ps, dt__ps_group *g, const dt__ps_push *push, int n, int64_t version, const dt__ps_act *next, int nnext)
 {
+    dt__ps_request *given[64];
+    char           *to[64];
+    int             ngiven = 0, nto;
     const char *few[64], **src = few;
     float       some[64], *weight = some;
     bool        equal = true;
@@ -1123,6 +1172,10 @@ static void dt__ps_do_apply(dt_ps *ps, dt__ps_group *g, const dt__ps_push *push,
         weight = (float *)DT_COMM_MALLOC((size_t)n * sizeof *weight);
     }
     if (!src || !weight) dt__ps_group_fail(ps, g, "out of memory");
+    for (int i = 0; i < nnext && next[i].kind != DT__PS_APPLY && ngiven < 64; i++) {
+        dt__ps_request *r = next[i].kind == DT__PS_ANSWER && next[i].info.fresh ? dt__ps_find(g, next[i].learner, next[i].seq) : NULL;
+        if (r && r->q && r->head.flags & DT__PS_WANTS) given[ngiven++] = r;
+    }
     for (int k = 0; k < g->nheld && !g->bad[0]; k++) {
         dt__ps_held *h = g->held[k];
         for (int i = 0; i < n; i++) {
@@ -1138,8 +1191,16 @@ static void dt__ps_do_apply(dt_ps *ps, dt__ps_group *g, const dt__ps_push *push,
             equal = equal && weight[i] == weight[0];
         }
         if (g->bad[0]) break;
+        nto = 0;
+        for (int i = 0; i < ngiven; i++)
+            for (int p = 0; p < given[i]->head.nparts; p++) {
+                dt__ps_input *in = &given[i]->in[p];
+                if (in->held != h || !in->to) continue;
+                to[nto++] = in->to;
+                in->there = true;
+            }
         h->part.version = version - 1;
-        if (dt__ps_apply_part(ps, h, src, weight, n, equal)) {
+        if (dt__ps_apply_part(ps, h, src, weight, n, equal, to, nto)) {
             char text[400];
             snprintf(text, sizeof text, "the update of key %d on server %d failed: %.250s", h->part.key, ps->server,
                      dt_comm_error(NULL) ? dt_comm_error(NULL) : "the function returned an error");
@@ -1270,7 +1331,7 @@ static void dt__ps_do(dt_ps *ps, dt__ps_group *g, const dt__ps_act *act, int nac
     for (int i = 0; i < nacts; i++) {
         const dt__ps_act *a = &act[i];
         switch (a->kind) {
-        case DT__PS_APPLY: dt__ps_do_apply(ps, g, used + a->first, a->n, a->version); break;
+        case DT__PS_APPLY: dt__ps_do_apply(ps, g, used + a->first, a->n, a->version, a + 1, nacts - i - 1); break;
         case DT__PS_ANSWER: dt__ps_do_answer(ps, g, a); break;
         case DT__PS_DROP: dt__ps_do_drop(ps, g, a->learner, a->seq); break;
         case DT__PS_FORGET: dt__ps_do_forget(ps, g, a->learner, a->seq); break;
@@ -1582,6 +1643,14 @@ static dt__ps_held *dt__ps_part_ok(dt_ps *ps, dt_request *q, const dt__ps_head *
     }
     return held;
 }
+/* Where a worker of this machine wants the values of h. Small ones go with the answer. */
+static char *dt__ps_see(dt_ps *ps, int from, int64_t at, const dt__ps_held *h)
+{
+    size_t n = (size_t)h->part.n * dt__elem_nbytes(h->part.dtype);
+    if (n <= DT__PS_INLINE || ps->c->members) return NULL;
+    if (from == ps->c->rank) return (char *)(uintptr_t)at;
+    return ps->c->shared ? dt__shared_see((dt__shared *)ps->c->shared, at, n) : NULL;
+}
 static void dt__ps_on_exchange(dt_request *q)
 {
     dt_ps      *ps = (dt_ps *)q->user;
@@ -1641,6 +1710,7 @@ static void dt__ps_on_exchange(dt_request *q)
             return;
         }
         if ((h.flags & DT__PS_HAS_PUSH) && in->wire.tag < 0) in->data = (const char *)q->data + here;
+        if (h.flags & DT__PS_WANTS && in->wire.see >= 0) in->to = dt__ps_see(ps, q->from, in->wire.see, in->held);
     }
     r->q = q;
     dt__ps_request **p = &g->request[h.worker];
@@ -2050,6 +2120,7 @@ static void dt__ps_on_set(dt_request *q) /* worker 0 brings the values of an arr
     h->part.total = a.head.seq;
     h->part.value = h->buf->p;
     h->rule = w->rule;
+    h->whole = a.whole != 0;
     h->group = a.head.group;
     s->ps = ps;
     s->q = q;
@@ -2211,9 +2282,11 @@ static void dt__ps_answered(void *user, int status)
         while (item < op->nitems && op->item[item].key != w->key) item++;
         size_t  size = w->dtype >= 0 && w->dtype < DT_COMM_DTYPES ? dt__elem_nbytes(w->dtype) : 1;
         ok = item < op->nitems && op->item[item].pull && w->dtype == op->item[item].dtype && w->at >= 0 && w->n >= 0 && w->at <= op->item[item].n &&
-             w->n <= op->item[item].n - w->at && w->nbytes == w->n * (int64_t)size && (w->tag >= 0 || (at <= k->info.n && k->info.n - at >= w->nbytes));
+             w->n <= op->item[item].n - w->at && w->nbytes == w->n * (int64_t)size &&
+             (w->tag != DT__PS_FOLLOWS || (at <= k->info.n && k->info.n - at >= w->nbytes));
         if (!ok) break;
         char *to = (char *)op->item[item].pull + (size_t)w->at * size;
+        if (w->tag == DT__PS_THERE) continue;
         if (w->tag < 0) {
             memcpy(to, k->out + at, (size_t)w->nbytes);
             at += (int64_t)dt__ps_up8((size_t)w->nbytes);
@@ -2271,6 +2344,14 @@ static int dt__ps_items_ok(dt_ps *ps, const char *call, const dt_ps_item *item, 
     if (n != (*team)->nkeys)
         return dt__ps_say(ps, DT_COMM_ERR_ARG, "%s: %d of the %d keys of a group: all of them must be in one call", call, n, (*team)->nkeys);
     return 0;
+}
+static int64_t dt__ps_show(dt_ps *ps, int server, const void *p, size_t n) /* as dt__ps_wire.see */
+{
+    dt_comm *c = ps->c;
+    if (c->members) return -1;
+    if (server == c->rank) return (int64_t)(uintptr_t)p;
+    if (!c->shared || (c->host && c->host[server] != c->host[c->rank])) return -1;
+    return dt__shared_at((const dt__shared *)c->shared, p, n);
 }
 static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *item, int nitems)
 {
@@ -2347,7 +2428,9 @@ static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *ite
             w[parts].key = item[i].key;
             w[parts].dtype = item[i].dtype;
             w[parts].nbytes = push ? w[parts].n * (int64_t)dt__elem_nbytes(item[i].dtype) : 0;
-            w[parts].tag = push && w[parts].nbytes > DT__PS_INLINE ? dt__ps_next_tag(ps) : -1;
+            w[parts].tag = push && w[parts].nbytes > DT__PS_INLINE ? dt__ps_next_tag(ps) : (int32_t)DT__PS_FOLLOWS;
+            w[parts].see = pull ? dt__ps_show(ps, ps->server_rank[k->server], (char *)item[i].pull + (size_t)w[parts].at * dt__elem_nbytes(item[i].dtype),
+                                              (size_t)w[parts].n * dt__elem_nbytes(item[i].dtype)) : -1;
             parts++;
         }
         h->nparts = parts;
