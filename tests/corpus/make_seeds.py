@@ -436,10 +436,11 @@ def exited(how=b"x", value=3, stopped=0, lost=-1, tail=b"last\n"):
     return struct.pack("<4i2q", how[0], value, stopped, lost, 123, 10**9) + b"said".ljust(480, b"\0") + tail
 
 
-hello = struct.pack("<i", 2) + b"0.2.0".ljust(16, b"\0") + b"host".ljust(64, b"\0")
+hello = struct.pack("<2i", 2, 1) + b"0.2.0".ljust(16, b"\0") + b"host".ljust(64, b"\0")
 for name, state, frames in (
     ("hello", 0, run_frame(1, 0, hello)),
-    ("hello-unended", 0, run_frame(1, 0, struct.pack("<i", 2) + b"v" * 80)),
+    ("hello-unended", 0, run_frame(1, 0, struct.pack("<2i", 2, 1) + b"v" * 80)),
+    ("hello-servers", 0, run_frame(1, 0, struct.pack("<2i", 2, 2) + hello[8:])),
     ("bound", 1, run_frame(4, 0, struct.pack("<i", 4711))),
     ("failed", 1, run_frame(5, 0, struct.pack("<i", 127) + b"t" * 1200)),
     ("output", 1, run_frame(7, 2, b"\0a line\nhalf") + run_frame(7, 3, b"\1error\n") + run_frame(7, 2, b"\2x")),
@@ -458,12 +459,13 @@ seed("dtrun", "agent-stop", bytes([5, 0, 9]) + run_frame(6, 0, struct.pack("<i",
 seed("dtrun", "agent-finish", bytes([5, 0, 9]) + run_frame(10, 0, struct.pack("<i", 3)))
 seed("dtrun", "agent-start", bytes([5, 0, 9]) + run_frame(3, 0, b"\0" * 368))
 seed("dtrun", "agent-job", bytes([5, 0, 9]) + run_frame(2, 0, b"j" * 60))
-job = b"t" * 32 + struct.pack("<4i", 2, 1, 2, 0)
+job = b"t" * 32 + struct.pack("<5i", 2, 1, 1, 2, 0)
 seed("dtrun", "job", bytes([2, 0, 0]) + job + b"\0/\0A=b\0prog\0arg\0")
+seed("dtrun", "job-servers", bytes([2, 0, 0]) + b"t" * 32 + struct.pack("<5i", 2, 2, 1, 2, 0) + b"\0/\0A=b\0prog\0arg\0")
 seed("dtrun", "job-few", bytes([2, 0, 0]) + job + b"\0/\0A=b\0prog\0")
 seed("dtrun", "job-unended", bytes([2, 0, 0]) + job + b"\0/\0A=b\0prog\0arg")
 seed("dtrun", "job-tail", bytes([2, 0, 0]) + job + b"\0/\0A=b\0prog\0arg\0tail")
-seed("dtrun", "job-negative", bytes([2, 0, 0]) + b"t" * 32 + struct.pack("<4i", 2, -1, 4, 0) + b"\0/\0A=b\0prog\0arg\0")
+seed("dtrun", "job-negative", bytes([2, 0, 0]) + b"t" * 32 + struct.pack("<5i", 2, 1, -1, 4, 0) + b"\0/\0A=b\0prog\0arg\0")
 for name, text in (("two", b"a,b"), ("users", b"me@a,me@b.example.org"), ("empty", b""), ("commas", b",,,"), ("option", b"a,-oProxyCommand=x"),
                    ("shell", b"a;b"), ("long", b"a" * 80), ("six", b"fe80::1,10.0.0.1")):
     seed("dtrun", "hosts-" + name, bytes([3, 0, 0]) + text)
