@@ -143,13 +143,19 @@ def hello_s(version=2, epoch=3):
 
 
 def hello_r(status=0, text=b""):
-    return b"DTK1" + struct.pack("<i", status) + text.ljust(184, b"\0") + bytes(32)
+    return b"DTK1" + struct.pack("<i", status) + text.ljust(184, b"\0") + bytes(32)  # its last 4 bytes: a number
 
 
 for kind in range(1, 7):
     for flags in (2, 10, 18, 26, 42, 58):
         seed("comm_shake", "server-%d-%d" % (kind, flags),
-             bytes([flags, 0, 0, 0]) + hello_c(kind=kind, rank=3, to=2 if flags & 32 else 0))
+             bytes([flags, 0, 0, 0]) + hello_c(kind=kind, rank=3, to=2 if flags & 32 else 0, comm=0 if kind == 1 else 7))
+roles = 2 << 32 | 1
+for name, rank, comm, flags in (("worker", -2, roles, 2), ("server", -3, roles, 2), ("other", -4, roles, 2), ("numbered", 1, roles, 2),
+                                ("differ", -2, 3 << 32 | 1, 2), ("none", -2, 0, 2), ("full", -2, roles, 10), ("inner", -3, roles, 34)):
+    seed("comm_shake", "server-role-" + name,
+         bytes([flags, 0, 128, 0]) + hello_c(kind=1, rank=rank, comm=comm, to=2 if flags & 32 else 0))
+seed("comm_shake", "server-role-in-vain", b"\2\0\0\0" + hello_c(kind=1, rank=-2, comm=roles))
 for name, c in (("version", hello_c(version=3)), ("epoch", hello_c(epoch=2)), ("world", hello_c(world=5)),
                 ("rank", hello_c(rank=4)), ("self", hello_c(rank=0)), ("to", hello_c(to=1)), ("cut", hello_c()[:90])):
     seed("comm_shake", "server-bad-" + name, b"\x0a\3\0\0" + c)
