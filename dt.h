@@ -2358,7 +2358,8 @@ static const char *dt__trace_open(const char *path) /* the lock is held; NULL, o
     return NULL;
 }
 /* The path that DT_TRACE means: %p is replaced by the process id, %r by the rank. Without them, .rankR (if there are
-   several ranks) and .PID (in a forked child) are inserted before .json, so that each process has its own file. */
+   several ranks) and .PID (in a forked child, or with DMLC_ROLE) are inserted before .json, so that each process has its
+   own file. */
 static void dt__trace_env_path(char *to, size_t nbytes, const char *from, bool child)
 {
     size_t n = strlen(from), at = 0, stem = n > 5 && !strcmp(from + n - 5, ".json") ? n - 5 : n;
@@ -2366,6 +2367,7 @@ static void dt__trace_env_path(char *to, size_t nbytes, const char *from, bool c
     int    rank = dt__trace_rank();
     bool   ranked = rank >= 0 && !strstr(from, "%r") && !strstr(from, "%p");
     *dt__tput_int(pid, (uint64_t)getpid()) = 0;
+    if (dt__launcher() == DT__BY_DMLC) child = true; /* several processes, whose ranks are not known yet */
     for (size_t i = 0; i <= n && at + 64 < nbytes; i++) {
         if (ranked && i == stem) at += (size_t)snprintf(to + at, nbytes - at, ".rank%d", rank);
         if (child && i == stem) at += (size_t)snprintf(to + at, nbytes - at, ".%s", pid);

@@ -403,7 +403,8 @@ DT__INSIDE char *dt__number(char *buf, size_t nbytes, double x, int digits); /* 
 DT__INSIDE size_t dt__utf8_len(const void *s, size_t n);
 
 /* ---- environment variables of launchers, in the order in which they are tried */
-enum { DT__LAUNCHERS = 5, DT__LAUNCHER_RANK = 0, DT__LAUNCHER_SIZE, DT__LAUNCHER_LOCAL_RANK, DT__LAUNCHER_LOCAL_SIZE };
+enum { DT__BY_RANK = 0, DT__BY_DMLC, DT__BY_OMPI, DT__BY_PMI, DT__BY_PMIX, DT__BY_SLURM, DT__LAUNCHERS };
+enum { DT__LAUNCHER_RANK = 0, DT__LAUNCHER_SIZE, DT__LAUNCHER_LOCAL_RANK, DT__LAUNCHER_LOCAL_SIZE };
 DT__INSIDE const char *dt__launcher_name(int launcher, int what); /* NULL: this launcher sets no such variable */
 DT__INSIDE int         dt__launcher(void); /* the launcher whose variables are set; -1 if there is no launcher */
 /* The value of a variable of that launcher (without one: of any launcher); -1 if it is not set or not a number. */
@@ -791,6 +792,7 @@ DT__INSIDE const char *dt__launcher_name(int launcher, int what)
 {
     static const char *const name[DT__LAUNCHERS][4] = {
         { "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE" }, /* torchrun, dtrun */
+        { "DMLC_ROLE", "DMLC_NUM_WORKER", NULL, NULL }, /* ps-lite, MXNet: the rank comes later, from the scheduler */
         { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE" },
         { "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS" },
         { "PMIX_RANK", "SLURM_NTASKS", NULL, NULL },
@@ -800,9 +802,11 @@ DT__INSIDE const char *dt__launcher_name(int launcher, int what)
 }
 DT__INSIDE int dt__launcher(void)
 {
-    for (int i = 0; i < DT__LAUNCHERS; i++) /* SLURM_NTASKS without a rank: a shell in an allocation, not a rank */
-        if (getenv(dt__launcher_name(i, DT__LAUNCHER_RANK)) || (i < 2 && getenv(dt__launcher_name(i, DT__LAUNCHER_SIZE))))
-            return i;
+    for (int i = 0; i < DT__LAUNCHERS; i++) {
+        if (getenv(dt__launcher_name(i, DT__LAUNCHER_RANK))) return i;
+        /* SLURM_NTASKS without a rank: a shell in an allocation, not a rank */
+        if (i <= DT__BY_OMPI && getenv(dt__launcher_name(i, DT__LAUNCHER_SIZE))) return i;
+    }
     return -1;
 }
 DT__INSIDE int dt__launcher_number(int what)

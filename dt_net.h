@@ -91,9 +91,13 @@ typedef struct dt_comm_event { /* what has happened to a member of a tolerant co
      1. the options .rank and .world
      2. RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (PyTorch's env://). Under torchrun the
         agent occupies MASTER_PORT: dt uses DT_PORT, or MASTER_PORT + 1
-     3. OMPI_COMM_WORLD_*
-     4. PMI and PMIX
-     5. SLURM_*. On several machines rank 0 is on the first machine of SLURM_STEP_NODELIST, unless MASTER_ADDR is set
+     3. DMLC_ROLE (scheduler, server or worker), DMLC_NUM_WORKER, DMLC_NUM_SERVER, DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT, as for
+        ps-lite and MXNet. All processes join one world, in which the scheduler is rank 0. It listens at DMLC_PS_ROOT_URI and
+        gives the others their ranks in the order in which they come: 1 to DMLC_NUM_WORKER to the workers, the next ones to
+        the servers. Before 4: ps-lite's launchers start workers and servers by an mpirun or srun each
+     4. OMPI_COMM_WORLD_*
+     5. PMI and PMIX
+     6. SLURM_*. On several machines rank 0 is on the first machine of SLURM_STEP_NODELIST, unless MASTER_ADDR is set
    If no source is set, the world has one rank. dt_comm_launcher returns the source.
 
    Rank 0 listens at the master's address. Every connection begins with a mutual HMAC-SHA-256 challenge over the job's
@@ -233,6 +237,7 @@ typedef struct dt__world {
     bool         tolerant;       /* its first communicator is: a rank leaves without waiting for the others */
     char         name[48];       /* of this rank */
     int64_t      incarnation;
+    int          workers, servers; /* of DMLC_NUM_WORKER, DMLC_NUM_SERVER; workers 0: the ranks came with their numbers */
     int          start, room;    /* ranks at the start; the most that there can be. size grows when a rank joins: atomic */
     const struct dt__transport *joined_by; /* the transport whose config found the ranks; NULL: the environment did */
     int          streams;        /* TCP connections of each pair; joining checks that all ranks have the same */
@@ -472,8 +477,11 @@ typedef struct dt__block { /* a frame to send; several queues may hold it. The b
     int    refs;
     size_t nbytes;
 } dt__block;
+/* The rank of a process that comes with a role, until rank 0 gives it a number: in dt__config, dt__world and dt__hello_c. */
+enum { DT__RANK_WORKER = -2, DT__RANK_SERVER = -3 };
 typedef struct dt__config {
     int      rank, world, local_world; /* local_world 0: unknown */
+    int      workers, servers;         /* see dt__world */
     int      room;                     /* the most ranks that there can be; 0: as many as at the start */
     bool     local;                    /* all ranks are on this machine */
     bool     ticket;                   /* rank 0 gives its address and a token to processes of this user on this machine */
@@ -528,7 +536,7 @@ typedef struct dt__hello_c {
     uint32_t magic, version;
     uint8_t  job[16];
     int64_t  epoch;
-    uint64_t comm;
+    uint64_t comm; /* of a rank that registers: dt__roles */
     int32_t  rank, world, to, kind, stream;
     int32_t  zero; /* tolerant, with .room: the room */
     uint8_t  nonce[32], mac[32];
@@ -536,7 +544,8 @@ typedef struct dt__hello_c {
 typedef struct dt__hello_r {
     uint32_t magic;
     int32_t  status;
-    char     text[184];
+    char     text[180];
+    int32_t  rank; /* the number of a rank that came without one */
     uint8_t  mac[32];
 } dt__hello_r;
 typedef char
@@ -564,6 +573,7 @@ enum { /* states of a handshake: the message that is sent or received next */
 typedef struct dt__shake {
     bool        server, any_job;
     int         state;           /* DT__SHAKE_AT_... */
+    int32_t     number;          /* accepting side: what it gives to a rank that came without a number; 0: it had one */
     size_t      done;            /* bytes of the current message that have moved */
     uint8_t     token[32];
     dt__hello_s s;
@@ -1899,7 +1909,7 @@ static bool dt__same_user(int fd) /* the process at the other end of a Unix sock
    Three messages of fixed size on every socket. S is the accepting side, C the dialing side:
        S to C  magic, version, job, epoch, nonce
        C to S  magic, version, job, epoch, comm, rank, world, to, kind, stream, nonce, HMAC("dt1 c", both messages)
-       S to C  status, the reason if it refuses, HMAC("dt1 s", all three)
+       S to C  status, the reason if it refuses, the number of a rank that came without one, HMAC("dt1 s", all three)
    The labels prevent reflection, the nonces replay; the epoch rejects ranks of an earlier start, 'to' a relay to another
    rank. The accepting side sends a reason only to a peer that knows the token; for any other peer it closes the socket.
    So only DT__SHAKE_DONE and DT__SHAKE_REFUSED are answers of a rank of the job. All other results can come from a stranger
@@ -1915,6 +1925,17 @@ static void dt__shake_mac(const dt__shake *h, bool reply, uint8_t out[32])
     dt__hmac_add(&m, &h->c, reply ? sizeof h->c : offsetof(dt__hello_c, mac));
     if (reply) dt__hmac_add(&m, &h->r, offsetof(dt__hello_r, mac));
     dt__hmac_end(&m, out);
+}
+static uint64_t dt__roles(const dt__world *w) /* how many ranks of each role; 0: the ranks came with their numbers */
+{
+    return (uint64_t)(uint32_t)w->workers << 32 | (uint32_t)w->servers;
+}
+static const char *dt__rank_word(int rank, char *buf, size_t nbytes) /* of this process or of one that dials it */
+{
+    const char *word = rank == DT__RANK_WORKER ? "a worker" : rank == DT__RANK_SERVER ? "a server" : "a new rank";
+    if (rank >= 0) snprintf(buf, nbytes, "rank %d", rank);
+    else snprintf(buf, nbytes, "%s", word);
+    return buf;
 }
 static bool dt__shake_server(dt__shake *h, const dt__world *w) /* false: the kernel gave no random numbers */
 {
@@ -1969,6 +1990,7 @@ static void dt__shake_reply(dt__shake *h, int status, const char *text)
     memset(&h->r, 0, sizeof h->r);
     h->r.magic = DT__SHAKE_MAGIC;
     h->r.status = status;
+    h->r.rank = status ? 0 : h->number;
     snprintf(h->r.text, sizeof h->r.text, "%s", text);
     dt__shake_mac(h, true, h->r.mac);
     h->state = DT__SHAKE_AT_R;
@@ -2160,6 +2182,35 @@ static int dt__config_launcher(dt__config *f, const char *rank, const char *size
         return got;
     return 1;
 }
+/* ps-lite's variables. The rank of a worker or a server is its role, until the scheduler, rank 0, gives it a number. */
+static int dt__config_dmlc(dt__config *f)
+{
+    static const char *const name[2] = { "DMLC_NUM_WORKER", "DMLC_NUM_SERVER" };
+    const char *role = getenv("DMLC_ROLE");
+    int64_t     n[2] = { 0, 0 };
+    if (!role) return dt__env_missing("DMLC_ROLE", name[0]);
+    f->rank = !strcmp(role, "scheduler") ? 0
+              : !strcmp(role, "worker")  ? DT__RANK_WORKER
+              : !strcmp(role, "server")  ? DT__RANK_SERVER
+                                         : -1;
+    if (f->rank == -1)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: DMLC_ROLE is '%.40s', expected scheduler, server or worker", role);
+    for (int i = 0; i < 2; i++) {
+        int got = dt__env_int(name[i], i == 0, DT__WORLD_MAX - 1, &n[i]);
+        if (got <= 0) return got < 0 ? got : dt__env_missing(name[i], "DMLC_ROLE");
+    }
+    if (n[0] + n[1] + 1 > DT__WORLD_MAX)
+        return dt__comm_bad(DT_COMM_ERR_ARG,
+                            "dt_comm_init: DMLC_NUM_WORKER is %" PRId64 " and DMLC_NUM_SERVER is %" PRId64
+                            ": with the scheduler there are %" PRId64 " ranks, expected at most %d",
+                            n[0], n[1], n[0] + n[1] + 1, DT__WORLD_MAX);
+    if (f->rank == DT__RANK_SERVER && n[1] == 0)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: DMLC_ROLE is 'server', but DMLC_NUM_SERVER is 0");
+    f->workers = (int)n[0];
+    f->servers = (int)n[1];
+    f->world = f->workers + f->servers + 1;
+    return 0;
+}
 /* Finds rank and world. id: a string that only the ranks of this job share (for the Unix socket), or "". */
 static int dt__config_who(dt__config *f, const dt_comm_opts *o, char *id, size_t nbytes)
 {
@@ -2181,18 +2232,22 @@ static int dt__config_who(dt__config *f, const dt_comm_opts *o, char *id, size_t
         return 0;
     }
     int i = dt__launcher();
+    if (i == DT__BY_DMLC) {
+        snprintf(f->where, sizeof f->where, "DMLC_ROLE");
+        return dt__config_dmlc(f);
+    }
     if (i >= 0) {
         const char *by = dt__launcher_name(i, DT__LAUNCHER_RANK);
         int         got = dt__config_launcher(f, by, dt__launcher_name(i, DT__LAUNCHER_SIZE),
                                               dt__launcher_name(i, DT__LAUNCHER_LOCAL_RANK),
                                               dt__launcher_name(i, DT__LAUNCHER_LOCAL_SIZE));
         if (got < 0) return got;
-        snprintf(f->where, sizeof f->where, "%s", i == 0 ? "RANK and WORLD_SIZE" : by);
+        snprintf(f->where, sizeof f->where, "%s", i == DT__BY_RANK ? "RANK and WORLD_SIZE" : by);
         const char *a = NULL, *b = NULL;
-        if (i == 1) {
+        if (i == DT__BY_OMPI) {
             a = getenv("PMIX_NAMESPACE");
             if (!a) a = getenv("OMPI_MCA_ess_base_jobid");
-        } else if (i >= 3) {
+        } else if (i >= DT__BY_PMIX) {
             const char *n = getenv("SLURM_STEP_NUM_NODES") ? "SLURM_STEP_NUM_NODES" : "SLURM_NNODES";
             if ((got = dt__env_int(n, 1, INT_MAX, &nodes)) < 0) return got;
             if (got && nodes == 1) f->local_world = f->world;
@@ -2200,7 +2255,7 @@ static int dt__config_who(dt__config *f, const dt_comm_opts *o, char *id, size_t
             b = getenv("SLURM_STEP_ID");
         }
         if (a) snprintf(id, nbytes, "%s %.80s %.80s", by, a, b ? b : "");
-        else if (i == 1 || i == 2) snprintf(id, nbytes, "%s parent %d", by, (int)getppid());
+        else if (i == DT__BY_OMPI || i == DT__BY_PMI) snprintf(id, nbytes, "%s parent %d", by, (int)getppid());
         return 0;
     }
     snprintf(f->where, sizeof f->where, "no launcher: a world of one");
@@ -2287,6 +2342,8 @@ static int dt__config_own_name(const dt__config *f, const char *from)
 static int dt__config_master(dt__config *f, const dt_comm_opts *o, const char *id)
 {
     const char *host = o->addr, *agent = getenv("TORCHELASTIC_USE_AGENT_STORE"), *why = "", *from = ".addr";
+    const char *host_name = f->workers ? "DMLC_PS_ROOT_URI" : "MASTER_ADDR";
+    const char *port_name = f->workers ? "DMLC_PS_ROOT_PORT" : "MASTER_PORT";
     int64_t     v = 0;
     int         got;
     f->listen_fd = -1;
@@ -2304,17 +2361,17 @@ static int dt__config_master(dt__config *f, const dt_comm_opts *o, const char *i
     else if ((got = dt__env_int("DT_PORT", 1, 65535, &v)) != 0) {
         if (got < 0) return got;
         f->port = (int)v;
-    } else if ((got = dt__env_int("MASTER_PORT", 1, 65535, &v)) != 0) {
+    } else if ((got = dt__env_int(port_name, 1, 65535, &v)) != 0) {
         if (got < 0) return got;
         f->port = (int)v;
-        if (agent && strcmp(agent, "True") == 0 && ++f->port > 65535)
+        if (!f->workers && agent && strcmp(agent, "True") == 0 && ++f->port > 65535)
             return dt__comm_bad(DT_COMM_ERR_ARG,
                                 "dt_comm_init: MASTER_PORT is '65535': torchrun's agent occupies it, and dt would use "
                                 "the next port, which does not exist; set DT_PORT");
     }
     if (!f->port && f->listen_fd >= 0 && getsockname(f->listen_fd, &at.u.any, &at.n) == 0) f->port = dt__addr_port(&at);
     if (!host || !*host) host = getenv(from = "DT_ADDR");
-    if (!host || !*host) host = getenv(from = "MASTER_ADDR");
+    if (!host || !*host) host = getenv(from = host_name);
     if (host && strlen(host) >= sizeof f->host)
         return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: %s has %zu bytes, expected fewer than 256", from,
                             strlen(host));
@@ -2349,8 +2406,8 @@ static int dt__config_master(dt__config *f, const dt_comm_opts *o, const char *i
                             f->world, what);
     return dt__comm_bad(DT_COMM_ERR_ARG,
                         "dt_comm_init: rank and world come from %s, but the %s of rank 0 is unknown: %s is not set; set "
-                        "MASTER_ADDR and MASTER_PORT, or DT_ADDR and DT_PORT",
-                        f->where, what, f->naddr ? "MASTER_PORT" : "MASTER_ADDR");
+                        "%s and %s, or DT_ADDR and DT_PORT",
+                        f->where, what, f->naddr ? port_name : host_name, host_name, port_name);
 }
 
 /* ---- the token */
@@ -2667,8 +2724,13 @@ DT__INSIDE int dt__listen_master(const dt__config *f)
         if (errno != EADDRINUSE || dt__comm_now() > until) break;
         dt__comm_pause(10 * DT__NS_PER_MS);
     }
-    return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 cannot listen at %s: %s",
-                        dt__addr_text(&a[0], text, sizeof text), strerror(errno));
+    int         e = errno;
+    const char *hint = !f->workers           ? ""
+                       : e == EADDRINUSE    ? "; is there another scheduler (DMLC_ROLE), or another job at DMLC_PS_ROOT_PORT?"
+                       : e == EADDRNOTAVAIL ? "; DMLC_PS_ROOT_URI must be an address of the scheduler's machine"
+                                            : "";
+    return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: %s cannot listen at %s: %s%s", f->workers ? "the scheduler" : "rank 0",
+                        dt__addr_text(&a[0], text, sizeof text), strerror(e), hint);
 }
 static int dt__listen_own(dt__world *w, const dt__config *f, const dt__addr *master)
 {
@@ -2748,7 +2810,7 @@ static int dt__dial_until(dt__world *w, const dt__addr *a, int naddr, int to, in
                           int64_t deadline, const dt_comm *c, char *text, size_t nbytes)
 {
     dt__shake h;
-    char      why[256] = "", at[80];
+    char      why[256] = "", at[80], me[24];
     int64_t   wait = DT__NS_PER_MS, strange = 0; /* strange: since when something that is not a rank of this job answers */
     bool      warned = false;
     for (int i = 0;; i++) {
@@ -2756,6 +2818,7 @@ static int dt__dial_until(dt__world *w, const dt__addr *a, int naddr, int to, in
         int             got = dt__dial(w, where, to, kind, comm, stream, deadline, c, &h), e = errno;
         if (got >= 0) {
             if (h.any_job) memcpy(w->job, h.s.job, 16);
+            if (w->rank <= DT__RANK_WORKER) w->rank = h.r.rank; /* the caller checks it */
             return got;
         }
         int64_t now = dt__comm_now();
@@ -2771,8 +2834,9 @@ static int dt__dial_until(dt__world *w, const dt__addr *a, int naddr, int to, in
         else if (!strange) strange = now;
         if (strange && now > strange + DT__DIAL_WARN && !warned) {
             warned = true;
-            dt__logf(2, "rank %d cannot join yet: rank %d at %s: %s; it tries again for %.0f s", w->rank, to,
-                     dt__addr_text(where, at, sizeof at), why, dt__seconds_of(deadline - now));
+            dt__logf(2, "%s cannot join yet: rank %d at %s: %s; it tries again for %.0f s",
+                     dt__rank_word(w->rank, me, sizeof me), to, dt__addr_text(where, at, sizeof at), why,
+                     dt__seconds_of(deadline - now));
         }
         if (i % naddr == naddr - 1) {
             dt__comm_pause(now + wait > deadline ? deadline - now : wait);
@@ -2904,20 +2968,31 @@ static int dt__join_relay(dt__world *w, const dt__config *f, int *at, int64_t de
     *at = w->control->relay.rank;
     snprintf(text, nbytes, "rank 0 named rank %d as its relay, without an address", *at);
     if (dt__addr_take(&a, w->control->relay.addr, w->control->relay.addr_len))
-        fd = dt__dial_until(w, &a, 1, *at, DT__KIND_REGISTER, 0, w->streams - 1, until < deadline ? until : deadline, NULL,
-                            text, nbytes);
+        fd = dt__dial_until(w, &a, 1, *at, DT__KIND_REGISTER, dt__roles(w), w->streams - 1,
+                            until < deadline ? until : deadline, NULL, text, nbytes);
     until = dt__comm_now() + DT__RELAY_TIME;
     if (fd >= 0 || dt__comm_now() >= deadline) return fd;
     *at = 0;
-    return dt__dial_until(w, f->addr, f->naddr, 0, DT__KIND_REGISTER, 0, w->streams - 1, until < deadline ? until : deadline,
-                          NULL, text, nbytes);
+    return dt__dial_until(w, f->addr, f->naddr, 0, DT__KIND_REGISTER, dt__roles(w), w->streams - 1,
+                          until < deadline ? until : deadline, NULL, text, nbytes);
+}
+/* The numbers of a role: workers from 1 on, then servers. */
+static int dt__role_first(const dt__world *w, int role, int *n)
+{
+    *n = role == DT__RANK_WORKER ? w->workers : w->servers;
+    return role == DT__RANK_WORKER ? 1 : 1 + w->workers;
+}
+static bool dt__role_has(const dt__world *w, int role, int rank)
+{
+    int n, first = dt__role_first(w, role, &n);
+    return rank >= first && rank - first < n;
 }
 static int dt__join_other(dt__world *w, dt__config *f, int64_t deadline)
 {
     dt__addr a;
-    char     text[768];
+    char     text[768], me[24];
     int64_t  wait = DT__NS_PER_MS;
-    int      got = 0, fd, at = 0, parent = (w->rank - 1) / DT__TREE;
+    int      got = 0, fd, at = 0, asked = w->rank;
     while (f->ticket && (got = dt__ticket_take(f, w, deadline)) == 0) {
         if (dt__comm_now() >= deadline)
             return dt__comm_bad(DT_COMM_ERR_JOIN,
@@ -2928,11 +3003,19 @@ static int dt__join_other(dt__world *w, dt__config *f, int64_t deadline)
         wait = wait < 32 * DT__NS_PER_MS ? wait * 2 : wait;
     }
     if (got < 0) return got;
-    fd = dt__dial_until(w, f->addr, f->naddr, 0, DT__KIND_REGISTER, 0, w->streams - 1, deadline, NULL, text,
+    fd = dt__dial_until(w, f->addr, f->naddr, 0, DT__KIND_REGISTER, dt__roles(w), w->streams - 1, deadline, NULL, text,
                         sizeof text);
     if (fd < 0)
-        return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank %d cannot join (within %g s): %s", w->rank,
-                            w->join_timeout, text);
+        return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: %s cannot join (within %g s): %s",
+                            dt__rank_word(w->rank, me, sizeof me), w->join_timeout, text);
+    if (asked < 0 && !dt__role_has(w, asked, w->rank)) {
+        got = w->rank;
+        w->rank = asked;
+        close(fd);
+        return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 gave %s the number %d, which no such rank can have",
+                            dt__rank_word(asked, me, sizeof me), got);
+    }
+    int parent = (w->rank - 1) / DT__TREE;
     w->join_deadline = deadline + DT__JOIN_GRACE; /* rank 0 gives up first, and names the missing ranks */
     if ((got = dt__join_self(w, f, fd)) == 0 && dt__control_start(w) < 0)
         got = dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_NET), "dt_comm_init: cannot start the control thread: %s",
@@ -2984,6 +3067,8 @@ static dt__world *dt__world_new(const dt__config *f)
     w->join_timeout = f->join_timeout;
     w->listen_fd = w->unix_fd = w->ticket_fd = -1;
     w->streams = f->streams;
+    w->workers = f->workers;
+    w->servers = f->servers;
     memcpy(w->token, f->token, 32);
     memcpy(w->where, f->where, sizeof w->where);
     pthread_mutex_init(&w->lock, NULL);
@@ -3003,7 +3088,8 @@ DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *cl
         if (f.joined_by) dt__close(&f.listen_fd), f.joined_by->end(true);
         return NULL;
     }
-    snprintf(text, sizeof text, "rank %d of %d ranks", f.rank, f.world);
+    char who[24];
+    snprintf(text, sizeof text, "%s of %d ranks", dt__rank_word(f.rank, who, sizeof who), f.world);
     if (f.world > 1) room = dt__fds_ensure("dt_comm_init", text, dt__world_fds(f.rank, f.world));
     dt__world *w = room < 0 ? NULL : dt__world_new(&f);
     if (!w && f.joined_by) dt__close(&f.listen_fd), f.joined_by->end(true);
@@ -3701,6 +3787,26 @@ static void dt__rank_list(char *buf, size_t nbytes, const int *rank, int n)
 }
 
 /* ---- registering, until the table is complete */
+static int dt__role_free(const dt__world *w, int role) /* rank 0: the next number that nobody has; -1: all are taken */
+{
+    int            n, first = dt__role_first(w, role, &n);
+    const uint8_t *all = w->control->registered, *p = (const uint8_t *)memchr(all + first, DT__REG_NO, (size_t)n);
+    return p ? (int)(p - all) : -1;
+}
+/* "ranks 3, 5", or with roles "1 of 4 workers (DMLC_NUM_WORKER)": rank[i] are the first of n */
+static void dt__missing_list(const dt__world *w, char *buf, size_t nbytes, const int *rank, int n)
+{
+    const uint8_t *reg = w->control->registered;
+    size_t         used = 0;
+    if (!w->workers) dt__rank_list(buf, nbytes, rank, n);
+    for (int role = DT__RANK_WORKER; w->workers && role >= DT__RANK_SERVER && used < nbytes; role--) {
+        int all, gone = 0, first = dt__role_first(w, role, &all);
+        for (int r = first; r < first + all; r++) gone += reg[r] == DT__REG_NO || reg[r] == DT__REG_MOVES;
+        if (gone)
+            used += (size_t)snprintf(buf + used, nbytes - used, "%s%d of %d %s", used ? ", " : "", gone, all,
+                                     role == DT__RANK_WORKER ? "workers (DMLC_NUM_WORKER)" : "servers (DMLC_NUM_SERVER)");
+    }
+}
 static void dt__register_missing(dt__world *w, char *buf, size_t nbytes)
 {
     int first[8] = { 0 }, n = 0, stalled[8] = { 0 }, nstalled = 0;
@@ -3720,7 +3826,7 @@ static void dt__register_missing(dt__world *w, char *buf, size_t nbytes)
         used = (size_t)snprintf(buf, nbytes, "%s connected and then sent nothing (stopped, or large packets get lost)%s", list,
                                 n ? "; " : "");
     }
-    dt__rank_list(list, sizeof list, first, n);
+    dt__missing_list(w, list, sizeof list, first, n);
     if (n && used < nbytes) used += (size_t)snprintf(buf + used, nbytes - used, "missing: %s", list);
     if (used < nbytes)
         used += (size_t)snprintf(buf + used, nbytes - used, " (%d of %d are there)%s%s", w->size - n - nstalled, w->size,
@@ -4122,51 +4228,66 @@ static bool dt__join_heard(dt__world *w, const dt__conn *k, const uint8_t *p, si
 }
 
 /* ---- accepting */
+static void dt__roles_differ(const dt__world *w, uint64_t theirs, const char *who, char *text, size_t nbytes)
+{
+    if (!w->workers)
+        snprintf(text, nbytes, "%s has DMLC_ROLE, but the ranks of this job have their numbers from %s", who, w->where);
+    else if (!theirs)
+        snprintf(text, nbytes, "%s came with its number, but in this job the scheduler numbers the ranks (DMLC_ROLE)", who);
+    else
+        snprintf(text, nbytes, "%s has DMLC_NUM_WORKER %u and DMLC_NUM_SERVER %u, rank %d has %d and %d: all need the same",
+                 who, (unsigned)(theirs >> 32), (unsigned)theirs, w->rank, w->workers, w->servers);
+}
 /* Decides on a peer that has proved that it knows the token. 0: accepted; else a status, and text says why. */
 DT__INSIDE int dt__control_admit(dt__world *w, const dt__conn *k, char *text, size_t nbytes)
 {
     dt__control       *ctl = w->control;
     const dt__hello_c *c = &k->shake.c;
     int                bad = DT_COMM_ERR_JOIN;
+    char               who[24];
+    /* role: it has no number yet */
+    bool role = c->kind == DT__KIND_REGISTER && (c->rank == DT__RANK_WORKER || c->rank == DT__RANK_SERVER);
+    dt__rank_word(c->rank, who, sizeof who);
     if (c->version != DT__SHAKE_VERSION)
-        return snprintf(text, nbytes,
-                        "rank %d has version %u of the protocol, rank %d has %d: all ranks need the same dt_comm.h",
-                        c->rank, (unsigned)c->version, w->rank, DT__SHAKE_VERSION),
+        return snprintf(text, nbytes, "%s has version %u of the protocol, rank %d has %d: all ranks need the same dt_comm.h",
+                        who, (unsigned)c->version, w->rank, DT__SHAKE_VERSION),
                bad;
     if (c->kind == DT__KIND_JOIN) return dt__join_may(w, text, nbytes) ? 0 : bad;
     if (c->epoch != w->epoch)
-        return snprintf(text, nbytes, "rank %d is of start %" PRId64 " of the job, rank %d of start %" PRId64, c->rank,
-                        c->epoch, w->rank, w->epoch),
+        return snprintf(text, nbytes, "%s is of start %" PRId64 " of the job, rank %d of start %" PRId64, who, c->epoch,
+                        w->rank, w->epoch),
                bad;
+    if (c->kind == DT__KIND_REGISTER && c->comm != dt__roles(w)) return dt__roles_differ(w, c->comm, who, text, nbytes), bad;
     if (c->world != w->start)
-        return snprintf(text, nbytes, "rank %d says the world has %d ranks, rank %d says %d", c->rank, c->world,
-                        w->rank, w->start),
-               bad;
+        return snprintf(text, nbytes, "%s says the world has %d ranks, rank %d says %d", who, c->world, w->rank, w->start), bad;
     if (c->zero != (w->room > w->start ? w->room : 0))
-        return snprintf(text, nbytes, "rank %d has .room %d, rank %d has %d: all ranks need the same", c->rank, c->zero, w->rank,
+        return snprintf(text, nbytes, "%s has .room %d, rank %d has %d: all ranks need the same", who, c->zero, w->rank,
                         w->room),
                bad;
     if (c->rank >= w->size && c->rank < w->room) /* it has joined, and this rank has not heard of it */
         return snprintf(text, nbytes, "rank %d is not known here%s", c->rank,
                         ctl->gone[0] ? ": rank 0, where it joined, has gone; join again" : " yet"),
                ctl->gone[0] ? (int)DT_COMM_ERR_PEER : bad;
-    if (c->rank < 0 || c->rank >= w->size)
+    if (!role && (c->rank < 0 || c->rank >= w->size))
         return snprintf(text, nbytes, "rank %d is out of range: the world has ranks 0 to %d", c->rank, w->size - 1),
                bad;
     if (c->rank == w->rank) return snprintf(text, nbytes, "there is a rank %d already", c->rank), bad;
-    if (c->to != w->rank)
-        return snprintf(text, nbytes, "rank %d wants rank %d, this is rank %d", c->rank, c->to, w->rank), bad;
-    if (memcmp(c->job, w->job, 16) != 0) return snprintf(text, nbytes, "rank %d is of another job", c->rank), bad;
+    if (c->to != w->rank) return snprintf(text, nbytes, "%s wants rank %d, this is rank %d", who, c->to, w->rank), bad;
+    if (memcmp(c->job, w->job, 16) != 0) return snprintf(text, nbytes, "%s is of another job", who), bad;
     if (c->kind == DT__KIND_REGISTER) {
-        bool again = ctl->registered[c->rank] == DT__REG_MOVES; /* it could not reach its relay */
-        if (w->rank != 0 && (ctl->join != DT__JOIN_OPEN || !dt__relays(w->size)))
-            return snprintf(text, nbytes, "rank %d cannot be registered here: this is rank %d", c->rank, w->rank), bad;
-        if (ctl->join == DT__JOIN_COMPLETE || (ctl->registered[c->rank] && !again))
-            return snprintf(text, nbytes, "there is a rank %d already%s", c->rank,
-                            ctl->join == DT__JOIN_COMPLETE ? ": the world is complete" : ""),
+        int  r = role ? dt__role_free(w, c->rank) : c->rank;
+        bool taken = r < 0 || (ctl->registered[r] && ctl->registered[r] != DT__REG_MOVES); /* MOVES: its relay was gone */
+        const char *full = ctl->join == DT__JOIN_COMPLETE ? ": the world is complete" : "";
+        if (w->rank != 0 && (role || ctl->join != DT__JOIN_OPEN || !dt__relays(w->size)))
+            return snprintf(text, nbytes, "%s cannot be registered here: this is rank %d", who, w->rank), bad;
+        if (role && (taken || *full))
+            return snprintf(text, nbytes, "%s comes too late: there are %d already, as many as %s says%s", who,
+                            c->rank == DT__RANK_WORKER ? w->workers : w->servers,
+                            c->rank == DT__RANK_WORKER ? "DMLC_NUM_WORKER" : "DMLC_NUM_SERVER", full),
                    bad;
+        if (taken || *full) return snprintf(text, nbytes, "there is a rank %d already%s", r, full), bad;
         if (c->stream != w->streams - 1) /* a rank that registers sends the number of its last stream */
-            return snprintf(text, nbytes, "rank %d has .streams %lld, rank %d has %d: all ranks need the same", c->rank,
+            return snprintf(text, nbytes, "%s has .streams %lld, rank %d has %d: all ranks need the same", who,
                             (long long)c->stream + 1, w->rank, w->streams),
                    bad;
         return 0;
@@ -4374,7 +4495,7 @@ static bool dt__conn_held(const dt__world *w, const dt__conn *k)
 static void dt__conn_shake(dt__world *w, dt__conn *k)
 {
     dt__control *ctl = w->control;
-    char         text[184];
+    char         text[sizeof k->shake.r.text];
     int          got = k->shake.server && k->shake.state == DT__SHAKE_AT_DECISION ? (int)DT__SHAKE_DECIDE
                                                                                   : dt__shake_step(&k->shake, k->fd);
     if (got == DT__SHAKE_DECIDE && dt__conn_held(w, k)) return;
@@ -4383,6 +4504,7 @@ static void dt__conn_shake(dt__world *w, dt__conn *k)
         if (status == 0) {
             k->kind = k->shake.c.kind;
             k->peer = k->shake.c.rank;
+            if (k->peer < 0 && k->kind == DT__KIND_REGISTER) k->peer = k->shake.number = dt__role_free(w, k->peer);
             text[0] = 0;
             if (k->kind == DT__KIND_REGISTER && !ctl->registered[k->peer]) ctl->registered[k->peer] = DT__REG_ADMITTED;
         } else {

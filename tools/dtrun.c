@@ -35,7 +35,8 @@ enum { KIND_NODE = 100 }; /* connection kind in the handshake: a dtrun, not a ra
 
 /* ==================================================================================================== >>options */
 static struct {
-    int         nproc, nnodes, node_rank, master_port, max_restarts;
+    int         nproc, servers; /* ranks on this machine; how many of them, the last ones, are servers */
+    int         nnodes, node_rank, master_port, max_restarts;
     bool        standalone, insecure, agent, tee;
     double      grace, join_timeout; /* seconds; grace negative: the defaults */
     const char *master_addr, *hosts, *log_dir, *bind, *token_file, *ssh, *dtrun, *run_id;
@@ -59,6 +60,7 @@ static const char usage[] =
     "dtrun [options] program [arguments]          runs ranks of a program together\n"
     "\n"
     "  -n, --nproc-per-node N   ranks on each machine (1); auto or cpu: one for each core\n"
+    "  --servers N              on each machine N more ranks that are parameter servers (0)\n"
     "  --nnodes N               machines, with dtrun started on each of them (1)\n"
     "  --node-rank R            the number of this machine, from 0 (0)\n"
     "  --master-addr A          name or address of machine 0 (127.0.0.1)\n"
@@ -82,9 +84,9 @@ static const char usage[] =
     "  --                       ends the options\n"
     "\n"
     "Option names may have underscores. PET_NNODES, PET_NPROC_PER_NODE ... in the environment set defaults. Ranks find\n"
-    "RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and DT_RESTART in their environment. The\n"
-    "exit status is that of the rank that failed first (128 + signal), 128 + signal after Ctrl-C and SIGTERM, and 2 for a\n"
-    "wrong command line.\n";
+    "RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and DT_RESTART in their environment, with\n"
+    "--servers also DT_ROLE (worker or server), DT_WORKERS and DT_SERVERS. The exit status is that of the rank that failed\n"
+    "first (128 + signal), 128 + signal after Ctrl-C and SIGTERM, and 2 for a wrong command line.\n";
 
 typedef struct option {
     const char *name, *letter;
@@ -95,6 +97,7 @@ typedef struct option {
 } option;
 static const option options[] = {
     { "nproc-per-node", "n", 'n', &opt.nproc, 1, RANKS_MAX },
+    { "servers", NULL, 'i', &opt.servers, 0, RANKS_MAX - 1 },
     { "nnodes", NULL, 'N', &opt.nnodes, 1, NODES_MAX },
     { "node-rank", NULL, 'i', &opt.node_rank, 0, NODES_MAX - 1 },
     { "master-addr", NULL, 't', &opt.master_addr, 0, 0 },
@@ -275,6 +278,10 @@ static void options_check(void)
              "missing; copy it, mode 0600, if the machines share no file system), or --hosts, or --insecure on a network "
              "that you trust",
              opt.nnodes);
+    if (opt.servers > RANKS_MAX - opt.nproc)
+        fail(2, "-n is %d and --servers is %d: that is %d ranks on this machine, expected at most %d", opt.nproc, opt.servers,
+             opt.nproc + opt.servers, RANKS_MAX);
+    opt.nproc += opt.servers; /* from here on: all ranks of this machine */
     if (opt.nnodes > 1 && opt.master_port == 0) opt.master_port = 29500;
     if (opt.tee && !opt.log_dir) opt.tee = false; /* the output goes to the terminal anyway */
 }
@@ -293,6 +300,7 @@ typedef struct sink { /* a destination of text; q: text that could not be writte
 } sink;
 typedef struct rank_output { /* the output of a rank */
     bytes line[2];       /* the unfinished line of stdout and of stderr */
+    bool  server;
     int   log[2];
     char  tail[TAIL_LINES][TAIL_BYTES];
     int   ntail; /* lines so far */
@@ -315,6 +323,7 @@ enum {
 static sink      out_sink, err_sink;
 static rank_output **outputs; /* by rank of the world */
 static int       world, epoch;
+static int       servers; /* how many ranks of the world are; 0: the job has no roles */
 static int       ep = -1;
 static bool      reading_paused; /* too much text is queued: the output of ranks is not read at the moment */
 static bool      links_paused;   /* the same for the links over ssh, which carry output */
@@ -435,11 +444,13 @@ static int log_open(int rank, int stream)
     if (fd < 0) say("cannot write '%.1000s/%s': %s; the output goes to the terminal", opt.log_dir, name, why);
     return fd;
 }
+static bool         is_server(int rank);
 static rank_output *output_of(int rank)
 {
     rank_output *s = outputs[rank];
     if (s) return s;
     s = outputs[rank] = (rank_output *)need(calloc(1, sizeof *s));
+    s->server = is_server(rank);
     for (int i = 0; i < 2; i++) s->log[i] = opt.log_dir ? log_open(rank, i) : -1;
     return s;
 }
@@ -468,9 +479,10 @@ static void line_done(rank_output *s, int rank, int stream, const char *p, size_
         to->dropped += n + 1;
         return;
     }
-    int width = snprintf(NULL, 0, "%d", world - 1);
-    if (to->colour) snprintf(prefix, sizeof prefix, "\033[%dm[%*d]\033[0m ", colours[rank % 6], width, rank);
-    else snprintf(prefix, sizeof prefix, "[%*d] ", width, rank);
+    int         width = snprintf(NULL, 0, "%d", world - 1);
+    const char *role = !servers ? "" : s->server ? " server" : " worker";
+    if (to->colour) snprintf(prefix, sizeof prefix, "\033[%dm[%*d%s]\033[0m ", colours[rank % 6], width, rank, role);
+    else snprintf(prefix, sizeof prefix, "[%*d%s] ", width, rank, role);
     bytes_add(&to->q, prefix, strlen(prefix));
     bytes_add(&to->q, p, n);
     bytes_add(&to->q, "\n", 1);
@@ -808,14 +820,14 @@ static const char *link_read(link_ *l, frame_fn fn)
     return NULL;
 }
 typedef struct hello {
-    int32_t nproc;
+    int32_t nproc, servers;
     char    version[16], host[64];
 } hello;
 typedef struct start { /* what an agent needs to start its ranks */
     int64_t epoch, max_restarts;
     int32_t world, first, node, nnodes;
     int32_t port; /* on node 0: the port to bind (0: any); on others: where rank 0 listens */
-    int32_t zero;
+    int32_t servers, first_server, zero; /* of all ranks; how many of them are on the machines before this one */
     char    addr[256], run_id[64];
 } start;
 typedef struct failed { /* the ranks cannot be started */
@@ -946,16 +958,30 @@ static void agent_signal(int sig)
         if (sig == SIGTERM || sig == SIGINT) kill(-procs[i].pid, SIGCONT); /* so that a stopped process handles the signal */
     }
 }
+/* The last opt.servers ranks of a machine are servers: so on one machine the workers have the ranks from 0 on. */
+static bool is_server_here(int i) { return i >= opt.nproc - opt.servers; }
 static void set_number(const char *name, int64_t v)
 {
     char text[24];
     snprintf(text, sizeof text, "%" PRId64, v);
     setenv(name, text, 1);
 }
+static void role_env(const start *s, int i)
+{
+    bool server = is_server_here(i);
+    int  workers_here = opt.nproc - opt.servers, first_worker = s->first - s->first_server;
+    setenv("DT_ROLE", server ? "server" : "worker", 1);
+    set_number("DT_SERVERS", s->servers);
+    set_number("DT_WORKERS", s->world - s->servers);
+    setenv("ROLE_NAME", server ? "server" : "worker", 1);
+    set_number("ROLE_RANK", server ? s->first_server + i - workers_here : first_worker + i);
+    set_number("ROLE_WORLD_SIZE", server ? s->servers : s->world - s->servers);
+}
 static void rank_env(const start *s, int i, int port)
 {
     static const char *const drop[] = {
-        "DT_ADDR", "DT_PORT", "DT_BIND", "DT_TOKEN_FILE", "DT_LISTEN_FD", "DT_REPORT_FD", "TORCHELASTIC_USE_AGENT_STORE"
+        "DT_ADDR",      "DT_PORT", "DT_BIND",    "DT_TOKEN_FILE", "DT_LISTEN_FD",
+        "DT_REPORT_FD", "DT_ROLE", "DT_SERVERS", "DT_WORKERS",    "TORCHELASTIC_USE_AGENT_STORE"
     };
     for (size_t k = 0; k < sizeof drop / sizeof *drop; k++) unsetenv(drop[k]);
     set_number("RANK", s->first + i);
@@ -967,6 +993,7 @@ static void rank_env(const start *s, int i, int port)
     set_number("ROLE_RANK", s->first + i);
     set_number("ROLE_WORLD_SIZE", s->world);
     setenv("ROLE_NAME", "default", 1);
+    if (s->servers) role_env(s, i);
     setenv("MASTER_ADDR", s->addr, 1);
     set_number("MASTER_PORT", port);
     set_number("DT_RESTART", s->epoch);
@@ -1065,6 +1092,7 @@ static int agent_start(const start *s, int *port, char *why, size_t nbytes)
     if (s->first == 0 && (listen_fd = rendezvous_open(s, port, why, nbytes)) < 0) return 1;
     epoch = (int)s->epoch;
     outputs_reset();
+    servers = s->servers;
     if (world != s->world) {
         world = s->world;
         outputs = (rank_output **)need(realloc(outputs, (size_t)world * sizeof *outputs));
@@ -1100,7 +1128,7 @@ static void agent_lost(const char *why)
 /* The first frame of machine 0 over ssh: the token, then strings: address to listen at, directory, variables, arguments. */
 typedef struct job {
     uint8_t token[32];
-    int32_t nproc, nenv, argc, insecure;
+    int32_t nproc, servers, nenv, argc, insecure;
 } job;
 static bool job_check(const char *body, size_t n, job *j) /* n bytes behind the head: 2 + nenv + argc strings, no more */
 {
@@ -1108,7 +1136,7 @@ static bool job_check(const char *body, size_t n, job *j) /* n bytes behind the 
     if (n < sizeof *j || body[n - 1] != 0) return false;
     memcpy(j, body, sizeof *j);
     for (size_t i = sizeof *j; i < n; i++) strings += body[i] == 0;
-    return j->nproc >= 1 && j->nproc <= RANKS_MAX && j->nenv >= 0 && j->argc >= 1 && j->nenv <= FRAME_MOST &&
+    return j->nproc >= 1 && j->nproc <= RANKS_MAX && j->servers >= 0 && j->servers < j->nproc && j->nenv >= 0 && j->argc >= 1 && j->nenv <= FRAME_MOST &&
            j->argc <= FRAME_MOST && strings == 2 + (size_t)j->nenv + (size_t)j->argc;
 }
 static bool job_read(char *body, size_t n)
@@ -1121,6 +1149,7 @@ static bool job_read(char *body, size_t n)
     memcpy(text, body, n);
     memcpy(token, j.token, 32);
     opt.nproc = j.nproc;
+    opt.servers = j.servers;
     opt.insecure = j.insecure != 0;
     opt.argv = (char **)need(calloc((size_t)j.argc + 1, sizeof *opt.argv));
     for (size_t i = 0; i < strings; i++) {
@@ -1153,7 +1182,9 @@ static void agent_frame(link_ *l, int kind, int rank, char *body, size_t n)
         agent_clean();
         memcpy(&s, body, sizeof s);
         s.addr[sizeof s.addr - 1] = s.run_id[sizeof s.run_id - 1] = 0;
-        if (s.world < 1 || s.first < 0 || s.first > s.world - opt.nproc || s.epoch < 0 || s.epoch > INT_MAX) {
+        if (s.world < 1 || s.first < 0 || s.first > s.world - opt.nproc || s.epoch < 0 || s.epoch > INT_MAX || s.servers < 0 ||
+            s.servers >= s.world || s.first_server < 0 || s.first_server > s.first ||
+            s.first_server > s.servers - opt.servers) {
             agent_lost("it sent an invalid start frame");
             return;
         }
@@ -1189,7 +1220,7 @@ enum {
 typedef struct node {
     bool    mine; /* this process is its agent */
     bool    joined, lost;
-    int     nproc, first, alive, asked; /* asked: number of signals that the user sent to its dtrun */
+    int     nproc, servers, first, alive, asked; /* asked: number of signals that the user sent to its dtrun */
     link_   link;
     char    host[80];
     pid_t   ssh; /* 0: not started by ssh, or ssh has ended */
@@ -1314,6 +1345,13 @@ static const char *where_text(int rank, char *buf, size_t nbytes)
         }
     return "";
 }
+static bool is_server(int rank)
+{
+    if (is_agent) return is_server_here(rank - first_rank);
+    for (int i = 0; i < nnodes; i++)
+        if (rank < nodes[i].first + nodes[i].nproc) return rank >= nodes[i].first + nodes[i].nproc - nodes[i].servers;
+    return false;
+}
 static void blame_say(void)
 {
     char    text[160], place[160];
@@ -1321,7 +1359,8 @@ static void blame_say(void)
     bytes   tail = { NULL, 0, 0 };
     tail_text(blamed, &tail);
     bytes_add(&tail, "", 1);
-    say("rank %d failed first: %s, after %.3g s (pid %" PRId64 "%s)", blamed, end_text(&d->e, text, sizeof text),
+    say("rank %d%s failed first: %s, after %.3g s (pid %" PRId64 "%s)", blamed,
+        !servers ? "" : is_server(blamed) ? " (server)" : " (worker)", end_text(&d->e, text, sizeof text),
         dt__seconds_of(d->e.ns), d->e.pid, where_text(blamed, place, sizeof place));
     if (d->e.lost >= 0 && d->e.lost != blamed && d->e.lost < world)
         say("  it had lost rank %d, which %s: %s", d->e.lost,
@@ -1346,6 +1385,8 @@ static void node_start(int i)
     failed f;
     int    port;
     plan.first = nodes[i].first;
+    plan.first_server = 0;
+    for (int k = 0; k < i; k++) plan.first_server += nodes[k].servers;
     plan.node = i;
     nodes[i].alive = nodes[i].nproc;
     if (!nodes[i].mine) {
@@ -1362,6 +1403,7 @@ static void node_start(int i)
 static void begin(void)
 {
     int total = 0;
+    plan.servers = 0;
     for (int i = 0; i < nnodes; i++) {
         nodes[i].first = total;
         if (nodes[i].nproc > DT__WORLD_MAX - total) {
@@ -1370,7 +1412,9 @@ static void begin(void)
             return;
         }
         total += nodes[i].nproc;
+        plan.servers += nodes[i].servers;
     }
+    servers = plan.servers;
     for (int i = 0; ends && i < world; i++) free(ends[i].tail);
     free(ends);
     ends = (ending *)need(calloc((size_t)total, sizeof *ends));
@@ -1499,13 +1543,14 @@ static void node_frame(link_ *l, int kind, int rank, char *body, size_t nbytes)
         memcpy(&h, body, sizeof h);
         h.version[sizeof h.version - 1] = h.host[sizeof h.host - 1] = 0;
         if (!n->host[0]) snprintf(n->host, sizeof n->host, "%s", h.host);
-        if (strcmp(h.version, DT_VERSION) != 0 || (!n->ssh && (h.nproc < 1 || h.nproc > RANKS_MAX))) {
+        if (strcmp(h.version, DT_VERSION) != 0 || (!n->ssh && (h.nproc < 1 || h.nproc > RANKS_MAX || h.servers < 0 || h.servers >= h.nproc))) {
             say("machine %d (%s) has dtrun %s, this machine has %s: install the same version on all", l->id, n->host, h.version,
                 DT_VERSION);
             give_up(1);
             return;
         }
         n->nproc = n->ssh ? opt.nproc : h.nproc;
+        n->servers = n->ssh ? opt.servers : h.servers;
         n->joined = true;
     } else if (kind == F_BOUND && nbytes == sizeof v && l->id == 0) {
         memcpy(&v, body, sizeof v);
@@ -1754,7 +1799,7 @@ static void job_send(node *n)
 {
     extern char            **environ;
     static const char *const mine[] = {
-        "DT_TOKEN_", "DT_LISTEN_FD", "DT_REPORT_FD", "DT_RESTART", "DT_ADDR", "DT_PORT"
+        "DT_TOKEN_", "DT_LISTEN_FD", "DT_REPORT_FD", "DT_RESTART", "DT_ADDR", "DT_PORT", "DT_ROLE", "DT_SERVERS", "DT_WORKERS"
     };
     job   j;
     bytes text = { NULL, 0, 0 };
@@ -1762,6 +1807,7 @@ static void job_send(node *n)
     memset(&j, 0, sizeof j);
     memcpy(j.token, token, 32);
     j.nproc = opt.nproc;
+    j.servers = opt.servers;
     j.insecure = opt.insecure;
     string_add(&text, opt.bind ? opt.bind : "");
     string_add(&text, getcwd(dir, sizeof dir) ? dir : "/");
@@ -2117,6 +2163,7 @@ static int run_agent(int in, int out) /* the controller is on another machine */
     link_open(&up, in, out, 0);
     memset(&h, 0, sizeof h);
     h.nproc = opt.nproc;
+    h.servers = opt.servers;
     snprintf(h.version, sizeof h.version, "%s", DT_VERSION);
     host_name(h.host, sizeof h.host);
     link_send(&up, F_HELLO, 0, &h, sizeof h, NULL, 0);
@@ -2137,6 +2184,7 @@ static int run_controller(void)
     if (!opt.hosts) {
         nodes[0].mine = nodes[0].joined = true;
         nodes[0].nproc = opt.nproc;
+        nodes[0].servers = opt.servers;
         host_name(nodes[0].host, sizeof nodes[0].host);
         if (nnodes > 1) {
             clients_begin();

@@ -354,6 +354,11 @@ static const char *const variables[] = { "RANK",
                                          "DT_ADDR",
                                          "DT_PORT",
                                          "DT_BIND",
+                                         "DMLC_ROLE",
+                                         "DMLC_NUM_WORKER",
+                                         "DMLC_NUM_SERVER",
+                                         "DMLC_PS_ROOT_URI",
+                                         "DMLC_PS_ROOT_PORT",
                                          "OMPI_COMM_WORLD_RANK",
                                          "OMPI_COMM_WORLD_SIZE",
                                          "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -398,6 +403,9 @@ static int config(dt__config *f, const char *env)
     dt__said.text[0] = 0;
     return dt__config_read(f, &o);
 }
+#define DMLC(role, workers, servers)                                                                          \
+    "DMLC_ROLE=" role " DMLC_NUM_WORKER=" workers " DMLC_NUM_SERVER=" servers " DMLC_PS_ROOT_URI=127.0.0.1 " \
+    "DMLC_PS_ROOT_PORT=9000"
 UTEST(environment, every_launcher)
 {
     static const struct {
@@ -434,6 +442,13 @@ UTEST(environment, every_launcher)
         { "SLURM_PROCID=1 SLURM_NTASKS=3 MASTER_ADDR=10.0.0.1 MASTER_PORT=5 DT_INSECURE=1", "SLURM_PROCID", 1, 3, 5, 0,
           0 },
         { "SLURM_NTASKS=3", "no launcher: a world of one", 0, 1, 0, 0, 0 },
+        { DMLC("scheduler", "3", "2"), "DMLC_ROLE", 0, 6, 9000, 1, 1 },
+        { DMLC("worker", "3", "0"), "DMLC_ROLE", DT__RANK_WORKER, 4, 9000, 1, 1 },
+        { DMLC("server", "3", "2") " DT_PORT=77", "DMLC_ROLE", DT__RANK_SERVER, 6, 77, 1, 1 },
+        { DMLC("server", "3", "2") " MASTER_ADDR=10.0.0.1 MASTER_PORT=5", "DMLC_ROLE", DT__RANK_SERVER, 6, 9000, 1, 1 },
+        { DMLC("worker", "3", "2") " OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=3", "DMLC_ROLE", DT__RANK_WORKER, 6, 9000, 1, 1 },
+        { DMLC("worker", "3", "2") " SLURM_PROCID=1 SLURM_NTASKS=3", "DMLC_ROLE", DT__RANK_WORKER, 6, 9000, 1, 1 },
+        { DMLC("worker", "3", "2") " RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=5", "RANK and WORLD_SIZE", 1, 2, 5, 1, 1 },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         dt__config f;
@@ -488,6 +503,23 @@ UTEST(environment, bad_values_are_named)
         { "PMIX_RANK=1", "SLURM_NTASKS is not set" },
         { "SLURM_PROCID=1 SLURM_NTASKS=two", "SLURM_NTASKS is 'two'" },
         { "SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_NNODES=2", "MASTER_ADDR is not set" },
+        { DMLC("joint", "3", "2"), "DMLC_ROLE is 'joint', expected scheduler, server or worker" },
+        { DMLC("", "3", "2"), "DMLC_ROLE is ''" },
+        { "DMLC_NUM_WORKER=3", "DMLC_ROLE is not set, but DMLC_NUM_WORKER is" },
+        { "DMLC_ROLE=worker DMLC_NUM_SERVER=1", "DMLC_NUM_WORKER is not set, but DMLC_ROLE is" },
+        { "DMLC_ROLE=worker DMLC_NUM_WORKER=1", "DMLC_NUM_SERVER is not set, but DMLC_ROLE is" },
+        { DMLC("worker", "0", "2"), "DMLC_NUM_WORKER is '0', expected a number from 1" },
+        { DMLC("worker", "two", "2"), "DMLC_NUM_WORKER is 'two'" },
+        { DMLC("worker", "1", "-1"), "DMLC_NUM_SERVER is '-1', expected a number from 0" },
+        { DMLC("worker", "99999999999", "1"), "DMLC_NUM_WORKER is '99999999999'" },
+        { DMLC("worker", "60000", "60000"), "with the scheduler there are 120001 ranks, expected at most 65536" },
+        { DMLC("server", "3", "0"), "DMLC_ROLE is 'server', but DMLC_NUM_SERVER is 0" },
+        { "DMLC_ROLE=worker DMLC_NUM_WORKER=1 DMLC_NUM_SERVER=1", "DMLC_PS_ROOT_URI is not set" },
+        { "DMLC_ROLE=worker DMLC_NUM_WORKER=1 DMLC_NUM_SERVER=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=5", "DMLC_PS_ROOT_URI is not set" },
+        { "DMLC_ROLE=worker DMLC_NUM_WORKER=1 DMLC_NUM_SERVER=1 DMLC_PS_ROOT_URI=127.0.0.1", "DMLC_PS_ROOT_PORT is not set" },
+        { "DMLC_ROLE=worker DMLC_NUM_WORKER=1 DMLC_NUM_SERVER=1 DMLC_PS_ROOT_PORT=0", "DMLC_PS_ROOT_PORT is '0', expected a number from 1 to 65535" },
+        { "DMLC_ROLE=worker DMLC_NUM_WORKER=1 DMLC_NUM_SERVER=1 DMLC_PS_ROOT_PORT=9000 DMLC_PS_ROOT_URI=300.0.0.1.2", "DMLC_PS_ROOT_URI is '300.0.0.1.2'" },
+        { "DMLC_ROLE=worker DMLC_NUM_WORKER=1 DMLC_NUM_SERVER=1 DMLC_PS_ROOT_PORT=9000 DMLC_PS_ROOT_URI=10.0.0.1", "need a token" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         dt__config f;

@@ -208,6 +208,39 @@ UTEST(joining, several_machines_need_a_token)
     unlink(addr + 10);
 }
 
+/* A scheduler, three workers and two servers (DMLC_ROLE) on two machines, in whatever order they come. */
+static int dmlc_rank(lab *l, int process)
+{
+    static const char *const role[6] = { "scheduler", "worker", "worker", "server", "worker", "server" };
+    unsetenv("RANK");
+    unsetenv("WORLD_SIZE");
+    setenv("DMLC_ROLE", role[process], 1);
+    setenv("DMLC_NUM_WORKER", "3", 1);
+    setenv("DMLC_NUM_SERVER", "2", 1);
+    setenv("DMLC_PS_ROOT_URI", l->six ? "fd77::1" : "10.77.0.1", 1);
+    setenv("DMLC_PS_ROOT_PORT", "29477", 1);
+    dt_comm_opts o = lab_opts(l, 0);
+    o.world = o.port = 0;
+    o.addr = NULL;
+    dt_comm *c = dt_comm_init_with(o);
+    if (!c) return printf("    %s: %s\n", role[process], dt_comm_error(NULL)), 1;
+    int     rank = dt_comm_rank(c), bad = dt_comm_size(c) != 6 || dt_comm_local_size(c) != 3 || (rank == 0) != (process == 0);
+    uint8_t me[2] = { (uint8_t)role[process][0], (uint8_t)process }, all[6][2];
+    bad += dt_comm_allgather(c, me, all, 2, NULL, DT_COMM_U8) != 0;
+    for (int r = 1; r < 6 && !bad; r++)
+        bad += all[r][0] != (r <= 3 ? 'w' : 's') || (all[r][1] < 3) != (dt_comm_host(c, r) == dt_comm_host(c, 0));
+    if (bad) printf("    %s: rank %d, %d ranks here: %s\n", role[process], rank, dt_comm_local_size(c), dt_comm_error(c));
+    return dt_comm_free(c) || bad;
+}
+UTEST(joining, roles_of_two_machines)
+{
+    for (int i = 0; i < 2; i++) {
+        lab l = lab_of(dmlc_rank, 6);
+        l.six = i;
+        LAB_RUN(&l);
+    }
+}
+
 /* ==================================================================================================== >>cable
    It is pulled, or packets go nowhere: nobody says so. Both sides give up when the time is over. */
 static int cable_rank(lab *l, int rank)

@@ -898,6 +898,22 @@ UTEST_F(trace, ranks_have_files_of_their_own)
         free(r.e);
     }
 }
+UTEST_F(trace, processes_whose_rank_is_not_known_have_files_of_their_own)
+{
+    (void)utest_fixture;
+    setenv("DMLC_ROLE", "worker", 1);
+    int status = run_child("exit", in_tmp("t.json"), NULL) | run_child("exit", in_tmp("t.json"), NULL);
+    unsetenv("DMLC_ROLE");
+    ASSERT_EQ(0, status);
+    DIR *d = opendir(tmp);
+    int  found = 0;
+    for (struct dirent *e; d && (e = readdir(d)) != NULL;) {
+        int pid, end = 0;
+        found += sscanf(e->d_name, "t.%d.json%n", &pid, &end) == 1 && end && !e->d_name[end];
+    }
+    closedir(d);
+    EXPECT_EQ(2, found);
+}
 UTEST_F(trace, a_child_of_a_traced_program_has_a_file_of_its_own)
 {
     (void)utest_fixture;

@@ -143,13 +143,19 @@ def hello_s(version=2, epoch=3):
 
 
 def hello_r(status=0, text=b""):
-    return b"DTK1" + struct.pack("<i", status) + text.ljust(184, b"\0") + bytes(32)
+    return b"DTK1" + struct.pack("<i", status) + text.ljust(184, b"\0") + bytes(32)  # its last 4 bytes: a number
 
 
 for kind in range(1, 7):
     for flags in (2, 10, 18, 26, 42, 58):
         seed("comm_shake", "server-%d-%d" % (kind, flags),
-             bytes([flags, 0, 0, 0]) + hello_c(kind=kind, rank=3, to=2 if flags & 32 else 0))
+             bytes([flags, 0, 0, 0]) + hello_c(kind=kind, rank=3, to=2 if flags & 32 else 0, comm=0 if kind == 1 else 7))
+roles = 2 << 32 | 1
+for name, rank, comm, flags in (("worker", -2, roles, 2), ("server", -3, roles, 2), ("other", -4, roles, 2), ("numbered", 1, roles, 2),
+                                ("differ", -2, 3 << 32 | 1, 2), ("none", -2, 0, 2), ("full", -2, roles, 10), ("inner", -3, roles, 34)):
+    seed("comm_shake", "server-role-" + name,
+         bytes([flags, 0, 128, 0]) + hello_c(kind=1, rank=rank, comm=comm, to=2 if flags & 32 else 0))
+seed("comm_shake", "server-role-in-vain", b"\2\0\0\0" + hello_c(kind=1, rank=-2, comm=roles))
 for name, c in (("version", hello_c(version=3)), ("epoch", hello_c(epoch=2)), ("world", hello_c(world=5)),
                 ("rank", hello_c(rank=4)), ("self", hello_c(rank=0)), ("to", hello_c(to=1)), ("cut", hello_c()[:90])):
     seed("comm_shake", "server-bad-" + name, b"\x0a\3\0\0" + c)
@@ -436,10 +442,11 @@ def exited(how=b"x", value=3, stopped=0, lost=-1, tail=b"last\n"):
     return struct.pack("<4i2q", how[0], value, stopped, lost, 123, 10**9) + b"said".ljust(480, b"\0") + tail
 
 
-hello = struct.pack("<i", 2) + b"0.2.0".ljust(16, b"\0") + b"host".ljust(64, b"\0")
+hello = struct.pack("<2i", 2, 1) + b"0.2.0".ljust(16, b"\0") + b"host".ljust(64, b"\0")
 for name, state, frames in (
     ("hello", 0, run_frame(1, 0, hello)),
-    ("hello-unended", 0, run_frame(1, 0, struct.pack("<i", 2) + b"v" * 80)),
+    ("hello-unended", 0, run_frame(1, 0, struct.pack("<2i", 2, 1) + b"v" * 80)),
+    ("hello-servers", 0, run_frame(1, 0, struct.pack("<2i", 2, 2) + hello[8:])),
     ("bound", 1, run_frame(4, 0, struct.pack("<i", 4711))),
     ("failed", 1, run_frame(5, 0, struct.pack("<i", 127) + b"t" * 1200)),
     ("output", 1, run_frame(7, 2, b"\0a line\nhalf") + run_frame(7, 3, b"\1error\n") + run_frame(7, 2, b"\2x")),
@@ -458,12 +465,13 @@ seed("dtrun", "agent-stop", bytes([5, 0, 9]) + run_frame(6, 0, struct.pack("<i",
 seed("dtrun", "agent-finish", bytes([5, 0, 9]) + run_frame(10, 0, struct.pack("<i", 3)))
 seed("dtrun", "agent-start", bytes([5, 0, 9]) + run_frame(3, 0, b"\0" * 368))
 seed("dtrun", "agent-job", bytes([5, 0, 9]) + run_frame(2, 0, b"j" * 60))
-job = b"t" * 32 + struct.pack("<4i", 2, 1, 2, 0)
+job = b"t" * 32 + struct.pack("<5i", 2, 1, 1, 2, 0)
 seed("dtrun", "job", bytes([2, 0, 0]) + job + b"\0/\0A=b\0prog\0arg\0")
+seed("dtrun", "job-servers", bytes([2, 0, 0]) + b"t" * 32 + struct.pack("<5i", 2, 2, 1, 2, 0) + b"\0/\0A=b\0prog\0arg\0")
 seed("dtrun", "job-few", bytes([2, 0, 0]) + job + b"\0/\0A=b\0prog\0")
 seed("dtrun", "job-unended", bytes([2, 0, 0]) + job + b"\0/\0A=b\0prog\0arg")
 seed("dtrun", "job-tail", bytes([2, 0, 0]) + job + b"\0/\0A=b\0prog\0arg\0tail")
-seed("dtrun", "job-negative", bytes([2, 0, 0]) + b"t" * 32 + struct.pack("<4i", 2, -1, 4, 0) + b"\0/\0A=b\0prog\0arg\0")
+seed("dtrun", "job-negative", bytes([2, 0, 0]) + b"t" * 32 + struct.pack("<5i", 2, 1, -1, 4, 0) + b"\0/\0A=b\0prog\0arg\0")
 for name, text in (("two", b"a,b"), ("users", b"me@a,me@b.example.org"), ("empty", b""), ("commas", b",,,"), ("option", b"a,-oProxyCommand=x"),
                    ("shell", b"a;b"), ("long", b"a" * 80), ("six", b"fe80::1,10.0.0.1")):
     seed("dtrun", "hosts-" + name, bytes([3, 0, 0]) + text)

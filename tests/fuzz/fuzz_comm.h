@@ -167,7 +167,8 @@ static void fuzz_world(dt__world *w, int rank, int size)
     w->refs = 1;
     w->client = &dt__comm_client;
     w->rank = rank;
-    w->size = size;
+    w->size = w->start = w->room = size;
+    w->streams = 1;
     w->epoch = 3;
     w->timeout = 30;
     w->join_timeout = 120;

@@ -1,5 +1,5 @@
 /* fuzz_comm_shake.c: the challenge on every socket under libFuzzer, both sides. Bytes: 0 side and state (see below),
-   1 how the socket behaves, 2 kind, 3 which rank is gone; then what the other side says. With SHAKE_SIGN its words are
+   1 how the socket behaves, 2 kind (bit 7: ranks come with roles), 3 which rank is gone; then what the other side says. With SHAKE_SIGN its words are
    signed with the job's token here: what comes is authentic, but may be anything. */
 #define DT_IMPLEMENTATION
 #include "fuzz_comm.h"
@@ -20,6 +20,7 @@ static void shake_server(dt__world *w, const uint8_t *data, const uint8_t *p, si
     if (flags & SHAKE_LEAVING) ctl->leave = DT__LEAVE_RELEASED;
     if (w->rank == 0 && ctl->join == DT__JOIN_OPEN && (flags & SHAKE_FAILED)) ctl->join = DT__JOIN_FAILED;
     ctl->gone[data[3] % w->size] = (uint8_t)(data[3] >> 4) % 3;
+    if (w->workers && (flags & SHAKE_COMPLETE)) memset(ctl->registered, DT__REG_DONE, (size_t)w->size);
     dt__conn *k = dt__conn_new(w, FUZZ_FD, 0, -1);
     k->local = flags & SHAKE_LOCAL;
     k->state = DT__CONN_HANDSHAKE;
@@ -36,10 +37,16 @@ static void shake_server(dt__world *w, const uint8_t *data, const uint8_t *p, si
     for (int i = 0; i < 999 && k->state == DT__CONN_HANDSHAKE; i++) dt__conn_shake(w, k);
     /* who is let in has said all that it must */
     if (dt__conn_last_state(k) != DT__CONN_HANDSHAKE) {
+        bool role = w->workers && c.kind == DT__KIND_REGISTER && (c.rank == DT__RANK_WORKER || c.rank == DT__RANK_SERVER);
+        if (role) { /* a number of its role, and nobody else's */
+            if (!dt__role_has(w, c.rank, k->peer) || k->shake.r.rank != k->peer || w->rank != 0) abort();
+            c.rank = k->peer;
+        } else if (k->shake.r.rank) abort();
         if (!(flags & SHAKE_SIGN) || n < sizeof c || c.magic != DT__SHAKE_MAGIC || c.version != DT__SHAKE_VERSION ||
             c.epoch != w->epoch || c.world != w->size || c.rank < 0 || c.rank >= w->size || c.rank == w->rank ||
             c.to != w->rank || memcmp(c.job, w->job, 16) || c.kind < DT__KIND_REGISTER || c.kind > DT__KIND_NEWS)
             abort();
+        if (k->kind == DT__KIND_REGISTER && c.comm != dt__roles(w)) abort();
         if (k->peer != c.rank || k->kind != c.kind || fuzz_wires[0].sent < sizeof h.s + sizeof h.r) abort();
         if (k->kind != DT__KIND_REGISTER && ctl->gone[c.rank]) abort();
         if (k->kind == DT__KIND_TREE && c.rank < w->rank) abort();
@@ -91,6 +98,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (n < 4) return 0;
     fuzz_begin();
     fuzz_world(&w, data[0] & SHAKE_INNER ? 2 : 0, 4);
+    if (data[2] & 128) w.workers = 2, w.servers = 1;
     if (data[0] & SHAKE_CLIENT) shake_client(&w, data, data + 4, n - 4);
     else shake_server(&w, data, data + 4, n - 4);
     fuzz_world_end(&w);

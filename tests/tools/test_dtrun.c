@@ -111,6 +111,16 @@ static int rank_main(int argc, char **argv)
                env_number("LOCAL_RANK"), env_number("LOCAL_WORLD_SIZE"), (double)x, env_number("DT_RESTART"));
         return dt_comm_free(c);
     }
+    if (strcmp(what, "role") == 0) { /* says it when the world has met; fails before restart argv[1] if it is rank argv[2] */
+        dt_comm *c = dt_comm_init();
+        if (!c || dt_comm_barrier(c)) return fprintf(stderr, "%s\n", dt_comm_error(c)), 1;
+        printf("restart %d: rank %d of %d, here %d of %d, is %s %d of %d: %s; %d workers, %d servers\n", env_number("DT_RESTART"),
+               dt_comm_rank(c), dt_comm_size(c), env_number("LOCAL_RANK"), env_number("LOCAL_WORLD_SIZE"), getenv("DT_ROLE"),
+               env_number("ROLE_RANK"), env_number("ROLE_WORLD_SIZE"), getenv("ROLE_NAME"), env_number("DT_WORKERS"),
+               env_number("DT_SERVERS"));
+        if (argc > 2 && env_number("DT_RESTART") < atoi(argv[1]) && rank == atoi(argv[2])) return 9;
+        return dt_comm_free(c);
+    }
     if (strcmp(what, "env") == 0) {
         for (int i = 1; i < argc; i++) printf("%s=%s\n", argv[i], getenv(argv[i]) ? getenv(argv[i]) : "(unset)");
         return 0;
@@ -449,6 +459,51 @@ UTEST(dtrun, ranks_find_the_variables_of_torchrun)
     EXPECT_FALSE(has(&j, 0, "[0] DT_LISTEN_FD=(unset)\n"));
     job_free(&j);
 }
+UTEST(dtrun, the_last_ranks_are_servers)
+{
+    dtjob j;
+    char  want[200];
+    EXPECT_EQ(0, job_run(&j, "-n 3 --servers 2 RANK role"));
+    for (int r = 0; r < 5; r++) {
+        const char *role = r < 3 ? "worker" : "server";
+        snprintf(want, sizeof want, "[%d %s] restart 0: rank %d of 5, here %d of 5, is %s %d of %d: %s; 3 workers, 2 servers\n", r,
+                 role, r, r, role, r < 3 ? r : r - 3, r < 3 ? 3 : 2, role);
+        EXPECT_SAYS(&j, 0, want);
+    }
+    EXPECT_STREQ("", j.said[1].p);
+    job_free(&j);
+    for (int r = 1; r < 3; r++) { /* a worker fails, then a server; after the restart all have their roles again */
+        char args[100];
+        snprintf(args, sizeof args, "-n 2 --servers 1 --max-restarts 1 RANK role 1 %d", r);
+        EXPECT_EQ(0, job_run(&j, args));
+        snprintf(want, sizeof want, "rank %d (%s) failed first: exit code 9", r, r < 2 ? "worker" : "server");
+        EXPECT_SAYS(&j, 1, want);
+        EXPECT_SAYS(&j, 0, "[1 worker] restart 1: rank 1 of 3, here 1 of 3, is worker 1 of 2: worker; 2 workers, 1 servers\n");
+        EXPECT_SAYS(&j, 0, "[2 server] restart 1: rank 2 of 3, here 2 of 3, is server 0 of 1: server; 2 workers, 1 servers\n");
+        job_free(&j);
+    }
+}
+UTEST(dtrun, without_servers_there_are_no_roles)
+{
+    dtjob j;
+    setenv("DT_ROLE", "server", 1); /* of a job that starts this one */
+    setenv("DT_SERVERS", "7", 1);
+    setenv("DT_WORKERS", "7", 1);
+    for (int i = 0; i < 2; i++) {
+        EXPECT_EQ(0, job_run(&j, i ? "-n 2 --servers 0 RANK env DT_ROLE DT_SERVERS DT_WORKERS ROLE_NAME"
+                                   : "-n 2 RANK env DT_ROLE DT_SERVERS DT_WORKERS ROLE_NAME"));
+        for (int r = 0; r < 2; r++) {
+            char want[128];
+            snprintf(want, sizeof want, "[%d] DT_ROLE=(unset)\n[%d] DT_SERVERS=(unset)\n[%d] DT_WORKERS=(unset)\n[%d] ROLE_NAME=default\n",
+                     r, r, r, r);
+            EXPECT_SAYS(&j, 0, want);
+        }
+        job_free(&j);
+    }
+    unsetenv("DT_ROLE");
+    unsetenv("DT_SERVERS");
+    unsetenv("DT_WORKERS");
+}
 UTEST(dtrun, threads_are_shared_out_unless_the_user_says)
 {
     dtjob j;
@@ -475,6 +530,11 @@ UTEST(dtrun, a_wrong_command_line_is_refused_with_a_sentence)
         { "-n 0 RANK", "-n is '0', expected a number from 1 to 4096, auto or cpu", 2 },
         { "--nproc-per-node=gpu RANK", "is 'gpu', expected a number", 2 },
         { "-n 99999999999999999999 RANK", "expected a number", 2 },
+        { "--servers", "--servers needs a value", 2 },
+        { "--servers -1 RANK", "--servers is '-1', expected a number from 0 to 4095", 2 },
+        { "--servers 4096 RANK", "--servers is '4096', expected a number from 0 to 4095", 2 },
+        { "--servers=two RANK", "--servers is 'two', expected a number", 2 },
+        { "-n 4000 --servers 97 RANK", "-n is 4000 and --servers is 97: that is 4097 ranks on this machine, expected at most 4096", 2 },
         { "--nnodes", "--nnodes needs a value", 2 },
         { "--nnodes 1:4 RANK", "grow and shrink", 2 },
         { "--nnodes 2 RANK", "--master-addr is missing", 2 },
@@ -1175,6 +1235,23 @@ UTEST(machines, two_add_up_and_may_differ_in_size)
     EXPECT_EQ(0600, (int)(st.st_mode & 07777));
     pair_free(&p);
 }
+UTEST(machines, each_has_its_servers)
+{
+    pair p;
+    pair_start(&p, 2, 1, "--servers 2 --max-restarts 1", "role 1 4"); /* machine 1 has none */
+    EXPECT_EQ(0, job_wait(&p.j[0]));
+    EXPECT_EQ(0, job_wait(&p.j[1]));
+    EXPECT_SAYS(&p.j[0], 1, "rank 4 (worker) failed first: exit code 9");
+    static const char *const want[5] = {
+        "[0 worker] restart 1: rank 0 of 5, here 0 of 4, is worker 0 of 3: worker; 3 workers, 2 servers\n",
+        "[1 worker] restart 1: rank 1 of 5, here 1 of 4, is worker 1 of 3: worker; 3 workers, 2 servers\n",
+        "[2 server] restart 1: rank 2 of 5, here 2 of 4, is server 0 of 2: server; 3 workers, 2 servers\n",
+        "[3 server] restart 1: rank 3 of 5, here 3 of 4, is server 1 of 2: server; 3 workers, 2 servers\n",
+        "[4 worker] restart 1: rank 4 of 5, here 0 of 1, is worker 2 of 3: worker; 3 workers, 2 servers\n"
+    };
+    for (int r = 0; r < 5; r++) EXPECT_SAYS(&p.j[r == 4], 0, want[r]);
+    pair_free(&p);
+}
 UTEST(machines, a_rank_of_the_other_machine_fails_and_all_start_again)
 {
     pair p;
@@ -1469,6 +1546,16 @@ UTEST(machines, over_ssh)
     EXPECT_EQ(0, job_run(&j, args));
     unsetenv("DT_TEST_PASSED_ON");
     EXPECT_EQ(4, count_of(&j.said[0], "DT_TEST_PASSED_ON=yes\n"));
+    job_free(&j);
+    snprintf(args, sizeof args, "-n 2 --servers 1 --ssh %s/ssh --hosts 127.0.0.1,127.0.0.2 RANK role", dir);
+    EXPECT_EQ(0, job_run(&j, args));
+    for (int r = 0; r < 6; r++) {
+        const char *name = r % 3 < 2 ? "worker" : "server";
+        char        role[200];
+        snprintf(role, sizeof role, "[%d %s] restart 0: rank %d of 6, here %d of 3, is %s %d of %d: %s; 4 workers, 2 servers\n", r, name,
+                 r, r % 3, name, r % 3 < 2 ? r / 3 * 2 + r % 3 : r / 3, r % 3 < 2 ? 4 : 2, name);
+        EXPECT_SAYS(&j, 0, role);
+    }
     job_free(&j);
     snprintf(args, sizeof args, "-n 2 --ssh %s/ssh --hosts 127.0.0.1,localhost RANK sum", dir);
     EXPECT_EQ(0, job_run(&j, args));
