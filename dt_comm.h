@@ -289,7 +289,8 @@ typedef struct dt_request { /* a call that has come in */
     struct dt__request *dt__inside; /* private */
 } dt_request;
 /* A handler answers a request once, with dt_request_reply or dt_request_refuse: at once or later, from any handler or, while
-   no call of this communicator runs, from the program. The request, its data included, is valid until then. */
+   no call of this communicator runs, from the program. The request, its data included, is valid until then. Handlers get the
+   requests of one rank with one tag in the order in which they were sent. */
 typedef void (*dt_request_fn)(dt_request *q);
 typedef struct dt_serve_opts {
     int   dt__first DT_D;
@@ -662,8 +663,9 @@ DT__INSIDE int dt__comm_left(const dt_comm *c);
 DT__INSIDE int64_t dt__watch_after(const dt_comm *c); /* ns without progress until the others are told what it waits in */
 DT__INSIDE const char *dt__comm_dtype_name(int dtype);
 /* Drives c until *flag, which is atomic, is not 0, at most for so many seconds (0: one look), or until c has failed and all its
-   messages have ended. */
-DT__INSIDE void dt__comm_until(dt_comm *c, const int *flag, double seconds);
+   messages have ended. false: this is a handler, which must not wait; c has failed. */
+DT__INSIDE bool dt__comm_until(dt_comm *c, const int *flag, double seconds);
+DT__INSIDE void dt__comm_drive(dt_comm *c, void (*fn)(void *user), void *user); /* runs fn as a handler: nothing else of c runs meanwhile */
 
 #ifdef __cplusplus
 }
@@ -4086,9 +4088,20 @@ DT_API int dt_comm_probe_with(dt_comm *c, dt_msg_info *info, int from, dt_msg_op
     return there ? 1 : __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
 }
 
-DT__INSIDE void dt__comm_until(dt_comm *c, const int *flag, double seconds)
+DT__INSIDE void dt__comm_drive(dt_comm *c, void (*fn)(void *user), void *user)
 {
-    if (dt__handler_waits(c, "a call that waits")) return;
+    const int64_t *clock = dt__clock_of(c);
+    const dt_comm *before = dt__serving;
+    dt__engine_enter(c);
+    dt__serving = c;
+    fn(user);
+    dt__serving = before;
+    dt__message_posted(c);
+    dt__net_clock = clock;
+}
+DT__INSIDE bool dt__comm_until(dt_comm *c, const int *flag, double seconds)
+{
+    if (dt__handler_waits(c, "a call that waits")) return false;
     const int64_t *clock = dt__clock_of(c);
     dt__idler      d = { 0, false, 0, 0 };
     int64_t        end = 0;
@@ -4107,6 +4120,7 @@ DT__INSIDE void dt__comm_until(dt_comm *c, const int *flag, double seconds)
     dt__idle_end(c, &d);
     dt__engine_leave(c);
     dt__net_clock = clock;
+    return true;
 }
 
 /* ---- requests and replies. A handler's receive is posted again when a request has come. */
@@ -4126,6 +4140,8 @@ typedef struct dt__handler {
     void         *user;
     bool          at_once;
     dt__request  *posted;
+    dt__request  *first, *last; /* requests that have come and whose turn has not: see dt__request_came */
+    bool          busy;
 } dt__handler;
 static void dt__request_came(dt_comm *c, dt__req *r);
 static void dt__request_free(dt__request *t)
@@ -4163,32 +4179,51 @@ static void dt__request_run(dt_comm *c, dt__request *t) /* by the driver */
     t->by->fn(&t->q);
     dt__serving = before;
 }
-static void dt__request_came(dt_comm *c, dt__req *r)
+static void dt__request_turn(dt_comm *c, dt__request *t) /* by the driver */
 {
     struct dt__engine *e = c->engine;
-    dt__request       *t = DT__OWNER(dt__request, req, r);
     dt__handler       *h = t->by;
-    h->posted = NULL;
-    if (r->w.status) { /* the communicator has failed, or the handler was removed, or the caller has gone */
-        bool alone = r->w.status == DT_COMM_ERR_PEER || r->w.status == DT_COMM_ERR_TIMEOUT; /* tolerant: only this request has ended */
-        dt__request_free(t);
-        if (alone && dt__comm_ok(c) && h->fn) dt__handler_post(c, h);
-        return;
-    }
+    t->next = NULL;
     t->q.from = t->view.info.from;
     t->q.tag = h->tag;
     t->q.data = t->view.data;
     t->q.n = t->view.info.n;
     t->q.c = c;
     t->q.user = h->user;
-    dt__handler_post(c, h);
-    if (h->at_once) {
-        dt__request_run(c, t);
-        return;
+    if (!h->fn) dt__request_free(t); /* removed meanwhile: the call waits for its timeout */
+    else if (h->at_once) dt__request_run(c, t);
+    else {
+        if (e->last_request) e->last_request->next = t;
+        else e->first_request = t;
+        e->last_request = t;
     }
-    if (e->last_request) e->last_request->next = t;
-    else e->first_request = t;
-    e->last_request = t;
+}
+/* A receive that is posted may find a request that waits, and so end in here again. The first of these calls runs the handlers
+   of all, so that they run in the order in which the requests came. */
+static void dt__request_came(dt_comm *c, dt__req *r)
+{
+    dt__request *t = DT__OWNER(dt__request, req, r);
+    dt__handler *h = t->by;
+    h->posted = NULL;
+    if (r->w.status) { /* the communicator has failed, or the handler was removed, or the caller has gone */
+        bool alone = r->w.status == DT_COMM_ERR_PEER || r->w.status == DT_COMM_ERR_TIMEOUT; /* tolerant: only this request has ended */
+        dt__request_free(t);
+        if (!alone) return;
+    } else {
+        t->next = NULL;
+        if (h->first) h->last->next = t;
+        else h->first = t;
+        h->last = t;
+    }
+    if (h->busy) return;
+    h->busy = true;
+    for (;;) {
+        if (!h->posted && h->fn && dt__comm_ok(c)) dt__handler_post(c, h);
+        if (!(t = h->first)) break;
+        h->first = t->next;
+        dt__request_turn(c, t);
+    }
+    h->busy = false;
 }
 static void dt__reply_sent(dt_comm *c, dt__req *r)
 {

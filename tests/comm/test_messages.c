@@ -325,6 +325,49 @@ static int served_no_more(dt_comm *c, int rank)
 }
 UTEST(serving, no_more_and_again) { EXPECT_EQ(0, everywhere(2, served_no_more)); }
 
+/* Requests of one rank with one tag run in the order in which they were sent: also behind a large one, and if they came before
+   the handler. */
+typedef struct row {
+    int n, out_of_order; /* atomic */
+} row;
+static void in_a_row(dt_request *q)
+{
+    row *w = (row *)q->user;
+    int  no;
+    memcpy(&no, q->data, sizeof no);
+    if (no != __atomic_fetch_add(&w->n, 1, __ATOMIC_ACQ_REL)) __atomic_add_fetch(&w->out_of_order, 1, __ATOMIC_ACQ_REL);
+    dt_request_reply(q, NULL, 0);
+}
+static int requests_in_order(dt_comm *c, int rank)
+{
+    enum { MANY = 40, INTS = 200000 };
+    int      bad = 0, *in = (int *)calloc(INTS + MANY, sizeof *in);
+    dt_work *w[MANY];
+    row      r = { 0, 0 };
+    for (int round = 0; round < 6; round++) {
+        bool late = round % 2, at_once = round < 4;
+        __atomic_store_n(&r.n, 0, __ATOMIC_RELEASE);
+        if (rank && !late) bad += CHECK(!dt_comm_serve(c, 30, in_a_row, .user = &r, .at_once = at_once));
+        bad += CHECK(!dt_comm_barrier(c));
+        for (int i = 0; !rank && i < MANY; i++) {
+            in[i] = i;
+            w[i] = dt_comm_call_start(c, 1, 30, in + i, i % 10 ? 4 : 4 * INTS, NULL, 0); /* overlapping is harmless */
+        }
+        char go = 0;
+        if (!rank) bad += CHECK(!dt_comm_send(c, &go, 1, DT_COMM_U8, 1, .tag = 6));
+        else bad += CHECK(!dt_comm_recv(c, &go, 1, DT_COMM_U8, 0, .tag = 6));
+        if (rank && late) bad += CHECK(!dt_comm_serve(c, 30, in_a_row, .user = &r, .at_once = at_once));
+        for (int i = 0; rank && !at_once && i < MANY; i++) bad += CHECK(dt_comm_serve_next(c, DT_FOREVER) == 1);
+        for (int i = 0; !rank && i < MANY; i++) bad += CHECK(w[i] && !dt_work_wait(w[i]));
+        bad += CHECK(!dt_comm_barrier(c));
+        if (rank) bad += CHECK(__atomic_load_n(&r.n, __ATOMIC_ACQUIRE) == MANY && !__atomic_load_n(&r.out_of_order, __ATOMIC_ACQUIRE));
+        if (rank) bad += CHECK(!dt_comm_serve(c, 30, NULL));
+    }
+    free(in);
+    return bad;
+}
+UTEST(serving, in_order) { EXPECT_EQ(0, everywhere(2, requests_in_order)); }
+
 /* A handler may start messages, also calls, and wait for them elsewhere. */
 typedef struct started {
     dt_work *sent, *called; /* atomic: the progress thread writes them */
