@@ -122,6 +122,7 @@ typedef struct dt_ps_discipline {
 typedef struct dt_ps_opts { /* the same on all ranks */
     int         dt__first DT_D;
     int         servers DT_D;        /* 0: every rank is a worker and a server (of the first 64); n: the last n ranks are servers only */
+    const int  *roles DT_D;          /* instead: of each rank DT_PS_IS_WORKER, DT_PS_IS_SERVER, both or 0. See dt_ps_roles */
     int         mode DT_D;           /* these seven: as in dt_ps_discipline, for groups that dt_ps_group does not name */
     int         k DT_D;
     int         staleness DT_D;
@@ -139,13 +140,17 @@ typedef struct dt_ps_opts { /* the same on all ranks */
    may die. This call does not wait for other ranks. NULL on error: see dt_comm_error(NULL). */
 enum { DT_PS_TAG = 1 << 29 };
 DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o DT_OPT0(dt_ps_opts));
+enum { DT_PS_IS_WORKER = 1, DT_PS_IS_SERVER = 2 };
+/* Collective: asks all ranks for their role and writes it to roles, which has room for all. It is that of the variable DT_ROLE
+   (dtrun --servers) or DMLC_ROLE (launchers of ps-lite): worker, server or scheduler; a rank without them is both. */
+DT_API int  dt_ps_roles(dt_comm *c, int *roles);
 #ifdef DT__LIT
 #define dt_ps_new(...) dt_ps_new_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_ps_opts, __VA_ARGS__, ))
 #else /* C++17: options as a struct, or none */
 #define dt_ps_new dt_ps_new_with
 #endif
 DT_API int  dt_ps_free(dt_ps *ps);   /* a rank that is a server waits until all workers have called it, or have gone */
-DT_API int  dt_ps_serve(dt_ps *ps);  /* a rank that is a server only: the same wait, without freeing */
+DT_API int  dt_ps_serve(dt_ps *ps);  /* a rank that is a server only, or nothing (a scheduler): the same wait, without freeing */
 DT_API const char *dt_ps_error(const dt_ps *ps); /* why the last call failed; NULL: it did not */
 DT_API int  dt_ps_worker(const dt_ps *ps);  /* the number of this worker; -1: it is a server only */
 DT_API int  dt_ps_workers(const dt_ps *ps); /* how many there were at the start */
@@ -803,6 +808,8 @@ struct dt_ps {
     dt_ps_opts  o;
     int         size, nworkers, nservers, worker, server;
     int         server_rank[DT_PS_SERVERS];
+    int        *worker_rank;   /* by worker */
+    int        *worker_of;     /* by rank; -1: it is none */
     double      timeout;
     int         tag;           /* of the next message with a part */
     char        said[600];
@@ -1324,7 +1331,7 @@ static void dt__ps_cancel(dt_ps *ps, dt__ps_group *g, const dt__ps_act *a) /* by
     h->magic = DT__PS_MAGIC;
     h->group = g->id;
     h->version = a->version;
-    dt__ps_tell(ps, a->learner, DT__PS_NOTICE, h, sizeof *h);
+    dt__ps_tell(ps, ps->worker_rank[a->learner], DT__PS_NOTICE, h, sizeof *h);
 }
 static void dt__ps_do(dt_ps *ps, dt__ps_group *g, const dt__ps_act *act, int nacts, const dt__ps_push *used)
 {
@@ -1512,7 +1519,7 @@ static bool dt__ps_head_of(dt_ps *ps, dt_request *q, dt__ps_head *h, size_t n)
         dt__ps_refuse(q, "server %d: rank %d sent %" PRId64 " bytes that are no request of dt_ps.h of this version", ps->server, q->from, q->n);
         return false;
     }
-    if (h->worker < 0 || h->worker >= ps->nworkers || h->worker != q->from) {
+    if (h->worker < 0 || h->worker >= ps->nworkers || ps->worker_rank[h->worker] != q->from) {
         dt__ps_refuse(q, "server %d: rank %d speaks as worker %d, which it is not", ps->server, q->from, h->worker);
         return false;
     }
@@ -1726,7 +1733,7 @@ static void dt__ps_on_exchange(dt_request *q)
         o.tag = in->wire.tag;
         o.timeout = ps->timeout;
         dt__ps_count(ps, 1);
-        dt_work *w = dt_comm_recv_view_start_with(ps->c, &in->view, DT_COMM_U8, h.worker, o);
+        dt_work *w = dt_comm_recv_view_start_with(ps->c, &in->view, DT_COMM_U8, q->from, o);
         if (w) dt_work_then(w, dt__ps_part_came, in);
         else dt__ps_part_came(in, DT_COMM_ERR_MEMORY);
     }
@@ -1872,7 +1879,7 @@ static void dt__ps_watched(void *user, int status)
     ps->watch[w->rank] = NULL;
     snprintf(why, sizeof why, "%s", dt_comm_error(NULL) ? dt_comm_error(NULL) : "it died");
     if (status == DT_COMM_ERR_PEER && !dt_comm_get_status(ps->c)) {
-        if (w->rank < ps->nworkers) dt__ps_worker_gone(ps, w->rank, 2, why);
+        if (ps->worker_of[w->rank] >= 0) dt__ps_worker_gone(ps, ps->worker_of[w->rank], 2, why);
         for (int s = 0; s < ps->nservers; s++)
             if (ps->server_rank[s] == w->rank) dt__ps_server_gone(ps, s, why);
     } else if (status && status != DT_COMM_ERR_CANCELLED) __atomic_store_n(&ps->over, 1, __ATOMIC_RELEASE); /* the communicator has failed */
@@ -2168,7 +2175,7 @@ static void dt__ps_on_ask(dt_request *q)
         char text[400];
         int  at = snprintf(text, sizeof text, "update %" PRId64 " waits for", d->version), named = 0;
         for (int i = 0; i < ps->nworkers && at < 300; i++)
-            if (d->learner[i].state == DT__PS_RUNS && i != h.worker) at += snprintf(text + at, sizeof text - (size_t)at, "%s worker %d (rank %d)", named++ ? "," : "", i, i);
+            if (d->learner[i].state == DT__PS_RUNS && i != h.worker) at += snprintf(text + at, sizeof text - (size_t)at, "%s worker %d (rank %d)", named++ ? "," : "", i, ps->worker_rank[i]);
         if (!named) snprintf(text, sizeof text, "nobody else computes");
         dt_request_reply_with(q, text, (int64_t)strlen(text), dt__ps_no_reply());
     }
@@ -2778,10 +2785,30 @@ static void dt__ps_delete(dt_ps *ps)
     DT_COMM_FREE(ps->names.at);
     DT_COMM_FREE(ps->groups.at);
     DT_COMM_FREE(ps->gone);
+    DT_COMM_FREE(ps->worker_rank);
+    DT_COMM_FREE(ps->worker_of);
     DT_COMM_FREE(ps->watch);
     DT_COMM_FREE(ps->watcher);
     DT_COMM_FREE(ps->barrier);
     DT_COMM_FREE(ps);
+}
+DT_API int dt_ps_roles(dt_comm *c, int *roles)
+{
+    static const struct { const char *name; int role; } known[] = { { "worker", DT_PS_IS_WORKER }, { "server", DT_PS_IS_SERVER }, { "scheduler", 0 } };
+    const char *text = getenv("DT_ROLE"), *from = "DT_ROLE";
+    int         role = DT_PS_IS_WORKER | DT_PS_IS_SERVER, bad = 0;
+    if (!c || !roles) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_roles: the communicator or the array is NULL");
+    if (!text || !*text) text = getenv("DMLC_ROLE"), from = "DMLC_ROLE";
+    if (text && *text) {
+        role = -1;
+        for (int i = 0; i < 3; i++)
+            if (!strcmp(text, known[i].name)) role = known[i].role;
+    }
+    int rc = dt_comm_allgather(c, &role, roles, 1, NULL, DT_COMM_I32);
+    for (int i = 0; i < dt_comm_size(c) && !rc; i++) bad += roles[i] < 0 || roles[i] > 3;
+    if (rc) return rc;
+    if (role < 0) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_roles: %s is '%.40s'; expected worker, server or scheduler", from, text);
+    return bad ? dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_roles: DT_ROLE or DMLC_ROLE of another rank is unknown") : 0;
 }
 DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o)
 {
@@ -2790,11 +2817,20 @@ DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o)
         dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_new: the communicator is NULL");
         return NULL;
     }
-    if (o.servers < 0 || o.servers >= size + (o.servers == 0) || o.servers > DT_PS_SERVERS || o.mode < 0 || o.mode >= DT_PS_MODES || o.k < 0 ||
-        o.staleness < 0 || o.max_staleness < 0 || o.batches < 0 || o.big < 0 || !(o.timeout >= 0)) {
-        dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_new: .servers %d (0 to %d here), .mode %d, .k %d, .staleness %d, .max_staleness %d, .batches %" PRId64 ", .big %" PRId64
-                     ", .timeout %g: one of them is out of range", o.servers, size - 1 < DT_PS_SERVERS ? size - 1 : DT_PS_SERVERS, o.mode, o.k, o.staleness,
-                     o.max_staleness, o.batches, o.big, o.timeout);
+    dt_ps_discipline d = DT__NO_OPTIONS;
+    d.mode = o.mode;
+    d.k = o.k;
+    d.staleness = o.staleness;
+    d.max_staleness = o.max_staleness;
+    d.batches = o.batches;
+    const char *why = dt__ps_discipline_bad(&d);
+    int         nservers = 0, nworkers = 0, most = size - 1 < DT_PS_SERVERS ? size - 1 : (int)DT_PS_SERVERS;
+    for (int i = 0; o.roles && i < size; i++) nservers += (o.roles[i] & DT_PS_IS_SERVER) != 0, nworkers += (o.roles[i] & DT_PS_IS_WORKER) != 0;
+    if (o.big < 0 || !(o.timeout >= 0)) why = ".big or .timeout is negative";
+    if (!o.roles && (o.servers < 0 || o.servers > most)) why = ".servers is out of range: at least one rank must be a worker, and 64 can be servers";
+    if (o.roles && (o.servers || !nservers || !nworkers)) why = ".roles has no worker or no server, or .servers is given, too";
+    if (why) {
+        dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_new: %s (.servers %d of %d ranks, .mode %d, .k %d)", why, o.servers, size, o.mode, o.k);
         return NULL;
     }
     dt_ps *ps = (dt_ps *)dt__comm_zeroed(1, sizeof *ps);
@@ -2803,13 +2839,22 @@ DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o)
         ps->o = o;
         if (!ps->o.k) ps->o.k = 1;
         if (!ps->o.big) ps->o.big = 1000000;
-        ps->nservers = o.servers ? o.servers : size < DT_PS_SERVERS ? size : DT_PS_SERVERS;
-        ps->nworkers = o.servers ? size - o.servers : size;
-        ps->worker = rank < ps->nworkers ? rank : -1;
-        ps->server = -1;
-        for (int s = 0; s < ps->nservers; s++) {
-            ps->server_rank[s] = o.servers ? ps->nworkers + s : s;
-            if (ps->server_rank[s] == rank) ps->server = s;
+        ps->o.roles = NULL;
+        ps->worker = ps->server = -1;
+        ps->worker_rank = (int *)dt__comm_zeroed((size_t)size, sizeof(int));
+        ps->worker_of = (int *)dt__comm_zeroed((size_t)size, sizeof(int));
+        for (int i = 0; ps->worker_rank && ps->worker_of && i < size; i++) {
+            int role = o.roles ? o.roles[i] : !o.servers ? DT_PS_IS_WORKER | DT_PS_IS_SERVER : i < size - o.servers ? DT_PS_IS_WORKER : DT_PS_IS_SERVER;
+            ps->worker_of[i] = -1;
+            if (role & DT_PS_IS_WORKER) {
+                if (i == rank) ps->worker = ps->nworkers;
+                ps->worker_of[i] = ps->nworkers;
+                ps->worker_rank[ps->nworkers++] = i;
+            }
+            if (role & DT_PS_IS_SERVER && ps->nservers < DT_PS_SERVERS) {
+                if (i == rank) ps->server = ps->nservers;
+                ps->server_rank[ps->nservers++] = i;
+            }
         }
         ps->timeout = o.timeout > 0 ? o.timeout : c->timeout;
         ps->tag = DT__PS_DATA;
@@ -2820,7 +2865,7 @@ DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o)
         ps->watcher = (dt__ps_watcher *)dt__comm_zeroed((size_t)size, sizeof *ps->watcher);
         ps->barrier = (dt_request **)dt__comm_zeroed((size_t)ps->nworkers, sizeof *ps->barrier);
     }
-    if (!ps || !ps->gone || !ps->watch || !ps->watcher || !ps->barrier) {
+    if (!ps || !ps->worker_rank || !ps->worker_of || !ps->gone || !ps->watch || !ps->watcher || !ps->barrier) {
         if (ps) dt__ps_delete(ps);
         dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_ps_new: out of memory");
         return NULL;
@@ -2861,7 +2906,15 @@ static void dt__ps_end(dt_ps *ps)
 DT_API int dt_ps_serve(dt_ps *ps)
 {
     if (!ps) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_serve: the store is NULL");
-    if (ps->server < 0) return dt__ps_say(ps, DT_COMM_ERR_STATE, "dt_ps_serve: rank %d is no server", dt_comm_rank(ps->c));
+    if (ps->server < 0 && ps->worker >= 0) return dt__ps_say(ps, DT_COMM_ERR_STATE, "dt_ps_serve: rank %d is no server", dt_comm_rank(ps->c));
+    if (ps->server < 0) { /* a scheduler: the first server says when all is over */
+        dt_msg_opts o = DT__NO_OPTIONS;
+        char        byte;
+        o.tag = DT__PS_WATCH;
+        o.timeout = DT_FOREVER;
+        int bad = dt_comm_recv_with(ps->c, &byte, 1, DT_COMM_U8, ps->server_rank[0], o);
+        return bad ? dt__ps_say(ps, bad, "dt_ps_serve: %s", dt__ps_why(ps)) : 0;
+    }
     if (!__atomic_load_n(&ps->over, __ATOMIC_ACQUIRE)) dt__comm_until(ps->c, &ps->over, DT_FOREVER);
     int rc = dt_comm_get_status(ps->c);
     return rc ? dt__ps_say(ps, rc, "dt_ps_serve: %s", dt_comm_error(ps->c)) : 0;
@@ -2882,6 +2935,14 @@ DT_API int dt_ps_free(dt_ps *ps)
         if (!rc) rc = bad;
         bad = bad ? 0 : dt__ps_log_write(ps);
         if (!rc) rc = bad;
+        for (int i = 0; ps->server == 0 && i < ps->size; i++) {
+            dt_msg_opts o = DT__NO_OPTIONS;
+            bool        server = false;
+            for (int k = 0; k < ps->nservers; k++) server = server || ps->server_rank[k] == i;
+            o.tag = DT__PS_WATCH;
+            o.timeout = ps->timeout;
+            if (!server && ps->worker_of[i] < 0) dt_comm_send_with(ps->c, "", 1, DT_COMM_U8, i, o);
+        }
     }
     dt__ps_end(ps);
     return rc;
