@@ -133,8 +133,8 @@ typedef struct dt_ps_opts { /* the same on all ranks */
     bool        fail_on_death DT_D;  /* tolerant communicators: the death of a worker is everyone's error; default: the others go on */
     int64_t     big DT_D;            /* elements: larger arrays are cut over all servers; default 1000000 */
     double      timeout DT_D;        /* seconds without an answer; default: that of the communicator */
-    const char *record DT_D;         /* the server that coordinates writes the order of its updates to this file: see dt_ps_save_log */
-    const char *replay DT_D;         /* a file of .record: updates are made of the same pushes in the same order */
+    const char *record DT_D;         /* dt_ps_free writes the order of updates to FILE.S on each server S */
+    const char *replay DT_D;         /* the files of a .record with the same ranks: updates are made of the same pushes in the same order */
 } dt_ps_opts;
 /* The store uses c until dt_ps_free; the program may make other calls on it, with tags below DT_PS_TAG. If c is tolerant, a worker
    may die. This call does not wait for other ranks. NULL on error: see dt_comm_error(NULL). */
@@ -339,6 +339,7 @@ DT__INSIDE int  dt__ps_coord_replay(dt__ps_coord *d, const dt__ps_entry *log, in
 #endif
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #ifdef __cplusplus
@@ -716,10 +717,12 @@ static void dt__ps_replay_step(dt__ps_coord *d)
    Everything here runs on the thread that drives the communicator (handlers, and functions of dt_work_then): no locks. */
 enum { DT__PS_MAGIC = 0x73707464, DT__PS_INLINE = 4096, DT__PS_PARTS = 1 << 20 };
 enum { /* tags of calls: what is asked of a server, and by DT__PS_NOTICE of a worker */
-    DT__PS_INIT = DT_PS_TAG, DT__PS_SET, DT__PS_READY, DT__PS_EXCHANGE, DT__PS_STAGED, DT__PS_ORDER, DT__PS_BYE, DT__PS_BARRIER, DT__PS_ASK, DT__PS_CLOSE, DT__PS_END, DT__PS_NOTICE,
+    DT__PS_INIT = DT_PS_TAG, DT__PS_SET, DT__PS_READY, DT__PS_EXCHANGE, DT__PS_STAGED, DT__PS_ORDER, DT__PS_BYE, DT__PS_BARRIER, DT__PS_ASK, DT__PS_END, DT__PS_NOTICE,
     DT__PS_WATCH = DT_PS_TAG + 64, DT__PS_DATA = DT_PS_TAG + 128
 };
-enum { DT__PS_HAS_PUSH = 1, DT__PS_WANTS = 2, DT__PS_BAD = 4 }; /* flags */
+enum { DT__PS_HAS_PUSH = 1, DT__PS_WANTS = 2,  /* flags: of an exchange */
+       DT__PS_BAD = 4, DT__PS_HOLDS = 8, DT__PS_REFUSED = 16, DT__PS_LEFT = 32 }; /* of DT__PS_STAGED: see dt__ps_hear */
+enum { DT__PS_REFUSE = 100 };  /* an act of the server, beside those of >>coordinator: a request that a server does not have is refused by all */
 enum { DT__PS_ASK_STATS = 1, DT__PS_ASK_K, DT__PS_ASK_WHY };
 enum { DT__PS_CUT = -1 };      /* of a key, in place of its server: it is cut over all servers */
 typedef struct dt__ps_head {   /* of requests */
@@ -752,6 +755,7 @@ typedef struct dt__ps_held {   /* a part of an array on this server */
     dt_ps_part  part;
     int         rule, group;
     bool        whole;         /* an update is made of all elements at once */
+    uint64_t    stamp;         /* of the last request with it */
     dt__ps_buf *buf;
 } dt__ps_held;
 typedef struct dt__ps_input {  /* a part of a request */
@@ -759,7 +763,10 @@ typedef struct dt__ps_input {  /* a part of a request */
     dt__ps_held *held;
     const char  *data;         /* what was pushed; NULL: nothing */
     char        *own;          /* data, if it is a copy */
-    dt_msg_view  view;         /* data, if it is a message */
+    dt_msg_view  view;         /* data, if it is a message that is read where it is */
+    int64_t      viewed;       /* bytes of view that count in ps->viewed */
+    dt_msg_info  info;         /* of a message to own */
+    dt_work     *work;         /* its receive */
     char        *to;           /* where the values are wanted; NULL: this server cannot write there */
     bool         there;        /* they are there */
     struct dt_ps *ps;
@@ -772,27 +779,28 @@ typedef struct dt__ps_request {
     dt_request   *q;           /* NULL: it is answered */
     dt__ps_input *in;
     int           missing;     /* messages of parts that have not come */
-    int           last_tag;    /* its parts have tags up to this */
-    bool          staged;
+    bool          staged;      /* the coordinator was told of it */
     bool          done;        /* its push is in an update, was dropped, or there was none */
 } dt__ps_request;
 typedef struct dt__ps_line {   /* the coordinator: a request of a worker that is not staged everywhere, or has to wait */
     struct dt__ps_line *next;
     dt__ps_head head;
-    uint64_t    staged;
+    uint64_t    staged;        /* servers that have it, or have refused it */
+    bool        refused;       /* by one of them */
 } dt__ps_line;
 typedef struct dt__ps_group {
     int            id, coordinator; /* the number of its server */
     dt__ps_held  **held;
     int            nheld, held_cap;
     dt__ps_request **request;  /* by worker: first in, first out */
-    uint64_t       servers;    /* all that have ever had a part in a request */
+    int64_t       *fed;        /* by worker: the last request that coord has heard of. Other servers: INT64_MAX: no more are taken */
     char           bad[400];   /* why it has failed; "": it has not */
     /* the coordinator */
     bool           here;
+    uint64_t       servers;    /* that hold arrays of it: each request goes to all of them */
     dt__ps_coord   coord;
-    dt__ps_line  **line;       /* by worker */
-    int64_t       *fed;        /* by worker: the last request that coord has heard of */
+    dt__ps_line  **line;       /* by worker, in the order of seq */
+    uint64_t      *left;       /* by worker: servers that get no more requests of it */
     bool           busy;       /* acts are being done: new ones wait */
     struct dt__ps_group *next;
 } dt__ps_group;
@@ -800,6 +808,7 @@ typedef struct dt__ps_name {   /* the first server: what it knows of a key */
     dt__ps_asks asks;
     dt__ps_where where;
     bool        ready;
+    char        bad[300];      /* why it is not, and will not be */
     dt_request **waiting;      /* by worker: its DT__PS_INIT */
 } dt__ps_name;
 typedef struct dt__ps_map { void **at; int n; } dt__ps_map; /* by key */
@@ -811,12 +820,14 @@ struct dt_ps {
     int        *worker_rank;   /* by worker */
     int        *worker_of;     /* by rank; -1: it is none */
     double      timeout;
-    int         tag;           /* of the next message with a part */
+    int         tag;           /* of the next message with a part; atomic */
     char        said[600];
     bool        bad;           /* said is set */
-    int         pending;       /* operations and messages of which a function is still to be called */
+    int         pending;       /* operations and messages of which a function is still to be called, and the store itself; atomic */
     int         idle;          /* pending is 0; atomic, as over */
     /* the worker */
+    pthread_mutex_t lock;      /* guards ops; keys and teams against dt_ps_cancelled and notices: one thread of the program changes them */
+    struct dt_ps_op *ops;      /* all that are not freed */
     dt__ps_map  keys;          /* dt__ps_key */
     dt__ps_map  teams;         /* dt__ps_team, by group id */
     dt__ps_map  disciplines;   /* dt_ps_discipline, by the number of a group */
@@ -825,6 +836,11 @@ struct dt_ps {
     dt__ps_map  groups;        /* dt__ps_group, by group id */
     dt__ps_group *all;
     int64_t     load[DT_PS_SERVERS]; /* bytes; of the first server */
+    uint64_t    stamp;         /* of the last request */
+    int64_t     viewed;        /* bytes of messages that are read where they are */
+    dt_request *early[4];      /* DT__PS_SET of arrays with DT_PS_UPDATE that came before dt_ps_on_update; worker 0 has one at a time */
+    int         nearly;
+    bool        settled;       /* the program has gone on without dt_ps_on_update */
     uint8_t    *gone;          /* by worker: 1: it has left; 2: it has died */
     dt_work   **watch;         /* by rank: ends when it dies */
     struct dt__ps_watcher *watcher;
@@ -875,10 +891,9 @@ static DT__PRINTF(3, 4) int dt__ps_say(dt_ps *ps, int status, const char *format
     ps->bad = true;
     return dt__comm_bad(status, "%s", ps->said);
 }
-static void dt__ps_count(dt_ps *ps, int n) /* by the driver */
+static void dt__ps_count(dt_ps *ps, int n)
 {
-    int now = __atomic_add_fetch(&ps->pending, n, __ATOMIC_ACQ_REL);
-    __atomic_store_n(&ps->idle, now == 0 ? 1 : 0, __ATOMIC_RELEASE);
+    if (__atomic_add_fetch(&ps->pending, n, __ATOMIC_ACQ_REL) == 0) __atomic_store_n(&ps->idle, 1, __ATOMIC_RELEASE); /* ps may be gone now */
 }
 static void dt__ps_over_look(dt_ps *ps);
 typedef struct dt__ps_letter { dt_ps *ps; int64_t unused; } dt__ps_letter; /* what is told follows */
@@ -1009,7 +1024,7 @@ static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, 
                 from[0] = dst[0];
                 nfrom = 1;
             }
-            if (update && nsrc > 1)
+            if (update && weight[0] != 1)
                 for (int64_t k = 0; k < m; k++) ps->sum[k] *= weight[0];
         }
         if (!update && past) {
@@ -1035,11 +1050,14 @@ static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, 
 /* ---- requests */
 static void dt__ps_input_free(dt_ps *ps, dt__ps_input *in)
 {
+    if (in->work) return; /* own and view are in use; dt__ps_part_came frees them */
     DT_COMM_FREE(in->own);
     in->own = NULL;
     in->data = NULL;
-    if (in->view.data) dt_comm_view_free(ps->c, &in->view);
+    if (in->view.data || in->view.dt__hold || in->view.dt__id) dt_comm_view_free(ps->c, &in->view);
     memset(&in->view, 0, sizeof in->view);
+    ps->viewed -= in->viewed;
+    in->viewed = 0;
 }
 static void dt__ps_request_free(dt_ps *ps, dt__ps_request *r) /* it is in no list */
 {
@@ -1057,10 +1075,23 @@ static dt__ps_request *dt__ps_find(dt__ps_group *g, int worker, int64_t seq)
 static void dt__ps_tidy(dt_ps *ps, dt__ps_group *g, int worker) /* frees the first requests, if nothing is left to do */
 {
     dt__ps_request *r;
-    while ((r = g->request[worker]) != NULL && r->done && !r->q && !r->missing) {
+    while ((r = g->request[worker]) != NULL && r->done && r->staged && !r->q && !r->missing) {
         g->request[worker] = r->next;
         dt__ps_request_free(ps, r);
     }
+}
+/* Nothing more is done with a request: its receives end, it is refused unless it is answered. It stays in its list. */
+static void dt__ps_drop(dt_ps *ps, dt__ps_request *r, const char *why)
+{
+    dt_request *q = r->q;
+    r->q = NULL;
+    r->done = true;
+    r->missing++; /* it stays while its receives end */
+    for (int i = 0; i < r->head.nparts; i++)
+        if (r->in[i].work) dt_work_cancel(r->in[i].work);
+    r->missing--;
+    for (int i = 0; i < r->head.nparts; i++) dt__ps_input_free(ps, &r->in[i]);
+    if (q) dt_request_refuse(q, why);
 }
 typedef struct dt__ps_sending { dt_ps *ps; dt__ps_buf *buf; } dt__ps_sending;
 static void dt__ps_sent(void *user, int status)
@@ -1087,11 +1118,9 @@ static bool dt__ps_send(dt_ps *ps, int rank, int tag, dt__ps_held *h)
     else dt__ps_sent(s, DT_COMM_ERR_STATE);
     return w != NULL;
 }
-static int dt__ps_next_tag(dt_ps *ps)
+static int dt__ps_next_tag(dt_ps *ps) /* the messages of a rank, as server and as worker, have tags of their own */
 {
-    int tag = ps->tag;
-    ps->tag = tag >= DT__PS_DATA + (1 << 27) ? DT__PS_DATA : tag + 1;
-    return tag;
+    return DT__PS_DATA + (__atomic_fetch_add(&ps->tag, 1, __ATOMIC_RELAXED) & ((1 << 27) - 1));
 }
 typedef struct dt__ps_answer_head { dt_ps_info info; int32_t nparts, zero; } dt__ps_answer_head;
 static size_t dt__ps_up8(size_t n) { return (n + 7) & ~(size_t)7; }
@@ -1131,7 +1160,11 @@ static void   dt__ps_reply(dt_ps *ps, dt__ps_request *r, const dt_ps_info *info,
             memcpy(buf + at, h->part.value, (size_t)w->nbytes);
             at += dt__ps_up8((size_t)w->nbytes);
         }
-        if (w->tag >= 0) dt__ps_send(ps, q->from, w->tag, h);
+        if (w->tag >= 0 && !dt__ps_send(ps, q->from, w->tag, h)) {
+            DT_COMM_FREE(buf);
+            dt_request_refuse(q, "the server is out of memory");
+            return;
+        }
     }
     dt_reply_opts o = DT__NO_OPTIONS;
     o.done = dt__ps_free_it;
@@ -1187,9 +1220,9 @@ static void dt__ps_do_apply(dt_ps *ps, dt__ps_group *g, const dt__ps_push *push,
         dt__ps_held *h = g->held[k];
         for (int i = 0; i < n; i++) {
             dt__ps_request *r = dt__ps_find(g, push[i].learner, push[i].seq);
-            int             p = 0;
+            int             p = r && k < r->head.nparts && r->in[k].held == h ? k : 0; /* mostly the same order */
             while (r && p < r->head.nparts && r->in[p].held != h) p++;
-            if (!r || p == r->head.nparts || !r->in[p].data) {
+            if (!r || p == r->head.nparts || !r->in[p].data || r->done) {
                 dt__ps_group_fail(ps, g, "an update of a push that this server does not have");
                 break;
             }
@@ -1244,83 +1277,83 @@ static void dt__ps_do_drop(dt_ps *ps, dt__ps_group *g, int worker, int64_t seq)
     for (int p = 0; p < r->head.nparts; p++) dt__ps_input_free(ps, &r->in[p]);
     dt__ps_tidy(ps, g, worker);
 }
+static void dt__ps_do_refuse(dt_ps *ps, dt__ps_group *g, int worker, int64_t seq)
+{
+    dt__ps_request *r = dt__ps_find(g, worker, seq);
+    if (!r) return;
+    dt__ps_drop(ps, r, "another server has refused this call, or has not got it");
+    dt__ps_tidy(ps, g, worker);
+}
 /* A worker has gone: its requests after seq, which the coordinator has not counted, are forgotten. */
 static void dt__ps_do_forget(dt_ps *ps, dt__ps_group *g, int worker, int64_t seq)
 {
+    if (!g->here) g->fed[worker] = INT64_MAX; /* this server may not have noticed yet */
     for (dt__ps_request *r = g->request[worker]; r; r = r->next) {
-        if (r->q) {
-            dt_request *q = r->q;
-            if (!r->done && r->head.seq <= seq) dt__ps_keep(ps, r);
+        dt_request *q = r->q;
+        if (r->head.seq > seq || !(r->head.flags & DT__PS_HAS_PUSH)) {
+            r->staged = true;
+            dt__ps_drop(ps, r, "this worker has gone");
+        } else if (q) {
+            if (!r->done && !dt__ps_keep(ps, r)) {
+                dt__ps_group_fail(ps, g, "out of memory for a push");
+                break;
+            }
             r->q = NULL;
             dt_request_refuse(q, "this worker has gone");
         }
-        if (r->head.seq > seq) r->done = true;
     }
     dt__ps_tidy(ps, g, worker);
+}
+static void dt__ps_group_told(dt_ps *ps, const dt__ps_group *g, int server, int tag) /* that it has failed */
+{
+    dt__ps_head *h = (dt__ps_head *)dt__ps_letter_new(ps, sizeof *h + sizeof g->bad);
+    if (!h) return;
+    memset(h, 0, sizeof *h);
+    h->magic = DT__PS_MAGIC;
+    h->group = g->id;
+    h->flags = DT__PS_BAD;
+    memcpy(h + 1, g->bad, sizeof g->bad);
+    dt__ps_tell(ps, ps->server_rank[server], tag, h, sizeof *h + sizeof g->bad);
 }
 static void dt__ps_group_fail(dt_ps *ps, dt__ps_group *g, const char *why)
 {
     if (!g->bad[0]) {
         snprintf(g->bad, sizeof g->bad, "%s", why && *why ? why : "it failed");
-        if (!g->here) { /* the coordinator tells the others */
-            dt__ps_head *h = (dt__ps_head *)dt__ps_letter_new(ps, sizeof *h + sizeof g->bad);
-            if (h) {
-                memset(h, 0, sizeof *h);
-                h->magic = DT__PS_MAGIC;
-                h->group = g->id;
-                h->flags = DT__PS_BAD;
-                memcpy(h + 1, g->bad, sizeof g->bad);
-                dt__ps_tell(ps, ps->server_rank[g->coordinator], DT__PS_STAGED, h, sizeof *h + sizeof g->bad);
-            }
-        } else for (int s = 0; s < ps->nservers; s++) {
-            if (s == ps->server || !(g->servers >> s & 1)) continue;
-            dt__ps_head *h = (dt__ps_head *)dt__ps_letter_new(ps, sizeof *h + sizeof g->bad);
-            if (!h) break;
-            memset(h, 0, sizeof *h);
-            h->magic = DT__PS_MAGIC;
-            h->group = g->id;
-            h->flags = DT__PS_BAD;
-            memcpy(h + 1, g->bad, sizeof g->bad);
-            dt__ps_tell(ps, ps->server_rank[s], DT__PS_ORDER, h, sizeof *h + sizeof g->bad);
-        }
+        if (!g->here && !(ps->dead >> g->coordinator & 1)) dt__ps_group_told(ps, g, g->coordinator, DT__PS_STAGED); /* which tells the others */
+        for (int s = 0; g->here && s < ps->nservers; s++)
+            if (s != ps->server && g->servers >> s & 1 && !(ps->dead >> s & 1)) dt__ps_group_told(ps, g, s, DT__PS_ORDER);
     }
     for (int i = 0; i < ps->nworkers; i++) {
         for (dt__ps_request *r = g->request[i]; r; r = r->next) {
-            dt_request *q = r->q;
-            r->q = NULL;
-            r->done = true;
-            if (q) dt_request_refuse(q, g->bad);
+            r->staged = true;
+            dt__ps_drop(ps, r, g->bad);
         }
         dt__ps_tidy(ps, g, i);
     }
+    dt__ps_over_look(ps);
 }
 /* Does what the coordinator of g, on this server, has decided; and tells the other servers. */
 static void dt__ps_carry_out(dt_ps *ps, dt__ps_group *g)
 {
     dt__ps_coord *d = &g->coord;
-    uint64_t      others = g->servers & ~((uint64_t)1 << ps->server);
+    size_t        n = sizeof(dt__ps_head) + (size_t)d->nacts * sizeof *d->act + (size_t)d->nused * sizeof *d->used;
     if (d->stats.version != d->version) {
         d->stats.last = dt__comm_now();
         if (!d->stats.version) d->stats.first = d->stats.last;
         d->stats.version = d->version;
     }
-    if (d->memory || d->differs)
-        dt__ps_group_fail(ps, g, d->memory ? "the coordinator is out of memory" : "replay: the workers do not push what the log says");
-    if (d->nacts && others) {
-        size_t n = sizeof(dt__ps_head) + (size_t)d->nacts * sizeof *d->act + (size_t)d->nused * sizeof *d->used;
-        for (int s = 0; s < ps->nservers; s++) {
-            if (!(others >> s & 1)) continue;
-            dt__ps_head *h = (dt__ps_head *)dt__ps_letter_new(ps, n);
-            if (!h) break;
-            memset(h, 0, sizeof *h);
-            h->magic = DT__PS_MAGIC;
-            h->group = g->id;
-            h->nparts = d->nacts;
-            h->what = d->nused;
-            memcpy(h + 1, d->act, (size_t)d->nacts * sizeof *d->act);
-            if (d->nused) memcpy((char *)(h + 1) + (size_t)d->nacts * sizeof *d->act, d->used, (size_t)d->nused * sizeof *d->used);
-            dt__ps_tell(ps, ps->server_rank[s], DT__PS_ORDER, h, n);
-        }
+    for (int s = 0; s < ps->nservers && !g->bad[0]; s++) {
+        if (s == ps->server || !(g->servers >> s & 1)) continue;
+        dt__ps_head *h = (dt__ps_head *)dt__ps_letter_new(ps, n);
+        if (!h) break;
+        memset(h, 0, sizeof *h);
+        h->magic = DT__PS_MAGIC;
+        h->group = g->id;
+        h->nparts = d->nacts;
+        h->what = d->nused;
+        memcpy(h + 1, d->act, (size_t)d->nacts * sizeof *d->act);
+        if (d->nused) memcpy((char *)(h + 1) + (size_t)d->nacts * sizeof *d->act, d->used, (size_t)d->nused * sizeof *d->used);
+        dt__ps_tell(ps, ps->server_rank[s], DT__PS_ORDER, h, n);
     }
 }
 static void dt__ps_cancel(dt_ps *ps, dt__ps_group *g, const dt__ps_act *a) /* by the coordinator's server */
@@ -1342,10 +1375,56 @@ static void dt__ps_do(dt_ps *ps, dt__ps_group *g, const dt__ps_act *act, int nac
         case DT__PS_ANSWER: dt__ps_do_answer(ps, g, a); break;
         case DT__PS_DROP: dt__ps_do_drop(ps, g, a->learner, a->seq); break;
         case DT__PS_FORGET: dt__ps_do_forget(ps, g, a->learner, a->seq); break;
+        case DT__PS_REFUSE: dt__ps_do_refuse(ps, g, a->learner, a->seq); break;
         case DT__PS_CANCEL: if (g->here) dt__ps_cancel(ps, g, a); break;
         default: break;
         }
     }
+}
+static void dt__ps_line_drop(dt__ps_group *g, int worker) /* the first of its lines */
+{
+    dt__ps_line *t = g->line[worker];
+    g->line[worker] = t->next;
+    if (t->head.seq > g->fed[worker]) g->fed[worker] = t->head.seq;
+    DT_COMM_FREE(t);
+}
+/* A server reports the requests of a worker in their order. So if it has reported a later one, it will not have this one. */
+static bool dt__ps_lost(const dt__ps_group *g, const dt__ps_line *t)
+{
+    uint64_t later = g->left[t->head.worker];
+    for (const dt__ps_line *n = t->next; n; n = n->next) later |= n->staged;
+    return (t->head.servers & ~t->staged & ~later) == 0;
+}
+/* Does the coordinator get something of this worker? Then its answers come first: the same order on all servers. */
+static bool dt__ps_feed(dt_ps *ps, dt__ps_group *g, int w)
+{
+    dt__ps_coord *d = &g->coord;
+    dt__ps_line  *t = g->line[w];
+    if (!t) {
+        if (!ps->gone[w] || d->learner[w].state == DT__PS_OUT || (g->servers & ~g->left[w])) return false;
+        dt__ps_coord_leave(d, w);
+        return true;
+    }
+    bool whole = t->staged == t->head.servers;
+    if (t->head.servers != g->servers || (whole ? t->refused || t->head.version > d->version : dt__ps_lost(g, t))) {
+        dt__ps_act *a = dt__ps_act_add(d, DT__PS_REFUSE, w);
+        if (a) a->seq = t->head.seq;
+        dt__ps_line_drop(g, w);
+        return true;
+    }
+    if (!whole || d->learner[w].state != DT__PS_RUNS) return false;
+    dt__ps_head h = t->head;
+    dt__ps_line_drop(g, w);
+    if (h.flags & DT__PS_HAS_PUSH) dt__ps_coord_push(d, w, h.seq, h.version);
+    else dt__ps_coord_pull(d, w, h.seq);
+    return true;
+}
+static bool dt__ps_all_left(dt_ps *ps, const dt__ps_group *g)
+{
+    if (ps->ngone < ps->nworkers) return false;
+    for (int w = 0; w < ps->nworkers; w++)
+        if (g->servers & ~g->left[w]) return false;
+    return true;
 }
 /* Gives the coordinator what has come, and does what it says, until nothing more happens. */
 static void dt__ps_pump(dt_ps *ps, dt__ps_group *g)
@@ -1355,34 +1434,31 @@ static void dt__ps_pump(dt_ps *ps, dt__ps_group *g)
     g->busy = true;
     for (bool more = true; more;) {
         more = false;
-        for (int w = 0; w < ps->nworkers && !g->bad[0]; w++) {
-            dt__ps_line *t = g->line[w];
-            if (!t || t->staged != t->head.servers || d->learner[w].state != DT__PS_RUNS) continue;
-            g->line[w] = t->next;
-            g->fed[w] = t->head.seq;
-            g->servers |= t->head.servers;
-            if (t->head.flags & DT__PS_HAS_PUSH) dt__ps_coord_push(d, w, t->head.seq, t->head.version);
-            else dt__ps_coord_pull(d, w, t->head.seq);
-            DT_COMM_FREE(t);
-            more = true;
-            break; /* its answers first: the same order on all servers */
-        }
-        if (!d->nacts && !d->memory && !d->differs) continue;
+        for (int w = 0; w < ps->nworkers && !g->bad[0] && !more; w++) more = dt__ps_feed(ps, g, w);
+        if (!more && !g->bad[0] && dt__ps_all_left(ps, g)) /* those whom the rest waits for have left */
+            for (int w = 0; w < ps->nworkers; w++) {
+                while (g->line[w]) dt__ps_line_drop(g, w);
+                dt__ps_coord_leave(d, w);
+            }
+        if ((d->memory || d->differs) && !g->bad[0])
+            dt__ps_group_fail(ps, g, d->memory ? "the coordinator is out of memory" : "replay: the workers do not push what the log says");
+        if (!d->nacts) continue;
         dt__ps_carry_out(ps, g);
         /* acts may be added while these are done */
         dt__ps_act  *act = d->act;
         dt__ps_push *used = d->used;
-        int          nacts = d->nacts;
+        int          nacts = d->nacts, cap = d->act_cap;
         d->act = NULL;
         d->used = NULL;
         d->nacts = d->act_cap = d->nused = d->used_cap = 0;
         dt__ps_do(ps, g, act, nacts, used);
-        if (!d->act) d->act = act, d->act_cap = nacts;
+        if (!d->act) d->act = act, d->act_cap = cap;
         else DT_COMM_FREE(act);
         DT_COMM_FREE(used);
         more = true;
     }
     g->busy = false;
+    if (ps->ngone == ps->nworkers) dt__ps_over_look(ps);
 }
 
 /* ---- logs of updates. A server writes FILE.S, S its number: the groups that it coordinates, each with its entries. */
@@ -1464,8 +1540,10 @@ static dt__ps_group *dt__ps_group_of(dt_ps *ps, const dt__ps_asks *a)
     d.scale_by_staleness = a->scale != 0;
     d.drop_batches = a->drop != 0;
     d.batches = a->batches;
-    bool ok = g->request && g->line && g->fed && (!g->here || dt__ps_coord_init(&g->coord, &d, ps->nworkers)) &&
+    g->left = (uint64_t *)dt__comm_zeroed(n, sizeof *g->left);
+    bool ok = g->request && g->line && g->fed && g->left && (!g->here || dt__ps_coord_init(&g->coord, &d, ps->nworkers)) &&
               dt__ps_map_put(&ps->groups, id, g);
+    dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory");
     if (ok && g->here && ps->o.replay && dt__ps_replay_load(ps, g)) ok = false;
     g->coord.record = g->here && ps->o.record != NULL;
     if (!ok) {
@@ -1473,6 +1551,7 @@ static dt__ps_group *dt__ps_group_of(dt_ps *ps, const dt__ps_asks *a)
         DT_COMM_FREE(g->request);
         DT_COMM_FREE(g->line);
         DT_COMM_FREE(g->fed);
+        DT_COMM_FREE(g->left);
         dt__ps_coord_free(&g->coord);
         DT_COMM_FREE(g);
         return NULL;
@@ -1499,6 +1578,7 @@ static void dt__ps_group_free(dt_ps *ps, dt__ps_group *g)
     DT_COMM_FREE(g->request);
     DT_COMM_FREE(g->line);
     DT_COMM_FREE(g->fed);
+    DT_COMM_FREE(g->left);
     DT_COMM_FREE(g->held);
     DT_COMM_FREE(g);
 }
@@ -1512,10 +1592,10 @@ static DT__PRINTF(2, 3) void dt__ps_refuse(dt_request *q, const char *format, ..
     dt_request_refuse(q, text);
 }
 /* The head of a request, if it is one: n bytes at least, from the worker that it says. */
-static bool dt__ps_head_of(dt_ps *ps, dt_request *q, dt__ps_head *h, size_t n)
+static bool dt__ps_head_from(dt_ps *ps, dt_request *q, dt__ps_head *h, size_t n)
 {
     if (q->n >= (int64_t)n && n >= sizeof *h) memcpy(h, q->data, sizeof *h);
-    if (q->n < (int64_t)n || n < sizeof *h || h->magic != DT__PS_MAGIC) {
+    if (q->n < (int64_t)n || n < sizeof *h || h->magic != DT__PS_MAGIC || (uintptr_t)q->data % 8) {
         dt__ps_refuse(q, "server %d: rank %d sent %" PRId64 " bytes that are no request of dt_ps.h of this version", ps->server, q->from, q->n);
         return false;
     }
@@ -1527,91 +1607,129 @@ static bool dt__ps_head_of(dt_ps *ps, dt_request *q, dt__ps_head *h, size_t n)
         dt__ps_refuse(q, "server %d: worker %d has %s", ps->server, h->worker, ps->gone[h->worker] == 1 ? "left the store" : "been declared dead");
         return false;
     }
-    if (ps->death[0]) {
-        dt__ps_refuse(q, "%s", ps->death);
-        return false;
-    }
     return true;
+}
+static bool dt__ps_head_of(dt_ps *ps, dt_request *q, dt__ps_head *h, size_t n)
+{
+    if (!dt__ps_head_from(ps, q, h, n)) return false;
+    if (!ps->death[0]) return true;
+    dt_request_refuse(q, ps->death);
+    return false;
 }
 static bool dt__ps_from_server(dt_ps *ps, dt_request *q, dt__ps_head *h)
 {
     int s = 0;
     while (s < ps->nservers && ps->server_rank[s] != q->from) s++;
     if (q->n >= (int64_t)sizeof *h) memcpy(h, q->data, sizeof *h);
-    if (s < ps->nservers && q->n >= (int64_t)sizeof *h && h->magic == DT__PS_MAGIC) return true;
+    if (s < ps->nservers && q->n >= (int64_t)sizeof *h && h->magic == DT__PS_MAGIC && (uintptr_t)q->data % 8 == 0) return true;
     dt__ps_refuse(q, "server %d: rank %d is no server, or its message is broken", ps->server, q->from);
     return false;
 }
 /* ---- staging */
-static void dt__ps_line_add(dt_ps *ps, dt__ps_group *g, const dt__ps_head *h, int server) /* by the coordinator's server */
+/* The coordinator's server hears from a server that it has a request of a worker; with DT__PS_REFUSED: that it has refused it; with
+   DT__PS_LEFT: that no more requests of the worker come there. A server says this in the order of seq. */
+static void dt__ps_hear(dt_ps *ps, dt__ps_group *g, const dt__ps_head *h, int server)
 {
-    dt__ps_line **p = &g->line[h->worker];
-    while (*p && (*p)->head.seq != h->seq) p = &(*p)->next;
-    if (ps->gone[h->worker]) return;
-    if (!*p) {
-        dt__ps_line *t = (dt__ps_line *)dt__comm_zeroed(1, sizeof *t);
-        if (!t) {
-            dt__ps_group_fail(ps, g, "the coordinator is out of memory");
-            return;
+    dt__ps_line **p = &g->line[h->worker], *t;
+    uint64_t      bit = (uint64_t)1 << server;
+    if (h->flags & DT__PS_LEFT) g->left[h->worker] |= bit;
+    else {
+        if (ps->gone[h->worker] == 2 || g->bad[0] || h->seq <= g->fed[h->worker]) return;
+        while (*p && (*p)->head.seq < h->seq) p = &(*p)->next;
+        t = *p;
+        if (!t || t->head.seq != h->seq) {
+            t = (dt__ps_line *)dt__comm_zeroed(1, sizeof *t);
+            if (!t) {
+                dt__ps_group_fail(ps, g, "the coordinator is out of memory");
+                return;
+            }
+            t->head = *h;
+            t->next = *p;
+            *p = t;
         }
-        t->head = *h;
-        /* in the order of seq: a later request may be staged first */
-        for (p = &g->line[h->worker]; *p && (*p)->head.seq < h->seq;) p = &(*p)->next;
-        t->next = *p;
-        *p = t;
+        t->staged |= bit;
+        uint32_t kind = DT__PS_HAS_PUSH | DT__PS_WANTS;
+        if (h->flags & DT__PS_REFUSED || (h->flags & kind) != (t->head.flags & kind) || h->version != t->head.version || h->servers != t->head.servers)
+            t->refused = true;
     }
-    (*p)->staged |= (uint64_t)1 << server;
-    g->servers |= h->servers;
     dt__ps_pump(ps, g);
 }
-static void dt__ps_staged(dt_ps *ps, dt__ps_request *r) /* all parts are there */
+static void dt__ps_say_to(dt_ps *ps, int coordinator, const dt__ps_head *h) /* h goes to dt__ps_hear of that server */
 {
-    dt__ps_group *g = r->group;
-    if (r->staged || r->done) {
-        dt__ps_tidy(ps, g, r->head.worker);
+    if (coordinator == ps->server) {
+        dt__ps_group *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, h->group);
+        if (g) dt__ps_hear(ps, g, h, ps->server);
         return;
     }
-    r->staged = true;
-    bool only_push = (r->head.flags & DT__PS_HAS_PUSH) && !(r->head.flags & DT__PS_WANTS);
-    if (only_push) { /* it is answered now */
-        dt_ps_info info;
-        memset(&info, 0, sizeof info);
-        info.verdict = DT_PS_KEPT;
-        info.version = r->head.version;
-        info.batch = -1;
-        if (!dt__ps_keep(ps, r)) {
-            dt__ps_group_fail(ps, g, "out of memory for a push");
-            return;
-        }
-        dt__ps_reply(ps, r, &info, false);
-    }
-    dt__ps_head h = r->head;
-    if (g->here) {
-        dt__ps_line_add(ps, g, &h, ps->server);
-        return;
-    }
+    if (ps->dead >> coordinator & 1) return;
     dt__ps_head *t = (dt__ps_head *)dt__ps_letter_new(ps, sizeof *t);
     if (!t) return;
-    *t = h;
-    dt__ps_tell(ps, ps->server_rank[g->coordinator], DT__PS_STAGED, t, sizeof *t);
+    *t = *h;
+    dt__ps_tell(ps, ps->server_rank[coordinator], DT__PS_STAGED, t, sizeof *t);
+}
+static void dt__ps_staged(dt_ps *ps, dt__ps_group *g, int worker) /* says which requests are whole, or dropped, in their order */
+{
+    for (;;) {
+        dt__ps_request *r = g->request[worker];
+        while (r && r->staged) r = r->next;
+        if (!r || (r->missing && !r->done)) break;
+        dt__ps_head h = r->head;
+        r->staged = true;
+        if (r->done) h.flags |= DT__PS_REFUSED;
+        else if (r->q && !(h.flags & DT__PS_WANTS)) { /* only a push: it is answered now */
+            dt_ps_info info;
+            memset(&info, 0, sizeof info);
+            info.verdict = DT_PS_KEPT;
+            info.version = h.version;
+            info.batch = -1;
+            if (!dt__ps_keep(ps, r)) {
+                dt__ps_group_fail(ps, g, "out of memory for a push");
+                return;
+            }
+            dt__ps_reply(ps, r, &info, false);
+        }
+        dt__ps_say_to(ps, g->coordinator, &h); /* the list may be another one now */
+    }
+    dt__ps_tidy(ps, g, worker);
 }
 static void dt__ps_part_came(void *user, int status)
 {
     dt__ps_input   *in = (dt__ps_input *)user;
     dt__ps_request *r = in->of;
     dt_ps          *ps = in->ps;
-    r->missing--;
-    dt__ps_count(ps, -1);
-    if (!status && !r->done && in->view.info.n == in->wire.nbytes) in->data = (const char *)in->view.data;
-    else if (!status && in->view.data) dt_comm_view_free(ps->c, &in->view), memset(&in->view, 0, sizeof in->view);
-    if (!r->done && !in->data) { /* the worker has gone, or sends other lengths than it said */
-        dt_request *q = r->q;
-        r->done = true;
-        r->q = NULL;
-        if (q) dt__ps_refuse(q, "server %d: the values of key %d did not come: %.200s", ps->server, in->wire.key,
-                             status && dt_comm_error(NULL) ? dt_comm_error(NULL) : "another length");
+    dt__ps_group   *g = r->group;
+    int             worker = r->head.worker;
+    bool            view = !in->own, right = !status && (view ? in->view.info.n : in->info.n) == in->wire.nbytes;
+    in->work = NULL;
+    if (r->done || !right) dt__ps_input_free(ps, in);
+    else in->data = view ? (const char *)in->view.data : in->own;
+    if (!r->done && !right) { /* the worker has gone, or sends other lengths than it said */
+        char why[400];
+        snprintf(why, sizeof why, "server %d: the values of key %d did not come: %.200s", ps->server, in->wire.key,
+                 status && dt_comm_error(NULL) ? dt_comm_error(NULL) : "another length");
+        dt__ps_drop(ps, r, why);
     }
-    if (!r->missing) dt__ps_staged(ps, r);
+    r->missing--;
+    dt__ps_staged(ps, g, worker);
+    dt__ps_count(ps, -1);
+}
+static bool dt__ps_part_receive(dt_ps *ps, dt__ps_input *in)
+{
+    int64_t     limit = ps->c->opts.message_memory > 0 ? ps->c->opts.message_memory : INT64_C(1) << 28;
+    dt_msg_opts o = DT__NO_OPTIONS;
+    o.tag = in->wire.tag;
+    o.timeout = ps->timeout;
+    /* a view may need the memory for messages: no more than a part of it */
+    if (in->wire.nbytes <= limit / 4 - ps->viewed) {
+        in->viewed = in->wire.nbytes;
+        ps->viewed += in->viewed;
+        in->work = dt_comm_recv_view_start_with(ps->c, &in->view, DT_COMM_U8, ps->worker_rank[in->of->head.worker], o);
+    } else {
+        o.info = &in->info;
+        in->own = (char *)DT_COMM_MALLOC((size_t)in->wire.nbytes);
+        if (in->own) in->work = dt_comm_recv_start_with(ps->c, in->own, in->wire.nbytes, DT_COMM_U8, ps->worker_rank[in->of->head.worker], o);
+    }
+    return in->work != NULL;
 }
 static const char *dt__ps_dtype(int dtype) { return dtype >= 0 && dtype < DT_COMM_DTYPES ? dt__comm_dtype_name(dtype) : "an unknown dtype"; }
 /* Checks part i of a request; *at: where its payload is, or would be, if it is inline. */
@@ -1658,135 +1776,199 @@ static char *dt__ps_see(dt_ps *ps, int from, int64_t at, const dt__ps_held *h)
     if (from == ps->c->rank) return (char *)(uintptr_t)at;
     return ps->c->shared ? dt__shared_see((dt__shared *)ps->c->shared, at, n) : NULL;
 }
+/* A request is refused. If other servers have a part of it, the coordinator hears of it. */
+static void dt__ps_exchange_bad(dt_ps *ps, const dt__ps_head *h)
+{
+    dt__ps_group *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, h->group);
+    dt__ps_head   t = *h;
+    t.flags |= DT__PS_REFUSED;
+    if (g && h->servers & (h->servers - 1)) dt__ps_say_to(ps, g->coordinator, &t);
+}
+static bool dt__ps_group_possible(int id, int key) /* key -1: any */
+{
+    return id & 1 ? id >= 3 && id < 2 * DT_PS_KEYS : key >= 0 ? id == 2 * key : id >= 0 && id < 2 * DT_PS_KEYS;
+}
+static dt__ps_request *dt__ps_exchange_new(dt_ps *ps, dt__ps_group *g, dt_request *q, const dt__ps_head *h) /* NULL: refused */
+{
+    const dt__ps_wire *wire = (const dt__ps_wire *)(const void *)((const char *)q->data + sizeof *h);
+    size_t             at = sizeof *h + (size_t)h->nparts * sizeof *wire;
+    dt__ps_request    *r = (dt__ps_request *)dt__comm_zeroed(1, sizeof *r);
+    if (r) r->in = (dt__ps_input *)dt__comm_zeroed((size_t)(h->nparts ? h->nparts : 1), sizeof *r->in);
+    if (!r || !r->in) {
+        DT_COMM_FREE(r);
+        dt_request_refuse(q, "the server is out of memory");
+        return NULL;
+    }
+    r->group = g;
+    r->head = *h;
+    ps->stamp++;
+    for (int i = 0; i < h->nparts; i++) {
+        dt__ps_input *in = &r->in[i];
+        size_t        here = at;
+        in->of = r;
+        in->ps = ps;
+        in->wire = wire[i];
+        in->held = dt__ps_part_ok(ps, q, h, &in->wire, &at);
+        bool twice = in->held && in->held->stamp == ps->stamp;
+        if (twice) dt__ps_refuse(q, "server %d: key %d is twice in one call", ps->server, in->wire.key);
+        if (!in->held || twice) { /* it is refused: nothing has changed */
+            DT_COMM_FREE(r->in);
+            DT_COMM_FREE(r);
+            return NULL;
+        }
+        in->held->stamp = ps->stamp;
+        if ((h->flags & DT__PS_HAS_PUSH) && in->wire.tag < 0) in->data = (const char *)q->data + here;
+        if (h->flags & DT__PS_WANTS && in->wire.see >= 0) in->to = dt__ps_see(ps, q->from, in->wire.see, in->held);
+    }
+    r->q = q;
+    return r;
+}
 static void dt__ps_on_exchange(dt_request *q)
 {
     dt_ps      *ps = (dt_ps *)q->user;
     dt__ps_head h;
     if (!dt__ps_head_of(ps, q, &h, sizeof h)) return;
     dt__ps_group *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, h.group);
-    if (h.nparts < 0 || h.nparts > DT__PS_PARTS || (size_t)q->n < sizeof h + (size_t)h.nparts * sizeof(dt__ps_wire) || !(h.flags & 3) ||
-        !(h.servers >> ps->server & 1) || (ps->nservers < 64 && h.servers >> ps->nservers)) {
+    if (h.nparts < 0 || h.nparts > DT__PS_PARTS || (size_t)q->n < sizeof h + (size_t)h.nparts * sizeof(dt__ps_wire) || !(h.flags & 3) || h.flags & ~3u ||
+        !(h.servers >> ps->server & 1) || (ps->nservers < 64 && h.servers >> ps->nservers) || !dt__ps_group_possible(h.group, -1) || h.seq < 1 ||
+        h.version < 0) {
         dt__ps_refuse(q, "server %d: the request of worker %d is broken", ps->server, h.worker);
         return;
     }
-    const dt__ps_wire *wire = (const dt__ps_wire *)(const void *)((const char *)q->data + sizeof h);
-    size_t             at = sizeof h + (size_t)h.nparts * sizeof *wire;
+    int64_t newest = g && g->nheld ? g->held[0]->part.version : 0, last = -1;
+    for (dt__ps_request *r = g ? g->request[h.worker] : NULL; r; r = r->next) last = r->head.seq;
+    bool push = (h.flags & DT__PS_HAS_PUSH) != 0, old = g && (h.seq <= last || h.seq <= g->fed[h.worker]);
     if (!g) { /* let the first key speak */
-        if (h.nparts) dt__ps_part_ok(ps, q, &h, &wire[0], &at);
+        dt__ps_wire wire;
+        size_t      at = (size_t)q->n;
+        if (h.nparts) memcpy(&wire, (const char *)q->data + sizeof h, sizeof wire), dt__ps_part_ok(ps, q, &h, &wire, &at);
         if (q->dt__inside) dt__ps_refuse(q, "server %d: there is no such group of keys: call dt_ps_init first", ps->server);
-        return;
-    }
-    if (g->bad[0]) {
-        dt_request_refuse(q, g->bad);
-        return;
-    }
-    int64_t last = -1;
-    for (dt__ps_request *r = g->request[h.worker]; r; r = r->next) last = r->head.seq;
-    if (h.seq <= last || h.seq <= g->fed[h.worker] || h.version < 0 || (g->nheld && h.version > g->held[0]->part.version && (h.flags & DT__PS_HAS_PUSH))) {
+    } else if (g->bad[0]) dt_request_refuse(q, g->bad);
+    else if (h.servers & ps->dead) dt__ps_refuse(q, "server %d (rank %d) has gone", __builtin_ctzll(h.servers & ps->dead),
+                                                 ps->server_rank[__builtin_ctzll(h.servers & ps->dead)]);
+    else if (old || (push && h.version > newest))
         dt__ps_refuse(q, "server %d: worker %d says that its values have version %" PRId64 " and its request is number %" PRId64
-                      "; the newest version is %" PRId64, ps->server, h.worker, h.version, h.seq, g->nheld ? g->held[0]->part.version : (int64_t)0);
-        return;
-    }
-    if (h.nparts != g->nheld) {
+                      "; the newest version is %" PRId64 ", the last request was number %" PRId64, ps->server, h.worker, h.version, h.seq, newest,
+                      last > g->fed[h.worker] ? last : g->fed[h.worker]);
+    else if (h.nparts != g->nheld)
         dt__ps_refuse(q, "server %d: worker %d pushes or pulls %d of the %d keys of a group on this server: all must be in one call", ps->server,
                       h.worker, h.nparts, g->nheld);
+    dt__ps_request *r = q->dt__inside ? dt__ps_exchange_new(ps, g, q, &h) : NULL;
+    if (!r) {
+        if (!old) dt__ps_exchange_bad(ps, &h);
         return;
     }
-    dt__ps_request *r = (dt__ps_request *)dt__comm_zeroed(1, sizeof *r);
-    if (r) r->in = (dt__ps_input *)dt__comm_zeroed((size_t)(h.nparts ? h.nparts : 1), sizeof *r->in);
-    if (!r || !r->in) {
-        DT_COMM_FREE(r);
-        dt_request_refuse(q, "the server is out of memory");
-        return;
-    }
-    r->group = g;
-    r->head = h;
-    for (int i = 0; i < h.nparts; i++) {
-        dt__ps_input *in = &r->in[i];
-        size_t        here = at;
-        in->of = r;
-        in->ps = ps;
-        memcpy(&in->wire, &wire[i], sizeof in->wire);
-        in->held = dt__ps_part_ok(ps, q, &h, &in->wire, &at);
-        bool twice = false;
-        for (int k = 0; in->held && k < i && h.nparts <= 64; k++) twice = twice || r->in[k].held == in->held;
-        if (twice) dt__ps_refuse(q, "server %d: key %d is twice in one call", ps->server, in->wire.key);
-        if (!in->held || twice) { /* it is refused: nothing has changed */
-            DT_COMM_FREE(r->in);
-            DT_COMM_FREE(r);
-            return;
-        }
-        if ((h.flags & DT__PS_HAS_PUSH) && in->wire.tag < 0) in->data = (const char *)q->data + here;
-        if (h.flags & DT__PS_WANTS && in->wire.see >= 0) in->to = dt__ps_see(ps, q->from, in->wire.see, in->held);
-    }
-    r->q = q;
     dt__ps_request **p = &g->request[h.worker];
     while (*p) p = &(*p)->next;
     *p = r;
-    for (int i = 0; i < h.nparts; i++) r->missing += (h.flags & DT__PS_HAS_PUSH) && r->in[i].wire.tag >= 0;
-    int missing = r->missing;
-    r->missing++; /* r stays while its receives are posted */
-    for (int i = 0; missing && i < h.nparts; i++) {
+    r->missing = 1; /* r stays while its receives are posted */
+    for (int i = 0; i < h.nparts && !r->done; i++) {
         dt__ps_input *in = &r->in[i];
-        dt_msg_opts   o = DT__NO_OPTIONS;
-        if (in->wire.tag < 0) continue;
-        o.tag = in->wire.tag;
-        o.timeout = ps->timeout;
+        if (!push || in->wire.tag < 0) continue;
+        r->missing++;
         dt__ps_count(ps, 1);
-        dt_work *w = dt_comm_recv_view_start_with(ps->c, &in->view, DT_COMM_U8, q->from, o);
-        if (w) dt_work_then(w, dt__ps_part_came, in);
-        else dt__ps_part_came(in, DT_COMM_ERR_MEMORY);
+        if (dt__ps_part_receive(ps, in)) dt_work_then(in->work, dt__ps_part_came, in);
+        else {
+            dt__comm_bad(DT_COMM_ERR_MEMORY, "the server is out of memory");
+            dt__ps_part_came(in, DT_COMM_ERR_MEMORY);
+        }
     }
-    if (!--r->missing) dt__ps_staged(ps, r);
+    r->missing--;
+    dt__ps_staged(ps, g, h.worker);
 }
-static void dt__ps_on_staged(dt_request *q) /* another server has a request, or cannot go on */
+static int dt__ps_server_of(const dt_ps *ps, int rank)
+{
+    for (int s = 0; s < ps->nservers; s++)
+        if (ps->server_rank[s] == rank) return s;
+    return -1;
+}
+static void dt__ps_on_staged(dt_request *q) /* of another server: see dt__ps_hear */
 {
     dt_ps      *ps = (dt_ps *)q->user;
     dt__ps_head h;
-    int         server = 0;
     if (!dt__ps_from_server(ps, q, &h)) return;
-    while (ps->server_rank[server] != q->from) server++;
+    int           server = dt__ps_server_of(ps, q->from);
     dt__ps_group *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, h.group);
-    char          bad[400] = "";
-    if (h.flags & DT__PS_BAD) memcpy(bad, (const char *)q->data + sizeof h, (size_t)q->n - sizeof h < 399 ? (size_t)q->n - sizeof h : 399);
-    if (!g || !g->here || (!(h.flags & DT__PS_BAD) && (h.worker < 0 || h.worker >= ps->nworkers))) {
+    bool          about = h.flags & (DT__PS_BAD | DT__PS_HOLDS); /* the group, not a worker */
+    if (!g || !g->here || (!about && (h.worker < 0 || h.worker >= ps->nworkers || h.seq < 0 || h.version < 0))) {
         dt__ps_refuse(q, "server %d does not coordinate group %d", ps->server, h.group);
         return;
     }
+    char bad[400] = "";
+    if (h.flags & DT__PS_BAD) memcpy(bad, (const char *)q->data + sizeof h, (size_t)q->n - sizeof h < 399 ? (size_t)q->n - sizeof h : 399);
     dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
-    g->servers |= (uint64_t)1 << server;
     if (h.flags & DT__PS_BAD) dt__ps_group_fail(ps, g, bad);
-    else dt__ps_line_add(ps, g, &h, server);
+    else if (h.flags & DT__PS_HOLDS) g->servers |= (uint64_t)1 << server;
+    else dt__ps_hear(ps, g, &h, server);
+}
+static bool dt__ps_order_ok(const dt_ps *ps, const dt__ps_head *h, const dt__ps_act *act, const dt__ps_push *used)
+{
+    for (int i = 0; i < h->nparts; i++) {
+        const dt__ps_act *a = &act[i];
+        if (a->kind == DT__PS_APPLY ? a->first < 0 || a->n < 1 || a->n > h->what || a->first > h->what - a->n : a->learner < 0 || a->learner >= ps->nworkers)
+            return false;
+    }
+    for (int i = 0; i < h->what; i++)
+        if (used[i].learner < 0 || used[i].learner >= ps->nworkers) return false;
+    return true;
 }
 static void dt__ps_on_order(dt_request *q) /* the coordinator has decided */
 {
     dt_ps      *ps = (dt_ps *)q->user;
     dt__ps_head h;
     if (!dt__ps_from_server(ps, q, &h)) return;
-    dt__ps_group *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, h.group);
-    size_t        room = (size_t)q->n - sizeof h;
-    bool          ok = g && !g->here && ps->server_rank[g->coordinator] == q->from && h.nparts >= 0 && h.what >= 0 &&
-              (size_t)h.nparts <= room / sizeof(dt__ps_act) && room == (size_t)h.nparts * sizeof(dt__ps_act) + (size_t)h.what * sizeof(dt__ps_push);
-    if (ok || (g && !g->here && (h.flags & DT__PS_BAD))) {
-        if (h.flags & DT__PS_BAD) {
-            char bad[400] = "";
-            memcpy(bad, (const char *)q->data + sizeof h, room < 399 ? room : 399);
-            if (!g->bad[0]) snprintf(g->bad, sizeof g->bad, "%s", bad[0] ? bad : "it failed");
-            dt__ps_group_fail(ps, g, g->bad);
-        } else {
-            const dt__ps_act  *act = (const dt__ps_act *)(const void *)((const char *)q->data + sizeof h);
-            const dt__ps_push *used = (const dt__ps_push *)(const void *)(act + h.nparts);
-            for (int i = 0; ok && i < h.nparts; i++)
-                ok = act[i].kind == DT__PS_APPLY ? act[i].first >= 0 && act[i].n >= 0 && act[i].first <= h.what - act[i].n
-                                                 : act[i].learner >= 0 && act[i].learner < ps->nworkers;
-            for (int i = 0; ok && i < h.what; i++) ok = used[i].learner >= 0 && used[i].learner < ps->nworkers;
-            if (ok) dt__ps_do(ps, g, act, h.nparts, used);
-        }
+    dt__ps_group      *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, h.group);
+    size_t             room = (size_t)q->n - sizeof h;
+    bool               ok = g && !g->here && ps->server_rank[g->coordinator] == q->from;
+    const dt__ps_act  *act = (const dt__ps_act *)(const void *)((const char *)q->data + sizeof h);
+    if (ok && h.flags & DT__PS_BAD) {
+        char bad[400] = "";
+        memcpy(bad, act, room < 399 ? room : 399);
+        if (!g->bad[0]) snprintf(g->bad, sizeof g->bad, "%s", bad[0] ? bad : "it failed"); /* so it is not told to the coordinator */
+        dt__ps_group_fail(ps, g, g->bad);
+    } else if (ok) {
+        ok = h.nparts >= 0 && h.what >= 0 && (size_t)h.nparts <= room / sizeof *act &&
+             room == (size_t)h.nparts * sizeof *act + (size_t)h.what * sizeof(dt__ps_push) &&
+             dt__ps_order_ok(ps, &h, act, (const dt__ps_push *)(const void *)(act + h.nparts));
+        if (ok) dt__ps_do(ps, g, act, h.nparts, (const dt__ps_push *)(const void *)(act + h.nparts));
     }
-    if (ok || (g && (h.flags & DT__PS_BAD))) dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+    if (ok) dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
     else dt__ps_refuse(q, "server %d: an order that it cannot understand", ps->server);
 }
 /* ---- workers that leave or die */
+static void dt__ps_group_gone(dt_ps *ps, dt__ps_group *g, int worker, int how)
+{
+    for (dt__ps_request *r = g->request[worker]; r; r = r->next) {
+        dt_request *q = r->q;
+        if (!r->staged) dt__ps_drop(ps, r, "this worker has gone");
+        else if (q) {
+            if (!r->done && !dt__ps_keep(ps, r)) {
+                dt__ps_group_fail(ps, g, "out of memory for a push");
+                break;
+            }
+            r->q = NULL;
+            dt_request_refuse(q, "this worker has left the store");
+        }
+    }
+    dt__ps_staged(ps, g, worker);
+    dt__ps_head h;
+    memset(&h, 0, sizeof h);
+    h.magic = DT__PS_MAGIC;
+    h.group = g->id;
+    h.worker = worker;
+    h.flags = DT__PS_LEFT;
+    if (g->here && how == 2) {
+        while (g->line[worker]) {
+            dt__ps_line *t = g->line[worker];
+            g->line[worker] = t->next;
+            DT_COMM_FREE(t);
+        }
+        dt__ps_act *a = dt__ps_act_add(&g->coord, DT__PS_FORGET, worker);
+        if (a) a->seq = g->fed[worker];
+        dt__ps_coord_leave(&g->coord, worker);
+    }
+    dt__ps_say_to(ps, g->coordinator, &h);
+}
 static void dt__ps_worker_gone(dt_ps *ps, int worker, int how, const char *why)
 {
     if (ps->gone[worker] || ps->closing) return;
@@ -1794,43 +1976,40 @@ static void dt__ps_worker_gone(dt_ps *ps, int worker, int how, const char *why)
     ps->ngone++;
     if (how == 2) {
         dt__logf(1, "dt_ps: server %d: worker %d has gone: %s", ps->server, worker, why);
-        if (ps->o.fail_on_death) snprintf(ps->death, sizeof ps->death, "worker %d has gone, and .fail_on_death is set: %.200s", worker, why);
+        if (ps->o.fail_on_death && !ps->death[0])
+            snprintf(ps->death, sizeof ps->death, "worker %d has gone, and .fail_on_death is set: %.200s", worker, why);
     }
     for (dt__ps_group *g = ps->all; g; g = g->next) {
-        if (!g->here) continue;
-        if (ps->death[0]) dt__ps_group_fail(ps, g, ps->death);
-        for (dt__ps_line *t = g->line[worker], *next; t; t = next) {
-            next = t->next;
-            DT_COMM_FREE(t);
-        }
-        g->line[worker] = NULL;
-        dt__ps_act *a = dt__ps_act_add(&g->coord, DT__PS_FORGET, worker);
-        if (a) a->seq = g->fed[worker];
-        dt__ps_coord_leave(&g->coord, worker);
-        dt__ps_pump(ps, g);
+        if (ps->death[0] && g->here) dt__ps_group_fail(ps, g, ps->death);
+        dt__ps_group_gone(ps, g, worker, how);
     }
     for (int i = 0; i < ps->names.n; i++) { /* worker 0 cannot bring values any more */
         dt__ps_name *n = (dt__ps_name *)ps->names.at[i];
         for (int k = 0; n && k < ps->nworkers; k++) {
-            if (!n->waiting[k] || n->ready || (worker && k != worker)) continue;
+            if (!n->waiting[k] || n->ready || (worker && k != worker && !ps->death[0])) continue;
             dt_request *q = n->waiting[k];
             n->waiting[k] = NULL;
-            dt__ps_refuse(q, "key %d has no values: worker 0 has gone before it brought them", i);
+            if (ps->death[0]) dt_request_refuse(q, ps->death);
+            else dt__ps_refuse(q, "key %d has no values: worker 0 has gone before it brought them", i);
         }
     }
-    if (ps->barrier && ps->barrier[worker]) {
-        dt_request_refuse(ps->barrier[worker], "this worker has gone");
-        ps->barrier[worker] = NULL;
+    for (int k = 0; k < ps->nworkers; k++) {
+        if (!ps->barrier[k] || (k != worker && !ps->death[0])) continue;
+        dt_request *q = ps->barrier[k];
+        ps->barrier[k] = NULL;
+        dt_request_refuse(q, ps->death[0] ? ps->death : "this worker has gone");
     }
     dt__ps_barrier_look(ps);
     dt__ps_over_look(ps);
 }
 /* Orders may still be on their way between servers when the last worker has left. So a server says to the others when it has
    nothing more to say, and ends when it has heard this from all. */
-static void dt__ps_over_look(dt_ps *ps)
+static void dt__ps_over_look(dt_ps *ps) /* not before the last worker has gone, and all of them from all servers of each group */
 {
     uint64_t all = ps->nservers == 64 ? ~(uint64_t)0 : ((uint64_t)1 << ps->nservers) - 1;
     if (ps->server < 0 || ps->ngone < ps->nworkers || ps->ntells) return;
+    for (const dt__ps_group *g = ps->all; g && !ps->said_end; g = g->next) /* its coordinator may still have orders */
+        if (g->here && !g->bad[0] && (g->busy || !dt__ps_all_left(ps, g))) return;
     if (!ps->said_end) {
         ps->said_end = true;
         ps->ended |= (uint64_t)1 << ps->server;
@@ -1852,10 +2031,18 @@ static void dt__ps_on_end(dt_request *q)
     dt_ps      *ps = (dt_ps *)q->user;
     dt__ps_head h;
     if (!dt__ps_from_server(ps, q, &h)) return;
-    for (int s = 0; s < ps->nservers; s++)
-        if (ps->server_rank[s] == q->from) ps->ended |= (uint64_t)1 << s;
+    ps->ended |= (uint64_t)1 << dt__ps_server_of(ps, q->from);
     dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
     dt__ps_over_look(ps);
+}
+static void dt__ps_name_bad(dt_ps *ps, dt__ps_name *n, const char *why) /* those who wait for the array hear that it will not be there */
+{
+    snprintf(n->bad, sizeof n->bad, "%.290s", why);
+    for (int i = 0; i < ps->nworkers; i++) {
+        dt_request *q = n->waiting[i];
+        n->waiting[i] = NULL;
+        if (q) dt_request_refuse(q, n->bad);
+    }
 }
 static void dt__ps_server_gone(dt_ps *ps, int server, const char *why)
 {
@@ -1868,6 +2055,10 @@ static void dt__ps_server_gone(dt_ps *ps, int server, const char *why)
     dt__logf(1, "dt_ps: server %d: %s", ps->server, text);
     for (dt__ps_group *g = ps->all; g; g = g->next)
         if (g->servers >> server & 1 || g->coordinator == server) dt__ps_group_fail(ps, g, text);
+    for (int i = 0; i < ps->names.n; i++) { /* what waits for an array there */
+        dt__ps_name *n = (dt__ps_name *)ps->names.at[i];
+        if (n && !n->ready && (n->where.server == server || n->where.server == DT__PS_CUT)) dt__ps_name_bad(ps, n, text);
+    }
     dt__ps_over_look(ps);
 }
 typedef struct dt__ps_watcher { dt_ps *ps; int rank; char byte; } dt__ps_watcher;
@@ -1889,14 +2080,14 @@ static void dt__ps_on_bye(dt_request *q)
 {
     dt_ps      *ps = (dt_ps *)q->user;
     dt__ps_head h;
-    if (!dt__ps_head_of(ps, q, &h, sizeof h)) return;
-    dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+    if (!dt__ps_head_from(ps, q, &h, sizeof h)) return;
     dt__ps_worker_gone(ps, h.worker, 1, "it left");
+    dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
 }
 static void dt__ps_barrier_look(dt_ps *ps)
 {
     int n = 0, alive = ps->nworkers - ps->ngone;
-    for (int i = 0; ps->barrier && i < ps->nworkers; i++) n += ps->barrier[i] != NULL;
+    for (int i = 0; i < ps->nworkers; i++) n += ps->barrier[i] != NULL;
     if (!n || n < alive) return;
     for (int i = 0; i < ps->nworkers; i++) {
         dt_request *q = ps->barrier[i];
@@ -1986,9 +2177,9 @@ static void dt__ps_on_init(dt_request *q) /* the first server: where is, or will
     memcpy(&a, q->data, sizeof a);
     int          key = a.array.key;
     dt__ps_name *n = (dt__ps_name *)dt__ps_map_get(&ps->names, key);
-    if (key < 0 || key >= DT_PS_KEYS || a.array.n < 0 || a.array.n > INT64_MAX / 64 || a.array.dtype < 0 || a.array.dtype >= DT_COMM_DTYPES ||
-        a.array.rule < 0 || a.array.rule >= DT_PS_RULES || a.head.group < 0 || a.head.group >= 2 * DT_PS_KEYS || a.mode < 0 || a.mode >= DT_PS_MODES ||
-        a.k < 1 || a.staleness < 0 || a.max_staleness < 0 || a.batches < 0) {
+    if (ps->server || key < 0 || key >= DT_PS_KEYS || a.array.n < 0 || a.array.n > INT64_MAX / 64 || a.array.dtype < 0 ||
+        a.array.dtype >= DT_COMM_DTYPES || a.array.rule < 0 || a.array.rule >= DT_PS_RULES || !dt__ps_group_possible(a.head.group, key) ||
+        a.mode < 0 || a.mode >= DT_PS_MODES || a.k < 1 || a.staleness < 0 || a.max_staleness < 0 || a.batches < 0) {
         dt__ps_refuse(q, "server 0: the request of worker %d is broken", a.head.worker);
         return;
     }
@@ -1999,15 +2190,22 @@ static void dt__ps_on_init(dt_request *q) /* the first server: where is, or will
     }
     if (n) {
         const dt__ps_wire *w = &n->asks.array;
-        if (w->n != a.array.n || w->dtype != a.array.dtype || w->rule != a.array.rule || n->asks.head.group != a.head.group || n->asks.whole != a.whole) {
-            dt__ps_refuse(q, "two calls of dt_ps_init for key %d differ: worker %d has %" PRId64 " elements of %s with rule %d in group %d, worker %d has %" PRId64
-                          " of %s with rule %d in group %d", key, a.head.worker, a.array.n, dt__ps_dtype(a.array.dtype), a.array.rule, a.head.group / 2,
-                          n->asks.head.worker, w->n, dt__ps_dtype(w->dtype), w->rule, n->asks.head.group / 2);
+        char               why[300] = "";
+        if (w->n != a.array.n || w->dtype != a.array.dtype || w->rule != a.array.rule || n->asks.head.group != a.head.group || n->asks.whole != a.whole)
+            snprintf(why, sizeof why, "two calls of dt_ps_init for key %d differ: worker %d has %" PRId64 " elements of %s with rule %d in group %d, worker %d has %"
+                     PRId64 " of %s with rule %d in group %d", key, a.head.worker, a.array.n, dt__ps_dtype(a.array.dtype), a.array.rule, a.head.group / 2,
+                     n->asks.head.worker, w->n, dt__ps_dtype(w->dtype), w->rule, n->asks.head.group / 2);
+        else if (!dt__ps_options_same(&a, &n->asks))
+            snprintf(why, sizeof why, "the discipline of key %d differs: worker %d has mode %d with k %d, worker %d has mode %d with k %d: the options of "
+                     "dt_ps_new and dt_ps_group must be the same on all ranks", key, a.head.worker, a.mode, a.k, n->asks.head.worker, n->asks.mode, n->asks.k);
+        if (why[0]) {
+            if (!a.head.worker && !n->ready) dt__ps_name_bad(ps, n, why); /* without worker 0 there will be no values */
+            dt_request_refuse(q, why);
             return;
         }
-        if (!dt__ps_options_same(&a, &n->asks)) {
-            dt__ps_refuse(q, "the discipline of key %d differs: worker %d has mode %d with k %d, worker %d has mode %d with k %d: the options of dt_ps_new and "
-                          "dt_ps_group must be the same on all ranks", key, a.head.worker, a.mode, a.k, n->asks.head.worker, n->asks.mode, n->asks.k);
+        if (!a.head.worker) n->bad[0] = 0; /* it tries again */
+        if (n->bad[0]) {
+            dt_request_refuse(q, n->bad);
             return;
         }
     } else {
@@ -2033,14 +2231,21 @@ static void dt__ps_on_init(dt_request *q) /* the first server: where is, or will
     if (n->waiting[a.head.worker]) dt__ps_refuse(q, "worker %d has asked for key %d already", a.head.worker, key);
     else n->waiting[a.head.worker] = q;
 }
-static void dt__ps_on_ready(dt_request *q) /* the first server: all servers have the values */
+static void dt__ps_on_ready(dt_request *q) /* the first server: all servers have the values, or cannot get them */
 {
     dt_ps      *ps = (dt_ps *)q->user;
     dt__ps_head h;
     if (!dt__ps_head_of(ps, q, &h, sizeof h)) return;
     dt__ps_name *n = (dt__ps_name *)dt__ps_map_get(&ps->names, h.what);
-    if (!n || h.worker) {
-        dt__ps_refuse(q, "server 0: key %d is not known, or worker %d is not worker 0", h.what, h.worker);
+    if (!n || h.worker || ps->server || n->ready) {
+        dt__ps_refuse(q, "server %d: key %d is not known or has values already, or worker %d is not worker 0", ps->server, h.what, h.worker);
+        return;
+    }
+    if (h.flags & DT__PS_BAD) {
+        char bad[300] = "";
+        memcpy(bad, (const char *)q->data + sizeof h, (size_t)q->n - sizeof h < 299 ? (size_t)q->n - sizeof h : 299);
+        dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+        dt__ps_name_bad(ps, n, bad[0] ? bad : "worker 0 could not bring the values");
         return;
     }
     n->ready = true;
@@ -2051,31 +2256,66 @@ static void dt__ps_on_ready(dt_request *q) /* the first server: all servers have
         if (w) dt_request_reply_with(w, &n->where, sizeof n->where, dt__ps_no_reply());
     }
 }
-typedef struct dt__ps_setting { dt_ps *ps; dt_request *q; dt__ps_held *held; } dt__ps_setting;
+typedef struct dt__ps_setting { dt_ps *ps; dt_request *q; dt__ps_held *held; dt_msg_info info; int64_t nbytes; dt__ps_head head; } dt__ps_setting;
+static void dt__ps_set_told(void *user, int status) /* the coordinator knows that this server has a part of the group, or there is nothing to tell */
+{
+    dt__ps_setting *s = (dt__ps_setting *)user;
+    dt_ps          *ps = s->ps;
+    if (status) dt__ps_refuse(s->q, "server %d: the coordinator of key %d does not answer: %.200s", ps->server, s->held->part.key,
+                              dt_comm_error(NULL) ? dt_comm_error(NULL) : "?");
+    else {
+        dt__ps_group *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, s->held->group);
+        for (int w = 0; w < ps->nworkers; w++)
+            if (ps->gone[w]) dt__ps_group_gone(ps, g, w, ps->gone[w]); /* they have left before it was there */
+        dt_request_reply_with(s->q, NULL, 0, dt__ps_no_reply());
+    }
+    DT_COMM_FREE(s);
+    ps->ntells--;
+    dt__ps_over_look(ps);
+    dt__ps_count(ps, -1);
+}
+static const char *dt__ps_set_add(dt_ps *ps, dt__ps_held *held) /* NULL, or why not */
+{
+    dt__ps_group *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, held->group);
+    if (dt__ps_map_get(&ps->held, held->part.key)) return "it has values already";
+    if (g->nheld == g->held_cap) {
+        int           more = g->held_cap ? 2 * g->held_cap : 4;
+        dt__ps_held **p = (dt__ps_held **)DT_COMM_REALLOC(g->held, (size_t)more * sizeof *p);
+        if (p) g->held = p, g->held_cap = more;
+    }
+    if (g->nheld == g->held_cap || !dt__ps_map_put(&ps->held, held->part.key, held)) return "the server is out of memory";
+    if (g->nheld) held->part.version = g->held[0]->part.version;
+    g->held[g->nheld++] = held;
+    return NULL;
+}
 static void dt__ps_set_came(void *user, int status)
 {
     dt__ps_setting *s = (dt__ps_setting *)user;
     dt_ps          *ps = s->ps;
-    dt__ps_group   *g = status ? NULL : (dt__ps_group *)dt__ps_map_get(&ps->groups, s->held->group);
-    dt__ps_count(ps, -1);
-    if (status) dt__ps_refuse(s->q, "server %d: the values of key %d did not come: %.200s", ps->server, s->held->part.key,
-                              dt_comm_error(NULL) ? dt_comm_error(NULL) : "?");
-    else {
-        if (g->nheld == g->held_cap) {
-            int           more = g->held_cap ? 2 * g->held_cap : 4;
-            dt__ps_held **p = (dt__ps_held **)DT_COMM_REALLOC(g->held, (size_t)more * sizeof *p);
-            if (p) g->held = p, g->held_cap = more;
-        }
-        if (g->nheld == g->held_cap || !dt__ps_map_put(&ps->held, s->held->part.key, s->held)) {
-            dt_request_refuse(s->q, "the server is out of memory");
-            status = DT_COMM_ERR_MEMORY;
-        } else {
-            g->held[g->nheld++] = s->held;
-            dt_request_reply_with(s->q, NULL, 0, dt__ps_no_reply());
-        }
+    const char     *why = status ? (dt_comm_error(NULL) ? dt_comm_error(NULL) : "?") : s->info.n != s->nbytes ? "another length" : dt__ps_set_add(ps, s->held);
+    if (why) {
+        dt__ps_refuse(s->q, "server %d: the values of key %d did not come: %.200s", ps->server, s->held->part.key, why);
+        dt__ps_held_free(ps, s->held);
+        DT_COMM_FREE(s);
+        dt__ps_count(ps, -1);
+        return;
     }
-    if (status) dt__ps_held_free(ps, s->held);
-    DT_COMM_FREE(s);
+    dt__ps_group *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, s->held->group);
+    ps->ntells++;
+    if (g->here) {
+        g->servers |= (uint64_t)1 << ps->server;
+        dt__ps_set_told(s, 0);
+        return;
+    }
+    dt_msg_opts o = DT__NO_OPTIONS;
+    o.timeout = ps->timeout;
+    memset(&s->head, 0, sizeof s->head);
+    s->head.magic = DT__PS_MAGIC;
+    s->head.group = g->id;
+    s->head.flags = DT__PS_HOLDS;
+    dt_work *w = dt_comm_call_start_with(ps->c, ps->server_rank[g->coordinator], DT__PS_STAGED, &s->head, sizeof s->head, NULL, 0, o);
+    if (w) dt_work_then(w, dt__ps_set_told, s);
+    else dt__ps_set_told(s, DT_COMM_ERR_STATE);
 }
 static void dt__ps_on_set(dt_request *q) /* worker 0 brings the values of an array: a part for this server */
 {
@@ -2086,8 +2326,9 @@ static void dt__ps_on_set(dt_request *q) /* worker 0 brings the values of an arr
     const dt__ps_wire *w = &a.array;
     int64_t            at, n, where = a.head.what;
     if (a.head.worker || w->key < 0 || w->key >= DT_PS_KEYS || w->dtype < 0 || w->dtype >= DT_COMM_DTYPES || w->rule < 0 || w->rule >= DT_PS_RULES ||
-        a.head.seq < 0 || a.head.seq > INT64_MAX / 64 || where < DT__PS_CUT || where >= ps->nservers || a.head.group < 0 || a.head.group >= 2 * DT_PS_KEYS ||
-        a.coordinator < 0 || a.coordinator >= ps->nservers || a.mode < 0 || a.mode >= DT_PS_MODES || a.k < 1 || a.staleness < 0 || a.max_staleness < 0) {
+        a.head.seq < 0 || a.head.seq > INT64_MAX / 64 || where < DT__PS_CUT || where >= ps->nservers || !dt__ps_group_possible(a.head.group, w->key) ||
+        w->tag < -1 || a.coordinator < 0 || a.coordinator >= ps->nservers || a.mode < 0 || a.mode >= DT_PS_MODES || a.k < 1 || a.staleness < 0 ||
+        a.max_staleness < 0 || a.batches < 0) {
         dt__ps_refuse(q, "server %d: the request of worker %d is broken", ps->server, a.head.worker);
         return;
     }
@@ -2100,9 +2341,13 @@ static void dt__ps_on_set(dt_request *q) /* worker 0 brings the values of an arr
         dt__ps_refuse(q, "server %d: key %d has values already", ps->server, w->key);
         return;
     }
+    if (w->rule == DT_PS_UPDATE && w->dtype == DT_COMM_F32 && !ps->fn && !ps->settled && ps->nearly < 4) { /* see dt__ps_settle */
+        ps->early[ps->nearly++] = q;
+        return;
+    }
     if (w->rule == DT_PS_UPDATE && (!ps->fn || w->dtype != DT_COMM_F32)) {
         dt__ps_refuse(q, "server %d: key %d has the rule DT_PS_UPDATE: %s", ps->server, w->key,
-                      ps->fn ? "its dtype must be f32" : "call dt_ps_on_update on every server before dt_ps_init");
+                      w->dtype == DT_COMM_F32 ? "call dt_ps_on_update on every server, before dt_ps_init and dt_ps_serve" : "its dtype must be f32");
         return;
     }
     dt__ps_held    *h = (dt__ps_held *)dt__comm_zeroed(1, sizeof *h);
@@ -2132,14 +2377,17 @@ static void dt__ps_on_set(dt_request *q) /* worker 0 brings the values of an arr
     s->ps = ps;
     s->q = q;
     s->held = h;
+    s->nbytes = w->nbytes;
+    memset(&s->info, 0, sizeof s->info);
     dt__ps_count(ps, 1);
     if (w->tag < 0) {
-        bool there = q->n - (int64_t)sizeof a == w->nbytes;
-        if (there) memcpy(h->part.value, (const char *)q->data + sizeof a, (size_t)w->nbytes);
-        dt__ps_set_came(s, there ? 0 : DT_COMM_ERR_MISMATCH);
+        s->info.n = q->n - (int64_t)sizeof a;
+        if (s->info.n == w->nbytes && w->nbytes) memcpy(h->part.value, (const char *)q->data + sizeof a, (size_t)w->nbytes);
+        dt__ps_set_came(s, 0);
         return;
     }
     dt_msg_opts o = DT__NO_OPTIONS;
+    o.info = &s->info;
     o.tag = w->tag;
     o.timeout = ps->timeout;
     dt_work *work = dt_comm_recv_start_with(ps->c, h->part.value, w->nbytes, DT_COMM_U8, q->from, o);
@@ -2197,16 +2445,23 @@ typedef struct dt__ps_team {   /* a group, as its workers see it */
     int64_t  version;          /* of the values that this worker has; atomic */
     int64_t  newest;           /* it was told of this version: atomic */
 } dt__ps_team;
+typedef struct dt__ps_out {    /* a message with a part of a push */
+    dt_ps_op *op;
+    dt_work  *work;            /* NULL: it has ended */
+} dt__ps_out;
 typedef struct dt__ps_call {   /* to one server */
     dt_ps_op   *op;
     int         server;
     char       *in, *out;
     int64_t     nin, nout;
     dt_msg_info info;
+    dt__ps_out *send;
+    int         nsends;
 } dt__ps_call;
 enum { DT__PS_DONE = 1, DT__PS_THEN }; /* phase: all has ended; fn will be called */
 struct dt_ps_op {
     dt_ps       *ps;
+    dt_ps_op    *next, **link; /* in ps->ops; link: what points to it */
     dt__ps_team *team;
     dt_ps_item  *item;
     int          nitems;
@@ -2222,9 +2477,16 @@ struct dt_ps_op {
 };
 static void dt__ps_op_free(dt_ps_op *op)
 {
+    if (op->link) {
+        pthread_mutex_lock(&op->ps->lock);
+        *op->link = op->next;
+        if (op->next) op->next->link = op->link;
+        pthread_mutex_unlock(&op->ps->lock);
+    }
     for (int i = 0; i < op->ncalls; i++) {
         DT_COMM_FREE(op->call[i].in);
         DT_COMM_FREE(op->call[i].out);
+        DT_COMM_FREE(op->call[i].send);
     }
     DT_COMM_FREE(op->call);
     DT_COMM_FREE(op->item);
@@ -2250,12 +2512,11 @@ static void dt__ps_op_less(dt_ps_op *op) /* one of its calls and messages has en
 {
     dt_ps *ps = op->ps;
     if (__atomic_sub_fetch(&op->left, 1, __ATOMIC_ACQ_REL)) return;
-    if (!op->status && op->info.verdict != DT_PS_KEPT) __atomic_store_n(&op->team->version, op->info.version, __ATOMIC_RELEASE);
-    if (!op->status && op->info.fresh) __atomic_store_n(&op->team->version, op->info.version, __ATOMIC_RELEASE);
+    if (!op->status && op->info.fresh && op->info.version > __atomic_load_n(&op->team->version, __ATOMIC_RELAXED))
+        __atomic_store_n(&op->team->version, op->info.version, __ATOMIC_RELEASE);
     int zero = 0;
-    dt__ps_count(ps, -1);
-    if (__atomic_compare_exchange_n(&op->phase, &zero, DT__PS_DONE, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return; /* op may be gone now */
-    dt__ps_op_run(op);
+    if (!__atomic_compare_exchange_n(&op->phase, &zero, DT__PS_DONE, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) dt__ps_op_run(op);
+    dt__ps_count(ps, -1); /* op may be gone now */
 }
 static const char *dt__ps_why(const dt_ps *ps) /* of a call that has just ended */
 {
@@ -2268,6 +2529,15 @@ static void dt__ps_value_came(void *user, int status)
     if (status) dt__ps_op_bad(op, status, dt__ps_why(op->ps));
     dt__ps_op_less(op);
 }
+static void dt__ps_call_bad(dt__ps_call *k, int status) /* the server does not want what is sent to it */
+{
+    dt_ps *ps = k->op->ps;
+    char   text[600];
+    snprintf(text, sizeof text, "server %d (rank %d): %.500s", k->server, ps->server_rank[k->server], dt__ps_why(ps) ? dt__ps_why(ps) : "no answer");
+    dt__ps_op_bad(k->op, status, text);
+    for (int i = 0; i < k->nsends; i++)
+        if (k->send[i].work) dt_work_cancel(k->send[i].work);
+}
 static void dt__ps_answered(void *user, int status)
 {
     dt__ps_call        *k = (dt__ps_call *)user;
@@ -2275,23 +2545,24 @@ static void dt__ps_answered(void *user, int status)
     dt_ps              *ps = op->ps;
     dt__ps_answer_head *h = (dt__ps_answer_head *)(void *)k->out;
     if (status) {
-        dt__ps_op_bad(op, status, dt__ps_why(ps));
+        dt__ps_call_bad(k, status);
         dt__ps_op_less(op);
         return;
     }
     int64_t at = (int64_t)sizeof *h;
+    int     item = 0;
     bool    ok = k->info.n >= at && h->nparts >= 0 && h->nparts <= op->nitems && (k->info.n - at) / (int64_t)sizeof(dt__ps_wire) >= h->nparts;
     if (ok) op->info = h->info; /* the same from all servers */
     at += ok ? h->nparts * (int64_t)sizeof(dt__ps_wire) : 0;
     for (int i = 0; ok && i < h->nparts; i++) {
         const dt__ps_wire *w = (const dt__ps_wire *)(const void *)(h + 1) + i;
-        int                item = 0;
-        while (item < op->nitems && op->item[item].key != w->key) item++;
-        size_t  size = w->dtype >= 0 && w->dtype < DT_COMM_DTYPES ? dt__elem_nbytes(w->dtype) : 1;
-        ok = item < op->nitems && op->item[item].pull && w->dtype == op->item[item].dtype && w->at >= 0 && w->n >= 0 && w->at <= op->item[item].n &&
-             w->n <= op->item[item].n - w->at && w->nbytes == w->n * (int64_t)size &&
+        while (item < op->nitems && op->item[item].key != w->key) item++; /* in the order of the request */
+        size_t size = w->dtype >= 0 && w->dtype < DT_COMM_DTYPES ? dt__elem_nbytes(w->dtype) : 1;
+        ok = item < op->nitems && (op->item[item].pull || !w->n) && w->dtype == op->item[item].dtype && w->at >= 0 && w->n >= 0 &&
+             w->at <= op->item[item].n && w->n <= op->item[item].n - w->at && w->nbytes == w->n * (int64_t)size &&
              (w->tag != DT__PS_FOLLOWS || (at <= k->info.n && k->info.n - at >= w->nbytes));
         if (!ok) break;
+        if (!w->n) continue;
         char *to = (char *)op->item[item].pull + (size_t)w->at * size;
         if (w->tag == DT__PS_THERE) continue;
         if (w->tag < 0) {
@@ -2310,9 +2581,11 @@ static void dt__ps_answered(void *user, int status)
     if (!ok) dt__ps_op_bad(op, DT_COMM_ERR_MISMATCH, "dt_ps: the answer of a server is broken: do all ranks have the same version of dt?");
     dt__ps_op_less(op);
 }
-static void dt__ps_pushed(void *user, int status) /* a part was sent; if not, the server refuses the request */
+static void dt__ps_pushed(void *user, int status) /* a part was sent; if not, the server refuses the request, or has done so */
 {
-    dt_ps_op *op = (dt_ps_op *)user;
+    dt__ps_out *s = (dt__ps_out *)user;
+    dt_ps_op   *op = s->op;
+    s->work = NULL;
     if (status && status != DT_COMM_ERR_CANCELLED && status != DT_COMM_ERR_TIMEOUT) dt__ps_op_bad(op, status, dt__ps_why(op->ps));
     dt__ps_op_less(op);
 }
@@ -2386,6 +2659,7 @@ static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *ite
         if (!(servers >> s & 1)) continue;
         dt__ps_call *k = &op->call[c++];
         size_t       nin = sizeof(dt__ps_head), nout = sizeof(dt__ps_answer_head);
+        int          large = 0;
         for (int i = 0; i < nitems; i++) {
             const dt__ps_key *key = (const dt__ps_key *)dt__ps_map_get(&ps->keys, item[i].key);
             int64_t           at, n;
@@ -2394,6 +2668,7 @@ static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *ite
             size_t bytes = (size_t)n * dt__elem_nbytes(key->wire.dtype);
             nin += sizeof(dt__ps_wire) + (push && bytes <= DT__PS_INLINE ? dt__ps_up8(bytes) : 0);
             nout += sizeof(dt__ps_wire) + (pull && bytes <= DT__PS_INLINE ? dt__ps_up8(bytes) : 0);
+            large += push && bytes > DT__PS_INLINE;
         }
         k->op = op;
         k->server = s;
@@ -2401,7 +2676,8 @@ static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *ite
         k->nout = (int64_t)nout;
         k->in = (char *)DT_COMM_MALLOC(nin);
         k->out = (char *)DT_COMM_MALLOC(nout);
-        ok = k->in && k->out;
+        k->send = (dt__ps_out *)dt__comm_zeroed((size_t)(large ? large : 1), sizeof *k->send);
+        ok = k->in && k->out && k->send;
     }
     if (!ok) {
         if (op) {
@@ -2413,6 +2689,12 @@ static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *ite
     }
     team->seq++;
     op->left = 1;
+    pthread_mutex_lock(&ps->lock);
+    op->next = ps->ops;
+    op->link = &ps->ops;
+    if (op->next) op->next->link = &op->next;
+    ps->ops = op;
+    pthread_mutex_unlock(&ps->lock);
     dt__ps_count(ps, 1);
     for (int c = 0; c < op->ncalls; c++) {
         dt__ps_call *k = &op->call[c];
@@ -2456,18 +2738,20 @@ static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *ite
         o.info = &k->info;
         __atomic_add_fetch(&op->left, 1, __ATOMIC_ACQ_REL);
         dt_work *work = dt_comm_call_start_with(ps->c, ps->server_rank[k->server], DT__PS_EXCHANGE, k->in, k->nin, k->out, k->nout, o);
-        for (int i = 0; work && i < h->nparts; i++) {
+        for (int i = 0, item_no = 0; work && i < h->nparts; i++) {
             if (w[i].tag < 0) continue;
-            int item_no = 0;
             while (item[item_no].key != w[i].key) item_no++;
+            dt__ps_out *out = &k->send[k->nsends++];
             dt_msg_opts so = DT__NO_OPTIONS;
             so.timeout = ps->timeout;
             so.tag = w[i].tag;
             __atomic_add_fetch(&op->left, 1, __ATOMIC_ACQ_REL);
             dt_work *send = dt_comm_send_start_with(ps->c, (const char *)item[item_no].push + (size_t)w[i].at * dt__elem_nbytes(w[i].dtype), w[i].nbytes,
                                                     DT_COMM_U8, ps->server_rank[k->server], so);
-            if (send) dt_work_then(send, dt__ps_pushed, op);
-            else dt__ps_pushed(op, DT_COMM_ERR_MEMORY);
+            out->op = op;
+            out->work = send;
+            if (send) dt_work_then(send, dt__ps_pushed, out);
+            else dt__ps_pushed(out, DT_COMM_ERR_MEMORY);
         }
         if (work) dt_work_then(work, dt__ps_answered, k);
         else dt__ps_answered(k, dt_comm_get_status(ps->c) ? dt_comm_get_status(ps->c) : (int)DT_COMM_ERR_MEMORY);
@@ -2541,11 +2825,15 @@ static int dt__ps_one(dt_ps *ps, const char *call, int key, const void *in, void
     dt_ps_op *op = dt__ps_start(ps, call, &item, 1);
     return op ? dt_ps_wait(op, info) : dt_comm_get_status(NULL);
 }
-DT_API int dt_ps_push(dt_ps *ps, int key, const void *data, int64_t n, int dtype) { return dt__ps_one(ps, "dt_ps_push", key, data, NULL, n, dtype, NULL); }
-DT_API int dt_ps_pull(dt_ps *ps, int key, void *data, int64_t n, int dtype) { return dt__ps_one(ps, "dt_ps_pull", key, NULL, data, n, dtype, NULL); }
+static const void *dt__ps_in(const void *data, int64_t n) { return data || n ? data : ""; } /* an empty array may be NULL */
+DT_API int dt_ps_push(dt_ps *ps, int key, const void *data, int64_t n, int dtype) { return dt__ps_one(ps, "dt_ps_push", key, dt__ps_in(data, n), NULL, n, dtype, NULL); }
+DT_API int dt_ps_pull(dt_ps *ps, int key, void *data, int64_t n, int dtype) 
+{
+    return dt__ps_one(ps, "dt_ps_pull", key, NULL, (void *)(uintptr_t)dt__ps_in(data, n), n, dtype, NULL);
+}
 DT_API int dt_ps_push_pull(dt_ps *ps, int key, const void *in, void *out, int64_t n, int dtype)
 {
-    return dt__ps_one(ps, "dt_ps_push_pull", key, in, out, n, dtype, NULL);
+    return dt__ps_one(ps, "dt_ps_push_pull", key, dt__ps_in(in, n), (void *)(uintptr_t)dt__ps_in(out, n), n, dtype, NULL);
 }
 DT_API dt_ps_op *dt_ps_pull_async(dt_ps *ps, int key, void *data, int64_t n, int dtype)
 {
@@ -2554,7 +2842,7 @@ DT_API dt_ps_op *dt_ps_pull_async(dt_ps *ps, int key, void *data, int64_t n, int
     item.dtype = dtype;
     item.n = n;
     item.push = NULL;
-    item.pull = data;
+    item.pull = (void *)(uintptr_t)dt__ps_in(data, n);
     return dt__ps_start(ps, "dt_ps_pull_async", &item, 1);
 }
 DT_API int dt_ps_barrier(dt_ps *ps)
@@ -2568,7 +2856,11 @@ DT_API int dt_ps_barrier(dt_ps *ps)
 }
 DT_API bool dt_ps_cancelled(const dt_ps *ps, int key)
 {
-    const dt__ps_team *t = ps ? dt__ps_team_of(ps, key) : NULL;
+    if (!ps) return false;
+    pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&ps->lock;
+    pthread_mutex_lock(lock);
+    const dt__ps_team *t = dt__ps_team_of(ps, key);
+    pthread_mutex_unlock(lock);
     return t && __atomic_load_n(&t->newest, __ATOMIC_ACQUIRE) > __atomic_load_n(&t->version, __ATOMIC_ACQUIRE);
 }
 static void dt__ps_on_notice(dt_request *q) /* the work on old values is useless */
@@ -2577,8 +2869,11 @@ static void dt__ps_on_notice(dt_request *q) /* the work on old values is useless
     dt__ps_head  h;
     dt__ps_team *t;
     if (!dt__ps_from_server(ps, q, &h)) return;
+    pthread_mutex_lock(&ps->lock);
     t = (dt__ps_team *)dt__ps_map_get(&ps->teams, h.group);
-    if (t && ps->server_rank[t->coordinator] == q->from) __atomic_store_n(&t->newest, h.version, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&ps->lock);
+    if (t && ps->server_rank[t->coordinator] == q->from && h.version > __atomic_load_n(&t->newest, __ATOMIC_RELAXED))
+        __atomic_store_n(&t->newest, h.version, __ATOMIC_RELEASE);
     dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
 }
 DT_API int dt_ps_set_k(dt_ps *ps, int key, int k)
@@ -2607,16 +2902,28 @@ DT_API int dt_ps_get_stats(dt_ps *ps, int key, dt_ps_stats *out)
     return rc ? dt__ps_say(ps, rc, "dt_ps_get_stats: %s", dt__ps_why(ps)) : 0;
 }
 
-static dt_msg_opts dt__ps_no_options(void)
-{
-    dt_msg_opts o = DT__NO_OPTIONS;
-    return o;
-}
 /* ---- keys */
+/* A server may get values for an array with DT_PS_UPDATE before its program has come to dt_ps_on_update: they wait. But if the
+   program goes on without it, they are refused. */
+static void dt__ps_early(dt_ps *ps)
+{
+    int         n = ps->nearly;
+    dt_request *q[4];
+    memcpy(q, ps->early, sizeof q);
+    ps->nearly = 0;
+    for (int i = 0; i < n; i++) dt__ps_on_set(q[i]);
+}
+static void dt__ps_settle(void *user) /* by dt__comm_drive */
+{
+    dt_ps *ps = (dt_ps *)user;
+    ps->settled = true;
+    dt__ps_early(ps);
+}
 static int dt__ps_bring(dt_ps *ps, const dt__ps_asks *asks, int where, int coordinator, const void *data) /* worker 0 brings the values to the servers */
 {
     int rc = 0;
-    for (int s = 0; s < ps->nservers && !rc; s++) {
+    for (int i = 0; i < ps->nservers && !rc; i++) {
+        int     s = (coordinator + i) % ps->nservers; /* the coordinator first: the others report to it */
         int64_t at, n;
         if (where != DT__PS_CUT && s != where) continue;
         dt__ps_range(ps, asks->array.n, s, where, &at, &n);
@@ -2688,6 +2995,7 @@ DT_API int dt_ps_init_with(dt_ps *ps, int key, const void *data, int64_t n, int 
         return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_init: key %d (0 to %d), %" PRId64 " elements, dtype %d, rule %d, group %d%s", key, DT_PS_KEYS - 1, n, dtype,
                           o.rule, o.group, n && !data && !ps->worker ? ": worker 0 passes NULL instead of the values" : "");
     if (dt__ps_map_get(&ps->keys, key)) return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_init: key %d exists already", key);
+    if (o.rule == DT_PS_UPDATE && ps->server >= 0) dt__comm_drive(ps->c, dt__ps_settle, ps);
     dt__ps_asks_fill(ps, &a, key, n, dtype, o.rule, o.group);
     a.whole = o.whole;
     rc = dt__ps_ask(ps, 0, DT__PS_INIT, &a, sizeof a, &where, sizeof where, &got, ps->timeout);
@@ -2696,14 +3004,28 @@ DT_API int dt_ps_init_with(dt_ps *ps, int key, const void *data, int64_t n, int 
         rc = dt__comm_bad(DT_COMM_ERR_MISMATCH, "the answer of server 0 is broken: do all ranks have the same version of dt?");
     if (!rc && ps->worker == 0) {
         rc = dt__ps_bring(ps, &a, where.server, where.coordinator, data);
+        if (rc) { /* those who wait for it should know */
+            struct { dt__ps_head head; char why[300]; } letter;
+            char why[600];
+            memset(&letter, 0, sizeof letter);
+            snprintf(why, sizeof why, "%s", dt__ps_why(ps) ? dt__ps_why(ps) : "?");
+            dt__ps_head_fill(ps, &letter.head, a.head.group, key);
+            letter.head.flags = DT__PS_BAD;
+            snprintf(letter.why, sizeof letter.why, "worker 0 could not bring the values: %.250s", why);
+            if (!dt_comm_get_status(ps->c)) dt__ps_ask(ps, 0, DT__PS_READY, &letter, sizeof letter, NULL, 0, NULL, 2);
+            return dt__ps_say(ps, rc, "dt_ps_init: key %d: %s", key, why);
+        }
         a.head.what = key;
-        if (!rc) rc = dt__ps_ask(ps, 0, DT__PS_READY, &a.head, sizeof a.head, NULL, 0, NULL, ps->timeout);
+        rc = dt__ps_ask(ps, 0, DT__PS_READY, &a.head, sizeof a.head, NULL, 0, NULL, ps->timeout);
         a.head.what = 0;
     }
     if (rc == DT_COMM_ERR_TIMEOUT && ps->worker)
         return dt__ps_say(ps, rc, "dt_ps_init: key %d: worker 0 has not brought its values within %g s: does it call dt_ps_init, too?", key, ps->timeout);
     if (rc) return dt__ps_say(ps, rc, "dt_ps_init: key %d: %s", key, dt__ps_why(ps));
-    return dt__ps_team_add(ps, &a, &where) ? 0 : dt__ps_say(ps, DT_COMM_ERR_MEMORY, "dt_ps_init: out of memory");
+    pthread_mutex_lock(&ps->lock);
+    bool added = dt__ps_team_add(ps, &a, &where);
+    pthread_mutex_unlock(&ps->lock);
+    return added ? 0 : dt__ps_say(ps, DT_COMM_ERR_MEMORY, "dt_ps_init: out of memory");
 }
 
 static const char *dt__ps_discipline_bad(const dt_ps_discipline *d) /* NULL: it is right */
@@ -2729,22 +3051,17 @@ DT_API int dt_ps_group_with(dt_ps *ps, int group, dt_ps_discipline o)
 }
 
 /* ---- making and freeing a store */
-static void dt__ps_on_close(dt_request *q) /* of this rank itself: only the thread that drives may touch the receives of >>server */
+static void dt__ps_close(void *user) /* by dt__comm_drive */
 {
-    dt_ps *ps = (dt_ps *)q->user;
-    if (q->from != dt_comm_rank(ps->c)) {
-        dt__ps_refuse(q, "server %d does not close for rank %d", ps->server, q->from);
-        return;
-    }
+    dt_ps *ps = (dt_ps *)user;
     ps->closing = true;
     for (int i = 0; i < ps->size; i++)
         if (ps->watch[i]) dt_work_cancel(ps->watch[i]);
-    dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
 }
 static const struct { int tag; dt_request_fn fn; } dt__ps_handlers[] = {
     { DT__PS_INIT, dt__ps_on_init }, { DT__PS_SET, dt__ps_on_set }, { DT__PS_READY, dt__ps_on_ready }, { DT__PS_EXCHANGE, dt__ps_on_exchange },
     { DT__PS_STAGED, dt__ps_on_staged }, { DT__PS_ORDER, dt__ps_on_order }, { DT__PS_BYE, dt__ps_on_bye }, { DT__PS_BARRIER, dt__ps_on_barrier },
-    { DT__PS_ASK, dt__ps_on_ask }, { DT__PS_CLOSE, dt__ps_on_close }, { DT__PS_END, dt__ps_on_end }
+    { DT__PS_ASK, dt__ps_on_ask }, { DT__PS_END, dt__ps_on_end }
 };
 enum { DT__PS_HANDLERS = sizeof dt__ps_handlers / sizeof *dt__ps_handlers };
 static int dt__ps_serve_tag(dt_ps *ps, int tag, dt_request_fn fn)
@@ -2778,6 +3095,8 @@ static void dt__ps_delete(dt_ps *ps)
     DT_COMM_FREE(ps->disciplines.at);
     for (int i = 0; ps->barrier && i < ps->nworkers; i++)
         if (ps->barrier[i]) dt_request_refuse(ps->barrier[i], "the parameter server has ended");
+    for (int i = 0; i < ps->nearly; i++) dt_request_refuse(ps->early[i], "the parameter server has ended");
+    pthread_mutex_destroy(&ps->lock);
     dt_comm_dealloc(ps->c, ps->sum);
     DT_COMM_FREE(ps->keys.at);
     DT_COMM_FREE(ps->teams.at);
@@ -2857,8 +3176,8 @@ DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o)
             }
         }
         ps->timeout = o.timeout > 0 ? o.timeout : c->timeout;
-        ps->tag = DT__PS_DATA;
-        ps->idle = 1;
+        ps->pending = 1;
+        pthread_mutex_init(&ps->lock, NULL);
         ps->gone = (uint8_t *)dt__comm_zeroed((size_t)ps->nworkers, 1);
         ps->size = size;
         ps->watch = (dt_work **)dt__comm_zeroed((size_t)size, sizeof *ps->watch);
@@ -2889,7 +3208,10 @@ DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o)
     for (int i = 0; ps->server >= 0 && i < DT__PS_HANDLERS && !rc; i++) rc = dt__ps_serve_tag(ps, dt__ps_handlers[i].tag, dt__ps_handlers[i].fn);
     if (!rc && ps->worker >= 0) rc = dt__ps_serve_tag(ps, DT__PS_NOTICE, dt__ps_on_notice);
     if (rc) {
+        char text[600];
+        snprintf(text, sizeof text, "%s", dt__ps_why(ps) ? dt__ps_why(ps) : "out of memory");
         dt__ps_end(ps);
+        dt__comm_bad(rc, "dt_ps_new: %s", text);
         return NULL;
     }
     return ps;
@@ -2897,15 +3219,18 @@ DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o)
 /* No more requests; then everything that was started is waited for, and the store is freed. */
 static void dt__ps_end(dt_ps *ps)
 {
-    if (ps->server >= 0) dt_comm_call_with(ps->c, dt_comm_rank(ps->c), DT__PS_CLOSE, NULL, 0, NULL, 0, NULL, dt__ps_no_options());
+    dt__comm_drive(ps->c, dt__ps_close, ps);
     for (int i = 0; ps->server >= 0 && i < DT__PS_HANDLERS; i++) dt__ps_serve_tag(ps, dt__ps_handlers[i].tag, NULL);
     if (ps->worker >= 0) dt__ps_serve_tag(ps, DT__PS_NOTICE, NULL);
-    if (!__atomic_load_n(&ps->idle, __ATOMIC_ACQUIRE)) dt__comm_until(ps->c, &ps->idle, DT_FOREVER);
+    dt__ps_count(ps, -1);
+    if (!__atomic_load_n(&ps->idle, __ATOMIC_ACQUIRE) && !dt__comm_until(ps->c, &ps->idle, DT_FOREVER)) return; /* in a handler: it stays */
+    while (ps->ops) dt__ps_op_free(ps->ops);
     dt__ps_delete(ps);
 }
 DT_API int dt_ps_serve(dt_ps *ps)
 {
     if (!ps) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_serve: the store is NULL");
+    ps->bad = false;
     if (ps->server < 0 && ps->worker >= 0) return dt__ps_say(ps, DT_COMM_ERR_STATE, "dt_ps_serve: rank %d is no server", dt_comm_rank(ps->c));
     if (ps->server < 0) { /* a scheduler: the first server says when all is over */
         dt_msg_opts o = DT__NO_OPTIONS;
@@ -2915,6 +3240,7 @@ DT_API int dt_ps_serve(dt_ps *ps)
         int bad = dt_comm_recv_with(ps->c, &byte, 1, DT_COMM_U8, ps->server_rank[0], o);
         return bad ? dt__ps_say(ps, bad, "dt_ps_serve: %s", dt__ps_why(ps)) : 0;
     }
+    dt__comm_drive(ps->c, dt__ps_settle, ps);
     if (!__atomic_load_n(&ps->over, __ATOMIC_ACQUIRE)) dt__comm_until(ps->c, &ps->over, DT_FOREVER);
     int rc = dt_comm_get_status(ps->c);
     return rc ? dt__ps_say(ps, rc, "dt_ps_serve: %s", dt_comm_error(ps->c)) : 0;
@@ -2922,20 +3248,26 @@ DT_API int dt_ps_serve(dt_ps *ps)
 DT_API int dt_ps_free(dt_ps *ps)
 {
     if (!ps) return 0;
-    int rc = dt_comm_get_status(ps->c);
-    if (ps->worker >= 0 && !rc)
-        for (int s = 0; s < ps->nservers; s++) {
-            dt__ps_head h;
-            dt__ps_head_fill(ps, &h, 0, 0);
-            int bad = dt__ps_ask(ps, s, DT__PS_BYE, &h, sizeof h, NULL, 0, NULL, ps->timeout);
-            if (bad && bad != DT_COMM_ERR_PEER && !rc) rc = bad;
-        }
+    int  rc = dt_comm_get_status(ps->c), left = 0;
+    char why[600] = "";
+    if (rc) snprintf(why, sizeof why, "%s", dt_comm_error(ps->c));
+    pthread_mutex_lock(&ps->lock);
+    for (const dt_ps_op *op = ps->ops; op; op = op->next) left += __atomic_load_n(&op->phase, __ATOMIC_ACQUIRE) != DT__PS_THEN;
+    pthread_mutex_unlock(&ps->lock);
+    for (int s = 0; s < ps->nservers && ps->worker >= 0; s++) {
+        dt__ps_head h;
+        if (dt_comm_get_status(ps->c)) break;
+        dt__ps_head_fill(ps, &h, 0, 0);
+        int bad = dt__ps_ask(ps, s, DT__PS_BYE, &h, sizeof h, NULL, 0, NULL, ps->timeout);
+        if (!bad || bad == DT_COMM_ERR_PEER || rc) continue;
+        rc = bad;
+        snprintf(why, sizeof why, "server %d (rank %d): %.500s", s, ps->server_rank[s], dt__ps_why(ps) ? dt__ps_why(ps) : "?");
+    }
     if (ps->server >= 0 && !dt_comm_get_status(ps->c)) {
         int bad = dt_ps_serve(ps);
-        if (!rc) rc = bad;
-        bad = bad ? 0 : dt__ps_log_write(ps);
-        if (!rc) rc = bad;
-        for (int i = 0; ps->server == 0 && i < ps->size; i++) {
+        if (!bad) bad = dt__ps_log_write(ps);
+        if (bad && !rc) rc = bad, snprintf(why, sizeof why, "%s", ps->said);
+        for (int i = 0; ps->server == 0 && i < ps->size; i++) { /* a scheduler waits for it */
             dt_msg_opts o = DT__NO_OPTIONS;
             bool        server = false;
             for (int k = 0; k < ps->nservers; k++) server = server || ps->server_rank[k] == i;
@@ -2944,22 +3276,46 @@ DT_API int dt_ps_free(dt_ps *ps)
             if (!server && ps->worker_of[i] < 0) dt_comm_send_with(ps->c, "", 1, DT_COMM_U8, i, o);
         }
     }
+    if (!rc && left) {
+        rc = DT_COMM_ERR_STATE;
+        snprintf(why, sizeof why, "%d operations were not waited for; they have ended, and their memory is not used any more", left);
+    }
     dt__ps_end(ps);
-    return rc;
+    return rc ? dt__comm_bad(rc, "dt_ps_free: %s", why) : 0;
 }
 DT_API const char *dt_ps_error(const dt_ps *ps) { return ps ? (ps->bad ? ps->said : NULL) : dt_comm_error(NULL); }
 DT_API int dt_ps_worker(const dt_ps *ps) { return ps ? ps->worker : -1; }
 DT_API int dt_ps_workers(const dt_ps *ps) { return ps ? ps->nworkers : 0; }
 DT_API int dt_ps_server(const dt_ps *ps) { return ps ? ps->server : -1; }
+typedef struct dt__ps_updater { dt_ps *ps; dt_ps_update_fn fn; void *user; int nstate; bool late; } dt__ps_updater;
+static void dt__ps_set_updater(void *user) /* by dt__comm_drive */
+{
+    dt__ps_updater *u = (dt__ps_updater *)user;
+    dt_ps          *ps = u->ps;
+    u->late = false;
+    for (int i = 0; i < ps->held.n; i++) {
+        const dt__ps_held *h = (const dt__ps_held *)ps->held.at[i];
+        u->late = u->late || (h && h->rule == DT_PS_UPDATE);
+    }
+    if (u->late) return; /* their state was allocated for another function */
+    ps->user = u->user;
+    ps->nstate = u->nstate;
+    ps->fn = u->fn;
+    dt__ps_early(ps);
+}
 DT_API int dt_ps_on_update(dt_ps *ps, dt_ps_update_fn fn, void *user, int nstate)
 {
     if (!ps) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_on_update: the store is NULL");
     if (!fn || nstate < 0 || nstate > DT_PS_STATES)
         return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_on_update: the function is NULL, or %d arrays of state; expected 0 to %d", nstate, DT_PS_STATES);
-    ps->user = user;
-    ps->nstate = nstate;
-    ps->fn = fn;
-    return 0;
+    dt__ps_updater u;
+    u.ps = ps;
+    u.fn = fn;
+    u.user = user;
+    u.nstate = nstate;
+    ps->bad = false;
+    dt__comm_drive(ps->c, dt__ps_set_updater, &u);
+    return u.late ? dt__ps_say(ps, DT_COMM_ERR_STATE, "dt_ps_on_update: there are arrays with DT_PS_UPDATE already: call it after dt_ps_new") : 0;
 }
 
 #ifdef __cplusplus
