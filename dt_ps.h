@@ -1214,7 +1214,9 @@ static void dt__ps_do_apply(dt_ps *ps, dt__ps_group *g, const dt__ps_push *push,
     if (!src || !weight) dt__ps_group_fail(ps, g, "out of memory");
     for (int i = 0; i < nnext && next[i].kind != DT__PS_APPLY && ngiven < 64; i++) {
         dt__ps_request *r = next[i].kind == DT__PS_ANSWER && next[i].info.fresh ? dt__ps_find(g, next[i].learner, next[i].seq) : NULL;
-        if (r && r->q && r->head.flags & DT__PS_WANTS) given[ngiven++] = r;
+        bool used = r && !(r->head.flags & DT__PS_HAS_PUSH); /* else its push may lie where the values are wanted */
+        for (int k = 0; r && k < n && !used; k++) used = push[k].learner == next[i].learner && push[k].seq == next[i].seq;
+        if (r && r->q && r->head.flags & DT__PS_WANTS && used) given[ngiven++] = r;
     }
     for (int k = 0; k < g->nheld && !g->bad[0]; k++) {
         dt__ps_held *h = g->held[k];
