@@ -1,7 +1,7 @@
 /* test_join.c - dt_comm.h: finding the world, the handshake, joining, the control tree
    run: alone, long, asan-later */
 #define DT_IMPLEMENTATION
-#include "ranks.h"
+#include "harness.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -41,84 +41,13 @@ static int test_getaddrinfo(const char *name, const char *service, const struct 
 }
 #define DT__GETADDRINFO test_getaddrinfo
 #include "dt_comm.h"
-
-#include <dirent.h>
-#include <sys/mman.h>
+#include "jobs.h"
 
 /* ==================================================================================================== >>shared */
-enum { MAX_RANKS = 80 };
-typedef struct job { /* in memory that all processes of a test share */
-    int     n, port, listen_fd;
-    double  join_timeout, timeout;
-    char    token_file[64];
-    int     flag[8];
-    int     victim;
-    int64_t begin, took[MAX_RANKS];
-    int     pid;
-    uint8_t digest[MAX_RANKS][32];
-} job;
-
-static job *job_new(int n) /* with a listening socket on a free port */
-{
-    job     *j = (job *)mmap(NULL, sizeof *j, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    dt__addr a;
-    dt__addr_loopback(&a, 0);
-    memset(j, 0, sizeof *j);
-    j->n = n;
-    j->listen_fd = dt__listen(&a);
-    getsockname(j->listen_fd, &a.u.any, &a.n);
-    j->port = dt__addr_port(&a);
-    j->join_timeout = 20 * dt_test_slow();
-    j->timeout = 20 * dt_test_slow();
-    return j;
-}
-static void job_free(job *j)
-{
-    close(j->listen_fd);
-    if (j->token_file[0]) unlink(j->token_file);
-    munmap(j, sizeof *j);
-}
-static job *job_token(job *j)
-{
-    uint8_t token[32];
-    snprintf(j->token_file, sizeof j->token_file, "/tmp/dt_join_XXXXXX");
-    int fd = mkstemp(j->token_file);
-    dt__comm_random(token, 32);
-    if (write(fd, token, 32) != 32) abort();
-    close(fd);
-    return j;
-}
 static job *job_victim(job *j, int victim)
 {
     j->victim = victim;
     return j;
-}
-static double job_worst(const job *j) /* seconds */
-{
-    int64_t worst = 0;
-    for (int r = 0; r < j->n; r++) worst = j->took[r] > worst ? j->took[r] : worst;
-    return (double)worst * 1e-9;
-}
-/* So many processes of it, then it is gone; 0: all is well. */
-static int job_run(job *j, int processes, double seconds, int (*fn)(int rank, void *arg))
-{
-    int failed = dt_test_ranks(processes, seconds, fn, j);
-    job_free(j);
-    return failed;
-}
-static dt_comm_opts job_opts(const job *j, int rank)
-{
-    dt_comm_opts o;
-    memset(&o, 0, sizeof o);
-    o.rank = rank;
-    o.world = j->n;
-    o.addr = "127.0.0.1";
-    o.port = j->port;
-    if (rank == 0) o.listen_fd = j->listen_fd;
-    o.join_timeout = j->join_timeout;
-    o.timeout = j->timeout;
-    if (j->token_file[0]) o.token_file = j->token_file;
-    return o;
 }
 static dt__world *join_with(const dt_comm_opts *o)
 {
@@ -139,12 +68,6 @@ static int join_fails(const dt_comm_opts *o, const char *why, double least, doub
     double     took = (double)(dt__comm_now() - begin) * 1e-9;
     if (!w && strstr(dt__said.text, why) && took >= least && took <= most * dt_test_slow()) return 0;
     return printf("   rank %d after %.1f s: %s\n", o->rank, took, dt__said.text);
-}
-static void flag_set(job *j, int i) { __atomic_add_fetch(&j->flag[i], 1, __ATOMIC_SEQ_CST); }
-static int  flag_get(job *j, int i) { return __atomic_load_n(&j->flag[i], __ATOMIC_SEQ_CST); }
-static void flag_wait(job *j, int i, int n)
-{
-    while (flag_get(j, i) < n) poll(NULL, 0, 1);
 }
 static void comm_make(dt_comm *c, dt__world *w, uint64_t id, const int *member, int n)
 {
@@ -193,14 +116,6 @@ static int comm_wait(dt_comm *c, double seconds) /* until it fails */
     int64_t deadline = dt__comm_now() + (int64_t)(seconds * dt_test_slow() * 1e9);
     while (dt__comm_ok(c) && dt__comm_now() < deadline) dt__wait_fd(c->wake_fd, POLLIN, deadline);
     return dt__comm_ok(c) ? 0 : __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
-}
-static int count_in(const char *path)
-{
-    DIR *d = opendir(path);
-    int  n = 0;
-    while (d && readdir(d)) n++;
-    if (d) closedir(d);
-    return n;
 }
 static void used(int out[2]) { out[0] = count_in("/proc/self/fd"), out[1] = count_in("/proc/self/task"); }
 static int  used_more(const int was[2]) /* 0: nothing was left */
@@ -719,14 +634,6 @@ static void wire_move(wire *v, int from, int to) /* each message comes whole her
     }
     if (v->seen++ == v->message) buf[v->byte] ^= 1 << (v->byte % 8);
     if (send(to, buf, (size_t)n, MSG_NOSIGNAL) != n) return;
-}
-static void world_fake(dt__world *w, int rank, int size, uint8_t token)
-{
-    memset(w, 0, sizeof *w);
-    w->rank = rank;
-    w->size = w->start = w->room = size;
-    memset(w->token, token, 32);
-    memset(w->job, 3, 16);
 }
 static void shake_run(wire *v, dt__shake *c, dt__shake *s, int *client, int *server)
 {
@@ -1434,7 +1341,7 @@ DT_TEST_RANK(twice_rank)
     job       *j = (job *)arg;
     dt__world *w = job_join(j, rank);
     dt_comm    a, b;
-    int        rest[MAX_RANKS], n = 0;
+    int        rest[JOB_RANKS], n = 0;
     ASSERT_TRUE(w != NULL);
     for (int r = 0; r < j->n; r++)
         if (r > 1) rest[n++] = r;
