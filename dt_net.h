@@ -576,7 +576,7 @@ typedef struct dt__shake {
 #define DT__LINK_RETRY (10 * DT__NS_PER_MS)      /* after a failed dial of a link */
 #define DT__JOIN_GRACE (700 * DT__NS_PER_MS)     /* other ranks wait this much longer than rank 0, which names the missing */
 #define DT__RELAY_TIME (3 * DT__NS_PER_S)        /* to reach a relay, or rank 0 again */
-#define DT__ACCEPT_PATIENCE (50 * DT__NS_PER_MS) /* for a handshake, if there is room for few of them */
+#define DT__ACCEPT_PATIENCE (50 * DT__NS_PER_MS) /* for a handshake, when there are too many of them */
 #define DT__RELEASE_TIME (500 * DT__NS_PER_MS)   /* for the last frames of a rank that leaves */
 #define DT__NOTE_EVERY (250 * DT__NS_PER_MS)     /* neighbours are told what this rank does */
 #define DT__INQUIRY_HOP (400 * DT__NS_PER_MS)    /* for the answer of the parent */
@@ -2078,19 +2078,23 @@ static int dt__fds_open(void) /* by this process; about 16 if it cannot be known
     else if (errno == EMFILE) n = INT_MAX / 2;
     return n;
 }
-/* Makes sure that this process can open so many more descriptors: raises its limit to the hard limit if necessary. Returns
-   how many it can open beyond that; negative after dt__comm_bad: the hard limit is too low. */
-static int dt__fds_ensure(const char *call, const char *what, int more)
+/* The most descriptors that this process can have; if it is less than need, the limit is raised to the hard limit first. */
+static int64_t dt__fds_limit(int64_t need)
 {
     struct rlimit r;
-    int64_t       open = dt__fds_open(), need = open + more, limit = INT_MAX;
-    if (getrlimit(RLIMIT_NOFILE, &r)) return 0;
+    if (getrlimit(RLIMIT_NOFILE, &r)) return need;
     if (r.rlim_cur < (rlim_t)need && r.rlim_cur < r.rlim_max) {
         rlim_t before = r.rlim_cur;
         r.rlim_cur = r.rlim_max;
         if (setrlimit(RLIMIT_NOFILE, &r)) r.rlim_cur = before;
     }
-    if (r.rlim_cur < (rlim_t)INT_MAX) limit = (int64_t)r.rlim_cur;
+    return r.rlim_cur < (rlim_t)INT_MAX ? (int64_t)r.rlim_cur : INT_MAX;
+}
+/* Makes sure that this process can open so many more descriptors. Returns how many it can open beyond that; negative after
+   dt__comm_bad: the hard limit is too low. */
+static int dt__fds_ensure(const char *call, const char *what, int more)
+{
+    int64_t open = dt__fds_open(), need = open + more, limit = dt__fds_limit(need);
     if (limit >= need) return (int)(limit - need);
     if (open > limit) need = limit + more; /* as many as could be counted */
     return dt__comm_bad(DT_COMM_ERR_NET,
@@ -3004,7 +3008,8 @@ DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *cl
         return NULL;
     }
     snprintf(text, sizeof text, "rank %d of %d ranks", f.rank, f.world);
-    if (f.world > 1) room = dt__fds_ensure("dt_comm_init", text, dt__world_fds(f.rank, f.world));
+    if (f.room > f.world) dt__fds_limit(dt__fds_open() + dt__world_fds(f.rank, f.world) + 2 * (f.room - f.world) + DT__PENDING); /* if it can */
+    if (f.world > 1 || f.room > 1) room = dt__fds_ensure("dt_comm_init", text, dt__world_fds(f.rank, f.world));
     dt__world *w = room < 0 ? NULL : dt__world_new(&f);
     if (!w && f.joined_by) dt__close(&f.listen_fd), f.joined_by->end(true);
     if (!w) return NULL;
@@ -3241,12 +3246,13 @@ DT__INSIDE dt__world *dt__world_enter(const dt_comm_opts *o, const dt__client *c
     dt__said.text[0] = 0;
     *gone = NULL;
     if (dt__join_config(&f, o) < 0) return NULL;
-    dt__world *w = dt__world_new(&f);
+    int        room = dt__fds_ensure("dt_comm_join", "a rank that joins", dt__world_fds(1, 2));
+    dt__world *w = room < 0 ? NULL : dt__world_new(&f);
     if (!w) return NULL;
     w->client = client;
     w->tolerant = true;
     w->rank = -1;
-    w->fd_room = 64;
+    w->fd_room = 16 + room / 2;
     snprintf(w->name, sizeof w->name, "%s", o->name ? o->name : "");
     w->incarnation = o->incarnation;
     memset(f.token, 0, sizeof f.token);
@@ -4271,11 +4277,11 @@ static dt__conn *dt__pending_pick(dt__world *w, int64_t before) /* of those that
         if (dt__conn_pending(k) && k->since < before && k->source == worst && n-- == 0) return k;
     return NULL;
 }
-/* Closes one of them. False: all are too young. If only few are allowed, each may live for DT__ACCEPT_PATIENCE: otherwise
-   no handshake would last long enough. */
-static bool dt__pending_drop(dt__world *w, int most)
+/* Closes one of them. False: all are too young. Each may live for DT__ACCEPT_PATIENCE, or in a fast flood none would last for
+   a handshake over a slow network; those that follow wait in the queue of the listener meanwhile. */
+static bool dt__pending_drop(dt__world *w)
 {
-    dt__conn *k = dt__pending_pick(w, most < DT__PENDING / 2 ? dt__comm_now() - DT__ACCEPT_PATIENCE : INT64_MAX);
+    dt__conn *k = dt__pending_pick(w, dt__comm_now() - DT__ACCEPT_PATIENCE);
     if (!k) return false;
     dt__control_rejected(w, k->fd, "too many connections without the token");
     dt__conn_break(k);
@@ -4287,15 +4293,15 @@ static void dt__control_accept(dt__world *w, int listener, bool local)
     dt__control *ctl = w->control;
     int          most = dt__pending_most(w), n = dt__pending_count(w);
     for (int i = 0; i < 64; i++) {
-        bool scarce = n >= most && most < DT__PENDING / 2; /* connections wait in the queue of the listener */
-        if (scarce && dt__pending_drop(w, most)) n--, scarce = false;
+        bool scarce = n >= most;
+        if (scarce && dt__pending_drop(w)) n--, scarce = false;
         int fd = scarce ? -1 : (int)syscall(SYS_accept4, listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (!scarce && fd < 0) {
             if (errno == EINTR || errno == ECONNABORTED) continue;
             scarce = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
             if (!scarce) return;
             if (n == 0 && errno == EMFILE) dt__control_no_fd(w);
-            if (dt__pending_drop(w, 0)) {
+            if (dt__pending_drop(w)) {
                 n--;
                 continue;
             }
@@ -4314,7 +4320,7 @@ static void dt__control_accept(dt__world *w, int listener, bool local)
         k->source = dt__pending_source(w, fd);
         if (!dt__shake_server(&k->shake, w)) dt__conn_break(k);
         else dt__conn_shake(w, k); /* sends the first message */
-        if (dt__conn_pending(k) && ++n > most && dt__pending_drop(w, most)) n--;
+        n += dt__conn_pending(k);
     }
 }
 static void dt__control_ticket(dt__world *w)

@@ -30,6 +30,7 @@ typedef struct job {
     double  delay;                /* seconds, of the proxy, each way */
     double  strange;              /* seconds: for so long the proxy answers itself, and wrongly */
     int     fds;                  /* the limit of rank 0's descriptors; 0: as it is */
+    int     held;                 /* connections that a flood keeps open; 0: HELD */
     int64_t made;                 /* connections of strangers */
 } job;
 

@@ -15,16 +15,17 @@ static DT_TEST_UNUSED job *job_proxy(job *j) /* all ranks but rank 0 dial the pr
 }
 
 /* ==================================================================================================== >>flood */
-enum { HELD = 1500, SILENT = 0, SPEAKING }; /* how many connections a flood keeps open */
+enum { HELD = 1500, MUCH = 9000, SILENT = 0, SPEAKING }; /* how many connections a flood keeps open; more than fit the queue of a listener */
 static DT_TEST_UNUSED void flood(job *j, int port, int end) /* until the flag is set */
 {
-    static int    fd[HELD];
+    static int    fd[MUCH];
+    int           held = j->held ? j->held : HELD;
     struct linger reset = { 1, 0 }; /* or the ports would be used up */
     dt__addr      a;
     dt__addr_loopback(&a, port);
-    for (int i = 0; i < HELD; i++) fd[i] = -1;
+    for (int i = 0; i < held; i++) fd[i] = -1;
     for (int64_t i = 0; !flag_get(j, end); i++) {
-        int *at = &fd[i % HELD];
+        int *at = &fd[i % held];
         if (*at >= 0) close(*at);
         *at = dt__connect(&a);
         if (*at < 0) {
@@ -32,14 +33,44 @@ static DT_TEST_UNUSED void flood(job *j, int port, int end) /* until the flag is
             continue;
         }
         setsockopt(*at, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
-        int *before = &fd[(i + HELD - 8) % HELD]; /* this one is connected by now */
+        int *before = &fd[(i + held - 8) % held]; /* this one is connected by now */
         if (i % 2 == SPEAKING && *before >= 0 && send(*before, "DTK1\2\0\0\0", 8, MSG_NOSIGNAL) < 0) errno = 0;
         __atomic_add_fetch(&j->made, 1, __ATOMIC_SEQ_CST);
     }
 }
+/* A thousand connections that each send a byte now and then, as the beginning of a handshake would; whoever is closed comes again. */
+static DT_TEST_UNUSED void flood_slowly(job *j, int port, int end)
+{
+    enum { SLOW = 1000, TURN = 20 /* ms */ };
+    static int      fd[SLOW];
+    static unsigned said[SLOW];
+    static const uint8_t hello[] = { 'D', 'T', 'K', '1', DT__SHAKE_VERSION };
+    struct linger   reset = { 1, 0 };
+    char            trash[256];
+    dt__addr        a;
+    dt__addr_loopback(&a, port);
+    for (int i = 0; i < SLOW; i++) fd[i] = -1;
+    for (int turn = 0; !flag_get(j, end); turn++) {
+        for (int i = 0; i < SLOW; i++) {
+            ssize_t n = 1;
+            while (fd[i] >= 0 && (n = recv(fd[i], trash, sizeof trash, MSG_DONTWAIT)) > 0) {}
+            if (fd[i] >= 0 && (n == 0 || (errno != EAGAIN && errno != EINTR && errno != ENOTCONN))) close(fd[i]), fd[i] = -1;
+            if (fd[i] < 0) {
+                said[i] = 0;
+                if ((fd[i] = dt__connect(&a)) < 0) continue;
+                setsockopt(fd[i], SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+                __atomic_add_fetch(&j->made, 1, __ATOMIC_SEQ_CST);
+            } else if (i % 10 == turn % 10 && send(fd[i], &hello[said[i] % 5], 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1 && said[i] < 4) said[i]++;
+        }
+        if (turn == 0) __atomic_add_fetch(&j->made, HELD - SLOW, __ATOMIC_SEQ_CST); /* all are there */
+        poll(NULL, 0, TURN);
+    }
+    for (int i = 0; i < SLOW; i++)
+        if (fd[i] >= 0) close(fd[i]);
+}
 static DT_TEST_UNUSED void flood_runs(job *j) /* it has filled every table */
 {
-    while (__atomic_load_n(&j->made, __ATOMIC_SEQ_CST) < HELD) poll(NULL, 0, 1);
+    while (__atomic_load_n(&j->made, __ATOMIC_SEQ_CST) < (j->held ? j->held : HELD)) poll(NULL, 0, 1);
 }
 
 /* ==================================================================================================== >>proxy

@@ -58,6 +58,11 @@ UTEST(pending, the_address_with_the_most_connections_loses_one_of_them_at_random
     EXPECT_GT(least, 10); /* 40 each, with a deviation of 6 */
     EXPECT_LT(most, 80);
     EXPECT_TRUE(dt__pending_pick(&w, k[0]->since) == NULL); /* all are too young */
+    for (int i = 0; i < CROWD + FEW + 2; i++) k[i]->since = dt__comm_now() + DT__NS_PER_S;
+    EXPECT_FALSE(dt__pending_drop(&w));
+    k[1]->since = k[CROWD + 1]->since = 0; /* only these have had their time */
+    EXPECT_TRUE(dt__pending_drop(&w) && dt__pending_drop(&w) && !dt__pending_drop(&w));
+    EXPECT_TRUE(k[1]->state == DT__CONN_BROKEN && k[CROWD + 1]->state == DT__CONN_BROKEN);
     dt__control_free(&w);
 }
 
