@@ -3765,13 +3765,22 @@ DT_API void dt_comm_abort(dt_comm *c, const char *why)
 {
     if (c) dt__comm_fail(c, DT_COMM_ERR_ABORT, c->rank, "rank %d: %s", c->rank, why ? why : "dt_comm_abort");
 }
+static int dt__said_by(const char *call) /* the message of a function that dt_comm_init calls, too, names this call instead */
+{
+    char text[sizeof dt__said.text];
+    if (strncmp(dt__said.text, "dt_comm_init: ", 14)) return dt__said.why;
+    snprintf(text, sizeof text, "%s", dt__said.text + 12);
+    return dt__comm_bad(dt__said.why, "%s%.700s", call, text);
+}
 DT_API int dt_comm_accept_with(dt_comm *c, dt_accept_opts o)
 {
     const char *why = !c ? "the communicator is NULL" : !c->members || !c->first ? "the communicator was not made with .tolerant and .room"
                       : !c->threads && c->rank ? "only rank 0 accepts members" : NULL;
     if (why) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_accept: %s", why);
     if (!dt__comm_ok(c)) return c->status;
-    if (!c->threads) return dt__world_accept(c->world, !o.closed, o.bind, o.port, o.invitation, o.invitation ? (size_t)DT__INVITATION : 0);
+    if (!c->threads && dt__world_accept(c->world, !o.closed, o.bind, o.port, o.invitation, o.invitation ? (size_t)DT__INVITATION : 0))
+        return dt__said_by("dt_comm_accept");
+    if (!c->threads) return 0;
     __atomic_store_n(&((dt__shared *)c->shared)->head->accepting, !o.closed, __ATOMIC_RELEASE);
     return 0;
 }
@@ -4093,6 +4102,7 @@ DT_API dt_comm *dt_comm_join_with(dt_comm_opts o)
     }
     if (o.beside) return dt__threads_join(&o);
     dt__world *w = dt__world_enter(&o, &dt__comm_client, &round, &gone);
+    if (!w) dt__said_by("dt_comm_join");
     if (!w) return NULL;
     int *all = (int *)DT_COMM_MALLOC((size_t)w->room * sizeof *all), size = w->rank + 1; /* others may have joined since */
     const char *transport = o.transport; /* of communicators that are made of this one */
@@ -4107,7 +4117,7 @@ DT_API dt_comm *dt_comm_join_with(dt_comm_opts o)
         c->round = round;
         c->opts.transport = transport;
         dt__members_halt(c, DT_COMM_ERR_STATE, 0, "members have joined: dt_comm_shrink makes a communicator of all of them for collectives");
-    }
+    } else dt__said_by("dt_comm_join");
     DT_COMM_FREE(all);
     DT_COMM_FREE(gone);
     dt__world_unref(w); /* the communicator holds it */

@@ -3082,28 +3082,35 @@ static const char *dt__hex_get(const char *from, uint8_t *p, size_t most, size_t
     }
     return from;
 }
+static int dt__world_listen(dt__world *w, const char *bind_to, int port) /* a world of one rank gets a listener and a control thread */
+{
+    dt__config f;
+    dt__addr   a;
+    memset(&f, 0, sizeof f);
+    f.listen_fd = -1;
+    f.port = port;
+    f.deadline = dt__comm_now() + dt__ns_of(w->join_timeout);
+    snprintf(f.bind, sizeof f.bind, "%s", bind_to ? bind_to : "");
+    if (!bind_to) dt__addr_loopback(&f.addr[0], port), f.naddr = 1;
+    if ((w->listen_fd = dt__listen_master(&f)) < 0) return dt__said.why;
+    dt__addr_loopback(&a, 0);
+    if (dt__member_addr(w, &w->member[0], &a) < 0) return dt__said.why;
+    if (!w->have_token && !dt__comm_random(w->token, 32)) return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_accept: getrandom failed");
+    w->join_deadline = INT64_MAX / 2; /* nobody registers */
+    if (dt__control_start(w) < 0)
+        return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_NET), "dt_comm_accept: cannot start the control thread: %s", strerror(errno));
+    pthread_mutex_lock(&w->lock);
+    w->control->join = DT__JOIN_COMPLETE;
+    pthread_mutex_unlock(&w->lock);
+    return 0;
+}
 /* "dt1-", the address of rank 0, "-", the token; both in hexadecimal digits. */
 DT__INSIDE int dt__world_accept(dt__world *w, bool open, const char *bind_to, int port, char *invitation, size_t nbytes)
 {
-    if (!w->control && open) { /* a world of one rank has no listener yet */
-        dt__config f;
-        memset(&f, 0, sizeof f);
-        f.listen_fd = -1;
-        f.port = port;
-        f.deadline = dt__comm_now() + dt__ns_of(w->join_timeout);
-        snprintf(f.bind, sizeof f.bind, "%s", bind_to ? bind_to : "");
-        if (!bind_to) dt__addr_loopback(&f.addr[0], port), f.naddr = 1;
-        if ((w->listen_fd = dt__listen_master(&f)) < 0) return dt__said.why;
-        if (!w->have_token && !dt__comm_random(w->token, 32)) return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_accept: getrandom failed");
-        dt__addr a;
-        dt__addr_loopback(&a, 0);
-        if (dt__member_addr(w, &w->member[0], &a) < 0) return dt__said.why;
-        w->join_deadline = INT64_MAX / 2; /* nobody registers */
-        if (dt__control_start(w) < 0)
-            return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_NET), "dt_comm_accept: cannot start the control thread: %s", strerror(errno));
-        pthread_mutex_lock(&w->lock);
-        w->control->join = DT__JOIN_COMPLETE;
-        pthread_mutex_unlock(&w->lock);
+    if (!w->control && open) {
+        int bad = dt__world_listen(w, bind_to, port);
+        if (bad) dt__close(&w->listen_fd);
+        if (bad) return bad;
     }
     if (!w->control) return 0;
     pthread_mutex_lock(&w->lock);

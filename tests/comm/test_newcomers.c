@@ -1,6 +1,6 @@
 /* test_newcomers.c - members that join a group which is at work: strangers, slow networks, wrong tokens, other machines, deaths
    in the middle, members that break the protocol; and events that nobody reads. What follows a join in peace is in test_tolerant.c.
-   Contents: >>flood
+   Contents: >>flood >>tokens
    run: alone, long, asan-later */
 #define DT_IMPLEMENTATION
 #include "harness.h"
@@ -10,6 +10,7 @@
 #include "teams.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -19,6 +20,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 UTEST_MAIN()
@@ -100,4 +102,91 @@ UTEST(flood, a_newcomer_joins_over_20_ms_of_delay)
 UTEST(flood, a_thousand_slow_strangers_and_20_ms_of_delay)
 {
     for (int i = 0; i < (dt_test_quick() ? 1 : 4); i++) joins_in_a_flood(utest_result, 1 + 2 * (i % 2), SLOWLY, 0, 0.02, i == 3 ? 80 : 0);
+}
+
+/* ==================================================================================================== >>tokens
+   Where and with which token: by options and by the environment. A token that cannot be read is an error at once, another one is
+   refused at the end of .join_timeout; both say so. */
+static int host(job *j, dt_comm **out) /* rank 0 of a group of one with the token of the job */
+{
+    dt_comm *c = dt_comm_init(.world = 1, .token_file = j->token_file, .tolerant = true, .room = 8, .timeout = j->timeout);
+    if (!c) return printf("    %s\n", dt_comm_error(NULL));
+    for (int i = 0; i < 2; i++) /* a wrong address leaves nothing behind */
+        if (dt_comm_accept(c, .bind = "192.0.2.1", .port = j->port) != DT_COMM_ERR_JOIN || strncmp(dt_comm_error(NULL), "dt_comm_accept: ", 16))
+            return printf("    bind: %s\n", dt_comm_error(NULL));
+    if (dt_comm_accept(c, .port = j->port)) return printf("    %s\n", dt_comm_error(NULL));
+    *out = c;
+    flag_set(j, F_LISTENS);
+    return 0;
+}
+static bool said(const char *word)
+{
+    const char *e = dt_comm_error(NULL);
+    if (e && strstr(e, word) && !strncmp(e, "dt_comm_join: ", 14)) return true;
+    printf("    expected \"dt_comm_join: ... %s\": %s\n", word, e ? e : "");
+    return false;
+}
+DT_TEST_RANK(token_role)
+{
+    job     *j = (job *)arg;
+    dt_comm *c = NULL;
+    char     other[64], text[16];
+    int64_t  begin;
+    if (rank == 0) {
+        ASSERT_EQ(0, host(j, &c));
+        for (int i = 1; i <= 3; i++) {
+            EXPECT_TRUE(team_event(c, DT_MEMBER_JOINED, i, NULL));
+            EXPECT_TRUE(team_exchange(c, 0, i, 1000));
+        }
+        flag_wait(j, F_END, 1);
+        EXPECT_EQ(0, dt_comm_get_status(c));
+        EXPECT_EQ(4, dt_comm_size(c));
+        EXPECT_EQ(0, dt_comm_free(c));
+        return;
+    }
+    flag_wait(j, F_LISTENS, 1);
+    snprintf(text, sizeof text, "%d", j->port);
+    dt_comm *in[3];
+    in[0] = dt_comm_join(.addr = "127.0.0.1", .port = j->port, .token_file = j->token_file, .timeout = j->timeout);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_PORT", text, 1);
+    setenv("DT_TOKEN_FILE", j->token_file, 1);
+    in[1] = dt_comm_join(.timeout = j->timeout);
+    unsetenv("DT_TOKEN_FILE");
+    in[2] = dt_comm_join(.timeout = j->timeout, .token_fd = open(j->token_file, O_RDONLY | O_CLOEXEC));
+    for (int i = 0; i < 3; i++) {
+        ASSERT_TRUE_MSG(in[i] != NULL, dt_comm_error(NULL));
+        EXPECT_EQ(i + 1, dt_comm_rank(in[i]));
+        EXPECT_TRUE(team_exchange(in[i], i + 1, 0, 1000));
+    }
+    token_new(other);
+    begin = dt_test_ns();
+    EXPECT_TRUE(!dt_comm_join(.token_file = other, .join_timeout = 1) && said("another token"));
+    EXPECT_GT(seconds(begin), 0.9);
+    setenv("DT_TOKEN_FILE", other, 1);
+    EXPECT_TRUE(!dt_comm_join(.join_timeout = 0.3) && said("another token"));
+    chmod(other, 0644);
+    begin = dt_test_ns();
+    EXPECT_TRUE(!dt_comm_join(.join_timeout = 30) && said("chmod 600"));
+    unsetenv("DT_TOKEN_FILE");
+    EXPECT_TRUE(!dt_comm_join(.token_file = other, .join_timeout = 30) && said(other));
+    unlink(other);
+    EXPECT_TRUE(!dt_comm_join(.token_file = other, .join_timeout = 30) && said(other));
+    EXPECT_TRUE(!dt_comm_join(.token_file = "/dev/null", .join_timeout = 30) && said("/dev/null"));
+    EXPECT_TRUE(!dt_comm_join(.join_timeout = 30) && said("a token is needed"));
+    setenv("MASTER_PORT", "many", 1);
+    EXPECT_TRUE(!dt_comm_join(.token_file = j->token_file, .join_timeout = 30) && said("MASTER_PORT is 'many'"));
+    EXPECT_TRUE(!dt_comm_join(.addr = "127.0.0.1", .port = 70000, .token_file = j->token_file) && said("where is rank 0?"));
+    EXPECT_TRUE(!dt_comm_join(.addr = "no such name", .port = j->port, .token_file = j->token_file) && said("'no such name'"));
+    EXPECT_TRUE(!dt_comm_join(.addr = "127.0.0.1", .port = j->port, .token_file = j->token_file, .bind = "192.0.2.1") && said("192.0.2.1"));
+    EXPECT_LT(seconds(begin), 5 * dt_test_slow()); /* no time was waited for */
+    flag_set(j, F_END);
+    for (int i = 0; i < 3; i++) dt_comm_free(in[i]);
+}
+UTEST(tokens, by_a_file_or_a_descriptor)
+{
+    job *j = job_token(job_new(1));
+    close(j->listen_fd); /* dt_comm_accept binds the port */
+    j->listen_fd = -1;
+    EXPECT_EQ(0, job_run(j, 2, 40, token_role));
 }
