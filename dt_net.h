@@ -4435,6 +4435,7 @@ DT__INSIDE void dt__conn_established(dt__world *w, dt__conn *k)
 {
     dt__control *ctl = w->control;
     k->state = DT__CONN_OPEN;
+    k->deadline = dt__comm_now() + dt__ns_of(w->join_timeout); /* of one that joins: until its row has come */
     if (!k->local) dt__sock_tune(k->fd, w->timeout);
     if (k->kind == DT__KIND_REGISTER && ctl->join == DT__JOIN_FAILED) { /* too late */
         dt__conn_send(k, DT__C_REFUSED, 0, ctl->join_text, strnlen(ctl->join_text, DT__CTEXT));
@@ -6232,13 +6233,17 @@ static void dt__control_leave(dt__world *w, int64_t now)
     }
     if (empty || now >= ctl->release_deadline) ctl->stop = true;
 }
+static bool dt__conn_dated(const dt__conn *k) /* it must say something before its deadline */
+{
+    return k->state == DT__CONN_HANDSHAKE || (k->state == DT__CONN_OPEN && k->kind == DT__KIND_JOIN);
+}
 DT__INSIDE int64_t dt__control_next(const dt__world *w, int64_t now)
 {
     const dt__control *ctl = w->control;
     int64_t            next = now + 10 * DT__NS_PER_S;
 #define DT__SOONER(t) next = (t) < next ? (t) : next
     for (const dt__conn *k = ctl->conns; k; k = k->next)
-        if (k->state == DT__CONN_HANDSHAKE) DT__SOONER(k->deadline);
+        if (dt__conn_dated(k)) DT__SOONER(k->deadline);
     if (ctl->join == DT__JOIN_OPEN) {
         DT__SOONER(w->join_deadline);
         if (w->rank == 0) DT__SOONER(ctl->missing_at);
@@ -6327,7 +6332,7 @@ static int dt__control_polls(dt__world *w, struct pollfd **polls, int *cap, int6
 DT__INSIDE void dt__control_timers(dt__world *w, int64_t now)
 {
     for (dt__conn *k = w->control->conns; k; k = k->next)
-        if (k->state == DT__CONN_HANDSHAKE && now >= k->deadline) {
+        if (dt__conn_dated(k) && now >= k->deadline) {
             if (k->shake.server) dt__control_rejected(w, k->fd, "it took too long");
             dt__conn_break(k);
         }

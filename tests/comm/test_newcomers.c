@@ -1,6 +1,6 @@
 /* test_newcomers.c - members that join a group which is at work: strangers, slow networks, wrong tokens, other machines, deaths
    in the middle, members that break the protocol; and events that nobody reads. What follows a join in peace is in test_tolerant.c.
-   Contents: >>flood >>tokens
+   Contents: >>flood >>tokens >>broken >>stages
    run: alone, long, asan-later */
 #define DT_IMPLEMENTATION
 #include "harness.h"
@@ -28,7 +28,7 @@ UTEST_MAIN()
 /* ==================================================================================================== >>flood
    Processes: the members, the proxy, the strangers, the newcomer. */
 enum { FAST, SLOWLY };
-enum { F_LISTENS, F_END, F_IN, F_OUT };
+enum { F_LISTENS, F_END, F_IN, F_OUT, F_READY };
 static dt_comm *flood_member(job *j, int rank)
 {
     dt_comm_opts o = job_opts(j, rank);
@@ -109,7 +109,7 @@ UTEST(flood, a_thousand_slow_strangers_and_20_ms_of_delay)
    refused at the end of .join_timeout; both say so. */
 static int host(job *j, dt_comm **out) /* rank 0 of a group of one with the token of the job */
 {
-    dt_comm *c = dt_comm_init(.world = 1, .token_file = j->token_file, .tolerant = true, .room = 8, .timeout = j->timeout);
+    dt_comm *c = dt_comm_init(.world = 1, .token_file = j->token_file, .tolerant = true, .room = 8, .timeout = j->timeout, .join_timeout = j->join_timeout);
     if (!c) return printf("    %s\n", dt_comm_error(NULL));
     for (int i = 0; i < 2; i++) /* a wrong address leaves nothing behind */
         if (dt_comm_accept(c, .bind = "192.0.2.1", .port = j->port) != DT_COMM_ERR_JOIN || strncmp(dt_comm_error(NULL), "dt_comm_accept: ", 16))
@@ -189,4 +189,305 @@ UTEST(tokens, by_a_file_or_a_descriptor)
     close(j->listen_fd); /* dt_comm_accept binds the port */
     j->listen_fd = -1;
     EXPECT_EQ(0, job_run(j, 2, 40, token_role));
+}
+
+/* ==================================================================================================== >>broken
+   Members that have the token, and break the protocol: each is put out with an event that says why, and the others go on. The
+   member is a process that makes its connections by hand. */
+typedef struct fake {
+    dt__world w;
+    int       fd, listen_fd; /* its connection to rank 0 */
+    uint64_t  comm;
+} fake;
+static int fake_dial(job *j, fake *f) /* it has the token, and no more */
+{
+    dt__addr a;
+    char     text[256];
+    world_fake(&f->w, -1, 2, 0);
+    if (dt__token_read_file(j->token_file, "", f->w.token) != 1) return 1;
+    f->w.client = &dt__comm_client;
+    f->w.timeout = f->w.join_timeout = j->timeout;
+    dt__addr_loopback(&a, j->port);
+    f->fd = dt__dial_until(&f->w, &a, 1, 0, DT__KIND_JOIN, 0, 0, dt_test_ns() + dt__ns_of(j->timeout), NULL, text, sizeof text);
+    return f->fd < 0 ? printf("    %s\n", text) : 0;
+}
+static int fake_row(fake *f, dt__member *m)
+{
+    dt__addr a;
+    int      port;
+    memset(m, 0, sizeof *m);
+    f->listen_fd = job_listen(&port);
+    dt__addr_loopback(&a, port);
+    memcpy(m->addr, &a.u, a.n);
+    m->addr_len = a.n;
+    m->pid = (int64_t)getpid();
+    snprintf(m->host_name, sizeof m->host_name, "nowhere");
+    return dt__cframe_send(f->fd, DT__C_MEMBER, -1, m, sizeof *m, dt_test_ns() + 5000000000) != 1;
+}
+static int fake_join(job *j, fake *f)
+{
+    dt__member m;
+    int32_t    round;
+    uint8_t   *gone = NULL;
+    uint64_t   id;
+    if (fake_dial(j, f) || fake_row(f, &m) || dt__world_welcomed(&f->w, f->fd, dt_test_ns() + dt__ns_of(j->timeout), &round, &gone))
+        return printf("    %s\n", dt_comm_error(NULL));
+    free(gone);
+    memcpy(&id, f->w.job, sizeof id);
+    f->comm = dt__id_mix(id, 0);
+    return 0;
+}
+static void fake_free(fake *f)
+{
+    close(f->fd);
+    close(f->listen_fd);
+    free(f->w.member);
+}
+static int fake_link(fake *f, int to) /* a socket for messages */
+{
+    dt__addr  a;
+    dt__shake h;
+    dt__addr_take(&a, f->w.member[to].addr, f->w.member[to].addr_len);
+    for (;;) { /* a rank that has not heard of this member yet refuses it */
+        int fd = dt__dial(&f->w, &a, to, DT__KIND_LINK, f->comm, DT__STREAM_MAIL, dt_test_ns() + 5000000000, NULL, &h);
+        if (fd >= 0) return fd;
+        poll(NULL, 0, 1);
+    }
+}
+static const struct {
+    uint32_t magic, kind, nbytes; /* of the head; magic 0: right */
+    int32_t  first;               /* the first number of the body; the rest is 0xff */
+} frames[] = { { 1, DT__C_NOTE, 0, -1 },
+               { 0, DT__C_NOTE, 0xffffffffu, -1 },
+               { 0, DT__C_NOTE, DT__CFRAME_MAX + 1, -1 },
+               { 0, DT__C_NOTE, 3, -1 },
+               { 0, 999, 0, -1 },
+               { 0, DT__C_MEMBER, sizeof(dt__member), -1 },
+               { 0, DT__C_WELCOME, sizeof(dt__cwelcome), -1 },
+               { 0, DT__C_JOIN, 4, -1 },
+               { 0, DT__C_JOIN, sizeof(dt__cjoin), -1 },
+               { 0, DT__C_JOIN, sizeof(dt__cjoin), 100000 },
+               { 0, DT__C_PART, 4, -1 },
+               { 0, DT__C_PART, sizeof(dt__cpart), -1 },
+               { 0, DT__C_DEATH, sizeof(dt__cdeath), -1 },
+               { 0, DT__C_AGREE_STATE, 8, -1 },
+               { 0, DT__C_LEAVE_DOWN, 0, -1 } };
+static const dt__mhead heads[] = { { 0, DT__M_EAGER, 0, 0, 0, 0, 0, 0, 0 },
+                                   { DT__M_MARK, 99, 0, 0, 0, 0, 0, 0, 0 },
+                                   { DT__M_MARK, DT__M_EAGER, 0, DT_COMM_U8, 0, UINT64_MAX, 0, 0, 0 },
+                                   { DT__M_MARK, DT__M_EAGER, 9, DT_COMM_U8, 0, 1, 0, 0, 0 },
+                                   { DT__M_MARK, DT__M_EAGER, 0, 99, 0, 1, 0, 0, 0 },
+                                   { DT__M_MARK, DT__M_EAGER, 0, DT_COMM_U8, -5, 1, 0, 0, 0 },
+                                   { DT__M_MARK, DT__M_LARGE, 0, DT_COMM_U8, 0, 1 << 20, 1, 64, 0 },
+                                   { DT__M_MARK, DT__M_DATA, 0, DT_COMM_U8, 0, UINT64_MAX, 1, 0, 0 } };
+enum { FRAMES = sizeof frames / sizeof *frames, HEADS = sizeof heads / sizeof *heads, CASES = FRAMES + HEADS, TRIO = 3 };
+static void break_it(fake *f, int i)
+{
+    uint8_t   junk[2048];
+    dt__chead h;
+    if (i >= FRAMES) {
+        int fd = fake_link(f, i % TRIO);
+        send(fd, &heads[i - FRAMES], sizeof *heads, MSG_NOSIGNAL);
+        f->w.listen_fd = fd; /* stays open: it is the frame that is wrong, not the end of the connection */
+        return;
+    }
+    memset(junk, 0xff, sizeof junk);
+    memcpy(junk, &frames[i].first, sizeof frames[i].first);
+    h.magic = frames[i].magic ? frames[i].magic : DT__CFRAME_MAGIC;
+    h.kind = frames[i].kind;
+    h.nbytes = frames[i].nbytes;
+    h.rank = f->w.rank;
+    send(f->fd, &h, sizeof h, MSG_NOSIGNAL);
+    if (h.nbytes <= sizeof junk) send(f->fd, junk, h.nbytes, MSG_NOSIGNAL);
+}
+static dt_comm *trio_member(job *j, int rank, int room)
+{
+    dt_comm_opts o = job_opts(j, rank);
+    o.tolerant = true;
+    o.room = room;
+    dt_comm *c = dt_comm_init_with(o);
+    if (!c) printf("    %s\n", dt_comm_error(NULL));
+    if (c && rank == 0 && dt_comm_accept(c)) printf("    %s\n", dt_comm_error(NULL));
+    if (rank == 0) flag_set(j, F_LISTENS);
+    return c;
+}
+static bool ring(dt_comm *c, int rank, int n) /* each exchanges messages with its neighbours, in an order without cycles */
+{
+    bool ok = true;
+    for (int a = 0; a < n; a++)
+        for (int b = a + 1; b < n; b++)
+            if (rank == a || rank == b) ok = team_exchange(c, rank, rank == a ? b : a, 5000) && ok;
+    return ok;
+}
+DT_TEST_RANK(broken_role)
+{
+    job *j = (job *)arg;
+    if (rank == TRIO) {
+        flag_wait(j, F_LISTENS, 1);
+        for (int i = 0; i < CASES; i++) {
+            fake *f = (fake *)calloc(1, sizeof *f);
+            ASSERT_EQ(0, fake_join(j, f));
+            EXPECT_EQ(TRIO + i, f->w.rank);
+            break_it(f, i);
+            flag_wait(j, F_IN, TRIO * (i + 1)); /* all have the event */
+            if (i >= FRAMES) close(f->w.listen_fd);
+            fake_free(f);
+            free(f);
+        }
+        dt_comm *c = dt_comm_join(.addr = "127.0.0.1", .port = j->port, .token_file = j->token_file, .timeout = j->timeout);
+        ASSERT_TRUE_MSG(c != NULL, dt_comm_error(NULL));
+        for (int i = 0; i < TRIO; i++) EXPECT_TRUE(team_exchange(c, TRIO + CASES, i, 5000));
+        flag_set(j, F_END);
+        flag_wait(j, F_END, TRIO + 1);
+        EXPECT_EQ(0, dt_comm_free(c));
+        return;
+    }
+    dt_comm *c = trio_member(j, rank, TRIO + CASES + 1);
+    ASSERT_TRUE(c != NULL);
+    EXPECT_TRUE(ring(c, rank, TRIO));
+    for (int i = 0; i < CASES; i++) {
+        dt_comm_event e;
+        char          who[32];
+        EXPECT_TRUE(team_event(c, DT_MEMBER_JOINED, TRIO + i, NULL));
+        EXPECT_TRUE(team_event(c, DT_MEMBER_DIED, TRIO + i, &e));
+        snprintf(who, sizeof who, "rank %d (", TRIO + i);
+        EXPECT_TRUE_MSG(strstr(e.why, i < FRAMES ? "it sent a broken frame" : "sent an invalid message frame to rank") && strstr(e.why, who), e.why);
+        EXPECT_TRUE(dt_comm_send(c, &i, 1, DT_COMM_I32, TRIO + i) == DT_COMM_ERR_PEER && strstr(dt_comm_error(NULL), who));
+        flag_set(j, F_IN);
+        EXPECT_TRUE(ring(c, rank, TRIO));
+    }
+    EXPECT_TRUE(team_event(c, DT_MEMBER_JOINED, TRIO + CASES, NULL));
+    EXPECT_TRUE(team_exchange(c, rank, TRIO + CASES, 5000));
+    EXPECT_EQ(0, dt_comm_get_status(c));
+    EXPECT_EQ(0, dt_comm_next_event(c, &(dt_comm_event){ 0 }));
+    flag_set(j, F_END);
+    flag_wait(j, F_END, TRIO + 1);
+    EXPECT_EQ(0, dt_comm_free(c));
+}
+UTEST(broken, members_are_expelled_with_an_event_that_says_why)
+{
+    EXPECT_EQ(0, job_run(job_token(job_new(TRIO)), TRIO + 1, 40, broken_role));
+}
+
+/* ==================================================================================================== >>stages
+   Newcomers that end, or say something else, at each stage of joining. Only one whose row has come was ever a member. */
+enum { NO_WORD, HALF_A_PROOF, NO_ROW, HALF_A_ROW, NOT_A_ROW, BAD_INCARNATION, BAD_ADDRESS, ROW, HALF_A_WELCOME, STAGES };
+static int stage(job *j, int what)
+{
+    fake       f;
+    dt__member m;
+    uint8_t    some[700];
+    int64_t    soon = dt_test_ns() + 5000000000;
+    dt__addr   a;
+    memset(&f, 0, sizeof f);
+    f.listen_fd = -1;
+    if (what < NO_ROW) {
+        dt__addr_loopback(&a, j->port);
+        f.fd = dt__connect(&a);
+        memset(some, 1, sizeof some);
+        memcpy(some, "DTK1\2\0\0\0", 8);
+        if (!dt__wait_fd(f.fd, POLLIN, soon) || (what == HALF_A_PROOF && send(f.fd, some, 64, MSG_NOSIGNAL) != 64)) return 1;
+    } else if (fake_dial(j, &f)) return 1;
+    memset(&m, 0, sizeof m);
+    if (what == HALF_A_ROW) {
+        dt__chead h;
+        memset(&h, 0, sizeof h);
+        h.magic = DT__CFRAME_MAGIC;
+        h.kind = DT__C_MEMBER;
+        h.nbytes = sizeof m;
+        if (send(f.fd, &h, sizeof h, MSG_NOSIGNAL) < 0 || send(f.fd, &m, 100, MSG_NOSIGNAL) != 100) return 1;
+    }
+    if (what == NOT_A_ROW && dt__cframe_send(f.fd, DT__C_NOTE, -1, &m, sizeof m, soon) != 1) return 1;
+    m.incarnation = what == BAD_INCARNATION ? -1 : 0;
+    m.addr_len = what == BAD_ADDRESS ? 1000 : 16;
+    if ((what == BAD_INCARNATION || what == BAD_ADDRESS) && dt__cframe_send(f.fd, DT__C_MEMBER, -1, &m, sizeof m, soon) != 1) return 1;
+    bool refused = what == NOT_A_ROW || what == BAD_INCARNATION || what == BAD_ADDRESS;
+    if (refused && (!dt__wait_fd(f.fd, POLLIN, soon) || recv(f.fd, some, sizeof some, 0) > 0)) return printf("    stage %d is not refused\n", what);
+    if (what >= ROW && fake_row(&f, &m)) return 1;
+    if (what == HALF_A_WELCOME && (!dt__wait_fd(f.fd, POLLIN, soon) || recv(f.fd, some, 20, 0) != 20)) return 1;
+    close(f.fd);
+    if (f.listen_fd >= 0) close(f.listen_fd);
+    return 0;
+}
+DT_TEST_RANK(stages_role)
+{
+    job *j = (job *)arg;
+    if (rank == TRIO) {
+        flag_wait(j, F_READY, TRIO);
+        for (int turn = 0; turn < 2; turn++)
+            for (int i = 0; i < STAGES; i++) {
+                EXPECT_EQ(0, stage(j, i));
+                if (i >= ROW) flag_wait(j, F_IN, TRIO * (turn * (STAGES - ROW) + i - ROW + 1)); /* so that it is heard of before the next */
+            }
+        dt_comm *c = dt_comm_join(.addr = "127.0.0.1", .port = j->port, .token_file = j->token_file, .timeout = j->timeout);
+        ASSERT_TRUE_MSG(c != NULL, dt_comm_error(NULL));
+        EXPECT_EQ(TRIO + 2 * (STAGES - ROW), dt_comm_rank(c));
+        for (int i = 0; i < TRIO; i++) EXPECT_TRUE(team_exchange(c, dt_comm_rank(c), i, 5000));
+        flag_wait(j, F_END, 3);
+        EXPECT_EQ(0, dt_comm_free(c));
+        return;
+    }
+    dt_comm *c = trio_member(j, rank, 20);
+    ASSERT_TRUE(c != NULL);
+    EXPECT_TRUE(ring(c, rank, TRIO));
+    int fds = count_in("/proc/self/fd"), last = TRIO + 2 * (STAGES - ROW);
+    flag_set(j, F_READY);
+    for (int i = TRIO; i < last; i++) {
+        EXPECT_TRUE(team_event(c, DT_MEMBER_JOINED, i, NULL));
+        EXPECT_TRUE(team_event(c, DT_MEMBER_DIED, i, NULL));
+        flag_set(j, F_IN);
+    }
+    EXPECT_TRUE(team_event(c, DT_MEMBER_JOINED, last, NULL));
+    EXPECT_TRUE(team_exchange(c, rank, last, 5000));
+    flag_set(j, F_END);
+    flag_wait(j, F_END, TRIO);
+    EXPECT_TRUE(team_event(c, DT_MEMBER_LEFT, last, NULL));
+    EXPECT_TRUE(ring(c, rank, TRIO));
+    for (int64_t begin = dt_test_ns(); count_in("/proc/self/fd") > fds && seconds(begin) < 5 * dt_test_slow();) poll(NULL, 0, 2);
+    EXPECT_EQ(fds, count_in("/proc/self/fd")); /* of none a connection is left */
+    flag_set(j, F_OUT);
+    flag_wait(j, F_OUT, TRIO);
+    EXPECT_EQ(0, dt_comm_free(c));
+}
+UTEST(stages, a_newcomer_that_ends_in_the_middle_holds_nobody_up)
+{
+    EXPECT_EQ(0, job_run(job_token(job_new(TRIO)), TRIO + 1, 40, stages_role));
+}
+
+/* It has the token and says nothing more: others join beside it, and it is dropped at last. */
+DT_TEST_RANK(silent_role)
+{
+    job     *j = (job *)arg;
+    dt_comm *c = NULL;
+    if (rank == 0) {
+        j->join_timeout = 1;
+        ASSERT_EQ(0, host(j, &c));
+        EXPECT_TRUE(team_event(c, DT_MEMBER_JOINED, 1, NULL));
+        EXPECT_TRUE(team_event(c, DT_MEMBER_LEFT, 1, NULL));
+        flag_wait(j, F_END, 1);
+        EXPECT_EQ(2, dt_comm_size(c));
+        EXPECT_EQ(0, dt_comm_free(c));
+        return;
+    }
+    fake    f;
+    char    byte;
+    int64_t begin;
+    memset(&f, 0, sizeof f);
+    flag_wait(j, F_LISTENS, 1);
+    begin = dt_test_ns();
+    ASSERT_EQ(0, fake_dial(j, &f));
+    c = dt_comm_join(.addr = "127.0.0.1", .port = j->port, .token_file = j->token_file, .timeout = j->timeout);
+    EXPECT_TRUE_MSG(c != NULL, dt_comm_error(NULL));
+    EXPECT_EQ(0, dt_comm_free(c));
+    EXPECT_TRUE(dt__wait_fd(f.fd, POLLIN, begin + (int64_t)(10e9 * dt_test_slow())) && recv(f.fd, &byte, 1, 0) <= 0);
+    EXPECT_GT(seconds(begin), 0.9);
+    close(f.fd);
+    flag_set(j, F_END);
+}
+UTEST(stages, a_newcomer_that_says_nothing_is_dropped)
+{
+    job *j = job_token(job_new(1));
+    close(j->listen_fd);
+    j->listen_fd = -1;
+    EXPECT_EQ(0, job_run(j, 2, 40, silent_role));
 }
