@@ -777,6 +777,8 @@ struct dt__control {
     int64_t        accept_after, dial_after;
     int64_t       *orphan;       /* tolerant: when a rank that should be below this one was last heard; 0: it is */
     int64_t        orphan_at;    /* when to look for such ranks; 0: never */
+    int64_t        first_gone;   /* tolerant: when this rank learned that rank 0 has gone */
+    int            turned_away;  /* tolerant: the lowest rank that joined there and was refused here since; 0: none */
     dt__linked    *linked;       /* streams of messages that exist */
     int            nlinked, linked_cap;
     int64_t        rejected_at;  /* ns: when a rejected connection was last logged */
@@ -4130,8 +4132,22 @@ static bool dt__join_heard(dt__world *w, const dt__conn *k, const uint8_t *p, si
     memcpy(&j, p, sizeof j);
     if (j.rank < 0 || j.rank >= w->room || j.rank > w->size) return false;
     dt__member_clean(&j.row);
-    if (j.rank == w->size) dt__control_joined(w, j.rank, &j.row, k);
+    if (j.rank != w->size) return true;
+    dt__control_joined(w, j.rank, &j.row, k);
+    if (w->control->turned_away && j.rank >= w->control->turned_away) {
+        char text[256], who[160];
+        snprintf(text, sizeof text, "%s joined when rank 0 died, and was refused by rank %d, which did not know it", dt__rank_text(w, j.rank, who, sizeof who),
+                 w->rank);
+        dt__control_gone(w, j.rank, DT__DIED, text, NULL);
+    }
     return true;
+}
+/* For so long after the death of rank 0 a rank that joined there is not refused for good: members that have heard of it tell it
+   to their new neighbours. */
+static int64_t dt__unheard_time(const dt__world *w)
+{
+    double s = w->timeout / 10;
+    return dt__ns_of(s < 0.3 ? 0.3 : s > 2 ? 2 : s);
 }
 
 /* ---- accepting */
@@ -4159,10 +4175,13 @@ DT__INSIDE int dt__control_admit(dt__world *w, const dt__conn *k, char *text, si
         return snprintf(text, nbytes, "rank %d has .room %d, rank %d has %d: all ranks need the same", c->rank, c->zero, w->rank,
                         w->room),
                bad;
-    if (c->rank >= w->size && c->rank < w->room) /* it has joined, and this rank has not heard of it */
+    if (c->rank >= w->size && c->rank < w->room) { /* it has joined, and this rank has not heard of it: another one may have */
+        bool away = ctl->gone[0] && dt__comm_now() - ctl->first_gone >= dt__unheard_time(w);
+        if (away && (!ctl->turned_away || c->rank < ctl->turned_away)) ctl->turned_away = c->rank;
         return snprintf(text, nbytes, "rank %d is not known here%s", c->rank,
-                        ctl->gone[0] ? ": rank 0, where it joined, has gone; join again" : " yet"),
-               ctl->gone[0] ? (int)DT_COMM_ERR_PEER : bad;
+                        away ? ": rank 0, where it joined, has gone; join again" : " yet"),
+               away ? (int)DT_COMM_ERR_PEER : bad;
+    }
     if (c->rank < 0 || c->rank >= w->size)
         return snprintf(text, nbytes, "rank %d is out of range: the world has ranks 0 to %d", c->rank, w->size - 1),
                bad;
@@ -4699,6 +4718,7 @@ static void dt__control_gone(dt__world *w, int rank, int how, const char *text, 
     if (ctl->gone[rank] || ctl->leave >= DT__LEAVE_RELEASED) return;
     ctl->gone[rank] = (uint8_t)how;
     ctl->ngone++;
+    if (rank == 0) ctl->first_gone = dt__comm_now();
     ctl->orphan_at = dt__comm_now() + DT__ORPHAN_LOOK;
     if (how != DT__LEFT) {
         if (ctl->ndied++ == 0) snprintf(ctl->first_death, sizeof ctl->first_death, "%s", text);

@@ -1,6 +1,6 @@
 /* test_newcomers.c - members that join a group which is at work: strangers, slow networks, wrong tokens, other machines, deaths
    in the middle, members that break the protocol; and events that nobody reads. What follows a join in peace is in test_tolerant.c.
-   Contents: >>flood >>tokens >>broken >>stages
+   Contents: >>flood >>tokens >>broken >>stages >>heard
    run: alone, long, asan-later */
 #define DT_IMPLEMENTATION
 #include "harness.h"
@@ -491,3 +491,148 @@ UTEST(stages, a_newcomer_that_says_nothing_is_dropped)
     j->listen_fd = -1;
     EXPECT_EQ(0, job_run(j, 2, 40, silent_role));
 }
+
+/* ==================================================================================================== >>heard
+   Rank 0 accepts a newcomer and dies before the others have heard of it: j->victim is a bit for each of those that have not. */
+static void silence(job *j, dt_comm *c) /* what rank 0 says to them goes nowhere; the connections stay open until it dies */
+{
+    dt__world *w = c->world;
+    int        pair[2];
+    pthread_mutex_lock(&w->lock);
+    for (dt__conn *k = w->control->conns; k; k = k->next)
+        if (dt__conn_in_tree(k) && (j->victim >> k->peer & 1))
+            if (dup(k->fd) < 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) || dup2(pair[0], k->fd) < 0) abort();
+    pthread_mutex_unlock(&w->lock);
+    dt__control_wake(w);
+}
+static bool sums(dt_comm *c, int n) /* a communicator of those that are left adds numbers */
+{
+    dt_comm *now = NULL;
+    int      sum = 1;
+    bool     ok = !dt_comm_shrink(c, &now) && dt_comm_size(now) == n && !dt_comm_allreduce(now, &sum, 1, DT_COMM_I32, DT_COMM_SUM) && sum == n;
+    if (!ok) printf("    rank %d: %s\n", dt_comm_rank(c), dt_comm_error(NULL) ? dt_comm_error(NULL) : "wrong sum");
+    dt_comm_free(now);
+    return ok;
+}
+DT_TEST_RANK(unheard_role)
+{
+    job          *j = (job *)arg;
+    dt_comm_event e;
+    dt_comm      *c = NULL;
+    bool          none = j->victim == 6;
+    int           x = 0, seen = 0, rc;
+    if (rank == TRIO) {
+        flag_wait(j, F_READY, 1);
+        c = dt_comm_join(.addr = "127.0.0.1", .port = j->port, .token_file = j->token_file, .timeout = j->timeout);
+        ASSERT_TRUE_MSG(c != NULL, dt_comm_error(NULL));
+        EXPECT_EQ(TRIO, dt_comm_rank(c));
+        flag_set(j, F_IN);
+    } else {
+        c = trio_member(j, rank, 8);
+        ASSERT_TRUE(c != NULL);
+        EXPECT_TRUE(ring(c, rank, TRIO));
+        flag_set(j, F_OUT);
+    }
+    if (rank == 0) {
+        flag_wait(j, F_OUT, TRIO);
+        silence(j, c);
+        flag_set(j, F_READY);
+        flag_wait(j, F_IN, none ? 1 : 2); /* whoever hears of it has heard it */
+        _exit(0);
+    }
+    int64_t begin = dt_test_ns();
+    if (none && rank == TRIO) { /* nobody knows it: its communicator fails */
+        EXPECT_EQ(DT_COMM_ERR_PEER, dt_comm_recv(c, &x, 1, DT_COMM_I32, 1, .timeout = DT_FOREVER));
+        while ((rc = dt_comm_next_event(c, &e, .timeout = 20 * dt_test_slow())) == 1) EXPECT_TRUE(e.kind == DT_MEMBER_DIED && e.rank == 0);
+        EXPECT_EQ(DT_COMM_ERR_PEER, rc);
+        EXPECT_TRUE_MSG(strstr(dt_comm_error(c), "join again") != NULL, dt_comm_error(c));
+        dt_comm *now = NULL;
+        EXPECT_TRUE(dt_comm_shrink(c, &now) != 0 && !now);
+        EXPECT_LT(seconds(begin), 10 * dt_test_slow());
+        flag_set(j, F_END);
+        dt_comm_free(c);
+        return;
+    }
+    for (int want = none || rank == TRIO ? 1 : 3; seen < want;) { /* a bit: rank 0 has died; it has joined */
+        ASSERT_EQ(1, dt_comm_next_event(c, &e, .timeout = 20 * dt_test_slow()));
+        EXPECT_TRUE((e.kind == DT_MEMBER_DIED && e.rank == 0) || (e.kind == DT_MEMBER_JOINED && e.rank == TRIO));
+        if (e.kind == DT_MEMBER_JOINED) flag_set(j, F_IN);
+        seen |= e.kind == DT_MEMBER_DIED ? 1 : 2;
+    }
+    EXPECT_EQ(none || rank == TRIO ? 1 : 3, seen);
+    EXPECT_LT(seconds(begin), 10 * dt_test_slow());
+    for (int i = 1; i < (none ? 3 : 4); i++)
+        if (i != rank) EXPECT_TRUE(team_exchange(c, rank, i, 5000));
+    EXPECT_TRUE(sums(c, none ? 2 : 3));
+    flag_set(j, F_END);
+    flag_wait(j, F_END, 3);
+    EXPECT_EQ(0, dt_comm_next_event(c, &e));
+    flag_set(j, F_READY);
+    flag_wait(j, F_READY, none ? 3 : 4);
+    EXPECT_EQ(0, dt_comm_free(c));
+}
+static job *unheard(int by) /* newcomers are refused for good a second after the death of rank 0 */
+{
+    job *j = job_token(job_new(TRIO));
+    j->victim = by;
+    j->timeout = 10 * dt_test_slow();
+    return j;
+}
+UTEST(heard, by_nobody_before_rank_0_died) { EXPECT_EQ(0, job_run(unheard(6), TRIO + 1, 40, unheard_role)); }
+UTEST(heard, by_some_before_rank_0_died)
+{
+    for (int i = 1; i < 3; i++) EXPECT_EQ(0, job_run(unheard(1 << i), TRIO + 1, 40, unheard_role));
+}
+/* Rank 2 has heard of it, and is stopped for so long that rank 1 refuses the newcomer for good: it has died for both. */
+static bool is_stopped(int pid)
+{
+    char  path[64], state = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *f = fopen(path, "r");
+    if (f && fscanf(f, "%*d %*s %c", &state) != 1) state = 0;
+    if (f) fclose(f);
+    return state == 'T';
+}
+DT_TEST_RANK(late_news_role)
+{
+    job          *j = (job *)arg;
+    dt_comm_event e;
+    dt_comm      *c = NULL;
+    if (rank == TRIO) {
+        flag_wait(j, F_READY, 1);
+        c = dt_comm_join(.addr = "127.0.0.1", .port = j->port, .token_file = j->token_file, .timeout = j->timeout);
+        ASSERT_TRUE_MSG(c != NULL, dt_comm_error(NULL));
+        while (dt_comm_next_event(c, &e, .timeout = 20 * dt_test_slow()) == 1) {}
+        EXPECT_TRUE_MSG(dt_comm_error(c) && strstr(dt_comm_error(c), "join again"), dt_comm_error(c));
+        kill(j->pid, SIGCONT);
+        flag_wait(j, F_END, 2);
+        dt_comm_free(c);
+        return;
+    }
+    c = trio_member(j, rank, 8);
+    ASSERT_TRUE(c != NULL);
+    EXPECT_TRUE(ring(c, rank, TRIO));
+    flag_set(j, F_OUT);
+    if (rank == 0) {
+        flag_wait(j, F_OUT, TRIO);
+        silence(j, c);
+        flag_set(j, F_READY);
+        while (!is_stopped(__atomic_load_n(&j->pid, __ATOMIC_SEQ_CST))) poll(NULL, 0, 1);
+        _exit(0);
+    }
+    if (rank == 2) {
+        EXPECT_TRUE(team_event(c, DT_MEMBER_JOINED, TRIO, NULL));
+        __atomic_store_n(&j->pid, (int)getpid(), __ATOMIC_SEQ_CST);
+        raise(SIGSTOP);
+    }
+    EXPECT_TRUE(team_event(c, DT_MEMBER_DIED, 0, NULL));
+    if (rank == 1) EXPECT_TRUE(team_event(c, DT_MEMBER_JOINED, TRIO, NULL));
+    EXPECT_TRUE(team_event(c, DT_MEMBER_DIED, TRIO, &e));
+    EXPECT_TRUE_MSG(strstr(e.why, "refused by rank 1") != NULL, e.why);
+    EXPECT_TRUE(team_exchange(c, rank, 3 - rank, 5000));
+    EXPECT_TRUE(sums(c, 2));
+    flag_set(j, F_END);
+    flag_wait(j, F_END, 2);
+    EXPECT_EQ(0, dt_comm_free(c));
+}
+UTEST(heard, too_late_by_others) { EXPECT_EQ(0, job_run(unheard(2), TRIO + 1, 40, late_news_role)); }
