@@ -4047,6 +4047,7 @@ static dt_comm *dt__world_first(const dt__world *w) /* the communicator that oth
     while (c && !(c->first && c->members)) c = c->next;
     return c;
 }
+static int32_t dt__agree_next(const dt__world *w, const dt_comm *c, int rank);
 static void dt__join_welcome(dt__world *w, dt__conn *k, int rank)
 {
     dt__control *ctl = w->control;
@@ -4062,7 +4063,7 @@ static void dt__join_welcome(dt__world *w, dt__conn *k, int rank)
     h.start = w->start;
     h.room = w->room;
     h.size = w->size;
-    h.round = ctl->rounds;
+    h.round = dt__agree_next(w, c, rank);
     h.epoch = w->epoch;
     h.nsettings = (int32_t)w->nsettings;
     for (int r = 0; r < w->size; r++) {
@@ -5625,6 +5626,7 @@ DT__INSIDE int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member,
    refused from then on. But silence is no proof: when the network is split, each side might declare the other one lost.
    So the LOST ranks must be fewer than the reachable ones (if they are as many, the lowest rank of all must be reachable);
    otherwise no rank continues. */
+static void dt__agree_order(dt__world *w, dt__agreement *e, int order);
 static int  dt__bits(const uint8_t *bits, int n)
 {
     int k = 0;
@@ -5680,6 +5682,48 @@ static dt__agreement *dt__agree_of(dt__world *w, uint64_t comm, int round, doubl
     e->begin = dt__comm_now();
     e->accepted = -1;
     return e;
+}
+/* The number of the next agreement of c (NULL: freed), for a rank that has joined just now: one that is under way and waits for
+   it, too, or the one after the last. */
+static int32_t dt__agree_next(const dt__world *w, const dt_comm *c, int rank)
+{
+    const dt__control *ctl = w->control;
+    int64_t            now = dt__comm_now();
+    for (int i = 0; c && i < DT__AGREEMENTS; i++) {
+        const dt__agreement *e = &ctl->agreement[i];
+        if (e->comm != c->id || e->round != ctl->rounds - 1 || e->decided || e->proposed || !dt__bit(e->asked, rank)) continue;
+        bool runs = e->waiting;
+        for (int r = 0; e->heard_at && r < w->size; r++) runs = runs || (dt__bit(e->came, r) && r != w->rank && now - e->heard_at[r] < DT__NS_PER_S);
+        if (runs) return e->round;
+    }
+    return ctl->rounds;
+}
+static void dt__agree_own(const dt__world *w, dt__agreement *e) /* at the root: its own state */
+{
+    dt__bit_set(e->came, w->rank);
+    if (!e->any) e->first_built = e->built, e->nfirst_built = e->nbuilt;
+    e->same = (!e->any || e->same) && e->built == e->first_built && e->nbuilt == e->nfirst_built;
+    e->any = true;
+}
+/* In a world that others join, a rank that has joined during dt_comm_shrink of the others asks for more ranks than they do: those
+   count that all ask for. Its own state counts no more then, so the root asks again. */
+static bool dt__agree_narrow(dt__world *w, dt__agreement *e, const uint8_t *asked)
+{
+    size_t nb = dt__agree_nbytes(w);
+    bool   less = false;
+    if (memcmp(e->asked, asked, nb) == 0) return true;
+    if (w->room <= w->start) return false;
+    if (e->proposed || e->decided) return true;
+    for (size_t i = 0; i < nb; i++) {
+        less = less || (e->asked[i] & ~asked[i]);
+        e->asked[i] &= asked[i];
+    }
+    if (!less || !e->heard_at) return true;
+    memset(e->came, 0, nb);
+    e->any = e->same = false;
+    if (e->joined) dt__agree_own(w, e);
+    dt__agree_order(w, e, DT__AGREE_ASK);
+    return true;
 }
 static dt__cagree dt__agree_head(const dt__world *w, const dt__agreement *e, int order)
 {
@@ -5767,12 +5811,7 @@ static void dt__agree_receive(dt__world *w, dt__agreement *e, const dt__cagree *
         if (!e->heard_at) return; /* the state will be sent again */
         e->begin = dt__comm_now();
         for (int r = 0; r < dt__world_room(w); r++) e->heard_at[r] = e->begin;
-        if (e->joined) { /* its own state */
-            dt__bit_set(e->came, w->rank);
-            e->any = e->same = true;
-            e->first_built = e->built;
-            e->nfirst_built = e->nbuilt;
-        }
+        if (e->joined) dt__agree_own(w, e);
         if (!e->decided) dt__agree_order(w, e, DT__AGREE_ASK);
     }
     e->heard_at[a->rank] = dt__comm_now();
@@ -5787,7 +5826,7 @@ static void dt__agree_receive(dt__world *w, dt__agreement *e, const dt__cagree *
         return;
     }
     if (a->root != w->rank) return; /* the rank still follows another root */
-    if (a->joined && !dt__bit(e->came, a->rank)) {
+    if (a->joined && !dt__bit(e->came, a->rank) && dt__bit(e->asked, a->rank)) {
         dt__bit_set(e->came, a->rank);
         if (!e->any) e->first_built = a->built, e->nfirst_built = a->nbuilt;
         e->same = (!e->any || e->same) && a->built == e->first_built && a->nbuilt == e->nfirst_built;
@@ -5854,6 +5893,7 @@ static bool dt__agree_frame(dt__world *w, dt__conn *k, const uint8_t *p, size_t 
         dt__agreement *e = dt__agree_of(w, a.comm, a.round, a.timeout, asked);
         if (!e) return true;
         if (k->head.kind == DT__C_AGREE_STATE) {
+            dt__agree_narrow(w, e, asked);
             dt__agree_receive(w, e, &a, in);
             return true;
         }
@@ -5958,7 +5998,7 @@ DT__INSIDE int dt__world_agree(dt__world *w, uint64_t comm, int round, double ti
     pthread_mutex_lock(&w->lock);
     dt__agreement *e = dt__agree_of(w, comm, round, timeout, set);
     if (!e) status = dt__comm_bad(DT_COMM_ERR_MEMORY, "agreement: out of memory");
-    else if (memcmp(e->asked, set, nb) != 0)
+    else if (!dt__agree_narrow(w, e, set))
         status = dt__comm_bad(DT_COMM_ERR_MISMATCH,
                               "rank %d calls agreement %d with another set of ranks than the other ranks do", w->rank,
                               round);
@@ -5966,12 +6006,7 @@ DT__INSIDE int dt__world_agree(dt__world *w, uint64_t comm, int round, double ti
         e->waiting = e->joined = true;
         e->built = built;
         e->nbuilt = nbuilt;
-        if (e->heard_at) { /* this rank is the root, and other ranks joined first */
-            dt__bit_set(e->came, w->rank);
-            if (!e->any) e->first_built = built, e->nfirst_built = nbuilt;
-            e->same = (!e->any || e->same) && built == e->first_built && nbuilt == e->nfirst_built;
-            e->any = true;
-        }
+        if (e->heard_at) dt__agree_own(w, e); /* this rank is the root, and other ranks joined first */
         dt__agree_state(w, e);
     }
     if (!status) dt__control_wake(w);

@@ -1,6 +1,6 @@
 /* test_newcomers.c - members that join a group which is at work: strangers, slow networks, wrong tokens, other machines, deaths
    in the middle, members that break the protocol; and events that nobody reads. What follows a join in peace is in test_tolerant.c.
-   Contents: >>flood >>tokens >>broken >>stages >>heard
+   Contents: >>flood >>tokens >>broken >>stages >>heard >>shrinks
    run: alone, long, asan-later */
 #define DT_IMPLEMENTATION
 #include "harness.h"
@@ -636,3 +636,152 @@ DT_TEST_RANK(late_news_role)
     EXPECT_EQ(0, dt_comm_free(c));
 }
 UTEST(heard, too_late_by_others) { EXPECT_EQ(0, job_run(unheard(2), TRIO + 1, 40, late_news_role)); }
+
+/* ==================================================================================================== >>shrinks
+   dt_comm_shrink of some members runs when a newcomer joins and calls it, too. */
+static dt_comm *shrink_newcomer(job *j)
+{
+    dt_comm *c = dt_comm_join(.addr = "127.0.0.1", .port = j->port, .token_file = j->token_file, .timeout = j->timeout);
+    if (!c) printf("    %s\n", dt_comm_error(NULL));
+    return c;
+}
+static void agreement_runs(dt_comm *c, int round, int from) /* until this rank has heard of it */
+{
+    for (bool found = false; !found; poll(NULL, 0, 1)) {
+        pthread_mutex_lock(&c->world->lock);
+        for (int i = 0; i < DT__AGREEMENTS; i++) {
+            const dt__agreement *e = &c->world->control->agreement[i];
+            found = found || (e->comm == c->id && e->round == round && e->came && dt__bit(e->came, from));
+        }
+        pthread_mutex_unlock(&c->world->lock);
+    }
+}
+static void *shrink_thread(void *arg)
+{
+    job     *j = ((job **)arg)[0];
+    dt_comm *c = ((dt_comm **)arg)[1];
+    agreement_runs(c, 0, 1);
+    flag_set(j, F_READY); /* now it comes */
+    return NULL;
+}
+DT_TEST_RANK(shrink_role)
+{
+    job      *j = (job *)arg;
+    dt_comm  *c = NULL;
+    pthread_t thread;
+    if (rank == TRIO) {
+        flag_wait(j, F_READY, 1);
+        ASSERT_TRUE((c = shrink_newcomer(j)) != NULL);
+        flag_set(j, F_IN);
+    } else {
+        ASSERT_TRUE((c = trio_member(j, rank, 8)) != NULL);
+        EXPECT_TRUE(ring(c, rank, TRIO));
+        flag_set(j, F_OUT);
+        flag_wait(j, F_OUT, TRIO);
+        void *both[2] = { j, c };
+        if (rank == 0) {
+            ASSERT_EQ(0, pthread_create(&thread, NULL, shrink_thread, both));
+            pthread_detach(thread);
+        }
+        if (rank == 2) flag_wait(j, F_IN, 1); /* ranks 0 and 1 are in it, the newcomer has joined */
+    }
+    EXPECT_TRUE(sums(c, TRIO + 1));
+    EXPECT_TRUE(sums(c, TRIO + 1)); /* all have the same number for the next one */
+    flag_set(j, F_END);
+    flag_wait(j, F_END, TRIO + 1);
+    EXPECT_EQ(0, dt_comm_free(c));
+}
+UTEST(shrinks, a_newcomer_takes_part_in_one_that_runs)
+{
+    for (int i = 0; i < (dt_test_quick() ? 2 : 10); i++) {
+        job    *j = job_token(job_new(TRIO));
+        int64_t begin = dt_test_ns();
+        EXPECT_EQ(0, job_run(j, TRIO + 1, 40, shrink_role));
+        EXPECT_LT(seconds(begin), 10 * dt_test_slow()); /* nobody waited for the timeout */
+    }
+}
+
+/* The members have agreed on who is left and make their communicator: a newcomer that calls now is too late, does not disturb
+   them, and takes part in the next one. */
+DT_TEST_RANK(second_step_role)
+{
+    job     *j = (job *)arg;
+    dt_comm *c = NULL, *now = NULL;
+    if (rank == TRIO) {
+        flag_wait(j, F_READY, TRIO);
+        ASSERT_TRUE((c = shrink_newcomer(j)) != NULL);
+        EXPECT_EQ(1, c->round);
+        if (j->victim) flag_set(j, F_IN);
+        EXPECT_TRUE(dt_comm_shrink(c, &now) == DT_COMM_ERR_TIMEOUT && !now && strstr(dt_comm_error(NULL), "too late"));
+        flag_set(j, F_OUT);
+    } else {
+        ASSERT_TRUE((c = trio_member(j, rank, 8)) != NULL);
+        EXPECT_TRUE(ring(c, rank, TRIO));
+        uint8_t set[1] = { 0xff };
+        bool    all = false;
+        EXPECT_EQ(0, dt__world_agree(c->world, c->id, c->round++, c->timeout, set, 0, 0, &all)); /* the first step of dt_comm_shrink */
+        EXPECT_EQ(7, set[0]);
+        flag_set(j, F_READY);
+        if (rank == 0 && !j->victim) agreement_runs(c, 1, TRIO); /* its call has come before the second step */
+        if (rank == 0 && !j->victim) flag_set(j, F_IN);
+        flag_wait(j, F_IN, 1);
+        EXPECT_EQ_MSG(0, dt__world_agree(c->world, c->id, c->round++, c->timeout, set, 99, TRIO, &all), dt_comm_error(NULL));
+        EXPECT_EQ(7, set[0]);
+        EXPECT_TRUE(all);
+        flag_wait(j, F_OUT, 1);
+    }
+    EXPECT_TRUE(sums(c, TRIO + 1));
+    flag_set(j, F_END);
+    flag_wait(j, F_END, TRIO + 1);
+    EXPECT_EQ(0, dt_comm_free(c));
+}
+UTEST(shrinks, a_newcomer_that_is_too_late_disturbs_nobody)
+{
+    for (int i = 0; i < 2; i++) {
+        job *j = job_token(job_new(TRIO));
+        j->victim = i;
+        EXPECT_EQ(0, job_run(j, TRIO + 1, 40, second_step_role));
+    }
+}
+
+/* All members make a new communicator again and again, while newcomers come at any moment and take part from then on. A newcomer
+   may be too late for one; a member never fails. */
+DT_TEST_RANK(again_role)
+{
+    job     *j = (job *)arg;
+    dt_comm *c = NULL, *now = NULL;
+    int      late = 0, end = 0, rounds = 0;
+    if (rank >= TRIO) {
+        flag_wait(j, F_READY, 1 + 4 * (rank - TRIO)); /* any moment of a later round */
+        usleep((useconds_t)(j->victim * 137 % 1000));
+        ASSERT_TRUE((c = shrink_newcomer(j)) != NULL);
+        flag_set(j, F_IN);
+    } else ASSERT_TRUE((c = trio_member(j, rank, 8)) != NULL);
+    for (; !end; rounds++) {
+        int rc = dt_comm_shrink(c, &now), all[2];
+        if (rc && rank >= TRIO && rounds == late && strstr(dt_comm_error(NULL), "too late") && ++late < 20) continue;
+        ASSERT_TRUE_MSG(!rc, dt_comm_error(NULL));
+        if (rank == 0) flag_set(j, F_READY);
+        all[0] = flag_get(j, F_IN) == 3;
+        all[1] = 1;
+        ASSERT_EQ(0, dt_comm_allreduce(now, all, 2, DT_COMM_I32, DT_COMM_SUM));
+        EXPECT_EQ(dt_comm_size(now), all[1]);
+        end = all[0] == TRIO + 3; /* all are here, and all know it */
+        EXPECT_EQ(0, dt_comm_free(now));
+    }
+    EXPECT_EQ(0, dt_comm_get_status(c));
+    if (rank == 0 && !dt_test_quick()) printf("    %d rounds\n", rounds);
+    flag_set(j, F_END);
+    flag_wait(j, F_END, TRIO + 3);
+    EXPECT_EQ(0, dt_comm_free(c));
+}
+UTEST(shrinks, again_and_again_while_others_join)
+{
+    for (int i = 0; i < (dt_test_quick() ? 3 : 30); i++) {
+        job *j = job_token(job_new(TRIO));
+        j->victim = i;
+        int64_t begin = dt_test_ns();
+        EXPECT_EQ(0, job_run(j, TRIO + 3, 40, again_role));
+        EXPECT_LT(seconds(begin), 10 * dt_test_slow());
+    }
+}
