@@ -4109,8 +4109,8 @@ static bool dt__join_member(dt__world *w, dt__conn *k)
     k->peer = rank;
     k->state = DT__CONN_READY;
     dt__control_joined(w, rank, &m, k);
-    dt__join_welcome(w, k, rank);
-    dt__control_sync(w, k);
+    dt__join_welcome(w, k, rank); /* it has the rows, and who has gone */
+    for (int i = 0; i < w->control->naborts && i < DT__ABORTS; i++) dt__conn_queue(k, w->control->aborts[i]);
     for (int r = 0; r < rank && m.name[0]; r++) { /* its earlier self, if it is not known to be dead */
         dt_comm  *c = dt__world_first(w);
         dt__cpart part;
@@ -6537,7 +6537,7 @@ static int dt__control_adopt(dt__world *w, int fd, int peer)
         w->control->parent = k;
         w->joined = true;
         dt__conn_send(k, DT__C_SYNC, w->rank, NULL, 0);
-        dt__control_sync(w, k);
+        if (w->rank < w->start) dt__control_sync(w, k); /* a rank that joins later knows no more than rank 0 told it */
     }
     pthread_mutex_unlock(&w->lock);
     dt__control_wake(w);

@@ -1,6 +1,6 @@
 /* test_newcomers.c - members that join a group which is at work: strangers, slow networks, wrong tokens, other machines, deaths
    in the middle, members that break the protocol; and events that nobody reads. What follows a join in peace is in test_tolerant.c.
-   Contents: >>flood >>tokens >>broken >>stages >>heard >>shrinks
+   Contents: >>flood >>tokens >>broken >>stages >>heard >>shrinks >>unread
    run: alone, long, asan-later */
 #define DT_IMPLEMENTATION
 #include "harness.h"
@@ -784,4 +784,104 @@ UTEST(shrinks, again_and_again_while_others_join)
         EXPECT_EQ(0, job_run(j, TRIO + 3, 40, again_role));
         EXPECT_LT(seconds(begin), 10 * dt_test_slow());
     }
+}
+
+/* ==================================================================================================== >>unread
+   Members come and go, and nobody reads the events: memory and descriptors of rank 0 do not grow, nobody waits for it, and a late
+   reader gets each event once, in order. */
+static long rss_kib(void)
+{
+    long  pages = 0, all = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f && fscanf(f, "%ld %ld", &all, &pages) != 2) pages = 0;
+    if (f) fclose(f);
+    return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+static bool instrumented(void) /* memory is the instrument's, too */
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return true;
+#else
+    const char *preload = getenv("LD_PRELOAD");
+    return preload && strstr(preload, "vgpreload");
+#endif
+}
+static bool unread_dies(int i) { return i % 3 == 1; }
+enum { SENDER = 60 }; /* one of so many */
+static bool unread_sends(int i) { return i % SENDER == 2; } /* it waits up to 0.25 s for rank 0 to read that, which it does not */
+static int come_and_go(job *j, int i)
+{
+    if (unread_dies(i)) {
+        fake *f = (fake *)calloc(1, sizeof *f);
+        int   bad = fake_join(j, f);
+        if (!bad) fake_free(f);
+        free(f);
+        return bad;
+    }
+    dt_comm *c = dt_comm_join(.addr = "127.0.0.1", .port = j->port, .token_file = j->token_file, .timeout = j->timeout, .no_thread = true);
+    if (!c) return printf("    %d: %s\n", i, dt_comm_error(NULL));
+    int bad = unread_sends(i) && dt_comm_send(c, &i, 1, DT_COMM_I32, 0, .tag = 5);
+    return dt_comm_free(c) || bad;
+}
+DT_TEST_RANK(unread_role)
+{
+    job *j = (job *)arg;
+    int  n = dt_test_quick() ? 150 : 3000, warm = SENDER;
+    if (rank == 1) {
+        flag_wait(j, F_LISTENS, 1);
+        for (int i = 1; i <= n; i++) {
+            ASSERT_EQ(0, come_and_go(j, i));
+            if (i == warm) flag_set(j, F_IN), flag_wait(j, F_OUT, 1);
+        }
+        flag_set(j, F_END);
+        return;
+    }
+    dt_comm *c = dt_comm_init(.world = 1, .token_file = j->token_file, .tolerant = true, .room = n + 1, .timeout = j->timeout, .no_thread = true);
+    ASSERT_TRUE_MSG(c && !dt_comm_accept(c, .port = j->port), dt_comm_error(NULL));
+    flag_set(j, F_LISTENS);
+    flag_wait(j, F_IN, 1); /* the program does something else all the time */
+    int  fds = count_in("/proc/self/fd");
+    long rss = rss_kib();
+    flag_set(j, F_OUT);
+    int64_t begin = dt_test_ns();
+    flag_wait(j, F_END, 1);
+    long more = rss_kib() - rss;
+    int  sockets = count_in("/proc/self/fd") - fds;
+    printf("    %d members came and went in %.2f s; %ld KiB, %d descriptors more\n", n, seconds(begin), more, sockets);
+    EXPECT_LE(sockets, n / SENDER); /* only those with messages that nobody has received */
+    if (!instrumented()) EXPECT_LT(more, 3 * (long)(n * sizeof(dt_comm_event) / 1024) + 2048); /* the table of members, when it is first used */
+    struct pollfd p = { dt_comm_event_fd(c), POLLIN, 0 };
+    dt_comm_event e;
+    int           joined = 0, went = 0, wrong = 0, got;
+    uint8_t      *state = (uint8_t *)calloc((size_t)n + 1, 1);
+    EXPECT_EQ(1, poll(&p, 1, 0));
+    while (went < n && dt_comm_next_event(c, &e, .timeout = 5 * dt_test_slow()) == 1) { /* the last one may still be leaving */
+        if (e.rank < 1 || e.rank > n) wrong++;
+        else if (e.kind == DT_MEMBER_JOINED) wrong += e.rank != ++joined || state[e.rank], state[e.rank] = 1;
+        else {
+            wrong += state[e.rank] != 1 || e.kind != (unread_dies(e.rank) ? DT_MEMBER_DIED : DT_MEMBER_LEFT) || !e.why[0];
+            state[e.rank] = 2;
+            went++;
+        }
+    }
+    EXPECT_EQ(0, wrong);
+    EXPECT_EQ(n, joined);
+    EXPECT_EQ(n, went);
+    EXPECT_EQ(0, dt_comm_next_event(c, &e));
+    EXPECT_EQ(0, poll(&p, 1, 0));
+    for (int i = 1; i <= n && !wrong; i++) /* what they sent is there all the same */
+        if (unread_sends(i)) wrong += dt_comm_recv(c, &got, 1, DT_COMM_I32, i, .tag = 5) != 0 || got != i;
+    EXPECT_EQ(0, wrong);
+    for (begin = dt_test_ns(); count_in("/proc/self/fd") > fds - 1 && seconds(begin) < 5 * dt_test_slow();) /* messages move in it */
+        EXPECT_EQ(0, dt_comm_next_event(c, &e, .timeout = 0.05));
+    EXPECT_LE(count_in("/proc/self/fd"), fds - 1); /* also those of the first ones are closed */
+    free(state);
+    EXPECT_EQ(0, dt_comm_free(c));
+}
+UTEST(unread, events_of_thousands_of_members)
+{
+    job *j = job_token(job_new(1));
+    close(j->listen_fd);
+    j->listen_fd = -1;
+    EXPECT_EQ(0, job_run(j, 2, 50, unread_role));
 }
