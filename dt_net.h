@@ -2603,17 +2603,10 @@ DT__INSIDE void dt__host_id(uint8_t out[16])
     dt_sha256_end(&s, sum);
     memcpy(out, sum, 16);
 }
-static int dt__member_self(dt__world *w, dt__member *m)
+static int dt__member_unix(dt__world *w, dt__member *m) /* the socket where ranks of this machine fetch descriptors */
 {
     uint8_t  r[12];
     dt__addr a;
-    memset(m, 0, sizeof *m);
-    m->pid = (int64_t)getpid();
-    memcpy(m->name, w->name, sizeof m->name);
-    m->incarnation = w->incarnation;
-    dt__host_id(m->host_id);
-    if (gethostname(m->host_name, sizeof m->host_name - 1) != 0) snprintf(m->host_name, sizeof m->host_name, "unknown");
-    if (w->size == 1) return 0;
     for (int i = 0; i < 3; i++) { /* retry if another process has drawn the same random name */
         if (!dt__comm_random(r, sizeof r)) break;
         snprintf(m->unix_name, sizeof m->unix_name, "dt-");
@@ -2624,6 +2617,16 @@ static int dt__member_self(dt__world *w, dt__member *m)
     }
     return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_NET), "dt_comm_init: cannot create a Unix socket: %s",
                         strerror(errno));
+}
+static int dt__member_self(dt__world *w, dt__member *m)
+{
+    memset(m, 0, sizeof *m);
+    m->pid = (int64_t)getpid();
+    memcpy(m->name, w->name, sizeof m->name);
+    m->incarnation = w->incarnation;
+    dt__host_id(m->host_id);
+    if (gethostname(m->host_name, sizeof m->host_name - 1) != 0) snprintf(m->host_name, sizeof m->host_name, "unknown");
+    return w->size == 1 ? 0 : dt__member_unix(w, m); /* one rank has nobody to share with; dt__world_listen */
 }
 static int dt__member_addr(dt__world *w, dt__member *m,
                            const dt__addr *instead) /* the address of the listener; instead: used if it is the wildcard */
@@ -3096,7 +3099,7 @@ static int dt__world_listen(dt__world *w, const char *bind_to, int port) /* a wo
     if (!bind_to) dt__addr_loopback(&f.addr[0], port), f.naddr = 1;
     if ((w->listen_fd = dt__listen_master(&f)) < 0) return dt__said.why;
     dt__addr_loopback(&a, 0);
-    if (dt__member_addr(w, &w->member[0], &a) < 0) return dt__said.why;
+    if (dt__member_addr(w, &w->member[0], &a) < 0 || dt__member_unix(w, &w->member[0]) < 0) return dt__said.why;
     if (!w->have_token && !dt__comm_random(w->token, 32)) return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_accept: getrandom failed");
     w->join_deadline = INT64_MAX / 2; /* nobody registers */
     if (dt__control_start(w) < 0)
@@ -3111,8 +3114,11 @@ DT__INSIDE int dt__world_accept(dt__world *w, bool open, const char *bind_to, in
 {
     if (!w->control && open) {
         int bad = dt__world_listen(w, bind_to, port);
-        if (bad) dt__close(&w->listen_fd);
-        if (bad) return bad;
+        if (bad) {
+            dt__close(&w->listen_fd);
+            dt__close(&w->unix_fd);
+            return bad;
+        }
     }
     if (!w->control) return 0;
     pthread_mutex_lock(&w->lock);

@@ -744,6 +744,40 @@ UTEST(shrinks, a_newcomer_that_is_too_late_disturbs_nobody)
     }
 }
 
+/* A group that began with one rank: its members share memory after dt_comm_shrink, as any others of one machine. */
+DT_TEST_RANK(from_one_role)
+{
+    job     *j = (job *)arg;
+    dt_comm *c = NULL, *now = NULL;
+    int      sum = 1;
+    if (rank == 0) {
+        ASSERT_EQ(0, host(j, &c));
+        EXPECT_TRUE(sums(c, 1));
+        flag_set(j, F_READY);
+        flag_wait(j, F_IN, 2);
+    } else {
+        flag_wait(j, F_READY, 1);
+        ASSERT_TRUE((c = shrink_newcomer(j)) != NULL);
+        flag_set(j, F_IN);
+        flag_wait(j, F_IN, 2); /* both have joined */
+    }
+    ASSERT_TRUE_MSG(!dt_comm_shrink(c, &now), dt_comm_error(NULL));
+    EXPECT_EQ(TRIO, dt_comm_size(now));
+    EXPECT_TRUE(now->shared != NULL);
+    EXPECT_TRUE(!dt_comm_allreduce(now, &sum, 1, DT_COMM_I32, DT_COMM_SUM) && sum == TRIO);
+    flag_set(j, F_END);
+    flag_wait(j, F_END, TRIO);
+    EXPECT_EQ(0, dt_comm_free(now));
+    EXPECT_EQ(0, dt_comm_free(c));
+}
+UTEST(shrinks, a_group_that_began_with_one)
+{
+    job *j = job_token(job_new(1));
+    close(j->listen_fd);
+    j->listen_fd = -1;
+    EXPECT_EQ(0, job_run(j, TRIO, 40, from_one_role));
+}
+
 /* All members make a new communicator again and again, while newcomers come at any moment and take part from then on. A newcomer
    may be too late for one; a member never fails. */
 DT_TEST_RANK(again_role)
