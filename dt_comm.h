@@ -136,7 +136,8 @@ DT_API int      dt_comm_shrink(dt_comm *c, dt_comm **out);
        not expect) ends alone with its status. A message that did not suit its receive stays for another one.
      - Collectives end with DT_COMM_ERR_PEER on all members, also running ones: dt_comm_shrink makes a communicator of the rest,
        which is tolerant, too. After a timeout or a mismatch of a collective the same is true with that status.
-     - dt_comm_free does not wait: the member leaves, which is an event for the others.
+     - dt_comm_free does not wait for the others, only until what was sent has left, at most 0.4 s: the member leaves, which is an
+       event for the others.
      - dt_comm_abort, and a failure from which a member cannot go on (such as no memory), fails the communicator on this member
        only; for the others it has died. A member that breaks the protocol is expelled: its calls fail, too.
    A stopped member is not dead: messages with it time out. Large messages are always copied through the rings or sockets, never
@@ -160,11 +161,13 @@ DT_API int dt_comm_next_event_with(dt_comm *c, dt_comm_event *out, dt_event_opts
    that have gone keep their numbers. Rank 0 calls dt_comm_accept; from then on dt_comm_join, in another process, makes it a
    member with the next number. It is authenticated as the others were at the start. For all others it is an event
    (DT_MEMBER_JOINED), and dt_comm_size grows. Collectives are halted then, too: dt_comm_shrink, called by all members, makes a
-   communicator of them. Messages with the new member go through sockets, also inside a machine. While .room is larger than
+   communicator of them. If others call it already, a new member takes part, or gets DT_COMM_ERR_TIMEOUT (too late) and calls it
+   again with them. Messages with the new member go through sockets, also inside a machine. While .room is larger than
    the number of ranks at the start, ranks of one machine look at sockets while they wait, which costs up to 0.2 ms.
    A member with a .name may come back under a higher .incarnation and gets a new number; its earlier self, if it still
    lives, is expelled. One that comes with an incarnation that is not higher than all before it is refused.
-   After the death of rank 0 nobody can join: dt_comm_join fails at .join_timeout, and the members go on.
+   After the death of rank 0 nobody can join: dt_comm_join fails at .join_timeout, and the members go on. A member that joined just
+   before, and of which no other has heard, gets DT_COMM_ERR_PEER within a few seconds.
    Only the communicator of dt_comm_init or dt_comm_threads can be joined, not one of dt_comm_dup, _split or _shrink. */
 typedef struct dt_accept_opts {
     int         dt__first DT_D;
@@ -4689,13 +4692,22 @@ DT_API void dt_comm_abort(dt_comm *c, const char *why)
 {
     if (c) dt__comm_fail(c, DT_COMM_ERR_ABORT, c->rank, "rank %d: %s", c->rank, why ? why : "dt_comm_abort");
 }
+static int dt__said_by(const char *call) /* the message of a function that dt_comm_init calls, too, names this call instead */
+{
+    char text[sizeof dt__said.text];
+    if (strncmp(dt__said.text, "dt_comm_init: ", 14)) return dt__said.why;
+    snprintf(text, sizeof text, "%s", dt__said.text + 12);
+    return dt__comm_bad(dt__said.why, "%s%.700s", call, text);
+}
 DT_API int dt_comm_accept_with(dt_comm *c, dt_accept_opts o)
 {
     const char *why = !c ? "the communicator is NULL" : !c->members || !c->first ? "the communicator was not made with .tolerant and .room"
                       : !c->threads && c->rank ? "only rank 0 accepts members" : NULL;
     if (why) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_accept: %s", why);
     if (!dt__comm_ok(c)) return c->status;
-    if (!c->threads) return dt__world_accept(c->world, !o.closed, o.bind, o.port, o.invitation, o.invitation ? (size_t)DT__INVITATION : 0);
+    if (!c->threads && dt__world_accept(c->world, !o.closed, o.bind, o.port, o.invitation, o.invitation ? (size_t)DT__INVITATION : 0))
+        return dt__said_by("dt_comm_accept");
+    if (!c->threads) return 0;
     __atomic_store_n(&((dt__shared *)c->shared)->head->accepting, !o.closed, __ATOMIC_RELEASE);
     return 0;
 }
@@ -5017,6 +5029,7 @@ DT_API dt_comm *dt_comm_join_with(dt_comm_opts o)
     }
     if (o.beside) return dt__threads_join(&o);
     dt__world *w = dt__world_enter(&o, &dt__comm_client, &round, &gone);
+    if (!w) dt__said_by("dt_comm_join");
     if (!w) return NULL;
     int *all = (int *)DT_COMM_MALLOC((size_t)w->room * sizeof *all), size = w->rank + 1; /* others may have joined since */
     const char *transport = o.transport; /* of communicators that are made of this one */
@@ -5031,7 +5044,7 @@ DT_API dt_comm *dt_comm_join_with(dt_comm_opts o)
         c->round = round;
         c->opts.transport = transport;
         dt__members_halt(c, DT_COMM_ERR_STATE, 0, "members have joined: dt_comm_shrink makes a communicator of all of them for collectives");
-    }
+    } else dt__said_by("dt_comm_join");
     DT_COMM_FREE(all);
     DT_COMM_FREE(gone);
     dt__world_unref(w); /* the communicator holds it */
