@@ -254,6 +254,7 @@ typedef struct dt__mail {
     dt__key       *last_key;   /* the one that was last looked up: often the next, too */
     size_t         nbuckets, nkeys; /* a power of two */
     dt__req      **posted;     /* buckets of the receives that wait; of each key the first */
+    dt__req      **last_posted; /* the bucket that was last looked up: often the next, too */
     size_t         posted_cap, nfirst; /* buckets, a power of two; receives in them */
     dt__notice    *free_notices;
     int64_t        nnotices;   /* that wait to be sent */
@@ -467,11 +468,17 @@ static dt__key *dt__key_make(dt__mail *m, int peer, int tag, int space) /* NULL:
     m->nkeys++;
     return k;
 }
-/* Where the first receive of a key is; the end of its bucket: there is none. */
-static inline dt__req **dt__posted_find(const dt__mail *m, int peer, int tag, int space)
+static bool dt__req_has(const dt__req *q, int peer, int tag, int space)
 {
-    dt__req **p = &m->posted[dt__key_hash(m->posted_cap, peer, tag, space)];
-    while (*p && !((*p)->tag == tag && (*p)->peer == peer && (*p)->space == space)) p = &(*p)->chain;
+    return q->tag == tag && q->peer == peer && q->space == space;
+}
+/* Where the first receive of a key is; the end of its bucket: there is none. */
+static inline dt__req **dt__posted_find(dt__mail *m, int peer, int tag, int space)
+{
+    dt__req **p = m->last_posted;
+    if (*p && dt__req_has(*p, peer, tag, space)) return p; /* a branch that is guessed right does not wait for the hash */
+    p = m->last_posted = &m->posted[dt__key_hash(m->posted_cap, peer, tag, space)];
+    while (*p && !dt__req_has(*p, peer, tag, space)) p = &(*p)->chain;
     return p;
 }
 static void dt__posted_grow(dt__mail *m)
@@ -487,7 +494,7 @@ static void dt__posted_grow(dt__mail *m)
             *p = q;
         }
     DT_COMM_FREE(m->posted);
-    m->posted = to;
+    m->posted = m->last_posted = to;
     m->posted_cap = n;
 }
 static void dt__posted_add(dt__mail *m, dt__req *q)
@@ -1743,7 +1750,7 @@ DT__INSIDE int dt__mail_open(dt_comm *c)
         m->nbuckets = 64;
         m->bucket = (dt__key **)dt__comm_zeroed(m->nbuckets, sizeof *m->bucket);
         m->posted_cap = 64;
-        m->posted = (dt__req **)dt__comm_zeroed(m->posted_cap, sizeof *m->posted);
+        m->posted = m->last_posted = (dt__req **)dt__comm_zeroed(m->posted_cap, sizeof *m->posted);
         m->peer = (dt__mail_peer *)dt__comm_zeroed((size_t)dt__comm_room(c), sizeof *m->peer);
     }
     if (!m || !m->bucket || !m->posted || !m->peer) {

@@ -318,7 +318,7 @@ static void pending_open(dt__mail *m)
 {
     memset(m, 0, sizeof *m);
     m->posted_cap = 64;
-    m->posted = (dt__req **)dt__comm_zeroed(m->posted_cap, sizeof *m->posted);
+    m->posted = m->last_posted = (dt__req **)dt__comm_zeroed(m->posted_cap, sizeof *m->posted);
 }
 UTEST(pending, a_message_takes_the_receive_that_was_posted_first)
 {
