@@ -2671,8 +2671,8 @@ static void dt__message_done(dt_comm *c, dt_work *w)
     if (q->send && !w->status) dt__counter_add(&e->counters.bytes, (int64_t)q->n);
     w->ended = now;
     if (!w->started || w->started > now) w->started = now;
-    dt__message_past(c, q->send, dt__elements(q->send ? q->n : q->total, dtype), dtype, q->peer, q->tag, w->started,
-                     now, w->status);
+    size_t n = q->send || (q->plain && !w->status) ? q->n : q->total;
+    dt__message_past(c, q->send, dt__elements(n, dtype), dtype, q->peer, q->tag, w->started, now, w->status);
     dt__work_finished(w, w->status);
 }
 /* Messages of device memory whose records were exchanged. */
@@ -3615,7 +3615,7 @@ static int dt__work_done(dt_work *w) /* returns the status of a work that is fin
         pthread_mutex_unlock(&c->engine->lock);
     } else if (w->kind == DT__WORK_MESSAGE) { /* it has outlived its communicator */
         dt__req *q = (dt__req *)(void *)w;
-        DT_COMM_FREE(q->said);
+        if (!q->plain) DT_COMM_FREE(q->said);
         DT_COMM_FREE(q->block);
         return rc;
     }
@@ -3674,7 +3674,10 @@ DT_API int dt_work_then(dt_work *w, void (*fn)(void *user, int status), void *us
     q->then = fn;
     q->user = user;
     if (w->finished) dt__then_run(c, q);
-    else q->done_fn = dt__then_done;
+    else {
+        q->plain = false;
+        q->done_fn = dt__then_done;
+    }
     dt__message_posted(c);
     dt__net_clock = clock;
     return 0;
@@ -3758,7 +3761,7 @@ static void dt__req_free(dt_comm *c, dt__req *q, bool own) /* own: by the thread
 {
     struct dt__engine *e = c->engine;
     dt__req           *first = __atomic_load_n(&e->returned, __ATOMIC_RELAXED);
-    if (__builtin_expect(q->said != NULL, 0)) DT_COMM_FREE(q->said);
+    if (__builtin_expect(!q->plain && q->said, 0)) DT_COMM_FREE(q->said);
     if (own) {
         q->w.after = (dt_work *)(void *)e->own_reqs;
         e->own_reqs = q;
@@ -3778,12 +3781,14 @@ static inline void dt__req_clear(dt__req *q, bool only_work)
     q->w.status = 0;
     q->w.kind = 0;
     q->w.own = q->w.finished = false;
-    q->said = NULL;
+    q->plain = only_work;
     if (only_work) return;
+    q->said = NULL;
     q->partner = NULL;
+    q->place = 0;
     q->link.prev = q->link.next = q->wait.prev = q->wait.next = NULL;
     q->ptr = NULL;
-    q->n = q->done = q->total = 0;
+    q->n = q->total = 0;
     q->order = q->id = q->remote = 0;
     q->since = 0;
     q->timeout = 0;
@@ -3797,7 +3802,6 @@ static inline void dt__req_clear(dt__req *q, bool only_work)
     q->space = q->dtype = q->state = 0;
     q->send = q->cancel = q->asked = false;
     q->ref = q->moved = 0;
-    q->from = NULL;
     q->peek = false;
 }
 /* By the driver. NULL: too many, or out of memory. only_work: its message is done already, nobody reads the rest. */
