@@ -235,6 +235,7 @@ static void stopped(team *t, dt_comm *c, int rank)
         team_set(t, 0);
         kill(getpid(), SIGSTOP);
         CHECK(dt_work_wait(r) == (t->flag[2] ? 0 : DT_COMM_ERR_TIMEOUT));
+        CHECK(!memchr(x, 9, BIG)); /* what its sender wrote there when its call had ended */
         CHECK(!dt_comm_send(c, &y, 1, DT_COMM_I32, 0, .tag = 6));
     } else if (rank == 0) {
         memset(x, 3, BIG);
