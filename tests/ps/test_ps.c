@@ -207,3 +207,415 @@ UTEST(exchange, sums_and_assignments_of_all_dtypes_and_lengths)
             EXPECT_EQ(0, run(hows[i], p, rules));
         }
 }
+
+/* ---- the function of an update */
+typedef struct seen { /* by a server */
+    team *t;
+    int   calls, bad;
+} seen;
+static int descend(const dt_ps_part *p, const float *grad, void *user)
+{
+    seen  *s = (seen *)user;
+    float *w = (float *)p->value;
+    s->calls++;
+    for (int64_t i = 0; i < p->n; i++) {
+        s->bad += p->state[0][i] != (float)p->version || p->state[1][i] != (float)(-2 * p->version) || p->state[2] != NULL;
+        p->state[0][i] += 1;
+        p->state[1][i] -= 2;
+        w[i] -= 0.5f * grad[i];
+    }
+    s->bad += p->at < 0 || p->at + p->n > p->total || p->dtype != DT_COMM_F32 || (p->key == 1 && p->total != 10000) || (p->key == 0 && p->total != 7);
+    return 0;
+}
+static void update_rule(team *t, dt_comm *c, int rank)
+{
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    seen   s = { t, 0, 0 };
+    float *w = (float *)calloc(10000, sizeof *w), *g = (float *)malloc(10000 * sizeof *g);
+    CHECK(ps != NULL);
+    if (dt_ps_server(ps) >= 0) CHECK(!dt_ps_on_update(ps, descend, &s, 2));
+    if (dt_ps_worker(ps) >= 0) {
+        int workers = dt_ps_workers(ps);
+        for (int key = 0; key < 2; key++) {
+            int64_t n = key ? 10000 : 7;
+            CHECK(!dt_ps_init(ps, key, w, n, DT_COMM_F32, .rule = DT_PS_UPDATE));
+            for (int round = 1; round <= 3; round++) {
+                for (int64_t i = 0; i < n; i++) g[i] = (float)(rank + 1 + i % 4);
+                CHECK(!dt_ps_push_pull(ps, key, g, w, n, DT_COMM_F32));
+                int wrong = 0;
+                for (int64_t i = 0; i < n; i++) { /* the mean: workers + 1 over 2, and i % 4 */
+                    float want = 0, sum = 0;
+                    for (int k = 0; k < workers; k++) sum += (float)(k + 1 + i % 4);
+                    for (int k = 0; k < round; k++) want -= 0.5f * (sum * (1.0f / (float)workers));
+                    wrong += w[i] != want;
+                }
+                CHECK(!wrong);
+            }
+            memset(w, 0, 10000 * sizeof *w);
+        }
+    }
+    CHECK(!dt_ps_free(ps));
+    if (rank >= t->n - (t->o.servers ? t->o.servers : t->n)) CHECK(!s.bad && s.calls >= 3);
+    free(w), free(g);
+}
+UTEST(exchange, update_function_with_state)
+{
+    for (int i = 0; i < 3; i++)
+        for (int servers = 0; servers < 3; servers++) {
+            plan p = plan_of(3 + servers, servers, DT_PS_SYNC);
+            p.o.big = 3000;
+            EXPECT_EQ(0, run(hows[i], p, update_rule));
+        }
+}
+/* The server's program comes to dt_ps_on_update long after the workers have begun. */
+static void late_function(team *t, dt_comm *c, int rank)
+{
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    seen   s = { t, 0, 0 };
+    float  w[7] = { 0 }, g[7] = { 1, 1, 1, 1, 1, 1, 1 };
+    if (dt_ps_server(ps) >= 0) {
+        char x = 0;
+        if (rank == t->n - 1) CHECK(!dt_comm_recv(c, &x, 1, DT_COMM_U8, 0)); /* worker 0 is about to call dt_ps_init */
+        usleep(20000);
+        CHECK(!dt_ps_on_update(ps, descend, &s, 2));
+        CHECK(!dt_ps_serve(ps));
+    } else {
+        char x = 0;
+        if (!rank) CHECK(!dt_comm_send(c, &x, 1, DT_COMM_U8, t->n - 1));
+        CHECK(!dt_ps_init(ps, 0, w, 7, DT_COMM_F32, .rule = DT_PS_UPDATE) && !dt_ps_push_pull(ps, 0, g, w, 7, DT_COMM_F32) && w[6] == -0.5f);
+    }
+    CHECK(!dt_ps_free(ps));
+}
+UTEST(exchange, update_function_that_comes_late)
+{
+    for (int i = 0; i < 3; i++) EXPECT_EQ(0, run(hows[i], plan_of(3, 1, DT_PS_SYNC), late_function));
+}
+static int add_it(const dt_ps_part *p, const float *grad, void *user)
+{
+    (void)user;
+    for (int64_t i = 0; i < p->n; i++) ((float *)p->value)[i] += grad[i];
+    return 0;
+}
+/* A push that is n > 1 versions old counts 1 / n: worker 1 pushes with values of version 0 when there are 4. */
+static void stale_scaled(team *t, dt_comm *c, int rank)
+{
+    dt_ps     *ps = dt_ps_new_with(c, t->o);
+    float      w = 0, one = 1;
+    dt_ps_info info;
+    dt_ps_item it = { 0, DT_COMM_F32, 1, &one, &w };
+    if (dt_ps_server(ps) >= 0) CHECK(!dt_ps_on_update(ps, add_it, NULL, 0));
+    else {
+        CHECK(!dt_ps_init(ps, 0, &w, 1, DT_COMM_F32, .rule = DT_PS_UPDATE) && !dt_ps_pull(ps, 0, &w, 1, DT_COMM_F32) && !dt_ps_barrier(ps));
+        for (int i = 0; i < 4 && !rank; i++) CHECK(!dt_ps_push_pull(ps, 0, &one, &w, 1, DT_COMM_F32));
+        CHECK(!dt_ps_barrier(ps));
+        if (rank) {
+            CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), &info));
+            if (t->arg) CHECK(info.verdict == DT_PS_STALE && info.version == 4 && w == 4.0f);
+            else CHECK(info.verdict == DT_PS_USED && info.staleness == 4 && info.version == 5 && w == 4.25f);
+        }
+        CHECK(!dt_ps_barrier(ps));
+        dt_ps_stats st;
+        CHECK(!dt_ps_get_stats(ps, 0, &st));
+        CHECK(st.version == (t->arg ? 4 : 5) && st.stale == t->arg && st.used == st.version && st.histogram[4] == !t->arg && st.workers == 2 &&
+              st.first > 0 && st.last >= st.first);
+    }
+    CHECK(!dt_ps_free(ps));
+}
+UTEST(exchange, stale_pushes_count_less_or_not_at_all)
+{
+    plan p = plan_of(3, 1, DT_PS_ASYNC);
+    p.o.scale_by_staleness = true;
+    EXPECT_EQ(0, run("threads", p, stale_scaled));
+    p.o.max_staleness = 2;
+    p.arg = 1;
+    EXPECT_EQ(0, run("threads", p, stale_scaled));
+}
+
+/* ---------------------------------------------------------------------------------------------------- versions
+   A group: an array cut over all servers, small ones on one. Each push adds 1 to all elements, so a mixture of versions is seen at
+   once. arg: the version at which the workers stop */
+enum { ARRAYS = 4 };
+static const int64_t array_n[ARRAYS] = { 5000, 3, 700, 20000 };
+typedef struct arrays {
+    int64_t   *in[ARRAYS], *out[ARRAYS];
+    dt_ps_item item[ARRAYS];
+} arrays;
+static arrays arrays_new(int64_t v, int first)
+{
+    arrays a;
+    for (int k = 0; k < ARRAYS; k++) {
+        a.in[k] = (int64_t *)malloc((size_t)array_n[k] * 8);
+        a.out[k] = (int64_t *)malloc((size_t)array_n[k] * 8);
+        for (int64_t i = 0; i < array_n[k]; i++) a.in[k][i] = v, a.out[k][i] = 0;
+        a.item[k].key = first + k;
+        a.item[k].dtype = DT_COMM_I64;
+        a.item[k].n = array_n[k];
+        a.item[k].push = a.in[k];
+        a.item[k].pull = a.out[k];
+    }
+    return a;
+}
+static void arrays_free(arrays *a)
+{
+    for (int k = 0; k < ARRAYS; k++) free(a->in[k]), free(a->out[k]);
+}
+static bool arrays_same(const arrays *a) /* do all elements have one value? */
+{
+    for (int k = 0; k < ARRAYS; k++)
+        for (int64_t i = 0; i < array_n[k]; i++)
+            if (a->out[k][i] != a->out[0][0]) return false;
+    return true;
+}
+static bool arrays_init(dt_ps *ps, arrays *a, int rule)
+{
+    for (int k = 0; k < ARRAYS; k++)
+        if (dt_ps_init(ps, a->item[k].key, a->out[k], array_n[k], DT_COMM_I64, .rule = rule, .group = 1 + a->item[0].key)) return false;
+    return true;
+}
+static void one_version(team *t, dt_comm *c, int rank)
+{
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    CHECK(ps != NULL);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    arrays     a = arrays_new(1, 7);
+    dt_ps_info info;
+    int64_t    last = 0, used = 0;
+    int        mode = t->o.mode, workers = dt_ps_workers(ps);
+    CHECK(arrays_init(ps, &a, DT_PS_SUM));
+    while (last < t->arg && !t->failed) {
+        dt_ps_op *op = dt_ps_exchange_start(ps, a.item, ARRAYS);
+        CHECK(op && !dt_ps_wait(op, &info));
+        CHECK(arrays_same(&a));
+        CHECK(info.version >= last && info.staleness >= 0 && info.staleness <= info.version && info.k == 2);
+        if (mode == DT_PS_ASYNC || mode == DT_PS_SSP) CHECK(!info.fresh || a.out[0][0] == info.version);
+        if (mode == DT_PS_SYNC) CHECK(a.out[0][0] == workers * info.version && info.verdict == DT_PS_USED && info.staleness == 0);
+        if (mode == DT_PS_K_SYNC) CHECK(info.verdict == DT_PS_USED || info.verdict == DT_PS_CANCELLED);
+        last = info.version;
+        used += info.verdict == DT_PS_USED || info.verdict == DT_PS_KEPT;
+    }
+    __atomic_add_fetch(&t->sum[0], used, __ATOMIC_RELAXED);
+    if (rank == workers - 1) { /* it goes on with zeros until it is alone, and all pushes are in the values */
+        dt_ps_stats st = { 0 };
+        for (int k = 0; k < ARRAYS; k++) memset(a.in[k], 0, (size_t)array_n[k] * 8);
+        for (int alone = 0; alone < 5 && !t->failed;) {
+            CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, a.item, ARRAYS), &info) && arrays_same(&a) && !dt_ps_get_stats(ps, 7, &st));
+            if (st.workers == 1 && get(t, 0) == workers - 1) alone++;
+        }
+        for (int k = 0; k < ARRAYS; k++) a.item[k].push = NULL;
+        CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, a.item, ARRAYS), &info) && arrays_same(&a) && info.verdict == DT_PS_NONE);
+        CHECK(!dt_ps_get_stats(ps, 7, &st));
+        int64_t bins = 0;
+        for (int k = 0; k < DT_PS_HISTOGRAM; k++) bins += st.histogram[k];
+        CHECK(bins == st.used && st.workers == 1 && st.version == info.version);
+        CHECK(a.out[0][0] == __atomic_load_n(&t->sum[0], __ATOMIC_ACQUIRE));
+    }
+    set(t, 0);
+    CHECK(!dt_ps_free(ps));
+    arrays_free(&a);
+}
+UTEST(versions, never_a_mixture)
+{
+    for (int mode = 0; mode < DT_PS_MODES; mode++)
+        for (int i = 0; i < 3; i++) {
+            plan p = plan_of(5, i == 1 ? 0 : 2, mode);
+            p.o.big = 1000;
+            p.arg = dt_test_quick() ? 20 : 150;
+            EXPECT_EQ(0, run(hows[i], p, one_version));
+        }
+}
+
+/* Push, then pull: the pull has what was pushed. */
+static void sees_its_push(team *t, dt_comm *c, int rank)
+{
+    dt_ps  *ps = dt_ps_new_with(c, t->o);
+    int64_t in[3000], out[3000];
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    memset(out, 0, sizeof out);
+    CHECK(!dt_ps_init(ps, 0, out, 3000, DT_COMM_I64, .rule = DT_PS_SUM) && !dt_ps_pull(ps, 0, out, 3000, DT_COMM_I64));
+    int64_t mine = 0;
+    for (int round = 1; round < 20; round++) {
+        for (int i = 0; i < 3000; i++) in[i] = INT64_C(1) << 8 * rank;
+        CHECK(!dt_ps_push(ps, 0, in, 3000, DT_COMM_I64) && !dt_ps_pull(ps, 0, out, 3000, DT_COMM_I64));
+        mine = out[0] >> 8 * rank & 255;
+        CHECK(out[2999] == out[0] && mine <= round);
+        if (t->o.mode != DT_PS_K_SYNC) CHECK(mine == round); /* others are not too early */
+        dt_ps_op *op = dt_ps_pull_async(ps, 0, out, 3000, DT_COMM_I64);
+        CHECK(op != NULL);
+        while (op && !dt_ps_test(op)) usleep(50);
+        CHECK(!dt_ps_wait(op, NULL) && out[2999] == out[0]);
+    }
+    CHECK(!dt_ps_free(ps));
+}
+UTEST(versions, a_pull_sees_the_push_before_it)
+{
+    static const int modes[] = { DT_PS_SYNC, DT_PS_K_SYNC, DT_PS_K_ASYNC, DT_PS_ASYNC, DT_PS_SSP, DT_PS_SSP_CLOCK };
+    for (int m = 0; m < 6; m++)
+        for (int i = 0; i < 3; i++) {
+            plan p = plan_of(5, i == 0 ? 0 : i, modes[m]);
+            p.o.big = 1000;
+            p.o.staleness = 0;
+            EXPECT_EQ(0, run(hows[i], p, sees_its_push));
+        }
+}
+
+/* Many operations at once of one worker, in order. */
+static void a_row_of_operations(team *t, dt_comm *c, int rank)
+{
+    enum { ROW = 30 };
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    arrays     a[ROW];
+    dt_ps_op  *op[ROW];
+    dt_ps_info info, last = { 0 };
+    for (int i = 0; i < ROW; i++) a[i] = arrays_new(1, 0);
+    CHECK(arrays_init(ps, &a[0], DT_PS_SUM));
+    for (int i = 0; i < ROW; i++) {
+        if (i % 3 == 2)
+            for (int k = 0; k < ARRAYS; k++) a[i].item[k].push = NULL;
+        if (i % 3 == 1)
+            for (int k = 0; k < ARRAYS; k++) a[i].item[k].pull = NULL;
+        op[i] = dt_ps_exchange_start(ps, a[i].item, ARRAYS);
+        CHECK(op[i] != NULL);
+    }
+    for (int i = 0; i < ROW; i++) {
+        CHECK(!dt_ps_wait(op[i], &info));
+        if (i % 3 == 1) continue;
+        CHECK(arrays_same(&a[i]) && info.version >= last.version && a[i].out[0][0] >= (i / 3) * 2 + 1);
+        last = info;
+    }
+    CHECK(!dt_ps_barrier(ps));
+    CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, a[2].item, ARRAYS), &info) && arrays_same(&a[2]) && a[2].out[0][0] == 20 * dt_ps_workers(ps));
+    for (int i = 0; i < ROW; i++) arrays_free(&a[i]);
+    CHECK(!dt_ps_free(ps));
+}
+UTEST(versions, many_operations_at_once)
+{
+    for (int i = 0; i < 3; i++)
+        for (int servers = 0; servers < 4; servers += 3) {
+            plan p = plan_of(3 + servers, servers, DT_PS_ASYNC);
+            p.o.big = 1000;
+            EXPECT_EQ(0, run(hows[i], p, a_row_of_operations));
+        }
+}
+
+/* ---------------------------------------------------------------------------------------------------- disciplines */
+static void cancelled(team *t, dt_comm *c, int rank) /* K is 2 of 3; worker 2 computes until it is told to stop */
+{
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    int64_t    in[3] = { 1, 1, 1 }, out[3] = { 0 };
+    dt_ps_item it = { 0, DT_COMM_I64, 3, in, out };
+    dt_ps_info info;
+    CHECK(!dt_ps_init(ps, 0, out, 3, DT_COMM_I64, .rule = DT_PS_SUM));
+    CHECK(!dt_ps_init(ps, 1, out, 3, DT_COMM_I64, .rule = DT_PS_SUM));
+    CHECK(!dt_ps_pull(ps, 0, out, 3, DT_COMM_I64) && !dt_ps_barrier(ps));
+    for (int round = 1; round <= 5; round++) {
+        CHECK(!dt_ps_cancelled(ps, 1) && !dt_ps_cancelled(ps, 99) && !dt_ps_cancelled(NULL, 0));
+        if (rank == 2) {
+            int64_t end = dt_test_ns() + (int64_t)(20e9 * dt_test_slow());
+            while (!dt_ps_cancelled(ps, 0) && dt_test_ns() < end) usleep(100);
+            CHECK(dt_ps_cancelled(ps, 0));
+            if (round % 2) CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), &info) && info.verdict == DT_PS_CANCELLED && info.fresh);
+            else CHECK(!dt_ps_pull(ps, 0, out, 3, DT_COMM_I64));
+        } else CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), &info) && info.verdict == DT_PS_USED && info.staleness == 0 && info.version == round);
+        CHECK(out[0] == 2 * round && out[2] == 2 * round);
+        CHECK(!dt_ps_cancelled(ps, 0) && !dt_ps_barrier(ps));
+    }
+    dt_ps_stats st;
+    CHECK(!dt_ps_get_stats(ps, 0, &st) && st.version == 5 && st.used == 10 && st.cancelled == 5 && st.k == 2);
+    CHECK(!dt_ps_free(ps));
+}
+UTEST(disciplines, who_is_late_is_cancelled)
+{
+    for (int i = 0; i < 3; i++)
+        for (int servers = 0; servers < 3; servers++) {
+            plan p = plan_of(3 + servers, servers, DT_PS_K_SYNC);
+            p.o.big = 2;
+            EXPECT_EQ(0, run(hows[i], p, cancelled));
+        }
+}
+static void set_k(team *t, dt_comm *c, int rank)
+{
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    int64_t     in = 1, out = 0;
+    dt_ps_stats st;
+    dt_ps_info  info;
+    dt_ps_item  it = { 3, DT_COMM_I64, 1, &in, &out };
+    CHECK(!dt_ps_init(ps, 3, &out, 1, DT_COMM_I64, .rule = DT_PS_SUM) && !dt_ps_pull(ps, 3, &out, 1, DT_COMM_I64) && !dt_ps_barrier(ps));
+    if (!rank) CHECK(!dt_ps_set_k(ps, 3, 1) && !dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), &info) && info.k == 1 && info.version == 1 && out == 1);
+    CHECK(!dt_ps_barrier(ps));
+    if (rank == 1) CHECK(!dt_ps_set_k(ps, 3, 3));
+    CHECK(!dt_ps_barrier(ps) && !dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), &info) && info.k == 3 && info.version == 2 && out == 4);
+    CHECK(!dt_ps_barrier(ps) && !dt_ps_get_stats(ps, 3, &st) && st.k == 3 && st.used == 4 && st.version == 2);
+    CHECK(dt_ps_set_k(ps, 3, 0) == DT_COMM_ERR_ARG && dt_ps_set_k(ps, 4, 1) == DT_COMM_ERR_ARG && dt_ps_get_stats(ps, 4, &st) == DT_COMM_ERR_ARG);
+    CHECK(dt_ps_get_stats(ps, 3, NULL) == DT_COMM_ERR_ARG && !dt_ps_barrier(ps));
+    CHECK(!dt_ps_free(ps));
+}
+UTEST(disciplines, k_changes)
+{
+    for (int i = 0; i < 3; i++) EXPECT_EQ(0, run(hows[i], plan_of(3 + i, i, DT_PS_K_ASYNC), set_k));
+}
+/* Each batch number is used by exactly one push that became part of an update: the array counts them. */
+static void batches(team *t, dt_comm *c, int rank)
+{
+    int64_t    n = t->o.batches, *in = (int64_t *)calloc((size_t)n, 8), *out = (int64_t *)calloc((size_t)n, 8);
+    dt_ps     *ps = dt_ps_new_with(c, t->o);
+    dt_ps_item it = { 0, DT_COMM_I64, n, in, out };
+    dt_ps_info info;
+    if (dt_ps_worker(ps) < 0) {
+        free(in), free(out);
+        serve(t, c, rank, ps);
+        return;
+    }
+    CHECK(!dt_ps_init(ps, 0, out, n, DT_COMM_I64, .rule = DT_PS_SUM) && !dt_ps_wait(dt_ps_pull_async(ps, 0, out, n, DT_COMM_I64), &info));
+    while (info.batch >= 0) {
+        memset(in, 0, (size_t)n * 8);
+        if (info.batch >= n) break;
+        in[info.batch] = 1;
+        if (dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), &info)) break;
+    }
+    CHECK(info.batch == -1);
+    if (rank == 0) { /* it goes on until it is alone: it may get what others give back. Without a batch it pushes zeros */
+        dt_ps_stats st = { 0 };
+        for (int alone = 0; (alone < 5 || info.batch >= 0) && !t->failed;) {
+            memset(in, 0, (size_t)n * 8);
+            if (info.batch >= 0) in[info.batch] = 1;
+            CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), &info) && !dt_ps_get_stats(ps, 0, &st));
+            alone += st.workers == 1 && get(t, 0) == dt_ps_workers(ps) - 1;
+        }
+        int64_t once = 0;
+        it.push = NULL;
+        CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), &info));
+        for (int64_t i = 0; i < n; i++) once += out[i] == 1;
+        CHECK(once == n && st.waiting == 0);
+    }
+    set(t, 0);
+    CHECK(!dt_ps_free(ps));
+    free(in), free(out);
+}
+UTEST(disciplines, each_batch_is_used_once)
+{
+    for (int mode = 0; mode < DT_PS_MODES; mode++)
+        for (int i = 0; i < 3; i++) {
+            plan p = plan_of(5, i == 2 ? 0 : i + 1, mode);
+            p.o.batches = dt_test_quick() ? 100 : 700;
+            p.o.big = 50;
+            EXPECT_EQ(0, run(hows[i], p, batches));
+        }
+}
