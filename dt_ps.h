@@ -838,6 +838,8 @@ struct dt_ps {
     int64_t     load[DT_PS_SERVERS]; /* bytes; of the first server */
     uint64_t    stamp;         /* of the last request */
     int64_t     viewed;        /* bytes of messages that are read where they are */
+    dt_work    *timer;         /* a receive that ends when they have been there for long enough */
+    char        nothing;
     dt_request *early[4];      /* DT__PS_SET of arrays with DT_PS_UPDATE that came before dt_ps_on_update; worker 0 has one at a time */
     int         nearly;
     bool        settled;       /* the program has gone on without dt_ps_on_update */
@@ -879,8 +881,10 @@ static void dt__ps_range(const dt_ps *ps, int64_t total, int server, int where, 
     int64_t unit = (total + 63) / 64, first = unit / ps->nservers * server, end = unit / ps->nservers * (server + 1), rest = unit % ps->nservers;
     first += server < rest ? server : rest;
     end += server + 1 < rest ? server + 1 : rest;
-    *at = where == DT__PS_CUT ? first * 64 : 0;
-    *n = where != DT__PS_CUT ? (server == where ? total : 0) : (end * 64 < total ? end * 64 : total) - first * 64;
+    first = first * 64 < total ? first * 64 : total; /* there may be more servers than units */
+    end = end * 64 < total ? end * 64 : total;
+    *at = where == DT__PS_CUT ? first : 0;
+    *n = where == DT__PS_CUT ? end - first : server == where ? total : 0;
 }
 static DT__PRINTF(3, 4) int dt__ps_say(dt_ps *ps, int status, const char *format, ...)
 {
@@ -1545,8 +1549,8 @@ static dt__ps_group *dt__ps_group_of(dt_ps *ps, const dt__ps_asks *a)
     g->left = (uint64_t *)dt__comm_zeroed(n, sizeof *g->left);
     bool ok = g->request && g->line && g->fed && g->left && (!g->here || dt__ps_coord_init(&g->coord, &d, ps->nworkers)) &&
               dt__ps_map_put(&ps->groups, id, g);
-    dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory");
-    if (ok && g->here && ps->o.replay && dt__ps_replay_load(ps, g)) ok = false;
+    if (!ok) dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory");
+    else if (g->here && ps->o.replay && dt__ps_replay_load(ps, g)) ok = false;
     g->coord.record = g->here && ps->o.record != NULL;
     if (!ok) {
         if (dt__ps_map_get(&ps->groups, id)) ps->groups.at[id] = NULL;
@@ -1715,6 +1719,31 @@ static void dt__ps_part_came(void *user, int status)
     dt__ps_staged(ps, g, worker);
     dt__ps_count(ps, -1);
 }
+/* The send of a message that is read where it is has not ended, and must not wait for the update as long as that may take. */
+static void dt__ps_views_end(void *user, int status)
+{
+    dt_ps *ps = (dt_ps *)user;
+    ps->timer = NULL;
+    for (dt__ps_group *g = ps->all; g && status == DT_COMM_ERR_TIMEOUT && ps->viewed; g = g->next)
+        for (int w = 0; w < ps->nworkers && !g->bad[0]; w++)
+            for (dt__ps_request *r = g->request[w]; r; r = r->next)
+                if (!r->done && !dt__ps_keep(ps, r)) {
+                    dt__ps_group_fail(ps, g, "out of memory for a push");
+                    break;
+                }
+    dt__ps_count(ps, -1);
+}
+static void dt__ps_views_begin(dt_ps *ps)
+{
+    dt_msg_opts o = DT__NO_OPTIONS;
+    if (ps->timer || ps->closing) return;
+    o.tag = DT__PS_WATCH + 1;
+    o.timeout = ps->timeout / 4 < 1 ? ps->timeout / 4 : 1;
+    ps->timer = dt_comm_recv_start_with(ps->c, &ps->nothing, 1, DT_COMM_U8, dt_comm_rank(ps->c), o);
+    if (!ps->timer) return; /* the communicator has failed, or is out of memory: sends end at their timeout */
+    dt__ps_count(ps, 1);
+    dt_work_then(ps->timer, dt__ps_views_end, ps);
+}
 static bool dt__ps_part_receive(dt_ps *ps, dt__ps_input *in)
 {
     int64_t     limit = ps->c->opts.message_memory > 0 ? ps->c->opts.message_memory : INT64_C(1) << 28;
@@ -1725,6 +1754,7 @@ static bool dt__ps_part_receive(dt_ps *ps, dt__ps_input *in)
     if (in->wire.nbytes <= limit / 4 - ps->viewed) {
         in->viewed = in->wire.nbytes;
         ps->viewed += in->viewed;
+        dt__ps_views_begin(ps);
         in->work = dt_comm_recv_view_start_with(ps->c, &in->view, DT_COMM_U8, ps->worker_rank[in->of->head.worker], o);
     } else {
         o.info = &in->info;
@@ -2689,6 +2719,7 @@ static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *ite
         dt__ps_say(ps, DT_COMM_ERR_MEMORY, "%s: out of memory", call);
         return NULL;
     }
+    int64_t version = __atomic_load_n(&team->version, __ATOMIC_ACQUIRE); /* an operation before this one may end now: the same for all servers */
     team->seq++;
     op->left = 1;
     pthread_mutex_lock(&ps->lock);
@@ -2707,7 +2738,7 @@ static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *ite
         h->group = team->id;
         h->worker = ps->worker;
         h->seq = team->seq;
-        h->version = __atomic_load_n(&team->version, __ATOMIC_ACQUIRE);
+        h->version = version;
         h->servers = servers;
         dt__ps_wire *w = (dt__ps_wire *)(void *)(h + 1);
         int          parts = 0;
@@ -3057,6 +3088,7 @@ static void dt__ps_close(void *user) /* by dt__comm_drive */
 {
     dt_ps *ps = (dt_ps *)user;
     ps->closing = true;
+    if (ps->timer) dt_work_cancel(ps->timer);
     for (int i = 0; i < ps->size; i++)
         if (ps->watch[i]) dt_work_cancel(ps->watch[i]);
 }
