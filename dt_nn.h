@@ -705,6 +705,20 @@ typedef struct dt__slot { /* of a hash table of names; name NULL: empty */
 
 typedef struct dt__layer dt__layer;
 
+/* A visitor saves and loads state: each kind of object has one function that passes all its state to the callbacks, which
+   either save the value or overwrite it. A tensor to be loaded must have its shape and dtype. The callbacks return 0, or a
+   negative status after dt_fail. */
+typedef struct dt__visit {
+    int  loading;
+    int (*tensor)(struct dt__visit *v, const char *name, dt_tensor *t);
+    int (*number)(struct dt__visit *v, const char *name, double *x);  /* saved as text without loss */
+    int (*integer)(struct dt__visit *v, const char *name, int64_t *x);
+    bool (*has)(struct dt__visit *v, const char *name); /* loading: is there such a number or integer? */
+    void *user;
+    bool    bounded; /* the next number or integer must be low to high; a check without a load sees it, too */
+    int64_t low, high;
+} dt__visit;
+
 /* Callbacks of dt_dist.h for a model that several ranks train. They run on the thread that uses the model. Any of them
    may be NULL. */
 typedef struct dt__watch {
@@ -718,6 +732,7 @@ typedef struct dt__watch {
     int (*same)(void *user, const char *call, const char *what, int64_t x); /* collective: an error if x differs */
     int (*lead)(void *user);                     /* nonzero on the rank that writes files */
     int (*outcome)(void *user, const char *call); /* collective, after rank 0 has written: its error is all ranks' error */
+    int (*visit)(void *user, struct dt__visit *v); /* more state for checkpoints */
     void (*gone)(void *user);                    /* the model is being freed */
 } dt__watch;
 
@@ -861,6 +876,7 @@ DT__INSIDE dt_optimizer *dt__optimizer_copy(const dt_optimizer *opt); /* NULL: o
 DT__INSIDE dt_scheduler *dt__scheduler_copy(const dt_scheduler *s, dt_optimizer *opt); /* NULL: out of memory */
 DT__INSIDE bool dt__scheduler_serves(const dt_scheduler *s, const dt_optimizer *opt, const char **why); /* may a server step it? */
 DT__INSIDE uint64_t dt__scheduler_hash(const dt_scheduler *s, uint64_t (*hash)(uint64_t, const void *, size_t), uint64_t h);
+DT__INSIDE uint64_t dt__optimizer_hash(const dt_optimizer *opt, uint64_t (*hash)(uint64_t, const void *, size_t), uint64_t h);
 DT__INSIDE int dt__block_states(dt__mblock *b, unsigned slots); /* makes the states that are missing, zero */
 /* The value of a parameter as its optimiser sees it: its f32 master if it has one. It belongs to the step or to the model. */
 DT__INSIDE dt_tensor *dt__param_source(dt_model *m, dt__param *p);
@@ -889,18 +905,7 @@ DT__NEEDS(NN, IO);
 
 DT__SLOW_BEGIN
 /* ==================================================================================================== >>nn_core
-   A visitor saves and loads state: each kind of object has one function that passes all its state to the callbacks, which
-   either save the value or overwrite it. A tensor to be loaded must have its shape and dtype. The callbacks return 0, or a
-   negative status after dt_fail. */
-typedef struct dt__visit {
-    int  loading;
-    int (*tensor)(struct dt__visit *v, const char *name, dt_tensor *t);
-    int (*number)(struct dt__visit *v, const char *name, double *x);  /* saved as text without loss */
-    int (*integer)(struct dt__visit *v, const char *name, int64_t *x);
-    void *user;
-    bool    bounded; /* the next number or integer must be low to high; a check without a load sees it, too */
-    int64_t low, high;
-} dt__visit;
+   The visitor that saves and loads state: dt__visit in >>inside. */
 
 /* ==================================================================================================== >>model
    Parameters and layers are found by a hash of their full name. The seal moves parameters into blocks. When frozen
@@ -3158,6 +3163,17 @@ DT__INSIDE dt_optimizer *dt__optimizer_copy(const dt_optimizer *opt)
     copy->run_version = -1;
     return copy;
 }
+DT__INSIDE uint64_t dt__optimizer_hash(const dt_optimizer *opt, uint64_t (*hash)(uint64_t, const void *, size_t), uint64_t h)
+{
+    h = hash(h, &opt->kind, sizeof opt->kind);
+    for (int g = 0; g < opt->ngroups; g++) {
+        dt_optimizer_opts o = opt->group[g];
+        for (int i = 0; i < DT__O_NUMBERS; i++) h = hash(h, dt__optim_at(&o, i), sizeof(double));
+        for (int i = 0; i < DT__O_FLAGS; i++) h = hash(h, dt__optim_flag(&o, i), sizeof(bool));
+        if (opt->pattern[g]) h = hash(h, opt->pattern[g], strlen(opt->pattern[g]) + 1);
+    }
+    return h;
+}
 DT__INSIDE int dt__block_states(dt__mblock *b, unsigned slots) { return dt__states_make(b, slots); }
 
 static int dt__step_update(dt_optimizer *opt)
@@ -4618,6 +4634,10 @@ static int dt__load_integer(dt__visit *v, const char *name, int64_t *x)
     if (p->phase != DT__PHASE_CHECK) *x = y;
     return 0;
 }
+static bool dt__load_has(dt__visit *v, const char *name)
+{
+    return dt_archive_get_string(((dt__port *)v->user)->a, name) != NULL;
+}
 static dt__visit dt__port_visit(dt__port *p, int loading)
 {
     dt__visit v;
@@ -4626,6 +4646,7 @@ static dt__visit dt__port_visit(dt__port *p, int loading)
     v.tensor = loading ? dt__load_tensor : dt__save_tensor;
     v.number = loading ? dt__load_number : dt__save_number;
     v.integer = loading ? dt__load_integer : dt__save_integer;
+    v.has = dt__load_has;
     v.user = p;
     return v;
 }
@@ -5317,7 +5338,9 @@ static int dt__checkpoint_parts(dt_checkpoint *c, dt__port *p, int loading) /* t
         snprintf(prefix, sizeof prefix, "schedule.%d", i);
         rc = dt__scheduler_visit(c->scheduler[i], &v, prefix);
     }
-    return !rc && amp ? dt__amp_visit(amp, &v, "amp") : rc;
+    if (!rc && amp) rc = dt__amp_visit(amp, &v, "amp");
+    const dt__watch *w = c->o.model->watch;
+    return !rc && w && w->visit ? w->visit(w->user, &v) : rc;
 }
 static int dt__checkpoint_rest(dt_checkpoint *c, dt__port *p, int loading)
 {
