@@ -220,3 +220,198 @@ UTEST(attach, sync_is_one_process_bit_for_bit)
             }
         }
 }
+static void ddp_rank(member *k)
+{
+    const kind   *kd = (const kind *)k->all->arg;
+    dt_model     *m = dt_model_new(.seed = 3);
+    dt_optimizer *opt = kd->make(m);
+    dt_ddp       *d = dt_ddp_new(m, k->c, .slots = 2);
+    for (int i = 0; i < STEPS; i++) {
+        dt_backward(loss_of(m, i * 2 + k->rank));
+        dt_step(opt);
+    }
+    weights_of(m, k->all->w[k->rank]);
+    dt_ddp_free(d);
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+}
+UTEST(attach, two_workers_are_a_ddp_with_two_slots)
+{
+    static crowd a, b;
+    data_make();
+    ASSERT_EQ(0, crowd_run(&a, 3, 1, sync_rank, &kinds[3]));
+    ASSERT_EQ(0, crowd_run(&b, 2, 0, ddp_rank, &kinds[3]));
+    EXPECT_EQ(0, memcmp(a.w[1], b.w[0], sizeof a.w[0]));
+}
+
+/* ---- a parameter that nobody's backward reaches does not change; one that some reach does */
+static void unreached_rank(member *k)
+{
+    dt_ps        *store = dt_ps_new(k->c);
+    dt_model     *m = dt_model_new(.seed = 3);
+    dt_optimizer *opt = dt_adamw(m, .lr = 0.01, .weight_decay = 0.1);
+    dt_ps_model  *pm = dt_ps_attach(m, opt, store);
+    for (int i = 0; i < 4 && !dt_error(); i++) {
+        dt_tensor *x = dt_from(data_x[0], DT_SHAPE(BATCH, IN)), *a = dt_linear(m, "a", x, .out = 4), *b = dt_linear(m, "b", x, .out = 4),
+                  *c = dt_linear(m, "c", x, .out = 4);
+        dt_tensor *loss = dt_mean(dt_mul(a, a));
+        if (k->rank == 1) loss = dt_add(loss, dt_mean(dt_mul(b, b)));
+        if (i == 2) loss = dt_mean(dt_mul(c, c)); /* its second moment begins here, with t = 1 */
+        dt_backward(loss);
+        dt_step(opt);
+        float *w = k->all->w[k->rank];
+        for (int q = 0; q < 3; q++) {
+            float s = 0;
+            dt_copy_out(dt_sum(dt_model_find(m, q == 0 ? "a.weight" : q == 1 ? "b.weight" : "c.weight")), &s, 4);
+            w[i * 3 + q] = s;
+        }
+        dt_end();
+    }
+    dt_ps_detach(pm);
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    dt_ps_free(store);
+}
+UTEST(attach, parameters_without_a_gradient_stay)
+{
+    static crowd a;
+    data_make();
+    ASSERT_EQ(0, crowd_run(&a, 2, 0, unreached_rank, NULL));
+    const float *w = a.w[0];
+    EXPECT_TRUE(w[0] != w[3] && w[1] != w[4]);      /* a: both; b: worker 1 */
+    EXPECT_EQ(w[2], w[5]);                          /* c: nobody, in spite of its weight decay */
+    EXPECT_TRUE(w[8] != w[5] && w[8] == w[11]);     /* until step 2, and not after it */
+    EXPECT_TRUE(w[3] == w[6] && w[6] != w[9]);
+    EXPECT_EQ(0, memcmp(a.w[0], a.w[1], 12 * sizeof(float)));
+}
+
+/* ---- the scheduler's step is the number of the update */
+static dt_scheduler *schedule(dt_optimizer *opt)
+{
+    dt_scheduler *s = dt_cosine_annealing_lr(opt, .t_max = 5);
+    dt_warmup(s, .steps = 2);
+    return s;
+}
+static void schedule_rank(member *k)
+{
+    const kind   *kd = (const kind *)k->all->arg;
+    dt_ps        *store = dt_ps_new(k->c, .servers = k->all->servers);
+    dt_model     *m = dt_model_new(.seed = 3);
+    dt_optimizer *opt = kd->make(m);
+    dt_scheduler *s = schedule(opt);
+    dt_ps_model  *pm = dt_ps_attach(m, opt, store, .scheduler = s);
+    if (dt_ps_worker(store) < 0) dt_ps_serve(store);
+    for (int i = 0; i < STEPS && dt_ps_worker(store) >= 0; i++) {
+        dt_backward(loss_of(m, dt_ps_next_batch(pm)));
+        dt_step(opt);
+    }
+    k->all->loss[k->rank][0] = dt_optimizer_lr(opt, 0);
+    if (dt_ps_worker(store) >= 0) weights_of(m, k->all->w[k->rank]);
+    dt_ps_detach(pm);
+    dt_scheduler_free(s);
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    dt_ps_free(store);
+}
+UTEST(attach, the_scheduler_counts_updates)
+{
+    static crowd a;
+    static float w[WEIGHTS];
+    data_make();
+    reference(&kinds[1], 2, STEPS, w, schedule);
+    ASSERT_EQ(0, crowd_run(&a, 4, 2, schedule_rank, &kinds[1]));
+    EXPECT_EQ(0, memcmp(w, a.w[0], sizeof w));
+    EXPECT_EQ(0, memcmp(w, a.w[1], sizeof w));
+    EXPECT_TRUE(a.loss[0][0] == a.loss[1][0] && a.loss[0][0] > 0 && a.loss[0][0] < 0.1);
+}
+
+/* ---- all disciplines on digits */
+typedef struct mode_case { int mode, k, staleness; } mode_case;
+static const mode_case modes[] = {
+    { DT_PS_SYNC, 0, 0 }, { DT_PS_K_SYNC, 2, 0 }, { DT_PS_K_BATCH_SYNC, 2, 0 }, { DT_PS_K_ASYNC, 2, 0 }, { DT_PS_K_BATCH_ASYNC, 2, 0 },
+    { DT_PS_ASYNC, 0, 0 }, { DT_PS_SSP, 0, 2 }, { DT_PS_SSP_CLOCK, 0, 2 },
+};
+enum { MODES = sizeof modes / sizeof *modes, TOTAL = 180 };
+static dt_tensor *digits(dt_model *m, dt_tensor *x)
+{
+    x = dt_relu(dt_batchnorm1d(m, "bn", dt_linear(m, "a", dt_flatten(x), .out = 32)));
+    return dt_linear(m, "b", x, .out = 10);
+}
+static double digits_loss(dt_model *m, dt_dataset *set)
+{
+    dt_loader *in = dt_loader_new(set, .batch = 500);
+    dt_batch   b;
+    double     loss = NAN;
+    dt_model_eval(m);
+    dt_no_grad_begin();
+    if (dt_loader_next(in, &b)) loss = dt_item(dt_cross_entropy(digits(m, b.x), b.y));
+    dt_no_grad_end();
+    dt_end();
+    dt_model_train(m);
+    dt_loader_free(in);
+    return loss;
+}
+static void digits_train(dt_comm *c, int servers, const mode_case *q, double *before, double *after, int64_t *steps, int64_t *seen)
+{
+    dt_ps        *store = dt_ps_new(c, .servers = servers);
+    dt_model     *m = dt_model_new(.seed = 3);
+    dt_optimizer *opt = dt_adam(m, .lr = 0.01);
+    dt_dataset   *set = dt_idx_open("data/digits/digits-images-idx3-ubyte", .labels = "data/digits/digits-labels-idx1-ubyte", .classes = 10);
+    dt_loader    *in = dt_loader_new(set, .batch = 50, .shuffle = true, .drop_last = true);
+    dt_ps_model  *pm = dt_ps_attach(m, opt, store, .mode = q->mode, .k = q->k, .staleness = q->staleness, .batches = TOTAL);
+    if (dt_ps_worker(store) < 0) dt_ps_serve(store);
+    else {
+        dt_batch b;
+        for (int64_t n; (n = dt_ps_next_batch(pm)) >= 0; (*steps)++) {
+            if (!dt_loader_get(in, n, &b)) break;
+            dt_tensor *loss = dt_cross_entropy(digits(m, b.x), b.y);
+            if (!*steps) *before = dt_item(loss);
+            dt_backward(loss);
+            dt_step(opt);
+            if (dt_ps_model_info(pm).verdict == DT_PS_USED || dt_ps_model_info(pm).verdict == DT_PS_KEPT) *seen += n + 1;
+        }
+        dt_ps_collect(pm);
+        *after = digits_loss(m, set);
+    }
+    dt_ps_detach(pm);
+    dt_loader_free(in);
+    dt_dataset_free(set);
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    dt_ps_free(store);
+}
+static void digits_member(member *k)
+{
+    crowd *a = k->all;
+    digits_train(k->c, a->servers, (const mode_case *)a->arg, &a->loss[k->rank][0], &a->loss[k->rank][1], &a->number[k->rank][0], &a->number[k->rank][1]);
+}
+UTEST(attach, digits_are_learnt_by_threads_in_all_modes)
+{
+    static crowd a;
+    for (int q = 0; q < MODES; q++) {
+        int64_t seen = 0;
+        int     servers = q % 3;
+        char    text[40];
+        snprintf(text, sizeof text, "mode %d, %d servers", modes[q].mode, servers);
+        ASSERT_EQ_MSG(0, crowd_run(&a, 3 + servers, servers, digits_member, &modes[q]), text);
+        for (int i = 0; i < 3; i++) {
+            seen += a.number[i][1];
+            EXPECT_LT_MSG(a.loss[i][1], 1.7, text);
+            EXPECT_EQ_MSG(a.loss[0][1], a.loss[i][1], text); /* the same parameters and running statistics */
+        }
+        EXPECT_EQ_MSG(TOTAL * (TOTAL + 1) / 2, seen, text); /* every batch is in one update */
+    }
+}
+static void digits_crew(crew *k)
+{
+    double  before = 0, after = 0;
+    int64_t steps = 0, seen = 0;
+    digits_train(k->c, 1, (const mode_case *)k->arg, &before, &after, &steps, &seen);
+    if (k->rank < 3) crew_check(k, after < 1.7 && after > 0, "the loss has not fallen");
+    k->box->x[k->rank][0] = (float)after;
+}
+UTEST(attach, digits_are_learnt_by_processes_in_all_modes)
+{
+    for (int q = 0; q < MODES; q++)
+        EXPECT_EQ(0, crew_run(q & 1 ? "tcp" : "shm", 4, digits_crew, (void *)(uintptr_t)&modes[q]));
+}
