@@ -874,8 +874,10 @@ static void dt__ps_range(const dt_ps *ps, int64_t total, int server, int where, 
     int64_t unit = (total + 63) / 64, first = unit / ps->nservers * server, end = unit / ps->nservers * (server + 1), rest = unit % ps->nservers;
     first += server < rest ? server : rest;
     end += server + 1 < rest ? server + 1 : rest;
-    *at = where == DT__PS_CUT ? first * 64 : 0;
-    *n = where != DT__PS_CUT ? (server == where ? total : 0) : (end * 64 < total ? end * 64 : total) - first * 64;
+    first = first * 64 < total ? first * 64 : total; /* there may be more servers than units */
+    end = end * 64 < total ? end * 64 : total;
+    *at = where == DT__PS_CUT ? first : 0;
+    *n = where == DT__PS_CUT ? end - first : server == where ? total : 0;
 }
 static DT__PRINTF(3, 4) int dt__ps_say(dt_ps *ps, int status, const char *format, ...)
 {
