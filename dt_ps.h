@@ -155,6 +155,8 @@ DT_API const char *dt_ps_error(const dt_ps *ps); /* why the last call failed; NU
 DT_API int  dt_ps_worker(const dt_ps *ps);  /* the number of this worker; -1: it is a server only */
 DT_API int  dt_ps_workers(const dt_ps *ps); /* how many there were at the start */
 DT_API int  dt_ps_server(const dt_ps *ps);  /* the number of this server; -1: it is a worker only */
+DT_API int  dt_ps_servers(const dt_ps *ps);
+DT_API dt_comm *dt_ps_comm(const dt_ps *ps);
 
 /* What a server does with an update of a part of an array: value has n elements, elements at .. at + n - 1 of an array of total.
    state: arrays of n floats, zero at first. grad: the mean of the pushes, f32. It runs on the servers. Returns 0, or negative:
@@ -165,6 +167,8 @@ typedef struct dt_ps_part {
     int64_t  version;                /* of the group, before this update */
     void    *value;
     float   *state[DT_PS_STATES];
+    int      label;                  /* of dt_ps_init */
+    int64_t *count;                  /* a number for the function, 0 at first */
 } dt_ps_part;
 typedef int (*dt_ps_update_fn)(const dt_ps_part *p, const float *grad, void *user);
 /* On every server, before the first push: the function of the arrays with DT_PS_UPDATE. nstate: arrays of state that it needs. */
@@ -183,6 +187,7 @@ typedef struct dt_ps_init_opts {
     int group DT_D;   /* > 0: arrays with this number are pushed together, in one call; default: the array is a group of its own */
     bool whole DT_D;  /* it is never cut, however large, and the function of DT_PS_UPDATE gets all its elements in one call; default: a
                          range of them in each */
+    int label DT_D;   /* a number for the function of dt_ps_on_update */
 } dt_ps_init_opts;
 /* The discipline of the group with this number, if it is not that of dt_ps_new: all workers call it before the first dt_ps_init of
    the group, with the same arguments. It does not wait. */
@@ -240,6 +245,20 @@ DT_API int  dt_ps_barrier(dt_ps *ps); /* of the workers that are alive */
 /* Has what this worker computes for group (of key) become useless? Then it should stop, pull, and begin anew. It does not wait. */
 DT_API bool dt_ps_cancelled(const dt_ps *ps, int key);
 DT_API int  dt_ps_set_k(dt_ps *ps, int key, int k); /* from the next push on */
+/* on: the group goes on without this worker, as if it had left; it must not push or pull the group meanwhile. false: it takes
+   part again, with the batch that it had; its next call for the group must be a pull. */
+DT_API int  dt_ps_rest(dt_ps *ps, int key, bool on);
+
+/* Reads and writes arrays apart from their group, for checkpoints: which: the number of a state, DT_PS_VALUE, or DT_PS_COUNT (one
+   int64_t: dt_ps_part.count). While workers push, the parts of an array may be of different versions: call dt_ps_barrier first. */
+enum { DT_PS_VALUE = -1, DT_PS_COUNT = -2 };
+DT_API int  dt_ps_get_state(dt_ps *ps, int key, int which, void *data);
+DT_API int  dt_ps_set_state(dt_ps *ps, int key, int which, const void *data);
+/* Where a group is, for checkpoints: cursor[0]: its version, cursor[1]: the first batch that was never given out, then the batches
+   that were given out and are in no update. *n: how many numbers; at most max are written. Setting it is possible on a group
+   that has no update yet; it gives worker i the batch cursor[2 + i], or the next one after the last. Pull before the next push. */
+DT_API int  dt_ps_get_cursor(dt_ps *ps, int key, int64_t *cursor, int64_t max, int64_t *n);
+DT_API int  dt_ps_set_cursor(dt_ps *ps, int key, const int64_t *cursor, int64_t n);
 
 /* ---------------------------------------------------------------------------------------------------- >>knowing */
 enum { DT_PS_HISTOGRAM = 64 };
@@ -327,6 +346,8 @@ DT__INSIDE void dt__ps_coord_leave(dt__ps_coord *d, int learner);
 DT__INSIDE void dt__ps_coord_join(dt__ps_coord *d, int learner); /* it must be out */
 DT__INSIDE void dt__ps_coord_set_k(dt__ps_coord *d, int k);
 DT__INSIDE int  dt__ps_coord_replay(dt__ps_coord *d, const dt__ps_entry *log, int64_t n); /* 0, or negative after dt__comm_bad */
+
+DT__INSIDE void dt__ps_on_free(dt_ps *ps, void (*fn)(void *user), void *user); /* when the store is freed, after its last update */
 #ifdef __cplusplus
 }
 #endif
@@ -718,12 +739,13 @@ static void dt__ps_replay_step(dt__ps_coord *d)
 enum { DT__PS_MAGIC = 0x73707464, DT__PS_INLINE = 4096, DT__PS_PARTS = 1 << 20 };
 enum { /* tags of calls: what is asked of a server, and by DT__PS_NOTICE of a worker */
     DT__PS_INIT = DT_PS_TAG, DT__PS_SET, DT__PS_READY, DT__PS_EXCHANGE, DT__PS_STAGED, DT__PS_ORDER, DT__PS_BYE, DT__PS_BARRIER, DT__PS_ASK, DT__PS_END, DT__PS_NOTICE,
+    DT__PS_STATE, DT__PS_PLACE,
     DT__PS_WATCH = DT_PS_TAG + 64, DT__PS_DATA = DT_PS_TAG + 128
 };
 enum { DT__PS_HAS_PUSH = 1, DT__PS_WANTS = 2,  /* flags: of an exchange */
        DT__PS_BAD = 4, DT__PS_HOLDS = 8, DT__PS_REFUSED = 16, DT__PS_LEFT = 32 }; /* of DT__PS_STAGED: see dt__ps_hear */
 enum { DT__PS_REFUSE = 100 };  /* an act of the server, beside those of >>coordinator: a request that a server does not have is refused by all */
-enum { DT__PS_ASK_STATS = 1, DT__PS_ASK_K, DT__PS_ASK_WHY };
+enum { DT__PS_ASK_STATS = 1, DT__PS_ASK_K, DT__PS_ASK_WHY, DT__PS_ASK_REST, DT__PS_ASK_JOIN, DT__PS_ASK_CURSOR };
 enum { DT__PS_CUT = -1 };      /* of a key, in place of its server: it is cut over all servers */
 typedef struct dt__ps_head {   /* of requests */
     uint32_t magic, flags;
@@ -746,7 +768,7 @@ typedef struct dt__ps_asks {   /* DT__PS_INIT */
     int32_t  mode, k, staleness, max_staleness; /* the discipline of the group */
     int32_t  scale, drop, whole, fail;          /* 0 or 1 */
     int32_t  nservers, nworkers;
-    int32_t  coordinator, zero;                 /* DT__PS_SET: the server that coordinates the group */
+    int32_t  coordinator, label;                /* DT__PS_SET: the server that coordinates the group */
     int64_t  big, batches;
 } dt__ps_asks;
 typedef struct dt__ps_where { int32_t server, coordinator; } dt__ps_where; /* the answer: of the array, or DT__PS_CUT; of its group */
@@ -756,6 +778,7 @@ typedef struct dt__ps_held {   /* a part of an array on this server */
     int         rule, group;
     bool        whole;         /* an update is made of all elements at once */
     uint64_t    stamp;         /* of the last request with it */
+    int64_t     count;         /* part.count */
     dt__ps_buf *buf;
 } dt__ps_held;
 typedef struct dt__ps_input {  /* a part of a request */
@@ -855,6 +878,8 @@ struct dt_ps {
     char        death[300];    /* .fail_on_death: of whom */
     dt_ps_update_fn fn;
     void       *user;
+    void      (*freed)(void *user); /* of dt__ps_on_free */
+    void       *freed_user;
     int         nstate;
     float      *sum;           /* of an update */
     int64_t     nsum;
@@ -994,6 +1019,7 @@ static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, 
     size_t      size = dt__elem_nbytes(h->part.dtype);
     bool        update = h->rule == DT_PS_UPDATE, past = (size_t)n * size >= DT__PS_PAST;
     int         rc = 0;
+    int64_t     count = h->count;
     if (h->whole && block < n) block = n;
     if (!dt__ps_writable(ps, h)) return dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory for key %d", h->part.key);
     if ((update || past) && block > ps->nsum) {
@@ -1043,6 +1069,7 @@ static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, 
         part.value = value;
         for (int i = 0; i < DT_PS_STATES; i++)
             if (part.state[i]) part.state[i] += at;
+        h->count = count; /* every block begins with the same */
         rc = ps->fn(&part, ps->sum, ps->user);
         for (int k = 0; k < nto && !rc; k++)
             if (past) dt__copy_past(to[k] + offset, value, bytes);
@@ -2223,7 +2250,8 @@ static void dt__ps_on_init(dt_request *q) /* the first server: where is, or will
     if (n) {
         const dt__ps_wire *w = &n->asks.array;
         char               why[300] = "";
-        if (w->n != a.array.n || w->dtype != a.array.dtype || w->rule != a.array.rule || n->asks.head.group != a.head.group || n->asks.whole != a.whole)
+        if (w->n != a.array.n || w->dtype != a.array.dtype || w->rule != a.array.rule || n->asks.head.group != a.head.group || n->asks.whole != a.whole ||
+            n->asks.label != a.label)
             snprintf(why, sizeof why, "two calls of dt_ps_init for key %d differ: worker %d has %" PRId64 " elements of %s with rule %d in group %d, worker %d has %"
                      PRId64 " of %s with rule %d in group %d", key, a.head.worker, a.array.n, dt__ps_dtype(a.array.dtype), a.array.rule, a.head.group / 2,
                      n->asks.head.worker, w->n, dt__ps_dtype(w->dtype), w->rule, n->asks.head.group / 2);
@@ -2403,6 +2431,8 @@ static void dt__ps_on_set(dt_request *q) /* worker 0 brings the values of an arr
     h->part.n = n;
     h->part.total = a.head.seq;
     h->part.value = h->buf->p;
+    h->part.label = a.label;
+    h->part.count = &h->count;
     h->rule = w->rule;
     h->whole = a.whole != 0;
     h->group = a.head.group;
@@ -2451,6 +2481,38 @@ static void dt__ps_on_ask(dt_request *q)
         dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
         dt__ps_coord_set_k(d, (int)h.seq);
         dt__ps_pump(ps, g);
+    } else if (h.what == DT__PS_ASK_REST || h.what == DT__PS_ASK_JOIN) {
+        dt__ps_learner *l = &d->learner[h.worker];
+        int64_t         batch = l->batch;
+        bool            out = h.what == DT__PS_ASK_REST;
+        if (l->state != (out ? DT__PS_RUNS : DT__PS_OUT)) {
+            dt__ps_refuse(q, "worker %d rests already, takes part already, or has a push under way", h.worker);
+            return;
+        }
+        dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+        l->batch = -1; /* it stays the worker's */
+        if (out) dt__ps_coord_leave(d, h.worker);
+        else dt__ps_coord_join(d, h.worker);
+        l->batch = batch;
+        dt__ps_pump(ps, g);
+    } else if (h.what == DT__PS_ASK_CURSOR) {
+        int64_t  max = 2 + (int64_t)ps->nworkers + d->npending + (d->npool - d->pool_first), n = 2;
+        int64_t *x = (int64_t *)DT_COMM_MALLOC((size_t)max * sizeof *x);
+        dt_reply_opts o = DT__NO_OPTIONS;
+        if (!x) {
+            dt_request_refuse(q, "the server is out of memory");
+            return;
+        }
+        x[0] = d->version;
+        x[1] = d->next_batch;
+        for (int i = 0; i < ps->nworkers; i++)
+            if (d->learner[i].batch >= 0) x[n++] = d->learner[i].batch;
+        for (int i = 0; i < d->npending; i++)
+            if (d->pending[i].batch >= 0) x[n++] = d->pending[i].batch;
+        for (int i = d->pool_first; i < d->npool; i++) x[n++] = d->pool[i];
+        o.done = dt__ps_free_it;
+        o.user = x;
+        dt_request_reply_with(q, x, n * (int64_t)sizeof *x, o);
     } else {
         char text[400];
         int  at = snprintf(text, sizeof text, "update %" PRId64 " waits for", d->version), named = 0;
@@ -2459,6 +2521,68 @@ static void dt__ps_on_ask(dt_request *q)
         if (!named) snprintf(text, sizeof text, "nobody else computes");
         dt_request_reply_with(q, text, (int64_t)strlen(text), dt__ps_no_reply());
     }
+}
+
+/* ---- arrays apart from their groups. A request is for elements seq .. seq + array.n - 1 of an array; a write has the bytes after it. */
+static void dt__ps_on_state(dt_request *q)
+{
+    dt_ps      *ps = (dt_ps *)q->user;
+    dt__ps_asks a;
+    if (!dt__ps_head_of(ps, q, &a.head, sizeof a)) return;
+    memcpy(&a, q->data, sizeof a);
+    const dt__ps_wire *w = &a.array;
+    dt__ps_held       *h = (dt__ps_held *)dt__ps_map_get(&ps->held, w->key);
+    int                which = a.head.what;
+    bool               write = (a.head.flags & DT__PS_HAS_PUSH) != 0;
+    if (!h || which < DT_PS_COUNT || which >= DT_PS_STATES || (which >= 0 && !h->part.state[which])) {
+        dt__ps_refuse(q, "server %d: key %d does not exist here, or has no state %d", ps->server, w->key, which);
+        return;
+    }
+    int64_t n = which == DT_PS_COUNT ? 1 : h->part.n, at = w->at - (which == DT_PS_COUNT ? 0 : h->part.at);
+    size_t  size = which == DT_PS_COUNT ? sizeof h->count : which == DT_PS_VALUE ? dt__elem_nbytes(h->part.dtype) : sizeof(float);
+    if (at < 0 || w->n < 0 || at > n || w->n > n - at || (write && (q->n - (int64_t)sizeof a) / (int64_t)size < w->n)) {
+        dt__ps_refuse(q, "server %d: key %d: elements %" PRId64 " to %" PRId64 " are not here", ps->server, w->key, w->at, w->at + w->n - 1);
+        return;
+    }
+    if (write && which == DT_PS_VALUE && !dt__ps_writable(ps, h)) {
+        dt_request_refuse(q, "the server is out of memory");
+        return;
+    }
+    char  *base = which == DT_PS_COUNT ? (char *)&h->count : which == DT_PS_VALUE ? (char *)h->part.value : (char *)h->part.state[which];
+    char  *p = base + (size_t)at * size;
+    size_t bytes = (size_t)w->n * size;
+    if (write && bytes) memcpy(p, (const char *)q->data + sizeof a, bytes);
+    dt_request_reply_with(q, p, write ? 0 : (int64_t)bytes, dt__ps_no_reply());
+}
+static void dt__ps_on_place(dt_request *q) /* the version of a group, and at its coordinator its batches */
+{
+    dt_ps      *ps = (dt_ps *)q->user;
+    dt__ps_head h;
+    if (!dt__ps_head_of(ps, q, &h, sizeof h)) return;
+    dt__ps_group *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, h.group);
+    int64_t       n = (q->n - (int64_t)sizeof h) / (int64_t)sizeof(int64_t), x = 0;
+    const char   *at = (const char *)q->data + sizeof h;
+    if (!g || h.version < 0 || h.seq < 0 || n > (1 << 24)) {
+        dt__ps_refuse(q, "server %d: there is no such group, or its place is impossible", ps->server);
+        return;
+    }
+    if ((g->nheld && g->held[0]->part.version) || (g->here && (g->coord.version || g->coord.npending || g->coord.replay))) {
+        dt__ps_refuse(q, "server %d: the group has updates already", ps->server);
+        return;
+    }
+    for (int i = 0; i < g->nheld; i++) g->held[i]->part.version = h.version;
+    if (g->here) {
+        dt__ps_coord *d = &g->coord;
+        d->version = d->stats.version = h.version;
+        d->next_batch = h.seq;
+        d->pool_first = d->npool = 0;
+        for (int64_t i = 0; i < n; i++) {
+            memcpy(&x, at + (size_t)i * sizeof x, sizeof x);
+            dt__ps_pool_add(d, x);
+        }
+        for (int i = 0; i < d->nlearners; i++) d->learner[i].batch = d->learner[i].state == DT__PS_OUT ? -1 : dt__ps_batch(d);
+    }
+    dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
 }
 
 /* ==================================================================================================== >>worker
@@ -2935,6 +3059,99 @@ DT_API int dt_ps_get_stats(dt_ps *ps, int key, dt_ps_stats *out)
     return rc ? dt__ps_say(ps, rc, "dt_ps_get_stats: %s", dt__ps_why(ps)) : 0;
 }
 
+DT_API int dt_ps_rest(dt_ps *ps, int key, bool on)
+{
+    dt__ps_head  h;
+    int          rc = dt__ps_worker_ok(ps, "dt_ps_rest");
+    dt__ps_team *t = rc ? NULL : dt__ps_team_of(ps, key);
+    if (rc) return rc;
+    if (!t) return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_rest: key %d does not exist", key);
+    dt__ps_head_fill(ps, &h, t->id, on ? DT__PS_ASK_REST : DT__PS_ASK_JOIN);
+    rc = dt__ps_ask(ps, t->coordinator, DT__PS_ASK, &h, sizeof h, NULL, 0, NULL, ps->timeout);
+    return rc ? dt__ps_say(ps, rc, "dt_ps_rest: %s", dt__ps_why(ps)) : 0;
+}
+/* Moves an array piece by piece: a request must fit in the memory for messages. */
+enum { DT__PS_PIECE = 1 << 17 }; /* elements */
+static int dt__ps_state(dt_ps *ps, const char *call, int key, int which, char *data, bool write)
+{
+    int               rc = dt__ps_worker_ok(ps, call);
+    const dt__ps_key *k = rc ? NULL : (const dt__ps_key *)dt__ps_map_get(&ps->keys, key);
+    if (rc) return rc;
+    if (!k || which < DT_PS_COUNT || which >= DT_PS_STATES || (k->wire.n && !data))
+        return dt__ps_say(ps, DT_COMM_ERR_ARG, "%s: key %d does not exist, state %d is not one, or data is NULL", call, key, which);
+    size_t       size = which == DT_PS_COUNT ? sizeof(int64_t) : which == DT_PS_VALUE ? dt__elem_nbytes(k->wire.dtype) : sizeof(float);
+    dt__ps_asks *a = (dt__ps_asks *)DT_COMM_MALLOC(sizeof *a + (write ? (size_t)DT__PS_PIECE * size : 0));
+    if (!a) return dt__ps_say(ps, DT_COMM_ERR_MEMORY, "%s: out of memory", call);
+    for (int s = 0; s < ps->nservers && !rc; s++) {
+        int64_t at, n, got = 0;
+        if (k->server != DT__PS_CUT && k->server != s) continue;
+        dt__ps_range(ps, k->wire.n, s, k->server, &at, &n);
+        if (which == DT_PS_COUNT && (n || k->server == s)) at = 0, n = 1;
+        for (int64_t end = at + n; at < end && !rc; at += n) {
+            n = end - at < DT__PS_PIECE ? end - at : DT__PS_PIECE;
+            size_t bytes = (size_t)n * size;
+            memset(a, 0, sizeof *a);
+            dt__ps_head_fill(ps, &a->head, k->group, which);
+            a->head.flags = write ? (uint32_t)DT__PS_HAS_PUSH : (uint32_t)DT__PS_WANTS;
+            a->array.key = key;
+            a->array.at = at;
+            a->array.n = n;
+            if (write) memcpy(a + 1, data + (size_t)at * size, bytes);
+            rc = dt__ps_ask(ps, s, DT__PS_STATE, a, (int64_t)(sizeof *a + (write ? bytes : 0)), write ? NULL : data + (size_t)at * size,
+                            write ? 0 : (int64_t)bytes, &got, ps->timeout);
+            if (!rc && !write && got != (int64_t)bytes) rc = dt__comm_bad(DT_COMM_ERR_MISMATCH, "the answer of server %d is broken", s);
+        }
+    }
+    DT_COMM_FREE(a);
+    return rc ? dt__ps_say(ps, rc, "%s: key %d: %s", call, key, dt__ps_why(ps)) : 0;
+}
+DT_API int dt_ps_get_state(dt_ps *ps, int key, int which, void *data) { return dt__ps_state(ps, "dt_ps_get_state", key, which, (char *)data, false); }
+DT_API int dt_ps_set_state(dt_ps *ps, int key, int which, const void *data)
+{
+    return dt__ps_state(ps, "dt_ps_set_state", key, which, (char *)(uintptr_t)data, true);
+}
+DT_API int dt_ps_get_cursor(dt_ps *ps, int key, int64_t *cursor, int64_t max, int64_t *n)
+{
+    dt__ps_head  h;
+    int          rc = dt__ps_worker_ok(ps, "dt_ps_get_cursor");
+    dt__ps_team *t = rc ? NULL : dt__ps_team_of(ps, key);
+    int64_t      got = 0, most = (1 << 20) * (int64_t)sizeof *cursor;
+    if (rc) return rc;
+    if (!t || !cursor || max < 0 || !n) return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_get_cursor: key %d does not exist, or an argument is NULL", key);
+    int64_t *all = (int64_t *)DT_COMM_MALLOC((size_t)most);
+    if (!all) return dt__ps_say(ps, DT_COMM_ERR_MEMORY, "dt_ps_get_cursor: out of memory");
+    dt__ps_head_fill(ps, &h, t->id, DT__PS_ASK_CURSOR);
+    rc = dt__ps_ask(ps, t->coordinator, DT__PS_ASK, &h, sizeof h, all, most, &got, ps->timeout);
+    *n = got / (int64_t)sizeof *cursor;
+    if (!rc && *n < 2) rc = dt__comm_bad(DT_COMM_ERR_MISMATCH, "the answer of the coordinator is broken");
+    if (!rc) memcpy(cursor, all, (size_t)(*n < max ? *n : max) * sizeof *cursor);
+    DT_COMM_FREE(all);
+    return rc ? dt__ps_say(ps, rc, "dt_ps_get_cursor: %s", dt__ps_why(ps)) : 0;
+}
+DT_API int dt_ps_set_cursor(dt_ps *ps, int key, const int64_t *cursor, int64_t n)
+{
+    int          rc = dt__ps_worker_ok(ps, "dt_ps_set_cursor");
+    dt__ps_team *t = rc ? NULL : dt__ps_team_of(ps, key);
+    uint64_t     servers = 0;
+    if (rc) return rc;
+    if (!t || !cursor || n < 2 || n > (1 << 20) || cursor[0] < 0 || cursor[1] < 0)
+        return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_set_cursor: key %d does not exist, or the cursor is impossible", key);
+    size_t       bytes = (size_t)(n - 2) * sizeof *cursor;
+    dt__ps_head *h = (dt__ps_head *)DT_COMM_MALLOC(sizeof *h + bytes);
+    if (!h) return dt__ps_say(ps, DT_COMM_ERR_MEMORY, "dt_ps_set_cursor: out of memory");
+    dt__ps_head_fill(ps, h, t->id, 0);
+    h->version = cursor[0];
+    h->seq = cursor[1];
+    if (bytes) memcpy(h + 1, cursor + 2, bytes);
+    for (int i = 0; i < t->nkeys; i++) {
+        const dt__ps_key *k = (const dt__ps_key *)dt__ps_map_get(&ps->keys, t->key[i]);
+        servers |= k->server == DT__PS_CUT ? (ps->nservers == 64 ? ~(uint64_t)0 : ((uint64_t)1 << ps->nservers) - 1) : (uint64_t)1 << k->server;
+    }
+    for (int s = 0; s < ps->nservers && !rc; s++)
+        if (servers >> s & 1) rc = dt__ps_ask(ps, s, DT__PS_PLACE, h, (int64_t)(sizeof *h + bytes), NULL, 0, NULL, ps->timeout);
+    DT_COMM_FREE(h);
+    return rc ? dt__ps_say(ps, rc, "dt_ps_set_cursor: %s", dt__ps_why(ps)) : 0;
+}
 /* ---- keys */
 /* A server may get values for an array with DT_PS_UPDATE before its program has come to dt_ps_on_update: they wait. But if the
    program goes on without it, they are refused. */
@@ -3031,6 +3248,7 @@ DT_API int dt_ps_init_with(dt_ps *ps, int key, const void *data, int64_t n, int 
     if (o.rule == DT_PS_UPDATE && ps->server >= 0) dt__comm_drive(ps->c, dt__ps_settle, ps);
     dt__ps_asks_fill(ps, &a, key, n, dtype, o.rule, o.group);
     a.whole = o.whole;
+    a.label = o.label;
     rc = dt__ps_ask(ps, 0, DT__PS_INIT, &a, sizeof a, &where, sizeof where, &got, ps->timeout);
     if (!rc && (got != (int64_t)sizeof where || where.server < DT__PS_CUT || where.server >= ps->nservers || where.coordinator < 0 ||
                 where.coordinator >= ps->nservers))
@@ -3095,7 +3313,7 @@ static void dt__ps_close(void *user) /* by dt__comm_drive */
 static const struct { int tag; dt_request_fn fn; } dt__ps_handlers[] = {
     { DT__PS_INIT, dt__ps_on_init }, { DT__PS_SET, dt__ps_on_set }, { DT__PS_READY, dt__ps_on_ready }, { DT__PS_EXCHANGE, dt__ps_on_exchange },
     { DT__PS_STAGED, dt__ps_on_staged }, { DT__PS_ORDER, dt__ps_on_order }, { DT__PS_BYE, dt__ps_on_bye }, { DT__PS_BARRIER, dt__ps_on_barrier },
-    { DT__PS_ASK, dt__ps_on_ask }, { DT__PS_END, dt__ps_on_end }
+    { DT__PS_ASK, dt__ps_on_ask }, { DT__PS_END, dt__ps_on_end }, { DT__PS_STATE, dt__ps_on_state }, { DT__PS_PLACE, dt__ps_on_place }
 };
 enum { DT__PS_HANDLERS = sizeof dt__ps_handlers / sizeof *dt__ps_handlers };
 static int dt__ps_serve_tag(dt_ps *ps, int tag, dt_request_fn fn)
@@ -3143,6 +3361,7 @@ static void dt__ps_delete(dt_ps *ps)
     DT_COMM_FREE(ps->watch);
     DT_COMM_FREE(ps->watcher);
     DT_COMM_FREE(ps->barrier);
+    if (ps->freed) ps->freed(ps->freed_user);
     DT_COMM_FREE(ps);
 }
 DT_API int dt_ps_roles(dt_comm *c, int *roles)
@@ -3336,6 +3555,13 @@ static void dt__ps_set_updater(void *user) /* by dt__comm_drive */
     ps->nstate = u->nstate;
     ps->fn = u->fn;
     dt__ps_early(ps);
+}
+DT_API int dt_ps_servers(const dt_ps *ps) { return ps ? ps->nservers : 0; }
+DT_API dt_comm *dt_ps_comm(const dt_ps *ps) { return ps ? ps->c : NULL; }
+DT__INSIDE void dt__ps_on_free(dt_ps *ps, void (*fn)(void *user), void *user)
+{
+    ps->freed = fn;
+    ps->freed_user = user;
 }
 DT_API int dt_ps_on_update(dt_ps *ps, dt_ps_update_fn fn, void *user, int nstate)
 {
