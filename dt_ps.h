@@ -215,7 +215,8 @@ typedef enum dt_ps_verdict { /* what became of a push */
 } dt_ps_verdict;
 typedef struct dt_ps_info {
     int     verdict;   /* dt_ps_verdict */
-    bool    fresh;     /* values were pulled: false after DT_PS_KEPT of DT_PS_K_BATCH_SYNC, where they are the same as before */
+    bool    fresh;     /* values were pulled. False if this worker has them already: after DT_PS_KEPT of DT_PS_K_BATCH_SYNC, and
+                          in a replay */
     int64_t version;   /* of the values that this worker has now */
     int64_t staleness; /* of the push: updates between its values and its own */
     int64_t batch;     /* the number of the batch that this worker should compute next, counted over all workers; -1: no more. Each
@@ -431,15 +432,15 @@ static void dt__ps_answer(dt__ps_coord *d, int learner, int verdict, bool fresh)
     if (!a) return;
     if (l->state == DT__PS_WAITS) d->nwaits--, d->nruns++;
     l->state = DT__PS_RUNS;
-    l->version = d->version;
+    if (fresh) l->version = d->version;
     l->told = false;
     if (d->replay) l->batch = l->replay < 0 ? -1 : d->log[l->replay].batch;
     else if (l->batch < 0) l->batch = dt__ps_batch(d);
     a->seq = l->seq;
-    a->version = d->version;
+    a->version = l->version;
     a->info.verdict = verdict;
     a->info.fresh = fresh;
-    a->info.version = d->version;
+    a->info.version = l->version;
     a->info.staleness = verdict == DT_PS_NONE ? 0 : l->staleness;
     a->info.batch = l->batch;
     a->info.k = d->k;
@@ -452,7 +453,7 @@ static int dt__ps_before(const void *x, const void *y)
 }
 static void dt__ps_record(dt__ps_coord *d, const dt__ps_push *p)
 {
-    if (!d->record) return;
+    if (!d->record || d->replay) return; /* a replay has its log already */
     if (d->nlog == d->log_cap) {
         int64_t       more = d->log_cap ? 2 * d->log_cap : 1024;
         dt__ps_entry *q = (dt__ps_entry *)DT_COMM_REALLOC(d->log, (size_t)more * sizeof *q);
@@ -495,11 +496,13 @@ static void dt__ps_update(dt__ps_coord *d, int64_t due) /* of the pending pushes
         int64_t old = d->version - set[i].version;
         set[i].weight = 1.0f / (float)n;
         if (d->scale && old > 1) set[i].weight /= (float)old;
+        if (d->replay) set[i].weight = d->log[d->log_at + i].weight;
         dt__ps_record(d, &set[i]);
         d->stats.used++;
         d->stats.staleness += old;
         d->stats.histogram[old < DT_PS_HISTOGRAM ? old : DT_PS_HISTOGRAM - 1]++;
         dt__ps_learner *l = &d->learner[set[i].learner];
+        if (l->seq != set[i].seq) continue; /* DT_PS_SSP_CLOCK: it waits with a later push */
         l->verdict = DT_PS_USED;
         l->staleness = old;
     }
@@ -561,25 +564,42 @@ static void dt__ps_decide(dt__ps_coord *d)
     }
     if (sync) dt__ps_cancel_rest(d);
 }
+static void dt__ps_drop(dt__ps_coord *d, int learner, int verdict)
+{
+    dt__ps_act *a = dt__ps_act_add(d, DT__PS_DROP, learner);
+    if (!a) return;
+    a->seq = d->learner[learner].seq;
+    d->learner[learner].verdict = verdict;
+}
 DT__INSIDE void dt__ps_coord_push(dt__ps_coord *d, int learner, int64_t seq, int64_t version)
 {
-    dt__ps_learner *l = &d->learner[learner];
-    int64_t         old = d->version - version;
+    dt__ps_learner     *l = &d->learner[learner];
+    const dt__ps_entry *e = d->replay && l->replay >= 0 ? &d->log[l->replay] : NULL;
+    int64_t             old = d->version - version;
+    bool                sync = d->mode <= DT_PS_K_BATCH_SYNC, ssp = d->mode == DT_PS_SSP || d->mode == DT_PS_SSP_CLOCK;
+    bool                first = l->version < 0;
+    if (d->mode == DT_PS_SSP_CLOCK) old += l->clock - dt__ps_slowest(d); /* updates that come before its own */
     l->seq = seq;
+    l->version = version;
     l->clock++;
     l->staleness = old;
     l->state = DT__PS_WAITS;
     d->nruns--;
     d->nwaits++;
-    bool sync = d->mode <= DT_PS_K_BATCH_SYNC;
+    if (d->replay && (!e || e->version != version)) {
+        /* The log has no push of these values. It may have been dropped when the log was recorded: it is dropped again. A first
+           push may come before this worker has asked for values. */
+        if (e ? version < e->version : first || sync || d->max_staleness) {
+            d->stats.cancelled++;
+            dt__ps_drop(d, learner, DT_PS_CANCELLED);
+        } else d->differs = true;
+        dt__ps_decide(d);
+        return;
+    }
     if (!d->replay && ((sync && old) || (d->max_staleness && old > d->max_staleness))) {
-        int verdict = sync ? DT_PS_CANCELLED : DT_PS_STALE;
         if (!l->told) dt__ps_waste(d, l, sync ? &d->stats.cancelled : &d->stats.stale); /* else it was counted then */
-        dt__ps_act *a = dt__ps_act_add(d, DT__PS_DROP, learner);
-        if (!a) return;
-        a->seq = seq;
-        l->verdict = verdict;
-        if (d->mode != DT_PS_SSP && d->mode != DT_PS_SSP_CLOCK) dt__ps_answer(d, learner, verdict, true);
+        dt__ps_drop(d, learner, sync ? DT_PS_CANCELLED : DT_PS_STALE);
+        if (!ssp) dt__ps_answer(d, learner, l->verdict, true);
         dt__ps_decide(d);
         return;
     }
@@ -590,19 +610,15 @@ DT__INSIDE void dt__ps_coord_push(dt__ps_coord *d, int learner, int64_t seq, int
     q->learner = learner;
     q->seq = seq;
     q->version = version;
-    q->due = d->mode == DT_PS_SSP_CLOCK ? l->clock - 1 : 0;
+    q->due = e ? e->update : d->mode == DT_PS_SSP_CLOCK ? l->clock - 1 : 0;
     q->batch = l->batch;
     q->weight = 1;
     l->batch = -1;
     l->verdict = DT_PS_KEPT;
-    if (d->replay) {
-        const dt__ps_entry *e = l->replay < 0 ? NULL : &d->log[l->replay];
-        q->due = e ? e->update : INT64_MAX;
-        if (!e || e->version != version) d->differs = true;
-        else l->replay = d->after[l->replay];
-    } else if (d->mode == DT_PS_SSP) dt__ps_update(d, 0);
+    if (e) l->replay = d->after[l->replay];
+    else if (d->mode == DT_PS_SSP) dt__ps_update(d, 0);
     dt__ps_decide(d);
-    if (d->replay || l->state != DT__PS_WAITS || (l->seq != seq)) return;
+    if (d->replay || l->state != DT__PS_WAITS || l->seq != seq) return;
     if (d->mode == DT_PS_K_BATCH_SYNC) dt__ps_answer(d, learner, DT_PS_KEPT, false);
     else if (d->mode == DT_PS_K_BATCH_ASYNC) dt__ps_answer(d, learner, DT_PS_KEPT, true);
 }
@@ -637,7 +653,7 @@ DT__INSIDE void dt__ps_coord_join(dt__ps_coord *d, int learner)
     dt__ps_learner *l = &d->learner[learner];
     int64_t         slowest = dt__ps_slowest(d);
     l->state = DT__PS_RUNS;
-    l->version = d->version;
+    l->version = d->replay ? -1 : d->version;
     l->clock = slowest == INT64_MAX ? 0 : slowest;
     l->batch = -1;
     l->told = false;
@@ -680,14 +696,18 @@ DT__INSIDE void dt__ps_coord_free(dt__ps_coord *d)
     memset(d, 0, sizeof *d);
 }
 /* ---- replay. The log has the pushes of all updates in order. A worker gets the values of exactly the version that its next
-   push in the log was computed with. So update u is made when its pushes are there, and everybody who needs version u has it. */
+   push in the log was computed with. So update u is made when its pushes are there, and everybody who needs version u has it.
+   The versions of a worker never decrease; so who computes can push, and nobody waits for values that are no more. */
 DT__INSIDE int dt__ps_coord_replay(dt__ps_coord *d, const dt__ps_entry *log, int64_t n)
 {
+    for (int i = 0; i < d->nlearners; i++) d->learner[i].version = 0;
     for (int64_t i = 0; i < n; i++) {
         bool next = i && log[i].update == log[i - 1].update + 1, same = i ? log[i].update == log[i - 1].update : log[i].update == 0;
-        if (log[i].learner >= (uint32_t)d->nlearners || (!next && !same) || log[i].version < 0 || log[i].version > log[i].update)
+        if (log[i].learner >= (uint32_t)d->nlearners || (!next && !same) || log[i].batch < -1 ||
+            log[i].version > log[i].update || log[i].version < d->learner[log[i].learner].version)
             return dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_new: .replay: entry %" PRId64 " of the log is impossible: worker %u of %d, version %" PRId64
                                 ", update %" PRId64, i, (unsigned)log[i].learner, d->nlearners, log[i].version, log[i].update);
+        d->learner[log[i].learner].version = log[i].version;
     }
     d->log = (dt__ps_entry *)DT_COMM_MALLOC((size_t)(n ? n : 1) * sizeof *log);
     d->after = (int64_t *)DT_COMM_MALLOC((size_t)(n ? n : 1) * sizeof *d->after);
@@ -706,22 +726,39 @@ DT__INSIDE int dt__ps_coord_replay(dt__ps_coord *d, const dt__ps_entry *log, int
     }
     return 0;
 }
+static void dt__ps_replay_answer(dt__ps_coord *d, int learner)
+{
+    const dt__ps_learner *l = &d->learner[learner];
+    int64_t               version = l->replay >= 0 ? d->log[l->replay].version : d->log_at == d->nlog ? d->version : INT64_MAX;
+    if (l->state != DT__PS_WAITS || version > d->version) return;
+    if (version == d->version) dt__ps_answer(d, learner, l->verdict, true);
+    else if (version == l->version) dt__ps_answer(d, learner, l->verdict, false); /* it has them; the servers have newer ones */
+    else d->differs = true;
+}
+/* Will this worker yet need the values of the present version? */
+static bool dt__ps_replay_needs(const dt__ps_coord *d, const dt__ps_learner *l)
+{
+    int64_t i = l->replay;
+    while (i >= 0 && d->log[i].version < d->version) i = d->after[i];
+    return i >= 0 && d->log[i].version == d->version && (l->state != DT__PS_RUNS || l->version != d->version);
+}
 static void dt__ps_replay_step(dt__ps_coord *d)
 {
     while (!d->differs) {
         int64_t end = d->log_at;
         int     due = 0;
-        bool    ready = end < d->nlog;
+        bool    ready = end < d->nlog, gone = false;
         for (int i = 0; i < d->npending; i++) due += d->pending[i].due == d->version;
         while (end < d->nlog && d->log[end].update == d->version) end++;
         ready = ready && due == end - d->log_at;
         for (int i = 0; i < d->nlearners; i++) {
             const dt__ps_learner *l = &d->learner[i];
-            bool                  wants = l->replay >= 0 ? d->log[l->replay].version == d->version : d->log_at == d->nlog;
-            if (l->state == DT__PS_WAITS && wants) dt__ps_answer(d, i, l->verdict, true);
-            if (l->replay >= 0 && wants && (l->state != DT__PS_RUNS || l->version != d->version)) ready = false; /* it has yet to pull */
+            dt__ps_replay_answer(d, i);
+            if (l->state != DT__PS_OUT) ready = ready && !dt__ps_replay_needs(d, l);
+            else gone = gone || (l->replay >= 0 && d->log[l->replay].update == d->version);
         }
-        if (!ready) return;
+        if (gone && d->nwaits) d->differs = true; /* this update needs a push of a worker that has gone */
+        if (!ready || d->differs) return;
         dt__ps_update(d, d->version);
         if (d->memory) return;
         d->log_at = end;
@@ -1518,7 +1555,7 @@ static int dt__ps_log_write(dt_ps *ps)
         memcpy(s.magic, "dtpslog1", 8);
         s.group = g->id;
         s.nworkers = ps->nworkers;
-        s.n = g->coord.nlog;
+        s.n = g->coord.replay ? g->coord.log_at : g->coord.nlog;
         ok = fwrite(&s, sizeof s, 1, f) == 1 && fwrite(g->coord.log, sizeof *g->coord.log, (size_t)s.n, f) == (size_t)s.n;
     }
     if (f && fclose(f)) ok = false;
