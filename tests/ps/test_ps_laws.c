@@ -36,9 +36,9 @@ static __attribute__((format(printf, 5, 6))) bool say(int *result, int line, con
     dt_test_failure(result, __FILE__, line, expected, text, where);
     return false;
 }
-static dt_ps_opts options(int mode, int k, int staleness)
+static dt_ps_discipline options(int mode, int k, int staleness)
 {
-    dt_ps_opts o;
+    dt_ps_discipline o;
     memset(&o, 0, sizeof o);
     o.mode = mode;
     o.k = k;
@@ -116,7 +116,7 @@ static void starts(world *w, int learner)
     if (w->place[learner] < 0) heap_move(w, w->nheap++, learner);
     else heap_move(w, w->place[learner], learner);
 }
-static bool world_new(world *w, dt_ps_opts o, int learners, int delays, uint64_t seed)
+static bool world_new(world *w, dt_ps_discipline o, int learners, int delays, uint64_t seed)
 {
     size_t n = (size_t)learners;
     memset(w, 0, sizeof *w);
@@ -249,7 +249,7 @@ static void mean_of(const double *x, int n, double *mean, double *error)
     for (int i = 0; i < n; i++) squares += (x[i] - *mean) * (x[i] - *mean);
     *error = sqrt(squares / (n - 1) / n);
 }
-static measured measure(dt_ps_opts o, int learners, int delays, int runs, int64_t updates)
+static measured measure(dt_ps_discipline o, int learners, int delays, int runs, int64_t updates)
 {
     measured m;
     double  *time = (double *)calloc((size_t)(runs * PARTS), sizeof *time),
@@ -277,7 +277,7 @@ static measured measure(dt_ps_opts o, int learners, int delays, int runs, int64_
     free(stale);
     return m;
 }
-static bool within(int *result, const char *what, dt_ps_opts o, int learners, int delays, double got, double error,
+static bool within(int *result, const char *what, dt_ps_discipline o, int learners, int delays, double got, double error,
                    double law)
 {
     char where[200];
@@ -304,7 +304,7 @@ static void laws_of(int *result, int mode, int k, int learners)
     int     runs = dt_test_quick() ? 2 : 10;
     int64_t updates = dt_test_quick() ? 10000 : 100000;
     for (int x = 0; x < DELAYS; x++) {
-        dt_ps_opts o = options(mode, k, 0);
+        dt_ps_discipline o = options(mode, k, 0);
         measured   m = measure(o, learners, x, runs, updates);
         double     p = learners, stale = 0, time = -1;
         switch (mode) {
@@ -350,7 +350,7 @@ UTEST(laws, ssp_table) /* values of a simulation that knew nothing of this code,
     } row[] = { { 0, 0.340, 3.5 },  { 1, 0.224, 4.58 }, { 2, 0.189, 5.17 },
                 { 4, 0.162, 5.73 }, { 8, 0.146, 6.22 }, { INT32_MAX, 0.125, 7 } };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
-        dt_ps_opts o = options(DT_PS_SSP, 1, row[i].s);
+        dt_ps_discipline o = options(DT_PS_SSP, 1, row[i].s);
         measured   m = measure(o, 8, EXPONENTIAL, dt_test_quick() ? 2 : 10, dt_test_quick() ? 50000 : 100000);
         if (fabs(m.time / row[i].time - 1) > 0.02 || fabs(m.stale / row[i].stale - 1) > 0.02)
             say(utest_result, __LINE__, "the table, within 2 percent", "SSP",
@@ -399,7 +399,7 @@ static bool same_acts(int *result, const char *where, const dt__ps_coord *a, con
     }
     return true;
 }
-static bool same_runs(int *result, dt_ps_opts o, dt_ps_opts like, int learners, int seed)
+static bool same_runs(int *result, dt_ps_discipline o, dt_ps_discipline like, int learners, int seed)
 {
     world a, b;
     char  where[120];
@@ -454,7 +454,7 @@ typedef struct asked {
 } asked;
 typedef struct model {
     dt__ps_coord d;
-    dt_ps_opts   o;
+    dt_ps_discipline   o;
     uint64_t     rng;
     int          seed, learners, k;
     bool         sync, kept_k, joined;
@@ -776,7 +776,7 @@ UTEST(programs, all)
 /* ==================================================================================================== >>replay
    Weights are computed by the learners of the world. A run is recorded, and its log is replayed with other delays. */
 typedef struct play {
-    dt_ps_opts    o;
+    dt_ps_discipline    o;
     int           learners, extra;
     bool          starts;
     dt__ps_entry *log;
@@ -947,7 +947,7 @@ UTEST(replay, impossible_logs)
     };
     int n = (int)(sizeof bad / sizeof *bad);
     for (int i = -1; i < n; i++) {
-        dt_ps_opts   o = options(DT_PS_ASYNC, 1, 0);
+        dt_ps_discipline   o = options(DT_PS_ASYNC, 1, 0);
         dt__ps_coord d;
         dt__ps_entry log[3];
         memcpy(log, good, sizeof log);
