@@ -564,7 +564,7 @@ static void dt__ps_decide(dt__ps_coord *d)
     }
     if (sync) dt__ps_cancel_rest(d);
 }
-static void dt__ps_drop(dt__ps_coord *d, int learner, int verdict)
+static void dt__ps_push_drop(dt__ps_coord *d, int learner, int verdict)
 {
     dt__ps_act *a = dt__ps_act_add(d, DT__PS_DROP, learner);
     if (!a) return;
@@ -591,14 +591,14 @@ DT__INSIDE void dt__ps_coord_push(dt__ps_coord *d, int learner, int64_t seq, int
            push may come before this worker has asked for values. */
         if (e ? version < e->version : first || sync || d->max_staleness) {
             d->stats.cancelled++;
-            dt__ps_drop(d, learner, DT_PS_CANCELLED);
+            dt__ps_push_drop(d, learner, DT_PS_CANCELLED);
         } else d->differs = true;
         dt__ps_decide(d);
         return;
     }
     if (!d->replay && ((sync && old) || (d->max_staleness && old > d->max_staleness))) {
         if (!l->told) dt__ps_waste(d, l, sync ? &d->stats.cancelled : &d->stats.stale); /* else it was counted then */
-        dt__ps_drop(d, learner, sync ? DT_PS_CANCELLED : DT_PS_STALE);
+        dt__ps_push_drop(d, learner, sync ? DT_PS_CANCELLED : DT_PS_STALE);
         if (!ssp) dt__ps_answer(d, learner, l->verdict, true);
         dt__ps_decide(d);
         return;
@@ -1428,6 +1428,7 @@ static void dt__ps_carry_out(dt_ps *ps, dt__ps_group *g)
 }
 static void dt__ps_cancel(dt_ps *ps, dt__ps_group *g, const dt__ps_act *a) /* by the coordinator's server */
 {
+    if (ps->gone[a->learner]) return; /* after its farewell nobody there would take the call */
     dt__ps_head *h = (dt__ps_head *)dt__ps_letter_new(ps, sizeof *h);
     if (!h) return;
     memset(h, 0, sizeof *h);
@@ -3125,7 +3126,7 @@ static int dt__ps_state(dt_ps *ps, const char *call, int key, int which, char *d
         dt__ps_range(ps, k->wire.n, s, k->server, &at, &n);
         if (which == DT_PS_COUNT && (n || k->server == s)) at = 0, n = 1;
         for (int64_t end = at + n; at < end && !rc; at += n) {
-            n = end - at < DT__PS_PIECE ? end - at : DT__PS_PIECE;
+            n = end - at < DT__PS_PIECE ? end - at : (int64_t)DT__PS_PIECE;
             size_t bytes = (size_t)n * size;
             memset(a, 0, sizeof *a);
             dt__ps_head_fill(ps, &a->head, k->group, which);
