@@ -504,9 +504,9 @@ static void dt__posted_add(dt__mail *m, dt__req *q)
 {
     if (m->nfirst >= m->posted_cap) dt__posted_grow(m);
     dt__req **p = dt__posted_find(m, q->peer, q->tag, q->space);
-    dt__chain_init(&q->link);
     if (*p) dt__chain_add(&(*p)->link, &q->link);
     else {
+        dt__chain_init(&q->link);
         q->chain = NULL;
         *p = q;
         m->nfirst++;
@@ -532,15 +532,13 @@ static inline void dt__posted_take(dt__mail *m, dt__req **p, dt__req *q)
 /* The receive for a message: of those that match, the one that was posted first. It does not wait any more. */
 static dt__req *dt__match_posted(dt__mail *m, int peer, const dt__mhead *h)
 {
-    dt__req **best = NULL, *q;
     if (!m->nposted) return NULL;
-    for (int any = 0; any < (m->nwild ? 4 : 1); any++) {
+    dt__req **best = dt__posted_find(m, peer, h->tag, h->space), *q;
+    for (int any = 1; any < 4 && __builtin_expect(m->nwild, 0); any++) {
         dt__req **p = dt__posted_find(m, any & 1 ? DT_ANY : peer, any & 2 ? DT_ANY : h->tag, h->space);
-        if (*p && (!best || (*p)->order < (*best)->order)) best = p;
+        if (*p && (!*best || (*p)->order < (*best)->order)) best = p;
     }
-    if (!best) return NULL;
-    q = *best;
-    dt__posted_take(m, best, q);
+    if ((q = *best) != NULL) dt__posted_take(m, best, q);
     return q;
 }
 static dt__arrival *dt__arrival_first(dt__mail *m, int peer, int tag, int space) /* NULL: no such message is there */
