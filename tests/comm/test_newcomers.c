@@ -668,6 +668,7 @@ DT_TEST_RANK(shrink_role)
 {
     job      *j = (job *)arg;
     dt_comm  *c = NULL;
+    void     *both[2];
     pthread_t thread;
     if (rank == TRIO) {
         flag_wait(j, F_READY, 1);
@@ -678,14 +679,13 @@ DT_TEST_RANK(shrink_role)
         EXPECT_TRUE(ring(c, rank, TRIO));
         flag_set(j, F_OUT);
         flag_wait(j, F_OUT, TRIO);
-        void *both[2] = { j, c };
-        if (rank == 0) {
-            ASSERT_EQ(0, pthread_create(&thread, NULL, shrink_thread, both));
-            pthread_detach(thread);
-        }
+        both[0] = j;
+        both[1] = c;
+        if (rank == 0) ASSERT_EQ(0, pthread_create(&thread, NULL, shrink_thread, both));
         if (rank == 2) flag_wait(j, F_IN, 1); /* ranks 0 and 1 are in it, the newcomer has joined */
     }
     EXPECT_TRUE(sums(c, TRIO + 1));
+    if (rank == 0) pthread_join(thread, NULL);
     EXPECT_TRUE(sums(c, TRIO + 1)); /* all have the same number for the next one */
     flag_set(j, F_END);
     flag_wait(j, F_END, TRIO + 1);

@@ -258,8 +258,38 @@ static void stopped(team *t, dt_comm *c, int rank)
     go_on(t, c, rank, dead);
     free(x);
 }
-static int stopped_job(int i, void *arg) { return (void)arg, run(hows[1 + i], 3, 1.5, 0, 3, stopped); }
-UTEST(messages, with_a_stopped_member_time_out_alone) { EXPECT_EQ(0, dt_test_ranks(2, 50, stopped_job, NULL)); }
+/* The same for one that sends: the buffer of the receive that has ended is written no more, and the sender is told. */
+static void stopped_sender(team *t, dt_comm *c, int rank)
+{
+    bool  dead[MOST] = { false };
+    char *x = (char *)calloc(1, BIG);
+    int   y = 1;
+    if (rank == 1) {
+        memset(x, 3, BIG);
+        dt_work *s = dt_comm_send_start(c, x, BIG, DT_COMM_U8, 0, .tag = 1, .timeout = DT_FOREVER);
+        while (!team_flag(t, 0)) dt_work_test(s);
+        kill(getpid(), SIGSTOP);
+        int rc = dt_work_wait(s);
+        CHECK(rc == (team_flag(t, 2) ? 0 : DT_COMM_ERR_TIMEOUT) && (!rc || names(0, "the receiver gave it up")));
+        CHECK(!dt_comm_send(c, &y, 1, DT_COMM_I32, 0, .tag = 6));
+    } else if (rank == 0) {
+        dt_work *r = dt_comm_recv_start(c, x, BIG, DT_COMM_U8, 1, .tag = 1);
+        while (!begun(x)) dt_work_test(r);
+        team_set(t, 0);
+        int rc = dt_work_wait(r);
+        if (!rc) team_set(t, 2); /* it was faster */
+        CHECK(!rc || (rc == DT_COMM_ERR_TIMEOUT && names(1, "timeout")));
+        memset(x, 9, BIG);
+        team_set(t, 1);
+        kill(t->pid[1], SIGCONT);
+        CHECK(!dt_comm_recv(c, &y, 1, DT_COMM_I32, 1, .tag = 6));
+    } else team_await(t, 1, 1);
+    go_on(t, c, rank, dead);
+    CHECK(rank || !memchr(x, 3, BIG));
+    free(x);
+}
+static int stopped_job(int i, void *arg) { return (void)arg, run(hows[1 + i % 2], 3, 1.5, 0, 3, i / 2 ? stopped_sender : stopped); }
+UTEST(messages, with_a_stopped_member_time_out_alone) { EXPECT_EQ(0, dt_test_ranks(4, 50, stopped_job, NULL)); }
 
 /* A member leaves in order: what it sent last arrives, then it has left. Rank 0 sends it much that it never reads. */
 static void leaves(team *t, dt_comm *c, int rank)
