@@ -1768,12 +1768,14 @@ static void dt__ps_on_exchange(dt_request *q)
     int64_t newest = g && g->nheld ? g->held[0]->part.version : 0, last = -1;
     for (dt__ps_request *r = g ? g->request[h.worker] : NULL; r; r = r->next) last = r->head.seq;
     bool push = (h.flags & DT__PS_HAS_PUSH) != 0, old = g && (h.seq <= last || h.seq <= g->fed[h.worker]);
-    if (!g) { /* let the first key speak */
+    dt__ps_request *r = NULL;
+    if (!g && h.nparts) { /* the first key says what is wrong */
         dt__ps_wire wire;
         size_t      at = (size_t)q->n;
-        if (h.nparts) memcpy(&wire, (const char *)q->data + sizeof h, sizeof wire), dt__ps_part_ok(ps, q, &h, &wire, &at);
-        if (q->dt__inside) dt__ps_refuse(q, "server %d: there is no such group of keys: call dt_ps_init first", ps->server);
-    } else if (g->bad[0]) dt_request_refuse(q, g->bad);
+        memcpy(&wire, (const char *)q->data + sizeof h, sizeof wire);
+        if (dt__ps_part_ok(ps, q, &h, &wire, &at)) dt__ps_refuse(q, "server %d: key %d is in another group", ps->server, wire.key);
+    } else if (!g) dt__ps_refuse(q, "server %d: there is no such group of keys: call dt_ps_init first", ps->server);
+    else if (g->bad[0]) dt_request_refuse(q, g->bad);
     else if (h.servers & ps->dead) dt__ps_refuse(q, "server %d (rank %d) has gone", __builtin_ctzll(h.servers & ps->dead),
                                                  ps->server_rank[__builtin_ctzll(h.servers & ps->dead)]);
     else if (old || (push && h.version > newest))
@@ -1783,8 +1785,8 @@ static void dt__ps_on_exchange(dt_request *q)
     else if (h.nparts != g->nheld)
         dt__ps_refuse(q, "server %d: worker %d pushes or pulls %d of the %d keys of a group on this server: all must be in one call", ps->server,
                       h.worker, h.nparts, g->nheld);
-    dt__ps_request *r = q->dt__inside ? dt__ps_exchange_new(ps, g, q, &h) : NULL;
-    if (!r) {
+    else r = dt__ps_exchange_new(ps, g, q, &h);
+    if (!r) { /* q is gone now */
         if (!old) dt__ps_exchange_bad(ps, &h);
         return;
     }
