@@ -1477,7 +1477,7 @@ static bool dt__ps_feed(dt_ps *ps, dt__ps_group *g, int w)
         return true;
     }
     bool whole = t->staged == t->head.servers;
-    if (t->head.servers != g->servers || (whole ? t->refused || t->head.version > d->version : dt__ps_lost(g, t))) {
+    if (whole ? t->refused || t->head.version > d->version : dt__ps_lost(g, t)) {
         dt__ps_act *a = dt__ps_act_add(d, DT__PS_REFUSE, w);
         if (a) a->seq = t->head.seq;
         dt__ps_line_drop(g, w);
@@ -1706,6 +1706,12 @@ static void dt__ps_hear(dt_ps *ps, dt__ps_group *g, const dt__ps_head *h, int se
     if (h->flags & DT__PS_LEFT) g->left[h->worker] |= bit;
     else {
         if (ps->gone[h->worker] == 2 || g->bad[0] || h->seq <= g->fed[h->worker]) return;
+        if (h->servers != g->servers) { /* it is not a request of this group */
+            dt__ps_act *a = dt__ps_act_add(&g->coord, DT__PS_REFUSE, h->worker);
+            if (a) a->seq = h->seq;
+            dt__ps_pump(ps, g);
+            return;
+        }
         while (*p && (*p)->head.seq < h->seq) p = &(*p)->next;
         t = *p;
         if (!t || t->head.seq != h->seq) {
@@ -1935,12 +1941,14 @@ static void dt__ps_on_exchange(dt_request *q)
     int64_t newest = g && g->nheld ? g->held[0]->part.version : 0, last = -1;
     for (dt__ps_request *r = g ? g->request[h.worker] : NULL; r; r = r->next) last = r->head.seq;
     bool push = (h.flags & DT__PS_HAS_PUSH) != 0, old = g && (h.seq <= last || h.seq <= g->fed[h.worker]);
-    if (!g) { /* let the first key speak */
+    dt__ps_request *r = NULL;
+    if (!g && h.nparts) { /* the first key says what is wrong */
         dt__ps_wire wire;
         size_t      at = (size_t)q->n;
-        if (h.nparts) memcpy(&wire, (const char *)q->data + sizeof h, sizeof wire), dt__ps_part_ok(ps, q, &h, &wire, &at);
-        if (q->dt__inside) dt__ps_refuse(q, "server %d: there is no such group of keys: call dt_ps_init first", ps->server);
-    } else if (g->bad[0]) dt_request_refuse(q, g->bad);
+        memcpy(&wire, (const char *)q->data + sizeof h, sizeof wire);
+        if (dt__ps_part_ok(ps, q, &h, &wire, &at)) dt__ps_refuse(q, "server %d: key %d is in another group", ps->server, wire.key);
+    } else if (!g) dt__ps_refuse(q, "server %d: there is no such group of keys: call dt_ps_init first", ps->server);
+    else if (g->bad[0]) dt_request_refuse(q, g->bad);
     else if (h.servers & ps->dead) dt__ps_refuse(q, "server %d (rank %d) has gone", __builtin_ctzll(h.servers & ps->dead),
                                                  ps->server_rank[__builtin_ctzll(h.servers & ps->dead)]);
     else if (old || (push && h.version > newest))
@@ -1950,8 +1958,8 @@ static void dt__ps_on_exchange(dt_request *q)
     else if (h.nparts != g->nheld)
         dt__ps_refuse(q, "server %d: worker %d pushes or pulls %d of the %d keys of a group on this server: all must be in one call", ps->server,
                       h.worker, h.nparts, g->nheld);
-    dt__ps_request *r = q->dt__inside ? dt__ps_exchange_new(ps, g, q, &h) : NULL;
-    if (!r) {
+    else r = dt__ps_exchange_new(ps, g, q, &h);
+    if (!r) { /* q is gone now */
         if (!old) dt__ps_exchange_bad(ps, &h);
         return;
     }
@@ -2197,10 +2205,7 @@ static void dt__ps_on_barrier(dt_request *q)
     dt_ps      *ps = (dt_ps *)q->user;
     dt__ps_head h;
     if (!dt__ps_head_of(ps, q, &h, sizeof h)) return;
-    if (ps->barrier[h.worker]) {
-        dt__ps_refuse(q, "worker %d is in the barrier already", h.worker);
-        return;
-    }
+    if (ps->barrier[h.worker]) dt_request_refuse(ps->barrier[h.worker], "this worker has called the barrier again"); /* it had given up */
     ps->barrier[h.worker] = q;
     dt__ps_barrier_look(ps);
 }
@@ -2326,8 +2331,8 @@ static void dt__ps_on_init(dt_request *q) /* the first server: where is, or will
         dt_request_reply_with(q, &n->where, sizeof n->where, dt__ps_no_reply());
         return;
     }
-    if (n->waiting[a.head.worker]) dt__ps_refuse(q, "worker %d has asked for key %d already", a.head.worker, key);
-    else n->waiting[a.head.worker] = q;
+    if (n->waiting[a.head.worker]) dt_request_refuse(n->waiting[a.head.worker], "this worker has asked again"); /* it had given up */
+    n->waiting[a.head.worker] = q;
 }
 static void dt__ps_on_ready(dt_request *q) /* the first server: all servers have the values, or cannot get them */
 {
@@ -2640,7 +2645,7 @@ typedef struct dt__ps_team {   /* a group, as its workers see it */
     int64_t  newest;           /* it was told of this version: atomic */
 } dt__ps_team;
 typedef struct dt__ps_out {    /* a message with a part of a push */
-    dt_ps_op *op;
+    struct dt__ps_call *call;
     dt_work  *work;            /* NULL: it has ended */
 } dt__ps_out;
 typedef struct dt__ps_call {   /* to one server */
@@ -2717,20 +2722,18 @@ static const char *dt__ps_why(const dt_ps *ps) /* of a call that has just ended 
     const char *why = dt_comm_error(ps->c);
     return why ? why : dt_comm_error(NULL);
 }
-static void dt__ps_value_came(void *user, int status)
-{
-    dt_ps_op *op = (dt_ps_op *)user;
-    if (status) dt__ps_op_bad(op, status, dt__ps_why(op->ps));
-    dt__ps_op_less(op);
-}
-static void dt__ps_call_bad(dt__ps_call *k, int status) /* the server does not want what is sent to it */
+static void dt__ps_call_bad(dt__ps_call *k, int status)
 {
     dt_ps *ps = k->op->ps;
     char   text[600];
     snprintf(text, sizeof text, "server %d (rank %d): %.500s", k->server, ps->server_rank[k->server], dt__ps_why(ps) ? dt__ps_why(ps) : "no answer");
     dt__ps_op_bad(k->op, status, text);
-    for (int i = 0; i < k->nsends; i++)
-        if (k->send[i].work) dt_work_cancel(k->send[i].work);
+}
+static void dt__ps_value_came(void *user, int status)
+{
+    dt__ps_call *k = (dt__ps_call *)user;
+    if (status) dt__ps_call_bad(k, status);
+    dt__ps_op_less(k->op);
 }
 static void dt__ps_answered(void *user, int status)
 {
@@ -2740,6 +2743,8 @@ static void dt__ps_answered(void *user, int status)
     dt__ps_answer_head *h = (dt__ps_answer_head *)(void *)k->out;
     if (status) {
         dt__ps_call_bad(k, status);
+        for (int i = 0; i < k->nsends; i++) /* the server does not want them any more */
+            if (k->send[i].work) dt_work_cancel(k->send[i].work);
         dt__ps_op_less(op);
         return;
     }
@@ -2769,8 +2774,8 @@ static void dt__ps_answered(void *user, int status)
         o.timeout = ps->timeout;
         __atomic_add_fetch(&op->left, 1, __ATOMIC_ACQ_REL);
         dt_work *work = dt_comm_recv_start_with(ps->c, to, w->nbytes, DT_COMM_U8, ps->server_rank[k->server], o);
-        if (work) dt_work_then(work, dt__ps_value_came, op);
-        else dt__ps_value_came(op, DT_COMM_ERR_MEMORY);
+        if (work) dt_work_then(work, dt__ps_value_came, k);
+        else dt__ps_value_came(k, DT_COMM_ERR_MEMORY);
     }
     if (!ok) dt__ps_op_bad(op, DT_COMM_ERR_MISMATCH, "dt_ps: the answer of a server is broken: do all ranks have the same version of dt?");
     dt__ps_op_less(op);
@@ -2778,10 +2783,9 @@ static void dt__ps_answered(void *user, int status)
 static void dt__ps_pushed(void *user, int status) /* a part was sent; if not, the server refuses the request, or has done so */
 {
     dt__ps_out *s = (dt__ps_out *)user;
-    dt_ps_op   *op = s->op;
     s->work = NULL;
-    if (status && status != DT_COMM_ERR_CANCELLED && status != DT_COMM_ERR_TIMEOUT) dt__ps_op_bad(op, status, dt__ps_why(op->ps));
-    dt__ps_op_less(op);
+    if (status && status != DT_COMM_ERR_CANCELLED && status != DT_COMM_ERR_TIMEOUT) dt__ps_call_bad(s->call, status);
+    dt__ps_op_less(s->call->op);
 }
 static dt__ps_team *dt__ps_team_of(const dt_ps *ps, int key)
 {
@@ -2943,7 +2947,7 @@ static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *ite
             __atomic_add_fetch(&op->left, 1, __ATOMIC_ACQ_REL);
             dt_work *send = dt_comm_send_start_with(ps->c, (const char *)item[item_no].push + (size_t)w[i].at * dt__elem_nbytes(w[i].dtype), w[i].nbytes,
                                                     DT_COMM_U8, ps->server_rank[k->server], so);
-            out->op = op;
+            out->call = k;
             out->work = send;
             if (send) dt_work_then(send, dt__ps_pushed, out);
             else dt__ps_pushed(out, DT_COMM_ERR_MEMORY);

@@ -1,8 +1,9 @@
 /* test_ps.c: the parameter server on threads, over shared memory and over TCP: rules, sizes, versions, errors, deaths, hostile requests
    run: alone, long, asan-later */
+#define DT_PS_IMPLEMENTATION
 #define DT__WANT_INSIDE
-#include "dt_ps.h"
 #include "ranks.h"
+#include "dt_ps.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -28,7 +29,7 @@ typedef struct team {     /* seen by all ranks */
     void      (*fn)(struct team *t, dt_comm *c, int rank);
     int         failed, done, flag[4]; /* atomic */
     int64_t     sum[8];   /* atomic */
-    float       weight[2][64];
+    float       weight[64];
     char        text[MOST][300];
 } team;
 static team    *team_now;
@@ -391,7 +392,7 @@ static void one_version(team *t, dt_comm *c, int rank)
         CHECK(op && !dt_ps_wait(op, &info));
         CHECK(arrays_same(&a));
         CHECK(info.version >= last && info.staleness >= 0 && info.staleness <= info.version && info.k == 2);
-        if (mode == DT_PS_ASYNC || mode == DT_PS_SSP) CHECK(!info.fresh || a.out[0][0] <= info.version); /* who is ready pushes zeros */
+        if (mode == DT_PS_ASYNC || mode == DT_PS_SSP) CHECK(!info.fresh || a.out[0][0] == info.version || get(t, 1));
         if (mode == DT_PS_SYNC) CHECK(a.out[0][0] == workers * info.version && info.verdict == DT_PS_USED && info.staleness == 0);
         if (mode == DT_PS_K_SYNC) CHECK(info.verdict == DT_PS_USED || info.verdict == DT_PS_CANCELLED);
         last = info.version;
@@ -400,6 +401,7 @@ static void one_version(team *t, dt_comm *c, int rank)
     __atomic_add_fetch(&t->sum[0], used, __ATOMIC_RELAXED);
     if (rank == workers - 1) { /* it goes on with zeros until it is alone, and all pushes are in the values */
         dt_ps_stats st = { 0 };
+        set(t, 1);
         for (int k = 0; k < ARRAYS; k++) memset(a.in[k], 0, (size_t)array_n[k] * 8);
         for (int alone = 0; alone < 5 && !t->failed;) {
             CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, a.item, ARRAYS), &info) && arrays_same(&a) && !dt_ps_get_stats(ps, 7, &st));
@@ -619,4 +621,591 @@ UTEST(disciplines, each_batch_is_used_once)
             p.o.big = 50;
             EXPECT_EQ(0, run(hows[i], p, batches));
         }
+}
+
+/* ---- a run that is recorded is repeated bit by bit */
+static int nonlinear(const dt_ps_part *p, const float *grad, void *user)
+{
+    float *w = (float *)p->value;
+    team  *t = (team *)user;
+    for (int64_t i = 0; i < p->n; i++) {
+        p->state[0][i] = 0.9f * p->state[0][i] + grad[i];
+        w[i] -= 0.01f * p->state[0][i];
+        t->weight[i + p->at] = w[i];
+    }
+    return 0;
+}
+static void recorded(team *t, dt_comm *c, int rank) /* arg: 0: first time, 1: again; the weights of both are in the team that stays */
+{
+    enum { N = 40 };
+    dt_ps_opts o = t->o; /* .record of the plan: a path */
+    if (t->arg) o.replay = o.record, o.record = NULL;
+    dt_ps *ps = dt_ps_new_with(c, o);
+    float  w[N], g[N];
+    CHECK(ps != NULL);
+    if (dt_ps_server(ps) >= 0) CHECK(!dt_ps_on_update(ps, nonlinear, t, 1));
+    if (dt_ps_worker(ps) >= 0) {
+        uint64_t random = (uint64_t)rank + 99 * (uint64_t)t->arg;
+        for (int i = 0; i < N; i++) w[i] = 1.0f / (float)(i + 1);
+        CHECK(!dt_ps_init(ps, 0, w, N, DT_COMM_F32, .rule = DT_PS_UPDATE) && !dt_ps_pull(ps, 0, w, N, DT_COMM_F32));
+        for (int round = 0; round < 30; round++) {
+            for (int i = 0; i < N; i++) g[i] = w[i] * w[(i + 7) % N] + 0.1f * (float)(rank + 1) - 0.03f * (float)(round % 5);
+            if (dt_test_random(&random) % 4 == 0) usleep(300);
+            CHECK(!dt_ps_push_pull(ps, 0, g, w, N, DT_COMM_F32));
+        }
+    }
+    CHECK(!dt_ps_free(ps));
+}
+UTEST(disciplines, a_recorded_run_is_repeated)
+{
+    static const int modes[] = { DT_PS_ASYNC, DT_PS_SSP, DT_PS_ASYNC, DT_PS_K_ASYNC, DT_PS_K_BATCH_ASYNC };
+    for (int i = 0; i < (dt_test_quick() ? 2 : 5); i++) {
+        plan p = plan_of(5, 2, modes[i]);
+        char path[200];
+        float first[64];
+        snprintf(path, sizeof path, "/tmp/dt_ps_log_%d", (int)getpid());
+        p.o.record = path;
+        for (int again = 0; again < 2; again++) {
+            p.arg = again;
+            p.o.big = 20;
+            p.o.staleness = 3;
+            team *t = run_keep(hows[(i + again) % 3], p, recorded);
+            EXPECT_EQ(0, t->failed);
+            if (!again) memcpy(first, t->weight, sizeof first);
+            else EXPECT_EQ(0, memcmp(first, t->weight, 40 * sizeof(float)));
+            munmap(t, sizeof *t);
+        }
+        for (int s = 0; s < 2; s++) snprintf(path, sizeof path, "/tmp/dt_ps_log_%d.%d", (int)getpid(), s), unlink(path);
+    }
+}
+
+/* Many workers for some time: every push is applied once. */
+static void crowd(team *t, dt_comm *c, int rank)
+{
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    enum { N = 3000 };
+    int64_t *in = (int64_t *)malloc(N * 8), *out = (int64_t *)calloc(N, 8), pushes = 0, end = dt_test_ns() + (int64_t)t->arg * 1000000000;
+    CHECK(!dt_ps_init(ps, 0, out, N, DT_COMM_I64, .rule = DT_PS_SUM) && !dt_ps_init(ps, 1, out, 5, DT_COMM_I64, .rule = DT_PS_SUM));
+    for (int i = 0; i < N; i++) in[i] = i + 1;
+    while (dt_test_ns() < end && !t->failed) {
+        int key = pushes % 3 != 0, n = key ? 5 : N;
+        CHECK(pushes % 2 ? !dt_ps_push(ps, key, in, n, DT_COMM_I64) : !dt_ps_push_pull(ps, key, in, out, n, DT_COMM_I64));
+        pushes++;
+        if (!(pushes % 2)) continue;
+        for (int i = 0; i < n; i++)
+            if (out[i] % (i + 1) || out[i] / (i + 1) != out[0]) {
+                CHECK(!"one version");
+                break;
+            }
+    }
+    __atomic_add_fetch(&t->sum[0], (pushes + 2) / 3, __ATOMIC_ACQ_REL);
+    __atomic_add_fetch(&t->sum[1], pushes - (pushes + 2) / 3, __ATOMIC_ACQ_REL);
+    dt_ps_info info;
+    CHECK(!dt_ps_wait(dt_ps_pull_async(ps, 0, out, N, DT_COMM_I64), NULL) && !dt_ps_wait(dt_ps_pull_async(ps, 1, out, 5, DT_COMM_I64), NULL));
+    CHECK(!dt_ps_barrier(ps)); /* all pushes are applied: each worker has pulled after them */
+    for (int key = 0; key < 2; key++) {
+        int n = key ? 5 : N;
+        CHECK(!dt_ps_wait(dt_ps_pull_async(ps, key, out, n, DT_COMM_I64), &info) && info.version == t->sum[key] && out[0] == t->sum[key] &&
+              out[n - 1] == n * t->sum[key]);
+    }
+    free(in), free(out);
+    CHECK(!dt_ps_barrier(ps) && !dt_ps_free(ps));
+}
+UTEST(disciplines, sixty_four_workers)
+{
+    plan p = plan_of(66, 2, DT_PS_ASYNC);
+    p.arg = dt_test_quick() ? 2 : 55;
+    p.o.big = 1000;
+    p.timeout = 60;
+    EXPECT_EQ(0, run("threads", p, crowd));
+}
+
+/* ---------------------------------------------------------------------------------------------------- errors */
+static bool says(const dt_ps *ps, const char *word)
+{
+    const char *e = dt_ps_error(ps);
+    if (e && strstr(e, word)) return true;
+    printf("    no '%s' in: %s\n", word, e ? e : "(nothing)");
+    return false;
+}
+static void wrong_calls(team *t, dt_comm *c, int rank)
+{
+    dt_ps_opts bad = t->o;
+    dt_ps     *ps = NULL;
+    float      x[4] = { 0 }, y[4] = { 0 };
+    bad.servers = t->n;
+    CHECK(!dt_ps_new_with(c, bad) && strstr(dt_comm_error(NULL), ".servers"));
+    bad = t->o, bad.mode = 99;
+    CHECK(!dt_ps_new_with(c, bad) && !dt_ps_new_with(NULL, t->o));
+    bad = t->o, bad.timeout = -1;
+    CHECK(!dt_ps_new_with(c, bad));
+    CHECK(dt_ps_free(NULL) == 0 && dt_ps_push(NULL, 0, x, 4, DT_COMM_F32) < 0 && dt_ps_wait(NULL, NULL) < 0 && dt_ps_then(NULL, NULL, NULL) < 0);
+    ps = dt_ps_new_with(c, t->o);
+    CHECK(ps != NULL);
+    if (dt_ps_worker(ps) < 0) {
+        CHECK(dt_ps_push(ps, 0, x, 4, DT_COMM_F32) == DT_COMM_ERR_STATE && says(ps, "server only"));
+        CHECK(dt_ps_init(ps, 0, x, 4, DT_COMM_F32) == DT_COMM_ERR_STATE && dt_ps_barrier(ps) == DT_COMM_ERR_STATE);
+        CHECK(dt_ps_on_update(ps, NULL, NULL, 0) == DT_COMM_ERR_ARG && dt_ps_on_update(ps, add_it, NULL, 5) == DT_COMM_ERR_ARG);
+        serve(t, c, rank, ps);
+        return;
+    }
+    CHECK(t->o.servers == 0 || dt_ps_serve(ps) == DT_COMM_ERR_STATE);
+    CHECK(dt_ps_pull(ps, 5, x, 4, DT_COMM_F32) == DT_COMM_ERR_ARG && says(ps, "key 5 does not exist"));
+    CHECK(dt_ps_init(ps, -1, x, 4, DT_COMM_F32) == DT_COMM_ERR_ARG && dt_ps_init(ps, 0, x, -4, DT_COMM_F32) == DT_COMM_ERR_ARG);
+    CHECK(dt_ps_init(ps, 0, x, 4, 17) == DT_COMM_ERR_ARG && dt_ps_init(ps, 0, x, 4, DT_COMM_F32, .rule = 3) == DT_COMM_ERR_ARG);
+    CHECK(rank || dt_ps_init(ps, 0, NULL, 4, DT_COMM_F32) == DT_COMM_ERR_ARG);
+    for (int key = 0; key < 3; key++) CHECK(!dt_ps_init(ps, key, x, 4, DT_COMM_F32, .rule = DT_PS_SUM, .group = key ? 9 : 0));
+    CHECK(dt_ps_init(ps, 1, x, 4, DT_COMM_F32) == DT_COMM_ERR_ARG && says(ps, "exists already"));
+    CHECK(dt_ps_push(ps, 0, x, 5, DT_COMM_F32) == DT_COMM_ERR_ARG && says(ps, "has 4 elements of f32; the call has 5"));
+    CHECK(dt_ps_push(ps, 0, x, 4, DT_COMM_I32) == DT_COMM_ERR_ARG && says(ps, "i32"));
+    CHECK(dt_ps_push(ps, 0, NULL, 4, DT_COMM_F32) == DT_COMM_ERR_ARG && says(ps, "NULL"));
+    CHECK(dt_ps_push(ps, 1, x, 4, DT_COMM_F32) == DT_COMM_ERR_ARG && says(ps, "1 of the 2 keys"));
+    dt_ps_item it[2] = { { 2, DT_COMM_F32, 4, x, y }, { 1, DT_COMM_F32, 4, x, y } };
+    CHECK(!dt_ps_exchange_start(ps, it, 2) && says(ps, "ascend"));
+    it[0].key = 0, it[1].key = 1;
+    CHECK(!dt_ps_exchange_start(ps, it, 2) && says(ps, "not in one group"));
+    CHECK(!dt_ps_exchange_start(ps, it, 0) && !dt_ps_exchange_start(ps, NULL, 1));
+    CHECK(!dt_ps_push_pull(ps, 0, x, y, 4, DT_COMM_F32) && !dt_ps_error(ps)); /* it can be used on */
+    CHECK(!dt_ps_free(ps));
+}
+UTEST(errors, wrong_calls)
+{
+    for (int i = 0; i < 3; i++) EXPECT_EQ(0, run(hows[i], plan_of(3 + i, i, DT_PS_SYNC), wrong_calls));
+}
+/* arg 0: other options; 1: two inits that differ; 2: worker 0 does not init; 3: no update function; 4: an update function that fails;
+   5: an update with another dtype */
+static int fails_it(const dt_ps_part *p, const float *grad, void *user)
+{
+    (void)grad, (void)user;
+    return p->version ? dt__comm_bad(DT_COMM_ERR_ARG, "the learning rate is bad") : 0;
+}
+static void wrong_ranks(team *t, dt_comm *c, int rank)
+{
+    dt_ps_opts o = t->o;
+    float      x[40] = { 0 };
+    int        rc;
+    if (t->arg == 0 && rank == 1) o.max_staleness = 5;
+    if (t->arg == 2) o.timeout = 1 * dt_test_slow();
+    dt_ps *ps = dt_ps_new_with(c, o);
+    CHECK(ps != NULL);
+    if (dt_ps_worker(ps) < 0) {
+        if (t->arg == 4) CHECK(!dt_ps_on_update(ps, fails_it, NULL, 1));
+        serve(t, c, rank, ps);
+        return;
+    }
+    int64_t begin = dt_test_ns();
+    switch (t->arg) {
+    case 0:
+        rc = dt_ps_init(ps, 0, x, 40, DT_COMM_F32);
+        CHECK(rank == 1 ? rc == DT_COMM_ERR_REMOTE && says(ps, "other options on worker 1") : !rc);
+        break;
+    case 1:
+        rc = dt_ps_init(ps, 0, x, rank ? 40 : 30, DT_COMM_F32);
+        CHECK(rc ? rc == DT_COMM_ERR_REMOTE && says(ps, "differ") && says(ps, "40") && says(ps, "30") : !rank); /* whoever came second */
+        break;
+    case 2:
+        if (rank) CHECK(dt_ps_init(ps, 0, x, 40, DT_COMM_F32) == DT_COMM_ERR_TIMEOUT && says(ps, "worker 0") && says(ps, "key 0"));
+        set(t, 0);
+        await(t, 0, dt_ps_workers(ps));
+        break;
+    case 3:
+        rc = dt_ps_init(ps, 0, x, 40, DT_COMM_F32, .rule = DT_PS_UPDATE);
+        CHECK(rc == DT_COMM_ERR_REMOTE && says(ps, "dt_ps_on_update"));
+        break;
+    case 4:
+        CHECK(!dt_ps_init(ps, 0, x, 40, DT_COMM_F32, .rule = DT_PS_UPDATE) && !dt_ps_push_pull(ps, 0, x, x, 40, DT_COMM_F32));
+        CHECK(dt_ps_push_pull(ps, 0, x, x, 40, DT_COMM_F32) == DT_COMM_ERR_REMOTE && says(ps, "learning rate") && says(ps, "key 0"));
+        CHECK(dt_ps_pull(ps, 0, x, 40, DT_COMM_F32) == DT_COMM_ERR_REMOTE && says(ps, "learning rate"));
+        CHECK(!dt_ps_init(ps, 1, x, 40, DT_COMM_F32) && !dt_ps_pull(ps, 1, x, 40, DT_COMM_F32)); /* another group */
+        break;
+    default: CHECK(dt_ps_init(ps, 0, x, 40, DT_COMM_I32, .rule = DT_PS_UPDATE) == DT_COMM_ERR_REMOTE && says(ps, "f32")); break;
+    }
+    CHECK(1e-9 * (double)(dt_test_ns() - begin) < 4 * dt_test_slow());
+    CHECK(!dt_ps_free(ps));
+}
+UTEST(errors, ranks_that_do_not_agree)
+{
+    for (int arg = 0; arg < 6; arg++)
+        for (int i = 0; i < 3; i++) {
+            plan p = plan_of(5, i == 1 && arg != 4 ? 0 : 2, DT_PS_SYNC);
+            p.arg = arg;
+            p.o.big = 10;
+            EXPECT_EQ(0, run(hows[i], p, wrong_ranks));
+        }
+}
+/* A worker that never pushes is named; large values, too. arg: elements */
+static void silent_worker(team *t, dt_comm *c, int rank)
+{
+    dt_ps_opts o = t->o;
+    o.timeout = 1 * dt_test_slow();
+    dt_ps *ps = dt_ps_new_with(c, o);
+    float *x = (float *)calloc((size_t)t->arg, sizeof *x), *y = (float *)calloc((size_t)t->arg, sizeof *y);
+    if (dt_ps_worker(ps) < 0) serve(t, c, rank, ps);
+    else {
+        CHECK(!dt_ps_init(ps, 3, x, t->arg, DT_COMM_F32, .rule = DT_PS_SUM) && !dt_ps_pull(ps, 3, y, t->arg, DT_COMM_F32));
+        if (rank == 1) await(t, 0, t->n - t->o.servers - 1);
+        else {
+            int64_t begin = dt_test_ns();
+            for (int i = 0; i < t->arg; i++) x[i] = 1;
+            CHECK(dt_ps_push_pull(ps, 3, x, y, t->arg, DT_COMM_F32) == DT_COMM_ERR_TIMEOUT && says(ps, "worker 1"));
+            CHECK(1e-9 * (double)(dt_test_ns() - begin) < 4 * dt_test_slow());
+            set(t, 0);
+        }
+        /* it can be used on: the update is made when worker 1 pushes after all */
+        if (rank == 1) CHECK(!dt_ps_push_pull(ps, 3, x, y, t->arg, DT_COMM_F32) && y[0] == (float)(dt_ps_workers(ps) - 1) && y[t->arg - 1] == y[0]);
+        CHECK(!dt_ps_barrier(ps));
+        CHECK(!dt_ps_pull(ps, 3, y, t->arg, DT_COMM_F32) && y[0] == (float)(dt_ps_workers(ps) - 1) && y[t->arg - 1] == y[0]);
+        CHECK(!dt_ps_barrier(ps) && !dt_ps_free(ps));
+    }
+    free(x), free(y);
+}
+UTEST(errors, a_worker_that_never_pushes_is_named)
+{
+    for (int i = 0; i < 6; i++) {
+        plan p = plan_of(5, i % 3 == 1 ? 0 : 2, DT_PS_SYNC);
+        if (dt_test_quick() && i != 1 && i != 3) continue;
+        p.arg = i < 3 ? 40 : 300000;
+        p.o.big = i % 2 ? 10 : 1000000;
+        EXPECT_EQ(0, run(hows[i % 3], p, silent_worker));
+    }
+}
+/* dt_ps_free with operations that nobody waited for */
+static void then_it(void *user, int status, const dt_ps_info *info)
+{
+    (void)info;
+    __atomic_store_n((int *)user, status ? status : 1, __ATOMIC_RELEASE);
+}
+static void freed_early(team *t, dt_comm *c, int rank)
+{
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    int64_t *x = (int64_t *)calloc((size_t)t->arg, 8), *y = (int64_t *)calloc((size_t)t->arg, 8), *z = (int64_t *)calloc((size_t)t->arg, 8);
+    if (dt_ps_worker(ps) < 0) serve(t, c, rank, ps);
+    else {
+        int then = 0;
+        CHECK(!dt_ps_init(ps, 0, x, t->arg, DT_COMM_I64, .rule = DT_PS_SUM) && !dt_ps_init(ps, 1, x, t->arg, DT_COMM_I64, .rule = DT_PS_SUM));
+        CHECK(!dt_ps_barrier(ps));
+        dt_ps_item it = { 0, DT_COMM_I64, t->arg, x, y }, other = { 1, DT_COMM_I64, t->arg, x, z };
+        if (rank == 1) {
+            for (int i = 0; i < t->arg; i++) x[i] = 1;
+            CHECK(dt_ps_exchange_start(ps, &it, 1) != NULL);
+            dt_ps_op *op = dt_ps_exchange_start(ps, &other, 1);
+            CHECK(op && !dt_ps_then(op, then_it, &then));
+        } else CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), NULL)); /* it is not held up by worker 1 */
+        int rc = dt_ps_free(ps);
+        if (rank == 1) {
+            CHECK(rc == DT_COMM_ERR_STATE && strstr(dt_comm_error(NULL), "not waited for"));
+            CHECK(__atomic_load_n(&then, __ATOMIC_ACQUIRE) != 0);
+        } else CHECK(!rc);
+    }
+    free(x), free(y), free(z);
+}
+UTEST(errors, freed_with_operations_outstanding)
+{
+    for (int i = 0; i < 12; i++) {
+        plan p = plan_of(4, i % 3 == 0 ? 0 : 2, i < 6 ? DT_PS_SYNC : DT_PS_ASYNC);
+        p.arg = i / 3 % 2 ? 40 : 100000;
+        p.o.big = i % 2 ? 10 : 1000000;
+        EXPECT_EQ(0, run(hows[i % 3], p, freed_early));
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------- deaths */
+/* A process dies; a thread gives up, which is the same for the others. */
+static void die(const team *t, dt_comm *c)
+{
+    if (strcmp(t->how, "threads")) kill(getpid(), SIGKILL);
+    dt_comm_abort(c, "it gives up");
+}
+/* Worker 2 of 3 dies, with an operation under way or not, or leaves without dt_ps_free; the others go on, and no server has something
+   else than the others. arg: 0: between operations; 1: in an operation; 2: dt_comm_free; 3: .fail_on_death */
+static void worker_dies(team *t, dt_comm *c, int rank)
+{
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    CHECK(ps != NULL);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    arrays     a = arrays_new(1, 0);
+    dt_ps_info info = { 0 };
+    int        rc = 0;
+    CHECK(arrays_init(ps, &a, DT_PS_SUM));
+    CHECK(!dt_ps_wait(dt_ps_pull_async(ps, 9, a.out[0], 1, DT_COMM_I64), NULL) || true); /* there is no key 9 */
+    int64_t end = dt_test_ns() + (int64_t)(30e9 * dt_test_slow());
+    for (int round = 0; rank != 2 && dt_test_ns() < end; round++) {
+        if (round == 5) set(t, 0);
+        dt_ps_op *op = dt_ps_exchange_start(ps, a.item, ARRAYS);
+        rc = op ? dt_ps_wait(op, &info) : DT_COMM_ERR_STATE;
+        if (rc) break;
+        CHECK(arrays_same(&a));
+        dt_ps_stats st;
+        if (!dt_ps_get_stats(ps, 0, &st) && st.workers < 3 && t->arg != 3 && get(t, 1)) break;
+    }
+    if (rank == 2) {
+        bool sync = t->o.mode == DT_PS_SYNC || t->o.mode == DT_PS_SSP || t->o.mode == DT_PS_SSP_CLOCK;
+        for (int round = 0; round < 6 || (!sync && get(t, 0) < 1); round++) CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, a.item, ARRAYS), NULL));
+        dt_ps_op *op = t->arg == 1 ? dt_ps_exchange_start(ps, a.item, ARRAYS) : NULL;
+        set(t, 1);
+        if (t->arg != 2) die(t, c);
+        else {
+            dt_comm_error(c);
+            dt_comm_free(c); /* and not dt_ps_free: the store is lost */
+            __atomic_add_fetch(&t->done, 1, __ATOMIC_RELAXED);
+            if (strcmp(t->how, "threads")) _exit(0);
+            pthread_exit(NULL);
+        }
+        if (op) dt_ps_wait(op, NULL);
+        dt_ps_free(ps);
+        arrays_free(&a);
+        return;
+    }
+    if (t->arg == 3) {
+        CHECK(rc == DT_COMM_ERR_REMOTE && says(ps, "worker 2"));
+        CHECK(dt_ps_barrier(ps) == DT_COMM_ERR_REMOTE && says(ps, "worker 2"));
+        CHECK(dt_ps_init(ps, 70, a.out[1], 3, DT_COMM_I64) == DT_COMM_ERR_REMOTE && says(ps, "worker 2"));
+    } else {
+        CHECK(!rc);
+        set(t, 2);
+        while (get(t, 2) < 2 && !rc && dt_test_ns() < end) rc = dt_ps_wait(dt_ps_exchange_start(ps, a.item, ARRAYS), &info); /* so that nobody waits for this one */
+        CHECK(!rc);
+    }
+    CHECK(!dt_ps_free(ps));
+    arrays_free(&a);
+}
+UTEST(deaths, of_a_worker)
+{
+    for (int mode = 0; mode < DT_PS_MODES; mode++)
+        for (int arg = 0; arg < 4; arg++) {
+            int i = (mode + arg) % 3;
+            plan p = plan_of(5, 2, mode);
+            if (arg == 2 && i == 0) i = 1; /* a store that is lost is a leak */
+            p.tolerant = true;
+            p.dead = arg == 2 ? 0 : 1;
+            p.arg = arg;
+            p.o.big = 1000;
+            p.o.fail_on_death = arg == 3;
+            EXPECT_EQ(0, run(hows[i], p, worker_dies));
+        }
+}
+/* Server 1 dies: all workers hear of it soon, whether they wait for it or for others. arg 0: beside workers; 1: on a worker's rank */
+static void server_dies(team *t, dt_comm *c, int rank)
+{
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    CHECK(ps != NULL);
+    if (dt_ps_worker(ps) < 0) {
+        if (dt_ps_server(ps) != 1) {
+            serve(t, c, rank, ps);
+            return;
+        }
+        await(t, 0, dt_ps_workers(ps));
+        die(t, c);
+        dt_ps_free(ps);
+        return;
+    }
+    arrays  a = arrays_new(1, 0);
+    int64_t end = dt_test_ns() + (int64_t)(30e9 * dt_test_slow()), begin = 0;
+    int     rc = 0;
+    CHECK(arrays_init(ps, &a, DT_PS_SUM));
+    for (int round = 0; !rc && dt_test_ns() < end; round++) {
+        if (round == 5) set(t, 0);
+        if (t->o.servers == 0 && rank == 1 && round == 5) {
+            await(t, 0, t->n);
+            die(t, c);
+            dt_ps_free(ps);
+            arrays_free(&a);
+            return;
+        }
+        begin = dt_test_ns();
+        dt_ps_op *op = dt_ps_exchange_start(ps, a.item, ARRAYS);
+        rc = op ? dt_ps_wait(op, NULL) : DT_COMM_ERR_STATE;
+        if (!rc) CHECK(arrays_same(&a));
+    }
+    char who[30];
+    snprintf(who, sizeof who, "rank %d", t->o.servers ? t->n - 1 : 1);
+    CHECK(rc && says(ps, "server 1") && says(ps, who) && 1e-9 * (double)(dt_test_ns() - begin) < 5 * dt_test_slow());
+    dt_ps_op *op = dt_ps_exchange_start(ps, a.item, ARRAYS);
+    CHECK(!op || dt_ps_wait(op, NULL)); /* and again */
+    CHECK(!dt_ps_free(ps));
+    arrays_free(&a);
+}
+UTEST(deaths, of_a_server)
+{
+    static const int modes[] = { DT_PS_SYNC, DT_PS_ASYNC, DT_PS_K_ASYNC };
+    for (int i = 0; i < 9; i++) {
+        plan p = plan_of(5, i / 3 == 1 ? 0 : 2, modes[(i + i / 3) % 3]);
+        p.tolerant = true;
+        p.dead = 1;
+        p.o.big = 1000;
+        EXPECT_EQ(0, run(hows[i % 3], p, server_dies));
+    }
+}
+/* An ordinary communicator: one dies, and the calls of all fail. arg: who */
+static void all_fail(team *t, dt_comm *c, int rank)
+{
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    CHECK(ps != NULL);
+    if (dt_ps_worker(ps) < 0) {
+        if (rank == t->arg) {
+            await(t, 0, 1);
+            die(t, c);
+        } else CHECK(dt_ps_serve(ps) < 0);
+        CHECK(dt_ps_free(ps) < 0);
+        return;
+    }
+    arrays a = arrays_new(1, 0);
+    int    rc = 0;
+    rc = !arrays_init(ps, &a, DT_PS_SUM);
+    for (int round = 0; !rc; round++) {
+        if (round == 5) set(t, 0);
+        if (round == 5 && rank == t->arg) die(t, c);
+        dt_ps_op *op = dt_ps_exchange_start(ps, a.item, ARRAYS);
+        rc = op ? dt_ps_wait(op, NULL) : DT_COMM_ERR_STATE;
+    }
+    CHECK(rc && dt_ps_error(ps) && dt_ps_barrier(ps) < 0 && dt_ps_free(ps) < 0);
+    arrays_free(&a);
+}
+UTEST(deaths, on_an_ordinary_communicator_all_fail)
+{
+    for (int i = 0; i < 6; i++) {
+        plan p = plan_of(5, i / 3 ? 2 : 0, i % 2 ? DT_PS_ASYNC : DT_PS_SYNC);
+        p.arg = i / 3 ? 4 : 1;
+        p.dead = 1;
+        p.o.big = 1000;
+        EXPECT_EQ(0, run(hows[i % 3], p, all_fail));
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------- hostile ranks */
+static void refused(team *t, dt_comm *c, int rank, dt_ps *ps, int to, int tag, const void *data, size_t n)
+{
+    char out[100];
+    CHECK(dt_comm_call(c, to, tag, data, (int64_t)n, out, sizeof out, NULL, .timeout = 5 * dt_test_slow()) == DT_COMM_ERR_REMOTE);
+}
+/* Worker 1 sends what it likes, worker 0 sees that nothing changes. arg: 0: nothing that it sends is right; 1: requests with some bytes
+   changed, which may be right: nobody crashes and worker 0 goes on; 2: the same as a server to servers */
+static void hostile(team *t, dt_comm *c, int rank)
+{
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    CHECK(ps != NULL);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    int64_t    x[100], y[100];
+    dt_ps_info info;
+    uint64_t   random = (uint64_t)t->arg + 5;
+    for (int i = 0; i < 100; i++) x[i] = i;
+    CHECK(!dt_ps_init(ps, 0, x, 100, DT_COMM_I64, .rule = DT_PS_SUM) && !dt_ps_init(ps, 1, x, 10, DT_COMM_I64, .rule = DT_PS_SUM, .group = 1));
+    CHECK(!dt_ps_init(ps, 2, x, 10, DT_COMM_I64, .rule = DT_PS_SUM, .group = 1));
+    CHECK(!dt_ps_push_pull(ps, 0, x, y, 100, DT_COMM_I64) && !dt_ps_barrier(ps));
+    if (rank == 1) {
+        struct { dt__ps_head head; dt__ps_wire wire[2]; int64_t value[100]; } r, m;
+        struct { dt__ps_asks a; int64_t value[10]; } asks;
+        int to = ps->server_rank[0];
+        memset(&r, 0, sizeof r);
+        dt__ps_head_fill(ps, &r.head, 0, 0);
+        r.head.flags = 3, r.head.seq = 1000, r.head.servers = 1, r.head.nparts = 1;
+        int where = ((dt__ps_key *)dt__ps_map_get(&ps->keys, 0))->server;
+        r.wire[0].key = 0, r.wire[0].dtype = DT_COMM_I64, r.wire[0].n = 100, r.wire[0].nbytes = 800, r.wire[0].tag = -1;
+        if (where == DT__PS_CUT) {
+            dt__ps_range(ps, 100, 0, where, &r.wire[0].at, &r.wire[0].n);
+            r.wire[0].nbytes = 8 * r.wire[0].n;
+            r.head.servers = ((uint64_t)1 << ps->nservers) - 1;
+        } else to = ps->server_rank[where], r.head.servers = (uint64_t)1 << where;
+        size_t whole = sizeof r.head + sizeof r.wire[0] + (size_t)r.wire[0].nbytes;
+        dt__ps_asks_fill(ps, &asks.a, 0, 100, DT_COMM_I64, DT_PS_SUM, 0);
+        if (t->arg == 0) {
+            for (size_t n = 0; n < whole; n++) refused(t, c, rank, ps, to, DT__PS_EXCHANGE, &r, n);
+            for (int tag = DT__PS_INIT; tag <= DT__PS_END; tag++) {
+                size_t least = tag == DT__PS_INIT || tag == DT__PS_SET ? sizeof(dt__ps_asks) : sizeof(dt__ps_head);
+                for (size_t n = 0; n < least; n++) refused(t, c, rank, ps, to, tag, &asks, n);
+                for (int i = 0; i < 50; i++) {
+                    for (size_t k = 0; k < sizeof m / 8; k++) {
+                        uint64_t v = dt_test_random(&random);
+                        memcpy((char *)&m + 8 * k, &v, 8);
+                    }
+                    refused(t, c, rank, ps, to, tag, &m, i % 2 ? sizeof m : dt_test_random(&random) % sizeof m);
+                }
+            }
+            m = r, m.head.worker = 0; /* as another worker, as nobody, a server's tags */
+            refused(t, c, rank, ps, to, DT__PS_EXCHANGE, &m, whole);
+            refused(t, c, rank, ps, to, DT__PS_BYE, &m, sizeof m.head);
+            m.head.worker = 77;
+            refused(t, c, rank, ps, to, DT__PS_EXCHANGE, &m, whole);
+            for (int tag = DT__PS_STAGED; tag <= DT__PS_ORDER && t->o.servers; tag++) refused(t, c, rank, ps, to, tag, &r, whole);
+            if (t->o.servers) refused(t, c, rank, ps, to, DT__PS_END, &r, sizeof r.head);
+            refused(t, c, rank, ps, to, DT__PS_SET, &asks, sizeof asks);   /* only worker 0 brings values */
+            refused(t, c, rank, ps, to, DT__PS_READY, &r, sizeof r.head);
+            m = r, m.head.version = 99; /* of the future */
+            refused(t, c, rank, ps, to, DT__PS_EXCHANGE, &m, whole);
+            m = r, m.head.seq = 1; /* of the past */
+            refused(t, c, rank, ps, to, DT__PS_EXCHANGE, &m, whole);
+            m = r, m.head.flags |= DT__PS_BAD;
+            refused(t, c, rank, ps, to, DT__PS_EXCHANGE, &m, whole);
+            m = r, m.head.servers ^= (uint64_t)1 << (t->o.servers ? 1 : 2); /* not the servers of this array */
+            refused(t, c, rank, ps, to, DT__PS_EXCHANGE, &m, whole);
+            m = r, m.head.nparts = 2;
+            refused(t, c, rank, ps, to, DT__PS_EXCHANGE, &m, whole);
+            m = r, m.head.nparts = INT32_MAX;
+            refused(t, c, rank, ps, to, DT__PS_EXCHANGE, &m, whole);
+            for (int k = 0; k < 8; k++) { /* another key, dtype, range, length, a tag that is none */
+                m = r;
+                m.wire[0].key += k == 0, m.wire[0].dtype += k == 1, m.wire[0].at += k == 2, m.wire[0].n += k == 3, m.wire[0].nbytes += k == 4;
+                if (k == 5) m.wire[0].tag = 3;
+                if (k == 6) m.wire[0].key = -1;
+                if (k == 7) m.head.group = 1;
+                refused(t, c, rank, ps, to, DT__PS_EXCHANGE, &m, whole);
+            }
+        }
+        for (int i = 0; t->arg && i < (dt_test_quick() ? 200 : 2000); i++) {
+            static const int tags[] = { DT__PS_EXCHANGE, DT__PS_ASK, DT__PS_INIT, DT__PS_SET, DT__PS_READY, DT__PS_STAGED, DT__PS_ORDER };
+            char             out[500];
+            int              tag = tags[t->arg == 1 ? i % 5 : 5 + i % 2];
+            size_t           n = tag == DT__PS_INIT || tag == DT__PS_SET ? sizeof asks : whole;
+            m = r;
+            if (tag == DT__PS_INIT || tag == DT__PS_SET) memcpy(&m, &asks, sizeof asks);
+            else if (i % 3 == 0) m.head.seq += i;
+            if (tag >= DT__PS_STAGED) m.head.group = (int)(dt_test_random(&random) % 4), m.head.nparts = (int)(dt_test_random(&random) % 4), n -= dt_test_random(&random) % 64;
+            for (int k = (int)(dt_test_random(&random) % 3); k >= 0; k--) {
+                size_t at = dt_test_random(&random) % (sizeof m.head + sizeof m.wire[0]);
+                if (at < 8 || (at >= 12 && at < 16)) continue; /* the magic, the flags, the worker */
+                ((char *)&m)[at] ^= (char)(1 << dt_test_random(&random) % 8);
+            }
+            dt_comm_call(c, i % 4 ? to : ps->server_rank[ps->nservers - 1], tag, &m, (int64_t)n, out, sizeof out, NULL, .timeout = 0.01);
+        }
+    }
+    if (t->arg == 0) CHECK(!dt_ps_barrier(ps));
+    else if (rank == 1) set(t, 0);
+    else await(t, 0, 1);
+    if (rank == 0 || (t->arg == 0 && rank != 1)) { /* the requests of worker 1 have used numbers that come */
+        CHECK(!dt_ps_wait(dt_ps_pull_async(ps, 0, y, 100, DT_COMM_I64), &info) || t->arg == 2);
+        for (int i = 0; i < 100 && !t->arg; i++) CHECK(y[i] == (1 + t->n - t->o.servers) * i);
+        if (!t->arg) set(t, 1), await(t, 1, t->n - t->o.servers - 1);
+        if (t->arg < 2) CHECK(!dt_ps_push_pull(ps, 0, x, y, 100, DT_COMM_I64));
+    }
+    int rc = dt_ps_free(ps);
+    CHECK(!rc || t->arg);
+}
+UTEST(hostile, broken_requests_are_refused)
+{
+    for (int i = 0; i < 4; i++) {
+        plan p = plan_of(4, i == 1 ? 0 : 2, DT_PS_ASYNC);
+        p.o.big = i % 2 ? 1000 : 70;
+        EXPECT_EQ(0, run(hows[i % 3], p, hostile));
+    }
+}
+UTEST(hostile, requests_with_changed_bytes_crash_nobody)
+{
+    for (int i = 0; i < 4; i++) {
+        plan p = plan_of(4, i >= 2 ? 0 : 2, i % 2 ? DT_PS_ASYNC : DT_PS_SSP);
+        p.arg = i >= 2 ? 2 : 1;
+        p.o.staleness = 1 << 20;
+        p.o.timeout = 1 * dt_test_slow();
+        p.o.big = 70;
+        EXPECT_EQ(0, run(hows[i % 2], p, hostile));
+    }
 }
