@@ -1063,11 +1063,9 @@ static bool dt__ps_send(dt_ps *ps, int rank, int tag, dt__ps_held *h)
     else dt__ps_sent(s, DT_COMM_ERR_STATE);
     return w != NULL;
 }
-static int dt__ps_next_tag(dt_ps *ps)
+static int dt__ps_next_tag(dt_ps *ps) /* the messages of a rank, as server and as worker, have tags of their own */
 {
-    int tag = ps->tag;
-    ps->tag = tag >= DT__PS_DATA + (1 << 27) ? DT__PS_DATA : tag + 1;
-    return tag;
+    return DT__PS_DATA + (__atomic_fetch_add(&ps->tag, 1, __ATOMIC_RELAXED) & ((1 << 27) - 1));
 }
 typedef struct dt__ps_answer_head { dt_ps_info info; int32_t nparts, zero; } dt__ps_answer_head;
 static size_t dt__ps_up8(size_t n) { return (n + 7) & ~(size_t)7; }
