@@ -241,8 +241,8 @@ DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes);
    A gradient that is not finite is DT_ERR_NUMERIC on that worker, and nothing is pushed. Under dt_amp with a dynamic scale the
    worker reduces its scale and pulls only: it computes the same batch again.
 
-   Buffers (running statistics of batch norms) stay with each worker. dt_ps_collect and checkpoints take those of worker 0, or
-   with .average_buffers the mean of all workers (integers: worker 0's). */
+   Buffers (running statistics of batch norms) stay with each worker. dt_ps_collect and checkpoints give all workers those of the
+   first worker that is alive, or with .average_buffers the mean of all (integers: the first worker's). */
 typedef struct dt_ps_model dt_ps_model;
 typedef struct dt_ps_attach_opts {
     int           dt__first DT_D;
@@ -273,7 +273,7 @@ DT_API dt_ps_info dt_ps_model_info(const dt_ps_model *pm); /* of the last dt_ste
    evaluations during the training, and after it. */
 DT_API dt_status  dt_ps_collect(dt_ps_model *pm);
 /* Checkpoints (dt_checkpoint of dt_nn.h) work as with a ddp: all workers make the calls, each at the same number of its own steps,
-   and worker 0 writes. The file is that of one process: whole parameters, the optimiser's states, and the numbers of the version
+   and the first worker that is alive writes. With .signals a signal to one worker reaches all at their next tick. The file is that of one process: whole parameters, the optimiser's states, and the numbers of the version
    and of the batches. Workers resume before their first dt_step; servers need no call. Other numbers of workers and servers
    may resume it. With DT_PS_SYNC the training continues bit for bit if the number of workers is the same; with the other modes
    pushes that waited for an update are computed again. */
@@ -2059,6 +2059,7 @@ struct dt_ps_model {
     dt_ps_attach_opts o;
     dt__watch     watch;
     int           worker, workers;
+    int           lead;        /* the first worker that is alive: it speaks for all */
     int           hook;
     uint64_t      serial;      /* the hook's name for it */
     dt_ps_model  *next_hooked;
@@ -2084,6 +2085,7 @@ struct dt_ps_model {
     int64_t       ncursor, cursor_cap;
     int64_t      *talk_out, *talk_in;
     int64_t       ntalk;
+    int64_t       asked;       /* requests for a checkpoint so far: see dt__serve_tick */
     float         one[2];      /* pushed and pulled for keys without values */
 };
 
@@ -2291,7 +2293,10 @@ static int dt__serve_gather(dt_ps_model *pm, const char *call, const int64_t *x,
     int64_t *mine = pm->talk_out + (int64_t)pm->worker * DT__TALK_WORDS;
     for (int i = 0; i < n && i < DT__TALK_WORDS - 1; i++) mine[i] = x[i];
     mine[DT__TALK_WORDS - 1] = 1;
-    return dt__serve_talk(pm, call);
+    int rc = dt__serve_talk(pm, call);
+    if (!rc)
+        for (pm->lead = 0; pm->lead < pm->worker && !pm->talk_in[pm->lead * DT__TALK_WORDS + DT__TALK_WORDS - 1];) pm->lead++;
+    return rc;
 }
 static int dt__serve_share(dt_ps_model *pm, const char *call, int root, void *data, size_t nbytes) /* at most DT__TALK_BYTES */
 {
@@ -2412,8 +2417,8 @@ static int dt__serve_param(dt_ps_model *pm, dt__param *p, int index)
     if (!rc) rc = s.kind == DT__SERVE_TRAINED || floats ? dt__serve_value(pm, p, (float *)data, 1) : dt__serve_copy(p->t, data, 1);
     if (!rc && dt__serve_init(pm, dt__serve_key(index), data, p->t->numel, floats ? (int)DT_COMM_F32 : p->t->dtype,
                               s.kind == DT__SERVE_TRAINED ? DT_PS_UPDATE : DT_PS_ASSIGN,
-                              s.kind == DT__SERVE_TRAINED  ? DT__SERVE_PARAMETERS
-                              : s.kind == DT__SERVE_BUFFER ? DT__SERVE_BUFFERS
+                              s.kind == DT__SERVE_TRAINED  ? (int)DT__SERVE_PARAMETERS
+                              : s.kind == DT__SERVE_BUFFER ? (int)DT__SERVE_BUFFERS
                                                            : 0,
                               s.kind == DT__SERVE_TRAINED && dt__optim_about_of(pm->opt, s.label).whole, s.label))
         rc = dt_fail(DT_ERR_COMM, "dt_ps_attach: number %d, '%s' %s: %s", index + 1, p->name, dt__text(p->t), dt_ps_error(pm->store));
@@ -2624,15 +2629,14 @@ static int dt__serve_follow(dt_ps_model *pm) /* the optimiser and the scheduler 
         if (dt_scheduler_step(pm->o.scheduler)) return dt__err.code;
     return 0;
 }
-static int dt__serve_pull(dt_ps_model *pm, const char *call, bool push)
+static int dt__serve_pull(dt_ps_model *pm, const char *call) /* and push, if dt__serve_prepare was told so */
 {
     if (dt__serve_exchange(pm, call, pm->item, pm->nitems, &pm->info)) return dt__err.code;
-    (void)push;
     pm->next = pm->info.batch;
     if (pm->info.fresh && dt__serve_landed(pm)) return dt__err.code;
     return dt__serve_follow(pm);
 }
-static int dt__serve_upload(dt_ps_model *pm) /* worker 0, after a resume: values, states, counts */
+static int dt__serve_upload(dt_ps_model *pm) /* one worker, after a resume: values, states, counts */
 {
     dt_model *m = pm->m;
     int       rc = 0;
@@ -2664,8 +2668,9 @@ static int dt__serve_start(dt_ps_model *pm) /* before the first push: what was r
 {
     if (pm->started) return 0;
     if (pm->loaded) {
-        if (pm->worker == 0 && dt__serve_upload(pm)) return dt__serve_abort(pm);
-        if (dt__serve_gather(pm, "dt_step", NULL, 0) || dt__serve_prepare(pm, false) || dt__serve_pull(pm, "dt_step", false)) return dt__err.code;
+        if (dt__serve_gather(pm, "dt_step", NULL, 0)) return dt__err.code;
+        if (pm->worker == pm->lead && dt__serve_upload(pm)) return dt__serve_abort(pm);
+        if (dt__serve_gather(pm, "dt_step", NULL, 0) || dt__serve_prepare(pm, false) || dt__serve_pull(pm, "dt_step")) return dt__err.code;
     }
     pm->started = 1;
     return 0;
@@ -2680,7 +2685,7 @@ static int  dt__serve_update(dt_ps_model *pm)
     if (dt__serve_prepare(pm, push)) return dt__err.code;
     int rc = push ? dt__serve_grads(pm) : 0;
     if (rc) return rc > 0 ? 0 : rc; /* > 0: dt_step says that there is no gradient */
-    if (dt__serve_pull(pm, "dt_step", push)) return dt__err.code;
+    if (dt__serve_pull(pm, "dt_step")) return dt__err.code;
     for (int i = 0; m->amp && pm->stopped && i < m->amp->nlosses; i++) m->amp->scaler[i].used = m->amp->scaler[i].found = 0;
     pm->opt->skip = 1; /* the update was made elsewhere */
     return 0;
@@ -2798,7 +2803,7 @@ static int dt__serve_part(dt_ps_model *pm, const char *call) /* the end of what 
     if (pm->resting != 1) return 0;
     pm->resting = 0;
     if (dt_ps_rest(pm->store, pm->item[0].key, false)) return dt__serve_fail(pm, call);
-    return dt__serve_prepare(pm, false) || dt__serve_pull(pm, call, false) ? (int)dt__err.code : 0;
+    return dt__serve_prepare(pm, false) || dt__serve_pull(pm, call) ? (int)dt__err.code : 0;
 }
 static int dt__serve_fetch(dt_ps_model *pm, const char *call, bool states) /* the newest values; the optimiser's states */
 {
@@ -2827,7 +2832,7 @@ static int dt__serve_fetch(dt_ps_model *pm, const char *call, bool states) /* th
     }
     return rc;
 }
-/* All workers: the buffers of worker 0, or the mean. The store adds what is pushed; those who have nothing to say push zeros. */
+/* All workers: the buffers of the first worker, or the mean. The store adds what is pushed; those who have nothing to say push zeros. */
 static int dt__serve_buffers(dt_ps_model *pm, const char *call)
 {
     dt_model *m = pm->m;
@@ -2839,7 +2844,7 @@ static int dt__serve_buffers(dt_ps_model *pm, const char *call)
         if (pm->served[i].kind == DT__SERVE_BUFFER) total += ((size_t)m->param[i]->t->numel * 8 + 15) & ~(size_t)7;
     char *out = (char *)dt__alloc_zero(total), *in = (char *)dt__alloc_zero(total);
     if (!out || !in) rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory for buffers", call);
-    count[0] = pm->worker == 0 || pm->o.average_buffers ? 1.0f : 0.0f;
+    count[0] = pm->worker == pm->lead || pm->o.average_buffers ? 1.0f : 0.0f;
     count[1] = 0;
     pm->buffer_item[0].key = DT__SERVE_COUNT;
     pm->buffer_item[0].dtype = DT_COMM_F32;
@@ -2857,7 +2862,7 @@ static int dt__serve_buffers(dt_ps_model *pm, const char *call)
         q->n = t->numel;
         q->push = out + at;
         q->pull = in + at;
-        if (pm->worker == 0 || (floats && pm->o.average_buffers)) rc = dt__serve_copy(t, out + at, 1);
+        if (pm->worker == pm->lead || (floats && pm->o.average_buffers)) rc = dt__serve_copy(t, out + at, 1);
         at += ((size_t)t->numel * 8 + 15) & ~(size_t)7;
     }
     if (!rc) rc = dt__serve_exchange(pm, call, pm->buffer_item, pm->nbuffer_items, NULL);
@@ -2899,17 +2904,17 @@ static int dt__serve_cursor(dt_ps_model *pm, const char *call)
     pm->ncursor = n;
     return 0;
 }
-static int dt__serve_lead(void *user) /* collective, before a checkpoint is written: worker 0 has all that the servers have */
+static int dt__serve_lead(void *user) /* collective, before a checkpoint is written: one worker has all that the servers have */
 {
     dt_ps_model *pm = (dt_ps_model *)user;
     const char  *call = "dt_checkpoint_save";
-    if (dt__serve_meet(pm, call) || dt__serve_buffers(pm, call)) return pm->worker == 0;
-    if (pm->worker == 0 && pm->bound && pm->started && !dt__serve_fetch(pm, call, true)) dt__serve_cursor(pm, call);
-    if (pm->worker == 0 && dt__err.code == DT_OK && pm->ncursor >= 2) {
+    bool         lead = !dt__serve_meet(pm, call) && !dt__serve_buffers(pm, call) && pm->worker == pm->lead;
+    if (lead && pm->bound && pm->started && !dt__serve_fetch(pm, call, true)) dt__serve_cursor(pm, call);
+    if (lead && dt__err.code == DT_OK && pm->ncursor >= 2) {
         pm->info.version = pm->cursor[0];
         dt__serve_follow(pm);
     }
-    return pm->worker == 0;
+    return lead;
 }
 static int dt__serve_outcome(void *user, const char *call)
 {
@@ -2917,23 +2922,34 @@ static int dt__serve_outcome(void *user, const char *call)
     char         text[DT__TALK_BYTES];
     dt__pending  before = dt__err;
     memset(text, 0, sizeof text);
-    if (pm->worker == 0 && dt__err.code != DT_OK) snprintf(text, sizeof text, "%.500s", dt_error());
+    if (pm->worker == pm->lead && dt__err.code != DT_OK) snprintf(text, sizeof text, "%.500s", dt_error());
     dt__err.code = DT_OK; /* the others wait for this worker */
-    int rc = dt__serve_share(pm, call, 0, text, sizeof text);
+    int rc = dt__serve_share(pm, call, pm->lead, text, sizeof text);
     if (!rc) rc = dt__serve_part(pm, call);
     text[sizeof text - 1] = 0;
     if (before.code != DT_OK) dt__err = before;
-    else if (!rc && text[0] && pm->worker) rc = dt_fail(DT_ERR_FILE, "worker 0: %s", text);
+    else if (!rc && text[0] && pm->worker != pm->lead) rc = dt_fail(DT_ERR_FILE, "worker %d: %s", pm->lead, text);
     return rc;
 }
-static int dt__serve_tick(void *user, const char *call, int64_t *x, int n) /* dt__watch.agree */
+/* dt__watch.agree: x[0]: a checkpoint is due, x[1]: stop after it. With DT_PS_SYNC all workers are at the same step. With the other
+   modes nobody waits here: a worker that wants a checkpoint writes a request to the store, and the others find it at their next
+   tick. A request is twice its number, plus 1 to stop. */
+static int dt__serve_tick(void *user, const char *call, int64_t *x, int n)
 {
     dt_ps_model *pm = (dt_ps_model *)user;
-    bool         rest = pm->bound && !pm->resting && pm->o.mode != DT_PS_SYNC && pm->o.mode != DT_PS_ASYNC;
-    if (rest && dt_ps_rest(pm->store, pm->item[0].key, true)) return dt__serve_fail(pm, call);
-    if (rest) pm->resting = 1;
-    int rc = dt__serve_agree(pm, call, x, n);
-    return rc ? rc : rest ? dt__serve_part(pm, call) : 0;
+    int64_t      now = 0, want = 2 * (pm->asked + 1) + (n > 1 && x[1]);
+    if (pm->o.mode == DT_PS_SYNC) return dt__serve_agree(pm, call, x, n);
+    if (dt_ps_get_state(pm->store, DT__SERVE_TALK, DT_PS_COUNT, &now)) return dt__serve_fail(pm, call);
+    if ((x[0] || (n > 1 && x[1])) && now < want) {
+        if (dt_ps_set_state(pm->store, DT__SERVE_TALK, DT_PS_COUNT, &want)) return dt__serve_fail(pm, call);
+        now = want;
+    }
+    if (now / 2 > pm->asked) {
+        x[0] = 1;
+        if (n > 1) x[1] = now & 1;
+        pm->asked = now / 2;
+    }
+    return 0;
 }
 static void dt__serve_first_batch(dt_ps_model *pm) /* as the coordinator gives them out */
 {

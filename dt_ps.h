@@ -3157,7 +3157,7 @@ DT_API int dt_ps_get_cursor(dt_ps *ps, int key, int64_t *cursor, int64_t max, in
     dt__ps_head  h;
     int          rc = dt__ps_worker_ok(ps, "dt_ps_get_cursor");
     dt__ps_team *t = rc ? NULL : dt__ps_team_of(ps, key);
-    int64_t      got = 0, most = (1 << 20) * (int64_t)sizeof *cursor;
+    int64_t      got = 0, most = (1 << 16) * (int64_t)sizeof *cursor;
     if (rc) return rc;
     if (!t || !cursor || max < 0 || !n) return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_get_cursor: key %d does not exist, or an argument is NULL", key);
     int64_t *all = (int64_t *)DT_COMM_MALLOC((size_t)most);
