@@ -269,6 +269,9 @@ DT_API void dt_ps_detach(dt_ps_model *pm); /* the model keeps its values; server
    other workers do not wait for this one any more. */
 DT_API int64_t    dt_ps_next_batch(dt_ps_model *pm);
 DT_API dt_ps_info dt_ps_model_info(const dt_ps_model *pm); /* of the last dt_step: version, staleness, batch, verdict */
+DT_API dt_status  dt_ps_model_stats(dt_ps_model *pm, dt_ps_stats *out); /* as dt_ps_get_stats: updates, staleness, wasted work. After a dt_backward */
+/* Has the batch of this worker become useless? dt_backward asks by itself; for what takes long before it. It does not wait. */
+DT_API bool       dt_ps_model_cancelled(const dt_ps_model *pm);
 /* Collective over the workers that are alive: waits for all; then all have the newest parameters, and the same buffers. For
    evaluations during the training, and after it. */
 DT_API dt_status  dt_ps_collect(dt_ps_model *pm);
@@ -3133,6 +3136,14 @@ DT_API int64_t dt_ps_next_batch(dt_ps_model *pm)
     }
     return pm->next;
 }
+DT_API dt_status dt_ps_model_stats(dt_ps_model *pm, dt_ps_stats *out)
+{
+    if (!pm || !pm->nitems || !out)
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_ps_model_stats: there is no attached model, it has had no backward yet, or out is NULL");
+    if (dt_ps_get_stats(pm->store, pm->item[0].key, out)) dt__serve_fail(pm, "dt_ps_model_stats");
+    return dt_error_code();
+}
+DT_API bool dt_ps_model_cancelled(const dt_ps_model *pm) { return pm && pm->nitems && dt_ps_cancelled(pm->store, pm->item[0].key); }
 DT_API dt_ps_info dt_ps_model_info(const dt_ps_model *pm)
 {
     dt_ps_info none;
