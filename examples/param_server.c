@@ -109,8 +109,7 @@ static int draw(const char *path) /* the mean loss of the last 20 batches, over 
 {
     static double x[MODES][POINTS], y[MODES][POINTS];
     static char   name[MODES][80];
-    dt_series     s[MODES];
-    memset(s, 0, sizeof s);
+    static dt_series s[MODES];
     for (int i = 0; i < MODES; i++) {
         result *r = &all->of[i];
         int     n = r->n < POINTS ? r->n : POINTS;
