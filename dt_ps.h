@@ -944,6 +944,12 @@ static bool dt__ps_writable(dt_ps *ps, dt__ps_held *h)
     h->part.value = fresh->p;
     return true;
 }
+/* Pushes may be read in the memory of other threads. Those wait for the end of this when the communicator fails, and free it. */
+static bool dt__ps_touch(dt_ps *ps) { return !ps->c->shared || dt__shared_touch((dt__shared *)ps->c->shared); }
+static void dt__ps_untouch(dt_ps *ps)
+{
+    if (ps->c->shared) dt__shared_leave((dt__shared *)ps->c->shared);
+}
 enum { DT__PS_BLOCK = 16384 }; /* bytes of a block that stays in the cache while all pushes are added */
 static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, const float *weight, int nsrc, bool equal)
 {
@@ -962,6 +968,7 @@ static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, 
         int64_t m = n - at < DT__PS_BLOCK / (int64_t)size ? n - at : DT__PS_BLOCK / (int64_t)size;
         size_t  offset = (size_t)at * size;
         int     i = 0;
+        if (!dt__ps_touch(ps)) return dt__comm_bad(DT_COMM_ERR_STATE, "the communicator has failed");
         if (h->rule != DT_PS_SUM) memcpy(to + offset, src[i++] + offset, (size_t)m * size);
         if (h->rule == DT_PS_UPDATE && !equal) {
             float *d = (float *)(void *)(to + offset);
@@ -970,9 +977,11 @@ static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, 
                 const float *s = (const float *)(const void *)(src[i] + offset);
                 for (int64_t k = 0; k < m; k++) d[k] += weight[i] * s[k];
             }
+            dt__ps_untouch(ps);
             continue;
         }
         for (; i < nsrc; i++) dt__fold(h->part.dtype, DT_COMM_SUM, to + offset, src[i] + offset, m, false);
+        dt__ps_untouch(ps);
         if (h->rule == DT_PS_UPDATE && weight[0] != 1) {
             float *d = (float *)(void *)(to + offset);
             for (int64_t k = 0; k < m; k++) d[k] *= weight[0];
@@ -1112,7 +1121,10 @@ static bool dt__ps_keep(dt_ps *ps, dt__ps_request *r)
         if (!in->data || in->own) continue;
         char *own = (char *)DT_COMM_MALLOC(in->wire.nbytes ? (size_t)in->wire.nbytes : 1);
         if (!own) return false;
-        memcpy(own, in->data, (size_t)in->wire.nbytes);
+        for (int64_t at = 0, step = 1 << 20; at < in->wire.nbytes && dt__ps_touch(ps); at += step) { /* not touched: the communicator has failed */
+            memcpy(own + at, in->data + at, (size_t)(in->wire.nbytes - at < step ? in->wire.nbytes - at : step));
+            dt__ps_untouch(ps);
+        }
         dt__ps_input_free(ps, in);
         in->own = own;
         in->data = own;

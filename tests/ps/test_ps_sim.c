@@ -185,6 +185,8 @@ static void world_check(world *w, worker *last)
 }
 static void world_free(world *w)
 {
+    for (int i = 0; i < w->nworkers + w->nservers; i++) /* a rank without a store ends */
+        if (!w->ps[i]) dt_sim_kill(w->sim, i, dt_sim_now(w->sim));
     for (int i = 0; i < w->nworkers + w->nservers; i++) {
         if (i < w->nworkers && w->worker[i].freed) continue;
         int rc = w->ps[i] ? dt_ps_free(w->ps[i]) : 0;
