@@ -1193,8 +1193,11 @@ static void dt__ps_do_answer(dt_ps *ps, dt__ps_group *g, const dt__ps_act *a)
     if (!r) return;
     if (!(r->head.flags & DT__PS_HAS_PUSH)) r->done = true;
     if (r->q) {
-        if (!r->done && !dt__ps_keep(ps, r)) dt__ps_group_fail(ps, g, "out of memory for a push");
-        if (r->q) dt__ps_reply(ps, r, &a->info, (r->head.flags & DT__PS_WANTS) && a->info.fresh);
+        if (!r->done && !dt__ps_keep(ps, r)) {
+            dt__ps_group_fail(ps, g, "out of memory for a push"); /* r is gone now */
+            return;
+        }
+        dt__ps_reply(ps, r, &a->info, (r->head.flags & DT__PS_WANTS) && a->info.fresh);
     }
     dt__ps_tidy(ps, g, a->learner);
 }
@@ -1452,7 +1455,10 @@ static dt__ps_group *dt__ps_group_of(dt_ps *ps, int id, int server) /* makes it 
     size_t        n = (size_t)ps->nworkers;
     if (g) return g;
     g = (dt__ps_group *)dt__comm_zeroed(1, sizeof *g);
-    if (!g) return NULL;
+    if (!g) {
+        dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory");
+        return NULL;
+    }
     g->id = id;
     g->coordinator = dt__ps_coordinator(ps, id, server);
     g->here = g->coordinator == ps->server;

@@ -130,7 +130,7 @@ static bool world_new(world *w, int nworkers, int nservers, dt_ps_opts o, uint64
         k->item[1] = b;
         ok = !dt_ps_init(w->ps[i], 0, k->weight, DIM, DT_COMM_F32, .rule = DT_PS_UPDATE, .group = 1) &&
              !dt_ps_init(w->ps[i], 1, k->count, nworkers, DT_COMM_I64, .rule = DT_PS_SUM, .group = 1);
-        if (!ok) printf("    worker %d: %s\n", i, dt_ps_error(w->ps[i]));
+        if (!ok && fail_at < 0) printf("    worker %d: %s\n", i, dt_ps_error(w->ps[i]));
     }
     for (int i = 0; i < nworkers && ok; i++) dt_sim_at(w->sim, i, dt_sim_now(w->sim) + 1e-4 * i, begin, &w->worker[i]);
     return ok;
