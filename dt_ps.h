@@ -944,11 +944,12 @@ static bool dt__ps_writable(dt_ps *ps, dt__ps_held *h)
     h->part.value = fresh->p;
     return true;
 }
-/* Pushes may be read in the memory of other threads. Those wait for the end of this when the communicator fails, and free it. */
-static bool dt__ps_touch(dt_ps *ps) { return !ps->c->shared || dt__shared_touch((dt__shared *)ps->c->shared); }
+/* Pushes may be read in the memory of other threads, unless the communicator is tolerant. When it fails, those threads wait for the
+   end of this before they return. */
+static bool dt__ps_touch(dt_ps *ps) { return !ps->c->shared || ps->c->members || dt__shared_touch((dt__shared *)ps->c->shared); }
 static void dt__ps_untouch(dt_ps *ps)
 {
-    if (ps->c->shared) dt__shared_leave((dt__shared *)ps->c->shared);
+    if (ps->c->shared && !ps->c->members) dt__shared_leave((dt__shared *)ps->c->shared);
 }
 enum { DT__PS_BLOCK = 16384 }; /* bytes of a block that stays in the cache while all pushes are added */
 static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, const float *weight, int nsrc, bool equal)
