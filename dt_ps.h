@@ -1039,6 +1039,13 @@ static bool dt__ps_writable(dt_ps *ps, dt__ps_held *h)
     h->part.value = fresh->p;
     return true;
 }
+/* Pushes may be read in the memory of other threads, unless the communicator is tolerant. When it fails, those threads wait for the
+   end of this before they return. */
+static bool dt__ps_touch(dt_ps *ps) { return !ps->c->shared || ps->c->members || dt__shared_touch((dt__shared *)ps->c->shared); }
+static void dt__ps_untouch(dt_ps *ps)
+{
+    if (ps->c->shared && !ps->c->members) dt__shared_leave((dt__shared *)ps->c->shared);
+}
 /* Updates a part: block by block, so that what is added up, updated and given to workers stays in the cache meanwhile. to: where
    workers of this machine want the new values. */
 enum { DT__PS_BLOCK = 65536, DT__PS_PAST = 1 << 20 }; /* bytes: of a block; of a part that is written past the caches */
@@ -1070,6 +1077,7 @@ static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, 
         m = n - at < block ? n - at : block;
         size_t offset = (size_t)at * size, bytes = (size_t)m * size;
         char  *value = (char *)h->part.value + offset;
+        if (!dt__ps_touch(ps)) return dt__comm_bad(DT_COMM_ERR_STATE, "the communicator has failed");
         if (update && !equal) {
             memset(ps->sum, 0, bytes);
             for (int i = 0; i < nsrc; i++) {
@@ -1099,7 +1107,10 @@ static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, 
             for (int k = 0; k < nto; k++)
                 if (!dt__ps_among(to[k], src, nsrc)) dt__copy_past(to[k] + offset, (const char *)ps->sum, bytes);
         }
-        if (!update) continue;
+        if (!update) {
+            dt__ps_untouch(ps);
+            continue;
+        }
         dt_ps_part part = h->part;
         part.at += at;
         part.n = m;
@@ -1111,6 +1122,7 @@ static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, 
         for (int k = 0; k < nto && !rc; k++)
             if (past) dt__copy_past(to[k] + offset, value, bytes);
             else memcpy(to[k] + offset, value, bytes);
+        dt__ps_untouch(ps);
     }
     return rc;
 }
@@ -1247,7 +1259,10 @@ static bool dt__ps_keep(dt_ps *ps, dt__ps_request *r)
         if (!in->data || in->own) continue;
         char *own = (char *)DT_COMM_MALLOC(in->wire.nbytes ? (size_t)in->wire.nbytes : 1);
         if (!own) return false;
-        memcpy(own, in->data, (size_t)in->wire.nbytes);
+        for (int64_t at = 0, step = 1 << 20; at < in->wire.nbytes && dt__ps_touch(ps); at += step) { /* not touched: the communicator has failed */
+            memcpy(own + at, in->data + at, (size_t)(in->wire.nbytes - at < step ? in->wire.nbytes - at : step));
+            dt__ps_untouch(ps);
+        }
         dt__ps_input_free(ps, in);
         in->own = own;
         in->data = own;
@@ -1334,8 +1349,11 @@ static void dt__ps_do_answer(dt_ps *ps, dt__ps_group *g, const dt__ps_act *a)
     if (!r) return;
     if (!(r->head.flags & DT__PS_HAS_PUSH)) r->done = true;
     if (r->q) {
-        if (!r->done && !dt__ps_keep(ps, r)) dt__ps_group_fail(ps, g, "out of memory for a push");
-        if (r->q) dt__ps_reply(ps, r, &a->info, (r->head.flags & DT__PS_WANTS) && a->info.fresh);
+        if (!r->done && !dt__ps_keep(ps, r)) {
+            dt__ps_group_fail(ps, g, "out of memory for a push"); /* r is gone now */
+            return;
+        }
+        dt__ps_reply(ps, r, &a->info, (r->head.flags & DT__PS_WANTS) && a->info.fresh);
     }
     dt__ps_tidy(ps, g, a->learner);
 }
@@ -1596,7 +1614,10 @@ static dt__ps_group *dt__ps_group_of(dt_ps *ps, const dt__ps_asks *a)
     size_t        n = (size_t)ps->nworkers;
     if (g) return g;
     g = (dt__ps_group *)dt__comm_zeroed(1, sizeof *g);
-    if (!g) return NULL;
+    if (!g) {
+        dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory");
+        return NULL;
+    }
     g->id = id;
     g->coordinator = a->coordinator;
     g->here = g->coordinator == ps->server;

@@ -1,0 +1,297 @@
+/* test_ps_sim.c: the parameter server in virtual time: convergence in all disciplines, a thousand workers, deaths from a seed, and
+   allocations that fail one after the other
+   run: long, -O1 */
+#define DT_PS_IMPLEMENTATION
+#define DT__WANT_INSIDE
+#include "harness.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dt_sim.h"
+
+/* ---- allocations of the store fail */
+static int64_t allocations, fail_at = -1;
+static bool fails_now(void) { return allocations++ == fail_at; }
+#undef DT_COMM_MALLOC
+#undef DT_COMM_REALLOC
+#define DT_COMM_MALLOC(n) (fails_now() ? NULL : malloc(n))
+#define DT_COMM_REALLOC(p, n) (fails_now() ? NULL : realloc(p, n))
+#define dt__comm_zeroed(n, size) (fails_now() ? NULL : (dt__comm_zeroed)(n, size))
+#define dt_comm_alloc(c, n) (fails_now() ? NULL : (dt_comm_alloc)(c, n))
+#include "dt_ps.h"
+
+UTEST_MAIN()
+
+/* ---------------------------------------------------------------------------------------------------- a world
+   Workers fit a line: a group of the weights, with an update function, and of a counter for each worker. */
+enum { DIM = 6 };
+typedef struct world world;
+typedef struct worker {
+    world     *w;
+    int        rank;
+    float      weight[DIM], grad[DIM];
+    int64_t   *count, *one;     /* of all workers: what is pulled; a one for this worker */
+    dt_ps_item item[2];
+    uint64_t   random;
+    int64_t    used, kept, lost, started; /* pushes by what became of them */
+    int64_t    last;            /* version */
+    bool       busy, stop, dead, freed;
+    dt_ps_info info;
+} worker;
+struct world {
+    dt_sim    *sim;
+    dt_ps    **ps;
+    worker    *worker;
+    int        nworkers, nservers, wrong;
+    int64_t    updates;         /* the workers stop at this version */
+    dt_ps_opts o;
+};
+static float truth(int i) { return (float)(i + 1) * 0.5f; }
+static int   step_down(const dt_ps_part *p, const float *grad, void *user)
+{
+    (void)user;
+    for (int64_t i = 0; i < p->n; i++) ((float *)p->value)[i] -= 0.1f * grad[i];
+    return 0;
+}
+static bool alone(const world *w) /* worker 0 goes on until the others have gone: so nobody waits for it, and it sees everything */
+{
+    for (int i = 1; i < w->nworkers; i++)
+        if (!w->worker[i].freed && !w->worker[i].dead) return false;
+    return true;
+}
+static void begin(dt_comm *c, void *user);
+static void exchanged(void *user, int status, const dt_ps_info *info)
+{
+    worker *k = (worker *)user;
+    world  *w = k->w;
+    k->busy = false;
+    k->info = *info;
+    if (status) {
+        k->dead = k->stop = true;
+        return;
+    }
+    k->used += info->verdict == DT_PS_USED;
+    k->kept += info->verdict == DT_PS_KEPT;
+    k->lost += info->verdict == DT_PS_CANCELLED || info->verdict == DT_PS_STALE;
+    if (info->version < k->last || info->staleness < 0) w->wrong++;
+    k->last = info->version;
+    if (info->version >= w->updates && (k->rank || alone(w))) k->stop = true;
+    else dt_sim_at(w->sim, k->rank, dt_sim_now(w->sim) + 1e-3 * (double)(1 + dt_test_random(&k->random) % 20), begin, k);
+}
+static void begin(dt_comm *c, void *user)
+{
+    worker *k = (worker *)user;
+    world  *w = k->w;
+    (void)c;
+    if (k->dead) return;
+    float x[DIM], err = 0; /* a sample: y = truth . x */
+    for (int i = 0; i < DIM; i++) {
+        x[i] = (float)((double)(dt_test_random(&k->random) % 2001) / 1000 - 1);
+        err += (k->weight[i] - truth(i)) * x[i];
+    }
+    for (int i = 0; i < DIM; i++) k->grad[i] = err * x[i];
+    dt_ps_op *op = dt_ps_exchange_start(w->ps[k->rank], k->item, 2);
+    if (!op) {
+        k->dead = k->stop = true;
+        return;
+    }
+    k->started++;
+    k->busy = true;
+    if (dt_ps_then(op, exchanged, k)) w->wrong++;
+}
+static bool world_new(world *w, int nworkers, int nservers, dt_ps_opts o, uint64_t seed, bool tolerant)
+{
+    int n = nworkers + nservers;
+    memset(w, 0, sizeof *w);
+    o.servers = nservers;
+    w->o = o;
+    w->sim = dt_sim_new(.world = n, .seed = seed, .tolerant = tolerant, .timeout = 60);
+    w->ps = (dt_ps **)calloc((size_t)n, sizeof *w->ps);
+    w->worker = (worker *)calloc((size_t)nworkers, sizeof *w->worker);
+    w->nworkers = nworkers;
+    w->nservers = nservers;
+    bool ok = w->sim != NULL;
+    for (int i = 0; i < n && ok; i++) ok = (w->ps[i] = dt_ps_new_with(dt_sim_comm(w->sim, i), o)) != NULL;
+    for (int i = nworkers; i < n && ok; i++) ok = !dt_ps_on_update(w->ps[i], step_down, NULL, 0);
+    for (int i = 0; i < nworkers && ok; i++) {
+        worker *k = &w->worker[i];
+        k->w = w;
+        k->rank = i;
+        k->random = seed * 1000003 + (uint64_t)i;
+        k->count = (int64_t *)calloc((size_t)nworkers, 8);
+        k->one = (int64_t *)calloc((size_t)nworkers, 8);
+        k->one[i] = 1;
+        dt_ps_item a = { 0, DT_COMM_F32, DIM, k->grad, k->weight }, b = { 1, DT_COMM_I64, nworkers, k->one, k->count };
+        k->item[0] = a;
+        k->item[1] = b;
+        ok = !dt_ps_init(w->ps[i], 0, k->weight, DIM, DT_COMM_F32, .rule = DT_PS_UPDATE, .group = 1) &&
+             !dt_ps_init(w->ps[i], 1, k->count, nworkers, DT_COMM_I64, .rule = DT_PS_SUM, .group = 1);
+        if (!ok && fail_at < 0) printf("    worker %d: %s\n", i, dt_ps_error(w->ps[i]));
+    }
+    for (int i = 0; i < nworkers && ok; i++) dt_sim_at(w->sim, i, dt_sim_now(w->sim) + 1e-4 * i, begin, &w->worker[i]);
+    return ok;
+}
+/* Runs until all have stopped. Who has stopped leaves, so that nobody waits for it; worker 0 leaves in world_free. */
+static worker *world_run(world *w, double most)
+{
+    double end = dt_sim_now(w->sim) + most;
+    while (dt_sim_now(w->sim) < end) {
+        dt_sim_run(w->sim, dt_sim_now(w->sim) + 0.05);
+        for (int i = 0; i < w->nworkers; i++) {
+            worker *k = &w->worker[i];
+            if (dt_comm_get_status(dt_sim_comm(w->sim, i))) k->dead = true;
+            if (!i || k->freed || (!k->dead && !k->stop)) continue;
+            int rc = dt_ps_free(w->ps[i]);
+            if (dt_comm_get_status(dt_sim_comm(w->sim, i))) k->dead = true; /* meanwhile */
+            if (rc && !k->dead) w->wrong++, printf("    worker %d: dt_ps_free: %s\n", i, dt_comm_error(NULL));
+            k->freed = true;
+        }
+        if (w->worker[0].stop && alone(w)) return &w->worker[0];
+    }
+    printf("    not all workers have stopped after %g s of virtual time\n", most);
+    for (int i = 0; i < w->nworkers && i < 20; i++)
+        if (!w->worker[i].freed)
+            printf("      worker %d: busy %d, stop %d, dead %d, started %d\n", i, w->worker[i].busy, w->worker[i].stop, w->worker[i].dead, (int)w->worker[i].started);
+    w->wrong++;
+    return NULL;
+}
+/* The counters have every push that was used, once. */
+static void world_check(world *w, worker *last)
+{
+    if (!last || last->dead) return;
+    dt_ps_stats st;
+    for (int i = 0; i < 2; i++) last->item[i].push = NULL;
+    if (dt_ps_wait(dt_ps_exchange_start(w->ps[last->rank], last->item, 2), &last->info) || dt_ps_get_stats(w->ps[last->rank], 0, &st)) {
+        w->wrong++;
+        printf("    the last pull: %s\n", dt_ps_error(w->ps[last->rank]));
+        return;
+    }
+    int64_t sum = 0;
+    for (int i = 0; i < w->nworkers; i++) {
+        const worker *k = &w->worker[i];
+        int64_t       n = last->count[i];
+        sum += n;
+        if (n < k->used || n > k->used + k->kept + (k->dead ? k->started - k->used - k->kept - k->lost : 0)) {
+            if (w->wrong++ < 5)
+                printf("    worker %d: %d pushes are in the values; %d used, %d kept, %d lost, %d started, dead %d\n", i, (int)n, (int)k->used, (int)k->kept,
+                       (int)k->lost, (int)k->started, k->dead);
+        }
+    }
+    if (sum != st.used || st.version != last->info.version) w->wrong++, printf("    %d pushes in the values, %d were used\n", (int)sum, (int)st.used);
+}
+static void world_free(world *w)
+{
+    for (int i = 0; i < w->nworkers + w->nservers; i++) /* a rank without a store ends */
+        if (!w->ps[i]) dt_sim_kill(w->sim, i, dt_sim_now(w->sim));
+    for (int i = 0; i < w->nworkers + w->nservers; i++) {
+        if (i < w->nworkers && w->worker[i].freed) continue;
+        int rc = w->ps[i] ? dt_ps_free(w->ps[i]) : 0;
+        if (rc && !dt_comm_get_status(dt_sim_comm(w->sim, i)) && fail_at < 0) w->wrong++, printf("    rank %d: dt_ps_free: %s\n", i, dt_comm_error(NULL));
+        dt_comm_error(dt_sim_comm(w->sim, i));
+    }
+    for (int i = 0; i < w->nworkers; i++) free(w->worker[i].count), free(w->worker[i].one);
+    dt_sim_free(w->sim);
+    free(w->ps);
+    free(w->worker);
+}
+static dt_ps_opts opts_of(int mode)
+{
+    dt_ps_opts o;
+    memset(&o, 0, sizeof o);
+    o.mode = mode;
+    o.k = 3;
+    o.staleness = 4;
+    o.big = 3;
+    return o;
+}
+static float distance(const worker *k)
+{
+    float d = 0;
+    for (int i = 0; i < DIM; i++) d += (k->weight[i] - truth(i)) * (k->weight[i] - truth(i));
+    return d;
+}
+UTEST(virtual_time, all_disciplines_converge_and_a_seed_repeats)
+{
+    for (int mode = 0; mode < DT_PS_MODES; mode++) {
+        uint64_t hash[2];
+        for (int again = 0; again < 2; again++) {
+            world w;
+            ASSERT_TRUE(world_new(&w, 8, 2, opts_of(mode), 77 + (uint64_t)mode, false));
+            w.updates = 500;
+            worker *last = world_run(&w, 100);
+            world_check(&w, last);
+            hash[again] = dt_sim_hash(w.sim, NULL);
+            if (last && distance(last) > 0.01f) w.wrong++, printf("    mode %d: distance %g\n", mode, (double)distance(last));
+            world_free(&w);
+            EXPECT_EQ(0, w.wrong);
+        }
+        EXPECT_TRUE(hash[0] == hash[1]);
+    }
+}
+UTEST(virtual_time, a_thousand_workers)
+{
+    for (int i = 0; i < 2; i++) {
+        world w;
+        ASSERT_TRUE(world_new(&w, dt_test_quick() ? 60 : 1000, 4, opts_of(i ? DT_PS_K_ASYNC : DT_PS_ASYNC), 5, false));
+        w.updates = dt_test_quick() ? 500 : 4000;
+        worker *last = world_run(&w, 100);
+        EXPECT_TRUE(last != NULL);
+        world_check(&w, last);
+        world_free(&w);
+        EXPECT_EQ(0, w.wrong);
+    }
+}
+/* Some workers die, at times from the seed: those who live come to their end, and the counters are right. */
+UTEST(virtual_time, workers_die)
+{
+    for (int seed = 0; seed < (dt_test_quick() ? 24 : 200); seed++) {
+        world    w;
+        uint64_t random = (uint64_t)seed;
+        int      mode = seed % DT_PS_MODES;
+        ASSERT_TRUE(world_new(&w, 8, 2, opts_of(mode), 1000 + (uint64_t)seed, true));
+        w.updates = 150;
+        int dead = 1 + (int)(dt_test_random(&random) % 5), gone = 0;
+        for (int i = 0; i < dead; i++) {
+            int victim = 1 + (int)(dt_test_random(&random) % 7);
+            if (gone >> victim & 1) continue;
+            gone |= 1 << victim;
+            dt_sim_kill(w.sim, victim, dt_sim_now(w.sim) + 1e-4 * (double)(dt_test_random(&random) % 5000));
+        }
+        worker *last = world_run(&w, 100);
+        if (!last) w.wrong++;
+        world_check(&w, last);
+        world_free(&w);
+        if (w.wrong) printf("    seed %d, mode %d\n", seed, mode);
+        ASSERT_EQ(0, w.wrong);
+    }
+}
+/* One allocation fails, each of them in its turn: nobody waits for ever, and nothing is lost (AddressSanitizer sees that). */
+UTEST(memory, each_allocation_fails_once)
+{
+    static const int modes[] = { DT_PS_ASYNC, DT_PS_SYNC, DT_PS_K_SYNC, DT_PS_SSP_CLOCK };
+    for (int m = 0; m < 4; m++) {
+        int64_t reached = 0, step = dt_test_quick() ? 7 : 1;
+        for (int64_t k = 0;; k += step) {
+            world w;
+            allocations = 0;
+            fail_at = k;
+            if (world_new(&w, 3, 2, opts_of(modes[m]), 9, true)) {
+                w.updates = 6;
+                worker *last = world_run(&w, 300);
+                fail_at = allocations <= k ? -1 : fail_at;
+                if (fail_at < 0) world_check(&w, last);
+                if (allocations > k) w.wrong = 0; /* a call may have failed */
+            }
+            world_free(&w);
+            EXPECT_EQ(0, w.wrong);
+            reached = k;
+            if (allocations <= k) break; /* it was not reached */
+        }
+        fail_at = -1;
+        EXPECT_GT(reached, 50);
+    }
+}
