@@ -359,8 +359,8 @@ typedef struct dt_grad_hooks {
 DT_API int  dt_grad_hooks_add(const dt_grad_hooks *h); /* for backwards of this thread; returns an id, or a negative status */
 DT_API void dt_grad_hooks_remove(int id);
 DT_API bool dt_grad_pending(const dt_tensor *param);
-/* In a hook: the backward ends after the present op, without an error, because its result is not needed any more. Gradients that
-   it has computed so far are incomplete: clear them (dt_zero_grad). Outside a backward it does nothing. */
+/* In a hook: the backward ends after the present op, without an error, because its result is not needed any more. Gradients
+   that it has computed so far are incomplete: clear them (dt_zero_grad). Outside a backward it does nothing. */
 DT_API void dt_backward_stop(void);
 
 /* Packs parameters into one block: the values and gradients of all n parameters become views into two contiguous tensors,

@@ -203,8 +203,8 @@ DT_API dt_ddp_stats dt_ddp_get_stats(const dt_ddp *d);
 DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes);
 
 /* ---------------------------------------------------------------------------------------------------- >>ps
-   A model whose parameters and optimiser are on the servers of a store (dt_ps.h). dt_ps_attach takes the place of dt_ddp_new; the
-   training loop stays as it is:
+   A model whose parameters and optimiser are on the servers of a store (dt_ps.h). dt_ps_attach takes the place of dt_ddp_new;
+   the training loop stays as it is:
 
        dt_comm     *c = dt_comm_init();
        dt_ps       *store = dt_ps_new(c, .servers = 1);
@@ -219,30 +219,30 @@ DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes);
            }
        dt_ps_detach(pm); dt_ps_free(store); dt_comm_free(c);
 
-   All ranks call dt_ps_attach, with the same options, optimiser and groups; on the servers the optimiser's options and .scheduler are
-   what counts. Add groups first. Parameters and buffers get worker 0's values when they are created. When the model is sealed, all
-   workers must have the same parameters, all of them of this optimiser or frozen.
+   All ranks call dt_ps_attach, with the same options, optimiser and groups; on the servers the optimiser's options and
+   .scheduler are what counts. Add groups first. Parameters and buffers get worker 0's values when they are created. When the
+   model is sealed, all workers must have the same parameters, all of them of this optimiser or frozen.
 
-   dt_step(opt) pushes all gradients, in f32 and without loss scale, waits as the discipline says (>>store of dt_ps.h), and pulls
-   the parameters. The servers make the update, with the kernels of dt_step: the optimiser of the worker does nothing. An update of
-   several pushes uses their mean: the sum in the order of the workers, times 1/n. So P workers with DT_PS_SYNC give the bits of
-   one process that adds P gradients in this order; a ddp with .slots = P adds them as a tree, which is the same for P = 2. A
-   parameter that no push of an update has a gradient for does not change. .clip_value limits the mean. .clip_norm limits the
-   norm of the whole mean; it needs a store with one server (LAMB: give .clip_norm = DT_ZERO with several). LARS and LAMB need
-   norms of whole parameters, so their parameters are not cut over servers.
+   dt_step(opt) pushes all gradients, in f32 and without loss scale, waits as the discipline says (>>store of dt_ps.h), and
+   pulls the parameters. The servers make the update, with the kernels of dt_step: the optimiser of the worker does nothing. An
+   update of several pushes uses their mean: the sum in the order of the workers, times 1/n. So P workers with DT_PS_SYNC give
+   the bits of one process that adds P gradients in this order; a ddp with .slots = P adds them as a tree, which is the same
+   for P = 2. A parameter that no push of an update has a gradient for does not change. .clip_value limits the mean. .clip_norm
+   limits the norm of the whole mean; it needs a store with one server (LAMB: give .clip_norm = DT_ZERO with several). LARS and
+   LAMB need norms of whole parameters, so their parameters are not cut over servers.
 
    .scheduler: the servers use a copy of it, whose step is the number of the update; the program does not step it. After each
    dt_step the scheduler of a worker is where the servers are, too, so dt_optimizer_lr is right. Other changes of the
    optimiser's options (dt_optimizer_set_lr) do not reach the servers.
 
-   Cancellation (DT_PS_K_SYNC, DT_PS_K_BATCH_SYNC): when others have made the update, dt_backward stops before the next layer and
-   returns DT_OK; gradients are dropped, and dt_step only pulls.
+   Cancellation (DT_PS_K_SYNC, DT_PS_K_BATCH_SYNC): when others have made the update, dt_backward stops before the next layer
+   and returns DT_OK; gradients are dropped, and dt_step only pulls.
 
    A gradient that is not finite is DT_ERR_NUMERIC on that worker, and nothing is pushed. Under dt_amp with a dynamic scale the
    worker reduces its scale and pulls only: it computes the same batch again.
 
-   Buffers (running statistics of batch norms) stay with each worker. dt_ps_collect and checkpoints give all workers those of the
-   first worker that is alive, or with .average_buffers the mean of all (integers: the first worker's). */
+   Buffers (running statistics of batch norms) stay with each worker. dt_ps_collect and checkpoints give all workers those of
+   the first worker that is alive, or with .average_buffers the mean of all (integers: the first worker's). */
 typedef struct dt_ps_model dt_ps_model;
 typedef struct dt_ps_attach_opts {
     int           dt__first DT_D;
@@ -256,17 +256,18 @@ typedef struct dt_ps_attach_opts {
     dt_scheduler *scheduler DT_D;     /* of the optimiser, before its first step; not a plateau scheduler */
     bool          average_buffers DT_D;
 } dt_ps_attach_opts;
-/* Collective over the ranks of the store's communicator. The model needs the thread that calls it, as with dt_ddp_new. The store
-   serves one model, and all its keys. NULL on error. */
-DT_API dt_ps_model *dt_ps_attach_with(dt_model *m, dt_optimizer *opt, dt_ps *store, dt_ps_attach_opts o DT_OPT0(dt_ps_attach_opts));
+/* Collective over the ranks of the store's communicator. The model needs the thread that calls it, as with dt_ddp_new. The
+   store serves one model, and all its keys. NULL on error. */
+DT_API dt_ps_model *dt_ps_attach_with(dt_model *m, dt_optimizer *opt, dt_ps *store,
+                                      dt_ps_attach_opts o DT_OPT0(dt_ps_attach_opts));
 #ifdef DT__LIT
 #define dt_ps_attach(m, opt, ...) dt_ps_attach_with(m, opt, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_ps_attach_opts, __VA_ARGS__, ))
 #else /* C++17: options as a struct, or none */
 #define dt_ps_attach dt_ps_attach_with
 #endif
 DT_API void dt_ps_detach(dt_ps_model *pm); /* the model keeps its values; servers go on until dt_ps_free. Before or after it */
-/* The number of the batch to compute next, counted over all workers; -1: no more (.batches), or an error is pending. After -1 the
-   other workers do not wait for this one any more. */
+/* The number of the batch to compute next, counted over all workers; -1: no more (.batches), or an error is pending. After -1
+   the other workers do not wait for this one any more. */
 DT_API int64_t    dt_ps_next_batch(dt_ps_model *pm);
 DT_API dt_ps_info dt_ps_model_info(const dt_ps_model *pm); /* of the last dt_step: version, staleness, batch, verdict */
 DT_API dt_status  dt_ps_model_stats(dt_ps_model *pm, dt_ps_stats *out); /* as dt_ps_get_stats: updates, staleness, wasted work. After a dt_backward */
@@ -275,11 +276,12 @@ DT_API bool       dt_ps_model_cancelled(const dt_ps_model *pm);
 /* Collective over the workers that are alive: waits for all; then all have the newest parameters, and the same buffers. For
    evaluations during the training, and after it. */
 DT_API dt_status  dt_ps_collect(dt_ps_model *pm);
-/* Checkpoints (dt_checkpoint of dt_nn.h) work as with a ddp: all workers make the calls, each at the same number of its own steps,
-   and the first worker that is alive writes. With .signals a signal to one worker reaches all at their next tick. The file is that of one process: whole parameters, the optimiser's states, and the numbers of the version
-   and of the batches. Workers resume before their first dt_step; servers need no call. Other numbers of workers and servers
-   may resume it. With DT_PS_SYNC the training continues bit for bit if the number of workers is the same; with the other modes
-   pushes that waited for an update are computed again. */
+/* Checkpoints (dt_checkpoint of dt_nn.h) work as with a ddp: all workers make the calls, each at the same number of its own
+   steps, and the first worker that is alive writes. With .signals a signal to one worker reaches all at their next tick. The
+   file is that of one process: whole parameters, the optimiser's states, and the numbers of the version and of the batches.
+   Workers resume before their first dt_step; servers need no call. Other numbers of workers and servers may resume it. With
+   DT_PS_SYNC the training continues bit for bit if the number of workers is the same; with the other modes pushes that waited
+   for an update are computed again. */
 
 /* ---------------------------------------------------------------------------------------------------- >>feeding
    There are three ways to give the ranks their data: every rank reads its part of files that all can access
@@ -2015,8 +2017,8 @@ DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes)
 }
 
 /* ==================================================================================================== >>serving
-   The worker's thread runs everything but the functions whose name begins with dt__server_: these run on the thread that drives the
-   communicator, and touch only their dt__server, which belongs to the store.
+   The worker's thread runs everything but the functions whose name begins with dt__server_: these run on the thread that
+   drives the communicator, and touch only their dt__server, which belongs to the store.
 
    Keys of the store: DT__SERVE_TALK for agreements between workers, DT__SERVE_COUNT, then one for each parameter and buffer of
    the model, in the order of creation, and with .clip_norm one that is updated last.
@@ -2128,9 +2130,10 @@ static int dt__server_apply(dt__server *s, const dt_ps_part *p, const float *gra
     if (a.counts) ++*p->count;
     return 0;
 }
-/* The norms are computed over runs, as in dt_step: consecutive parameters of a group, the last one first, that have a gradient and an
-   equal number of updates; each begins at a multiple of 64 bytes. */
-static int dt__server_run(dt__server *s, int64_t from, int64_t to, int64_t nruns) /* parts from .. to, downwards, of one label */
+/* The norms are computed over runs, as in dt_step: consecutive parameters of a group, the last one first, that have a gradient
+   and an equal number of updates; each begins at a multiple of 64 bytes. */
+static int dt__server_run(dt__server *s, int64_t from, int64_t to,
+                          int64_t nruns) /* parts from .. to, downwards, of one label */
 {
     int64_t n = 0;
     for (int64_t i = from; i >= to; i--)
@@ -2223,7 +2226,8 @@ static int dt__server_update(const dt_ps_part *p, const float *grad, void *user)
     int       rc;
     memset(&dt__err, 0, sizeof dt__err);
     rc = dt__server_part_update((dt__server *)user, p, grad);
-    if (rc || dt__err.code != DT_OK) rc = dt__comm_bad(DT_COMM_ERR_STATE, "%s", dt__err.code != DT_OK ? dt__err.message : "the update failed");
+    if (rc || dt__err.code != DT_OK)
+        rc = dt__comm_bad(DT_COMM_ERR_STATE, "%s", dt__err.code != DT_OK ? dt__err.message : "the update failed");
     dt__err = before;
     return rc;
 }
@@ -2329,8 +2333,11 @@ static int dt__serve_same(void *user, const char *call, const char *what, int64_
         if (!y[DT__TALK_WORDS - 1]) continue;
         if (first < 0) first = w;
         if (y[0] != pm->talk_in[first * DT__TALK_WORDS])
-            rc = dt_fail(DT_ERR_COMM, "%s: %s is %" PRId64 " on worker %d, %" PRId64 " on worker %d; all workers must see the same files: use "
-                         "a directory that they share", call, what, pm->talk_in[first * DT__TALK_WORDS], first, y[0], w);
+            rc = dt_fail(DT_ERR_COMM,
+                         "%s: %s is %" PRId64 " on worker %d, %" PRId64
+                         " on worker %d; all workers must see the same files: use "
+                         "a directory that they share",
+                         call, what, pm->talk_in[first * DT__TALK_WORDS], first, y[0], w);
     }
     return rc;
 }
@@ -2388,7 +2395,8 @@ static dt__served dt__serve_kind(const dt_ps_model *pm, const dt__param *p)
     s.kind = !p->t->numel ? DT__SERVE_NOTHING : p->buffer ? DT__SERVE_BUFFER : p->frozen ? DT__SERVE_FROZEN : DT__SERVE_TRAINED;
     return s;
 }
-static int dt__serve_init(dt_ps_model *pm, int key, const void *data, int64_t n, int dtype, int rule, int group, bool whole, int label)
+static int dt__serve_init(dt_ps_model *pm, int key, const void *data, int64_t n, int dtype, int rule, int group, bool whole,
+                          int label)
 {
     dt_ps_init_opts o = DT__NO_OPTIONS;
     o.rule = rule;
@@ -2406,26 +2414,33 @@ static int dt__serve_abort(dt_ps_model *pm)
 /* A parameter or buffer is new: all workers get worker 0's value. */
 static int dt__serve_param(dt_ps_model *pm, dt__param *p, int index)
 {
-    dt__served *list = (dt__served *)dt__enlarge(pm->served, pm->nserved, &pm->served_cap, sizeof *list), s = dt__serve_kind(pm, p);
+    dt__served *list = (dt__served *)dt__enlarge(pm->served, pm->nserved, &pm->served_cap, sizeof *list),
+               s = dt__serve_kind(pm, p);
     if (!list) return dt_fail(DT_ERR_MEMORY, "dt_ps_attach: out of memory");
     pm->served = list;
     if (s.label < 0)
-        return dt_fail(DT_ERR_STATE, "dt_ps_attach: the parameter '%s' is not one of the optimiser's (.params); a store serves one optimiser, "
-                       "which has all parameters that are not frozen", p->name);
+        return dt_fail(
+            DT_ERR_STATE,
+            "dt_ps_attach: the parameter '%s' is not one of the optimiser's (.params); a store serves one optimiser, "
+            "which has all parameters that are not frozen",
+            p->name);
     pm->served[pm->nserved++] = s;
     if (s.kind == DT__SERVE_NOTHING) return 0;
     size_t nbytes;
     void  *data = dt__serve_host(p, &nbytes);
     int    rc = data ? 0 : DT_ERR_MEMORY, floats = dt__is_float(p->t->dtype);
-    if (!rc) rc = s.kind == DT__SERVE_TRAINED || floats ? dt__serve_value(pm, p, (float *)data, 1) : dt__serve_copy(p->t, data, 1);
+    if (!rc)
+        rc = s.kind == DT__SERVE_TRAINED || floats ? dt__serve_value(pm, p, (float *)data, 1) : dt__serve_copy(p->t, data, 1);
     if (!rc && dt__serve_init(pm, dt__serve_key(index), data, p->t->numel, floats ? (int)DT_COMM_F32 : p->t->dtype,
                               s.kind == DT__SERVE_TRAINED ? DT_PS_UPDATE : DT_PS_ASSIGN,
                               s.kind == DT__SERVE_TRAINED  ? (int)DT__SERVE_PARAMETERS
                               : s.kind == DT__SERVE_BUFFER ? (int)DT__SERVE_BUFFERS
                                                            : 0,
                               s.kind == DT__SERVE_TRAINED && dt__optim_about_of(pm->opt, s.label).whole, s.label))
-        rc = dt_fail(DT_ERR_COMM, "dt_ps_attach: number %d, '%s' %s: %s", index + 1, p->name, dt__text(p->t), dt_ps_error(pm->store));
-    if (!rc && pm->worker && dt_ps_get_state(pm->store, dt__serve_key(index), DT_PS_VALUE, data)) rc = dt__serve_fail(pm, "dt_ps_attach");
+        rc = dt_fail(DT_ERR_COMM, "dt_ps_attach: number %d, '%s' %s: %s", index + 1, p->name, dt__text(p->t),
+                     dt_ps_error(pm->store));
+    if (!rc && pm->worker && dt_ps_get_state(pm->store, dt__serve_key(index), DT_PS_VALUE, data))
+        rc = dt__serve_fail(pm, "dt_ps_attach");
     if (!rc && pm->worker) rc = floats ? dt__serve_value(pm, p, (float *)data, 0) : dt__serve_copy(p->t, data, 0);
     dt_mem_free(data, nbytes ? nbytes : 1);
     return rc;
@@ -2467,9 +2482,11 @@ static int dt__serve_compare(dt_ps_model *pm) /* as dt__ddp_same_models */
         }
         if (dt__ddp_same_fingerprint(&k[0], &k[1])) continue;
         char a[320], b[320];
-        return dt_fail(DT_ERR_COMM, "dt_ps_attach: the models differ: number %d is %s on worker %d, %s on worker %d; create the same parameters in "
-                       "the same order on all workers", i + 1, dt__ddp_fingerprint_text(&k[0], a, sizeof a), first,
-                       dt__ddp_fingerprint_text(&k[1], b, sizeof b), other);
+        return dt_fail(
+            DT_ERR_COMM,
+            "dt_ps_attach: the models differ: number %d is %s on worker %d, %s on worker %d; create the same parameters in "
+            "the same order on all workers",
+            i + 1, dt__ddp_fingerprint_text(&k[0], a, sizeof a), first, dt__ddp_fingerprint_text(&k[1], b, sizeof b), other);
     }
     return 0;
 }
@@ -2502,12 +2519,16 @@ static int dt__serve_items(dt_ps_model *pm)
     dt__serve_items_free(pm);
     for (int i = 0; i < m->nparams; i++) {
         dt__served s = dt__serve_kind(pm, m->param[i]);
-        if (s.kind != pm->served[i].kind || (s.kind == DT__SERVE_TRAINED && (s.label != pm->served[i].label || m->param[i]->opt != pm->opt->index)))
-            return dt_fail(DT_ERR_STATE, "dt_ps_attach: the parameter '%s' %s; freeze parameters, add groups and make optimisers before the first "
-                           "forward", m->param[i]->name,
-                           s.kind != pm->served[i].kind          ? "was frozen or unfrozen after its creation"
-                           : m->param[i]->opt != pm->opt->index ? "belongs to another optimiser of the model"
-                                                                : "has another group than at its creation");
+        if (s.kind != pm->served[i].kind ||
+            (s.kind == DT__SERVE_TRAINED && (s.label != pm->served[i].label || m->param[i]->opt != pm->opt->index)))
+            return dt_fail(
+                DT_ERR_STATE,
+                "dt_ps_attach: the parameter '%s' %s; freeze parameters, add groups and make optimisers before the first "
+                "forward",
+                m->param[i]->name,
+                s.kind != pm->served[i].kind         ? "was frozen or unfrozen after its creation"
+                : m->param[i]->opt != pm->opt->index ? "belongs to another optimiser of the model"
+                                                     : "has another group than at its creation");
         n += s.kind == DT__SERVE_TRAINED;
         nb += s.kind == DT__SERVE_BUFFER;
     }
@@ -2520,7 +2541,8 @@ static int dt__serve_items(dt_ps_model *pm)
     pm->block = (dt__served_block *)dt__alloc_zero((size_t)pm->nblocks * sizeof *pm->block);
     pm->buffer_item = (dt_ps_item *)dt__alloc_zero((size_t)(pm->nbuffer_items ? pm->nbuffer_items : 1) * sizeof *pm->item);
     if (!pm->nbuffer_items) dt_mem_free(pm->buffer_item, sizeof *pm->item), pm->buffer_item = NULL;
-    if (!pm->item || !pm->of || !pm->block || (nb && !pm->buffer_item)) return dt_fail(DT_ERR_MEMORY, "dt_ps_attach: out of memory");
+    if (!pm->item || !pm->of || !pm->block || (nb && !pm->buffer_item))
+        return dt_fail(DT_ERR_MEMORY, "dt_ps_attach: out of memory");
     n = 0;
     for (int i = 0; i < m->nparams; i++) {
         if (pm->served[i].kind != DT__SERVE_TRAINED) continue;
@@ -2541,10 +2563,11 @@ static int dt__serve_bind(dt_ps_model *pm)
 {
     float zero = 0;
     if (dt__serve_compare(pm) || dt__serve_items(pm)) return dt__err.code;
-    if (pm->opt->group[0].clip_norm > 0 && dt__serve_init(pm, dt__serve_key(pm->m->nparams), &zero, 1, DT_COMM_F32, DT_PS_UPDATE,
-                                                          DT__SERVE_PARAMETERS, true, DT__SERVE_LAST))
+    if (pm->opt->group[0].clip_norm > 0 && dt__serve_init(pm, dt__serve_key(pm->m->nparams), &zero, 1, DT_COMM_F32,
+                                                          DT_PS_UPDATE, DT__SERVE_PARAMETERS, true, DT__SERVE_LAST))
         return dt__serve_fail(pm, "dt_ps_attach");
-    if (pm->nbuffer_items && dt__serve_init(pm, DT__SERVE_COUNT, &zero, 1, DT_COMM_F32, DT_PS_ASSIGN, DT__SERVE_BUFFERS, true, 0))
+    if (pm->nbuffer_items &&
+        dt__serve_init(pm, DT__SERVE_COUNT, &zero, 1, DT_COMM_F32, DT_PS_ASSIGN, DT__SERVE_BUFFERS, true, 0))
         return dt__serve_fail(pm, "dt_ps_attach");
     pm->bound = 1;
     return 0;
@@ -2606,8 +2629,11 @@ static int dt__serve_grads(dt_ps_model *pm)
         if (dt__raw_finite(g, n, &finite)) return dt__err.code;
         if (!finite) {
             dt__optim_clear(pm->opt);
-            return dt_fail(DT_ERR_NUMERIC, "dt_step: on worker %d the gradient of '%s' is not finite; nothing was pushed: check its batch, use a "
-                           "smaller .lr, or set .clip_value", pm->worker, p->name);
+            return dt_fail(
+                DT_ERR_NUMERIC,
+                "dt_step: on worker %d the gradient of '%s' is not finite; nothing was pushed: check its batch, use a "
+                "smaller .lr, or set .clip_value",
+                pm->worker, p->name);
         }
     }
     return any ? 0 : 1;
@@ -2673,7 +2699,8 @@ static int dt__serve_start(dt_ps_model *pm) /* before the first push: what was r
     if (pm->loaded) {
         if (dt__serve_gather(pm, "dt_step", NULL, 0)) return dt__err.code;
         if (pm->worker == pm->lead && dt__serve_upload(pm)) return dt__serve_abort(pm);
-        if (dt__serve_gather(pm, "dt_step", NULL, 0) || dt__serve_prepare(pm, false) || dt__serve_pull(pm, "dt_step")) return dt__err.code;
+        if (dt__serve_gather(pm, "dt_step", NULL, 0) || dt__serve_prepare(pm, false) || dt__serve_pull(pm, "dt_step"))
+            return dt__err.code;
     }
     pm->started = 1;
     return 0;
@@ -2698,10 +2725,13 @@ static void dt__serve_step(void *user, dt_optimizer *opt)
     dt_ps_model *pm = (dt_ps_model *)user;
     if (dt__err.code != DT_OK) return;
     if (pm->worker < 0)
-        dt_fail(DT_ERR_STATE, "dt_step: rank %d is a server only, and trains nothing: it calls dt_ps_serve", dt_comm_rank(dt_ps_comm(pm->store)));
-    else if (opt != pm->opt) dt_fail(DT_ERR_STATE, "dt_step: the store serves another optimiser of this model; a store serves one");
+        dt_fail(DT_ERR_STATE, "dt_step: rank %d is a server only, and trains nothing: it calls dt_ps_serve",
+                dt_comm_rank(dt_ps_comm(pm->store)));
+    else if (opt != pm->opt)
+        dt_fail(DT_ERR_STATE, "dt_step: the store serves another optimiser of this model; a store serves one");
     else if (!dt__serve_hook_here(pm))
-        dt_fail(DT_ERR_STATE, "dt_step: this is another thread than that of dt_ps_attach; call dt_ps_attach on the thread that trains");
+        dt_fail(DT_ERR_STATE,
+                "dt_step: this is another thread than that of dt_ps_attach; call dt_ps_attach on the thread that trains");
     else if (pm->resting)
         dt_fail(DT_ERR_STATE, "dt_step: dt_ps_next_batch has returned -1: this worker has no more batches; end the loop");
     else if (pm->bound) dt__serve_update(pm);
@@ -2792,8 +2822,8 @@ static void dt__serve_unhook(dt_ps_model *pm)
     pm->hook = -1;
 }
 
-/* ---- collectives during the training. The workers need not have the same number of pushes behind them: so that nobody waits for the
-   push of a worker that waits here, it rests meanwhile. (DT_PS_SYNC: all have; DT_PS_ASYNC: nobody waits for pushes.) */
+/* ---- collectives during the training. The workers need not have the same number of pushes behind them: so that nobody waits
+   for the push of a worker that waits here, it rests meanwhile. (DT_PS_SYNC: all have; DT_PS_ASYNC: nobody waits for pushes.) */
 static int dt__serve_meet(dt_ps_model *pm, const char *call)
 {
     bool rest = pm->bound && !pm->resting && pm->o.mode != DT_PS_SYNC && pm->o.mode != DT_PS_ASYNC;
@@ -2835,7 +2865,8 @@ static int dt__serve_fetch(dt_ps_model *pm, const char *call, bool states) /* th
     }
     return rc;
 }
-/* All workers: the buffers of the first worker, or the mean. The store adds what is pushed; those who have nothing to say push zeros. */
+/* All workers: the buffers of the first worker, or the mean. The store adds what is pushed; those who have nothing to say push
+   zeros. */
 static int dt__serve_buffers(dt_ps_model *pm, const char *call)
 {
     dt_model *m = pm->m;
@@ -2934,9 +2965,9 @@ static int dt__serve_outcome(void *user, const char *call)
     else if (!rc && text[0] && pm->worker != pm->lead) rc = dt_fail(DT_ERR_FILE, "worker %d: %s", pm->lead, text);
     return rc;
 }
-/* dt__watch.agree: x[0]: a checkpoint is due, x[1]: stop after it. With DT_PS_SYNC all workers are at the same step. With the other
-   modes nobody waits here: a worker that wants a checkpoint writes a request to the store, and the others find it at their next
-   tick. A request is twice its number, plus 1 to stop. */
+/* dt__watch.agree: x[0]: a checkpoint is due, x[1]: stop after it. With DT_PS_SYNC all workers are at the same step. With the
+   other modes nobody waits here: a worker that wants a checkpoint writes a request to the store, and the others find it at their
+   next tick. A request is twice its number, plus 1 to stop. */
 static int dt__serve_tick(void *user, const char *call, int64_t *x, int n)
 {
     dt_ps_model *pm = (dt_ps_model *)user;
@@ -2967,7 +2998,8 @@ static int dt__serve_visit(void *user, dt__visit *v)
     char         name[48];
     int          rc = 0;
     if (v->loading && pm->started)
-        return dt_fail(DT_ERR_STATE, "dt_checkpoint_resume: the training on the store has begun; resume before the first dt_step");
+        return dt_fail(DT_ERR_STATE,
+                       "dt_checkpoint_resume: the training on the store has begun; resume before the first dt_step");
     if (!v->loading && pm->ncursor >= 2) x[0] = pm->cursor[0], x[1] = pm->cursor[1], x[2] = pm->ncursor - 2;
     if (v->loading && !v->has(v, "ps.version")) x[0] = pm->opt->steps; /* of a training without a store */
     else {
@@ -3004,8 +3036,15 @@ static int dt__serve_options(dt_ps_model *pm) /* all ranks must have the same */
     int       size = dt_comm_size(c), rc = 0;
     uint64_t  h = DT__DDP_HASH;
     int64_t   mine, *all = (int64_t *)dt_mem_alloc((size_t)size * sizeof *all);
-    const int number[] = { pm->o.mode, pm->o.k, pm->o.staleness, pm->o.max_staleness, pm->o.scale_by_staleness, pm->o.drop_batches,
-                           pm->o.average_buffers, pm->opt->ngroups, pm->o.scheduler != NULL };
+    const int number[] = { pm->o.mode,
+                           pm->o.k,
+                           pm->o.staleness,
+                           pm->o.max_staleness,
+                           pm->o.scale_by_staleness,
+                           pm->o.drop_batches,
+                           pm->o.average_buffers,
+                           pm->opt->ngroups,
+                           pm->o.scheduler != NULL };
     if (!all) return dt_fail(DT_ERR_MEMORY, "dt_ps_attach: out of memory");
     h = dt__ddp_hash(h, number, sizeof number);
     h = dt__ddp_hash(h, &pm->o.batches, sizeof pm->o.batches);
@@ -3015,8 +3054,11 @@ static int dt__serve_options(dt_ps_model *pm) /* all ranks must have the same */
     if (dt_comm_allgather(c, &mine, all, 1, NULL, DT_COMM_I64)) rc = dt_fail(DT_ERR_COMM, "dt_ps_attach: %s", dt_comm_error(c));
     for (int r = 1; r < size && !rc; r++)
         if (all[r] != all[0])
-            rc = dt_fail(DT_ERR_COMM, "dt_ps_attach: rank %d has other options than rank 0: the optimiser, its groups and options, the scheduler, and "
-                         "the options of dt_ps_attach must be the same on all ranks", r);
+            rc = dt_fail(DT_ERR_COMM,
+                         "dt_ps_attach: rank %d has other options than rank 0: the optimiser, its groups and options, the "
+                         "scheduler, and "
+                         "the options of dt_ps_attach must be the same on all ranks",
+                         r);
     dt_mem_free(all, (size_t)size * sizeof *all);
     return rc;
 }
@@ -3034,7 +3076,8 @@ static int dt__serve_worker(dt_ps_model *pm) /* what only workers do */
     pm->ntalk = (int64_t)pm->workers * DT__TALK_WORDS + DT__TALK_BYTES / 8;
     pm->talk_out = (int64_t *)dt__alloc_zero((size_t)pm->ntalk * sizeof *pm->talk_out);
     pm->talk_in = (int64_t *)dt__alloc_zero((size_t)pm->ntalk * sizeof *pm->talk_in);
-    if (!pm->talk_out || !pm->talk_in || dt__serve_cursor_room(pm, 2 + pm->workers)) return dt_fail(DT_ERR_MEMORY, "dt_ps_attach: out of memory");
+    if (!pm->talk_out || !pm->talk_in || dt__serve_cursor_room(pm, 2 + pm->workers))
+        return dt_fail(DT_ERR_MEMORY, "dt_ps_attach: out of memory");
     if (dt_ps_group_with(pm->store, DT__SERVE_PARAMETERS, d) || dt_ps_group_with(pm->store, DT__SERVE_BUFFERS, sync) ||
         dt_ps_group_with(pm->store, DT__SERVE_AGREEMENTS, sync) ||
         dt__serve_init(pm, DT__SERVE_TALK, pm->talk_out, pm->ntalk, DT_COMM_I64, DT_PS_ASSIGN, DT__SERVE_AGREEMENTS, true, 0))
@@ -3072,15 +3115,23 @@ DT_API dt_ps_model *dt_ps_attach_with(dt_model *m, dt_optimizer *opt, dt_ps *sto
     const char *call = "dt_ps_attach", *why = NULL;
     if (!dt__model_ok(call, m)) return NULL;
     if (!opt || !store) dt_fail(DT_ERR_ARG, "%s: the %s is NULL", call, opt ? "store" : "optimiser");
-    else if (opt->m != m) dt_fail(DT_ERR_ARG, "%s: the optimiser belongs to another model; pass the model that it was made for", call);
+    else if (opt->m != m)
+        dt_fail(DT_ERR_ARG, "%s: the optimiser belongs to another model; pass the model that it was made for", call);
     else if (m->watch) dt_fail(DT_ERR_STATE, "%s: the model has a ddp or a store already", call);
-    else if (opt->steps) dt_fail(DT_ERR_STATE, "%s: the optimiser has made %" PRId64 " steps, which the servers do not know: save a checkpoint, and "
-                                 "resume it after dt_ps_attach", call, opt->steps);
+    else if (opt->steps)
+        dt_fail(DT_ERR_STATE,
+                "%s: the optimiser has made %" PRId64 " steps, which the servers do not know: save a checkpoint, and "
+                "resume it after dt_ps_attach",
+                call, opt->steps);
     else if (opt->group[0].clip_norm > 0 && dt_ps_servers(store) > 1)
-        dt_fail(DT_ERR_ARG, "%s: .clip_norm of the optimiser needs the norm of the whole update, and this store has %d servers: use one (dt_ps_new "
-                ".servers = 1), or .clip_norm = DT_ZERO and .clip_value", call, dt_ps_servers(store));
+        dt_fail(DT_ERR_ARG,
+                "%s: .clip_norm of the optimiser needs the norm of the whole update, and this store has %d servers: use one "
+                "(dt_ps_new "
+                ".servers = 1), or .clip_norm = DT_ZERO and .clip_value",
+                call, dt_ps_servers(store));
     else if (o.scheduler && !dt__scheduler_serves(o.scheduler, opt, &why)) dt_fail(DT_ERR_ARG, "%s: .scheduler: %s", call, why);
-    else if (dt_comm_get_status(dt_ps_comm(store))) dt_fail(DT_ERR_COMM, "%s: the communicator has failed: %s", call, dt_comm_error(dt_ps_comm(store)));
+    else if (dt_comm_get_status(dt_ps_comm(store)))
+        dt_fail(DT_ERR_COMM, "%s: the communicator has failed: %s", call, dt_comm_error(dt_ps_comm(store)));
     if (dt__err.code != DT_OK) return NULL;
     dt_ps_model *pm = (dt_ps_model *)dt__alloc_zero(sizeof *pm);
     if (!pm) {
@@ -3154,7 +3205,8 @@ DT_API dt_status dt_ps_collect(dt_ps_model *pm)
 {
     const char *call = "dt_ps_collect";
     if (!dt__serve_ok(call, pm)) return dt_error_code();
-    if (!pm->bound) return (dt_status)dt_fail(DT_ERR_STATE, "%s: the model has had no backward yet; there is nothing to collect", call);
+    if (!pm->bound)
+        return (dt_status)dt_fail(DT_ERR_STATE, "%s: the model has had no backward yet; there is nothing to collect", call);
     if (dt__serve_meet(pm, call) || dt__serve_buffers(pm, call) || dt__serve_fetch(pm, call, false)) return dt_error_code();
     if (!dt__serve_gather(pm, call, NULL, 0)) dt__serve_part(pm, call);
     return dt_error_code();

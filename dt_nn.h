@@ -874,7 +874,8 @@ DT__INSIDE int dt__optimizer_claims(const dt_optimizer *opt, const char *name); 
 /* Copies that belong to no model: options, groups and the schedule. Free them with dt_optimizer_free and dt_scheduler_free. */
 DT__INSIDE dt_optimizer *dt__optimizer_copy(const dt_optimizer *opt); /* NULL: out of memory */
 DT__INSIDE dt_scheduler *dt__scheduler_copy(const dt_scheduler *s, dt_optimizer *opt); /* NULL: out of memory */
-DT__INSIDE bool dt__scheduler_serves(const dt_scheduler *s, const dt_optimizer *opt, const char **why); /* may a server step it? */
+/* Can a server step it? false: *why says why not. */
+DT__INSIDE bool dt__scheduler_serves(const dt_scheduler *s, const dt_optimizer *opt, const char **why);
 DT__INSIDE uint64_t dt__scheduler_hash(const dt_scheduler *s, uint64_t (*hash)(uint64_t, const void *, size_t), uint64_t h);
 DT__INSIDE uint64_t dt__optimizer_hash(const dt_optimizer *opt, uint64_t (*hash)(uint64_t, const void *, size_t), uint64_t h);
 DT__INSIDE int dt__block_states(dt__mblock *b, unsigned slots); /* makes the states that are missing, zero */
@@ -2907,7 +2908,8 @@ static int dt__before_lars(const dt__optim_operands *v, const dt_optimizer_opts 
     (void)t;
     return v->segments.ndim < 0 ? 0 : dt__view_norms(v->dev, &v->unorm, &v->grad, &v->segments);
 }
-static int dt__before_adagrad(const dt__optim_operands *v, const dt_optimizer_opts *g, double t) /* sets the sum before update 1 */
+/* Before the first update of a parameter its sum is set. */
+static int dt__before_adagrad(const dt__optim_operands *v, const dt_optimizer_opts *g, double t)
 {
     dt_call c;
     if (g->initial_accumulator_value == 0 || t != 1) return 0;
@@ -3013,7 +3015,8 @@ static dt__optim_operands dt__run_operands(const dt_optimizer *opt, const dt__ru
     dt__optim_operands v;
     v.dev = value->st->dev;
     dt__view_or_none(&v.value, value, r->offset, r->n);
-    for (int i = 0; i < DT__MAX_STATES; i++) dt__view_or_none(&v.state[i], slots >> i & 1u ? b->state[i] : NULL, r->offset, r->n);
+    for (int i = 0; i < DT__MAX_STATES; i++)
+        dt__view_or_none(&v.state[i], slots >> i & 1u ? b->state[i] : NULL, r->offset, r->n);
     dt__view_or_none(&v.half, b->master ? b->b.value : NULL, r->offset, r->n);
     dt__view_or_none(&v.grad, dt__run_grad(opt, r), r->offset, r->n);
     dt__view_or_none(&v.gscale, w ? w->gscale : NULL, 0, -1);
@@ -3848,11 +3851,11 @@ DT__INSIDE dt_scheduler *dt__scheduler_copy(const dt_scheduler *s, dt_optimizer 
 }
 DT__INSIDE bool dt__scheduler_serves(const dt_scheduler *s, const dt_optimizer *opt, const char **why)
 {
-    *why = s->opt != opt                 ? "it is of another optimiser"
-           : s->kind == DT__PLATEAU_LR   ? "a plateau scheduler needs a metric, and servers step it by the number of the update"
-           : s->steps                    ? "it has stepped already; attach it before its first step and before dt_checkpoint_resume"
-           : s->ngroups != opt->ngroups  ? "groups were added to the optimiser after it was created; add them first"
-                                         : NULL;
+    *why = s->opt != opt                ? "it is of another optimiser"
+           : s->kind == DT__PLATEAU_LR  ? "a plateau scheduler needs a metric, and servers step it by the number of the update"
+           : s->steps                   ? "it has stepped already; attach it before its first step, and before a resume"
+           : s->ngroups != opt->ngroups ? "groups were added to the optimiser after it was created; add them first"
+                                        : NULL;
     return !*why;
 }
 DT__INSIDE uint64_t dt__scheduler_hash(const dt_scheduler *s, uint64_t (*hash)(uint64_t, const void *, size_t), uint64_t h)

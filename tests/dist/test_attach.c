@@ -137,10 +137,20 @@ static dt_optimizer *make_groups_clipped(dt_model *m)
     return o;
 }
 static const kind kinds[] = {
-    { "sgd", make_sgd, false }, { "momentum", make_momentum, false }, { "nesterov", make_nesterov, false }, { "adam", make_adam, false },
-    { "adamw", make_adamw, false }, { "amsgrad", make_amsgrad, false }, { "rmsprop", make_rmsprop, false }, { "adagrad", make_adagrad, false },
-    { "lars", make_lars, false }, { "lamb", make_lamb, false }, { "groups", make_groups, false }, { "clipped", make_clipped, true },
-    { "lamb clipped", make_lamb_clipped, true }, { "groups clipped", make_groups_clipped, true },
+    { "sgd", make_sgd, false },
+    { "momentum", make_momentum, false },
+    { "nesterov", make_nesterov, false },
+    { "adam", make_adam, false },
+    { "adamw", make_adamw, false },
+    { "amsgrad", make_amsgrad, false },
+    { "rmsprop", make_rmsprop, false },
+    { "adagrad", make_adagrad, false },
+    { "lars", make_lars, false },
+    { "lamb", make_lamb, false },
+    { "groups", make_groups, false },
+    { "clipped", make_clipped, true },
+    { "lamb clipped", make_lamb_clipped, true },
+    { "groups clipped", make_groups_clipped, true },
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 /* one process: the gradients of P batches are added in order, times 1/P */
@@ -211,7 +221,14 @@ UTEST(attach, sync_is_one_process_bit_for_bit)
     data_make();
     for (int i = 0; i < KINDS; i++)
         for (int form = 0; form < (dt_test_quick() ? 2 : 4); form++) {
-            int workers = form == 0 ? 3 : form == 1 ? 2 : form == 2 ? 1 : 4, servers = form == 0 ? 1 : form == 1 ? 2 : form == 2 ? 1 : 0;
+            int workers = form == 0   ? 3
+                          : form == 1 ? 2
+                          : form == 2 ? 1
+                                      : 4,
+                servers = form == 0   ? 1
+                          : form == 1 ? 2
+                          : form == 2 ? 1
+                                      : 0;
             if (kinds[i].clips && servers != 1) continue;
             reference(&kinds[i], workers, STEPS, w, NULL);
             ASSERT_EQ_MSG(0, crowd_run(&a, workers + servers, servers, sync_rank, &kinds[i]), kinds[i].name);
@@ -253,8 +270,8 @@ static void unreached_rank(member *k)
     dt_optimizer *opt = dt_adamw(m, .lr = 0.01, .weight_decay = 0.1);
     dt_ps_model  *pm = dt_ps_attach(m, opt, store);
     for (int i = 0; i < 4 && !dt_error(); i++) {
-        dt_tensor *x = dt_from(data_x[0], DT_SHAPE(BATCH, IN)), *a = dt_linear(m, "a", x, .out = 4), *b = dt_linear(m, "b", x, .out = 4),
-                  *c = dt_linear(m, "c", x, .out = 4);
+        dt_tensor *x = dt_from(data_x[0], DT_SHAPE(BATCH, IN)), *a = dt_linear(m, "a", x, .out = 4),
+                  *b = dt_linear(m, "b", x, .out = 4), *c = dt_linear(m, "c", x, .out = 4);
         dt_tensor *loss = dt_mean(dt_mul(a, a));
         if (k->rank == 1) loss = dt_add(loss, dt_mean(dt_mul(b, b)));
         if (i == 2) loss = dt_mean(dt_mul(c, c)); /* its second moment begins here, with t = 1 */
@@ -329,8 +346,8 @@ UTEST(attach, the_scheduler_counts_updates)
 /* ---- all disciplines on digits */
 typedef struct mode_case { int mode, k, staleness; } mode_case;
 static const mode_case modes[] = {
-    { DT_PS_SYNC, 0, 0 }, { DT_PS_K_SYNC, 2, 0 }, { DT_PS_K_BATCH_SYNC, 2, 0 }, { DT_PS_K_ASYNC, 2, 0 }, { DT_PS_K_BATCH_ASYNC, 2, 0 },
-    { DT_PS_ASYNC, 0, 0 }, { DT_PS_SSP, 0, 2 }, { DT_PS_SSP_CLOCK, 0, 2 },
+    { DT_PS_SYNC, 0, 0 },          { DT_PS_K_SYNC, 2, 0 }, { DT_PS_K_BATCH_SYNC, 2, 0 }, { DT_PS_K_ASYNC, 2, 0 },
+    { DT_PS_K_BATCH_ASYNC, 2, 0 }, { DT_PS_ASYNC, 0, 0 },  { DT_PS_SSP, 0, 2 },          { DT_PS_SSP_CLOCK, 0, 2 },
 };
 enum { MODES = sizeof modes / sizeof *modes, TOTAL = 180 };
 static dt_tensor *digits(dt_model *m, dt_tensor *x)
@@ -352,12 +369,14 @@ static double digits_loss(dt_model *m, dt_dataset *set)
     dt_loader_free(in);
     return loss;
 }
-static void digits_train(dt_comm *c, int servers, const mode_case *q, double *before, double *after, int64_t *steps, int64_t *seen)
+static void digits_train(dt_comm *c, int servers, const mode_case *q, double *before, double *after, int64_t *steps,
+                         int64_t *seen)
 {
     dt_ps        *store = dt_ps_new(c, .servers = servers);
     dt_model     *m = dt_model_new(.seed = 3);
     dt_optimizer *opt = dt_adam(m, .lr = 0.01);
-    dt_dataset   *set = dt_idx_open("data/digits/digits-images-idx3-ubyte", .labels = "data/digits/digits-labels-idx1-ubyte", .classes = 10);
+    dt_dataset   *set =
+        dt_idx_open("data/digits/digits-images-idx3-ubyte", .labels = "data/digits/digits-labels-idx1-ubyte", .classes = 10);
     dt_loader    *in = dt_loader_new(set, .batch = 50, .shuffle = true, .drop_last = true);
     dt_ps_model  *pm = dt_ps_attach(m, opt, store, .mode = q->mode, .k = q->k, .staleness = q->staleness, .batches = TOTAL);
     if (dt_ps_worker(store) < 0) dt_ps_serve(store);
@@ -384,7 +403,8 @@ static void digits_train(dt_comm *c, int servers, const mode_case *q, double *be
 static void digits_member(member *k)
 {
     crowd *a = k->all;
-    digits_train(k->c, a->servers, (const mode_case *)a->arg, &a->loss[k->rank][0], &a->loss[k->rank][1], &a->number[k->rank][0], &a->number[k->rank][1]);
+    digits_train(k->c, a->servers, (const mode_case *)a->arg, &a->loss[k->rank][0], &a->loss[k->rank][1],
+                 &a->number[k->rank][0], &a->number[k->rank][1]);
 }
 UTEST(attach, digits_are_learnt_by_threads_in_all_modes)
 {
@@ -413,6 +433,9 @@ static void digits_crew(crew *k)
 }
 UTEST(attach, digits_are_learnt_by_processes_in_all_modes)
 {
+#ifdef __SANITIZE_THREAD__
+    UTEST_SKIP("ThreadSanitizer: no threads after a fork of a process with threads");
+#endif
     for (int q = 0; q < MODES; q++)
         EXPECT_EQ(0, crew_run(q & 1 ? "tcp" : "shm", 4, digits_crew, (void *)(uintptr_t)&modes[q]));
 }
@@ -441,7 +464,8 @@ static void layer_ready(void *user, dt_tensor *p)
     l->ready++;
     if (l->wait) __atomic_store_n(l->flag, 1, __ATOMIC_RELEASE);
     else
-        while (!__atomic_load_n(l->flag, __ATOMIC_ACQUIRE) && dt_test_ns() < deadline) sched_yield(); /* worker 1 is in its backward */
+        while (!__atomic_load_n(l->flag, __ATOMIC_ACQUIRE) && dt_test_ns() < deadline)
+            sched_yield();                                         /* worker 1 is in its backward */
     while (l->wait && !dt_ps_cancelled(l->store, 2) && !l->late) { /* key 2: the first parameter */
         l->late = dt_test_ns() > deadline;
         sched_yield();
@@ -570,7 +594,8 @@ static void saving_rank(member *k)
     dt_model      *m = dt_model_new(.seed = 3);
     dt_optimizer  *opt = r->k->make(m);
     dt_scheduler  *s = r->schedule ? schedule(opt) : NULL;
-    dt_ps_model   *pm = dt_ps_attach(m, opt, store, .mode = r->mode, .k = r->mode == DT_PS_SYNC ? 0 : 2, .scheduler = s, .average_buffers = r->average);
+    dt_ps_model   *pm = dt_ps_attach(m, opt, store, .mode = r->mode, .k = r->mode == DT_PS_SYNC ? 0 : 2, .scheduler = s,
+                                     .average_buffers = r->average);
     if (dt_ps_worker(store) < 0) dt_ps_serve(store);
     else {
         dt_checkpoint *c = dt_checkpoint_new(r->dir, .model = m, .scheduler = s, .every_steps = 5, .every_minutes = 1000);
@@ -580,7 +605,8 @@ static void saving_rank(member *k)
         if (step != r->from) dt_fail(DT_ERR_STATE, "resumed at step %d", (int)step);
         while (step < r->to && !dt_error()) {
             int64_t    at = dt_ps_next_batch(pm) % (N / BATCH) * BATCH;
-            dt_tensor *x = dt_from(data_x[at], DT_SHAPE(BATCH, IN)), *y = dt_from(&data_y[at], DT_SHAPE(BATCH), .dtype = DT_I64);
+            dt_tensor *x = dt_from(data_x[at], DT_SHAPE(BATCH, IN)),
+                      *y = dt_from(&data_y[at], DT_SHAPE(BATCH), .dtype = DT_I64);
             dt_backward(dt_cross_entropy(normed(m, x), y));
             dt_step(opt);
             dt_checkpoint_tick(c, 0, ++step);
@@ -715,7 +741,20 @@ UTEST(attach, buffers_are_worker_0s_or_the_mean)
 }
 
 /* ---- errors */
-enum { OTHER_MODEL, HAS_DDP, SERVER_TRAINS, OTHER_PARAMETERS, OTHER_SHAPE, CLIPS, PLATEAU, OTHER_OPTIONS, NOT_FINITE, NOT_OWN, STEPPED, ERRORS };
+enum {
+    OTHER_MODEL,
+    HAS_DDP,
+    SERVER_TRAINS,
+    OTHER_PARAMETERS,
+    OTHER_SHAPE,
+    CLIPS,
+    PLATEAU,
+    OTHER_OPTIONS,
+    NOT_FINITE,
+    NOT_OWN,
+    STEPPED,
+    ERRORS
+};
 static dt_tensor *renamed(dt_model *m) /* net, with another name for its first layer */
 {
     dt_tensor *x = dt_linear(m, "c", dt_from(data_x[0], DT_SHAPE(BATCH, IN)), .out = HIDDEN, .act = DT_ACT_TANH);
@@ -733,7 +772,9 @@ static void error_rank(member *k)
     bool          odd = k->rank == 1;
     dt_ps        *store = dt_ps_new(k->c, .servers = k->all->servers);
     dt_model     *m = dt_model_new(.seed = 3), *other = dt_model_new(.seed = 4);
-    dt_optimizer *opt = what == CLIPS ? dt_sgd(m, .clip_norm = 1.0) : what == NOT_OWN ? dt_sgd(m, .params = "b.*") : dt_sgd(what == OTHER_MODEL ? other : m, .lr = 0.1);
+    dt_optimizer *opt = what == CLIPS     ? dt_sgd(m, .clip_norm = 1.0)
+                        : what == NOT_OWN ? dt_sgd(m, .params = "b.*")
+                                          : dt_sgd(what == OTHER_MODEL ? other : m, .lr = 0.1);
     dt_scheduler *s = what == PLATEAU ? dt_reduce_lr_on_plateau(opt) : NULL;
     dt_ddp       *d = what == HAS_DDP ? dt_ddp_new(m, k->c) : NULL;
     if (what == STEPPED) {
@@ -773,11 +814,13 @@ static void error_rank(member *k)
 UTEST(attach, errors_say_what_is_wrong)
 {
     static crowd a;
-    static const struct { int what, servers, rank; const char *text; } e[] = {
+    static const struct { int what, servers, rank; const char *text;
+    } e[] = {
         { OTHER_MODEL, 1, 0, "the optimiser belongs to another model" },
         { HAS_DDP, 0, 0, "the model has a ddp or a store already" },
         { SERVER_TRAINS, 1, 2, "rank 2 is a server only" },
-        { OTHER_PARAMETERS, 1, 0, "number 1 is parameter 'a.weight' f32 (20, 12) on worker 0, parameter 'c.weight' f32 (20, 12) on worker 1" },
+        { OTHER_PARAMETERS, 1, 0,
+          "number 1 is parameter 'a.weight' f32 (20, 12) on worker 0, parameter 'c.weight' f32 (20, 12) on worker 1" },
         { OTHER_PARAMETERS, 1, 1, "on worker 0, parameter 'c.weight'" },
         { OTHER_SHAPE, 1, 1, "'a.weight' (21, 12)" },
         { CLIPS, 2, 0, "this store has 2 servers" },
@@ -793,7 +836,8 @@ UTEST(attach, errors_say_what_is_wrong)
         crowd_run(&a, 2 + e[i].servers, e[i].servers, error_rank, &e[i].what);
         if (!strstr(a.m[e[i].rank].error, e[i].text)) printf("    %d: %s\n", i, a.m[e[i].rank].error);
         EXPECT_TRUE_MSG(strstr(a.m[e[i].rank].error, e[i].text) != NULL, e[i].text);
-        if (e[i].what == NOT_FINITE) EXPECT_TRUE(!a.m[0].error[0] && a.number[0][0] == 2 && a.number[1][0] == 1); /* worker 0 goes on */
+        if (e[i].what == NOT_FINITE)
+            EXPECT_TRUE(!a.m[0].error[0] && a.number[0][0] == 2 && a.number[1][0] == 1); /* worker 0 goes on */
     }
     dt_set_log(NULL, NULL);
 }
