@@ -359,6 +359,9 @@ typedef struct dt_grad_hooks {
 DT_API int  dt_grad_hooks_add(const dt_grad_hooks *h); /* for backwards of this thread; returns an id, or a negative status */
 DT_API void dt_grad_hooks_remove(int id);
 DT_API bool dt_grad_pending(const dt_tensor *param);
+/* In a hook: the backward ends after the present op, without an error, because its result is not needed any more. Gradients that
+   it has computed so far are incomplete: clear them (dt_zero_grad). Outside a backward it does nothing. */
+DT_API void dt_backward_stop(void);
 
 /* Packs parameters into one block: the values and gradients of all n parameters become views into two contiguous tensors,
    in the given order. All must have the same dtype and device. The block does not own the parameters: free them first,
@@ -906,6 +909,7 @@ typedef struct dt__ctx {
     dt_device    *device; /* NULL: the CPU */
     int           no_grad;
     int           in_backward;
+    int           stop_backward; /* of dt_backward_stop */
     uint32_t      backward_id;
     uint64_t      generation; /* incremented by each backward and dt_end; entries of cast with an older stamp are stale.
                                  The bits from DT__GENERATION_BITS on number the threads that use models */
@@ -3801,10 +3805,11 @@ DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
     dt__note_loss(root);
     uint32_t id = t->backward_id;
     t->in_backward = 1;
+    t->stop_backward = 0;
     t->no_grad++;
     for (int i = 0; i < DT__MAX_HOOKS; i++)
         if (t->hook_used[i] && t->hook[i].begin) t->hook[i].begin(t->hook[i].user);
-    for (int64_t s = first; s >= 0 && !rc; s--) {
+    for (int64_t s = first; s >= 0 && !rc && !t->stop_backward; s--) {
         dt__node *n = (dt__node *)t->tape.at[s];
         if (n->mark == id) rc = dt__backward_node(t, n);
         if (!rc && dt__err.code != DT_OK) rc = dt__err.code;
@@ -3817,7 +3822,7 @@ DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
             n->out->partial = NULL;
             n->out->partial_state = DT__PARTIAL_OWNED;
         }
-        for (int k = 0; k < n->nin && !rc; k++)
+        for (int k = 0; k < n->nin && !rc && !t->stop_backward; k++)
             if (dt__needs_grad(n, k) && !n->in[k]->node && n->in[k]->mark == id) rc = dt__complete_groups(n->in[k], id);
         if (!o.retain_graph) dt__node_release(n);
     }
@@ -3881,6 +3886,10 @@ DT_API int  dt_grad_hooks_add(const dt_grad_hooks *h)
 DT_API void dt_grad_hooks_remove(int id)
 {
     if (id >= 0 && id < DT__MAX_HOOKS) dt__tls.hook_used[id] = 0;
+}
+DT_API void dt_backward_stop(void)
+{
+    if (dt__tls.in_backward) dt__tls.stop_backward = 1;
 }
 DT_API bool dt_grad_pending(const dt_tensor *param)
 {

@@ -136,7 +136,8 @@ DT_API int      dt_comm_shrink(dt_comm *c, dt_comm **out);
        not expect) ends alone with its status. A message that did not suit its receive stays for another one.
      - Collectives end with DT_COMM_ERR_PEER on all members, also running ones: dt_comm_shrink makes a communicator of the rest,
        which is tolerant, too. After a timeout or a mismatch of a collective the same is true with that status.
-     - dt_comm_free does not wait: the member leaves, which is an event for the others.
+     - dt_comm_free does not wait for the others, only until what was sent has left, at most 0.4 s: the member leaves, which is an
+       event for the others.
      - dt_comm_abort, and a failure from which a member cannot go on (such as no memory), fails the communicator on this member
        only; for the others it has died. A member that breaks the protocol is expelled: its calls fail, too.
    A stopped member is not dead: messages with it time out. Large messages are always copied through the rings or sockets, never
@@ -160,11 +161,13 @@ DT_API int dt_comm_next_event_with(dt_comm *c, dt_comm_event *out, dt_event_opts
    that have gone keep their numbers. Rank 0 calls dt_comm_accept; from then on dt_comm_join, in another process, makes it a
    member with the next number. It is authenticated as the others were at the start. For all others it is an event
    (DT_MEMBER_JOINED), and dt_comm_size grows. Collectives are halted then, too: dt_comm_shrink, called by all members, makes a
-   communicator of them. Messages with the new member go through sockets, also inside a machine. While .room is larger than
+   communicator of them. If others call it already, a new member takes part, or gets DT_COMM_ERR_TIMEOUT (too late) and calls it
+   again with them. Messages with the new member go through sockets, also inside a machine. While .room is larger than
    the number of ranks at the start, ranks of one machine look at sockets while they wait, which costs up to 0.2 ms.
    A member with a .name may come back under a higher .incarnation and gets a new number; its earlier self, if it still
    lives, is expelled. One that comes with an incarnation that is not higher than all before it is refused.
-   After the death of rank 0 nobody can join: dt_comm_join fails at .join_timeout, and the members go on.
+   After the death of rank 0 nobody can join: dt_comm_join fails at .join_timeout, and the members go on. A member that joined just
+   before, and of which no other has heard, gets DT_COMM_ERR_PEER within a few seconds.
    Only the communicator of dt_comm_init or dt_comm_threads can be joined, not one of dt_comm_dup, _split or _shrink. */
 typedef struct dt_accept_opts {
     int         dt__first DT_D;
@@ -2668,8 +2671,8 @@ static void dt__message_done(dt_comm *c, dt_work *w)
     if (q->send && !w->status) dt__counter_add(&e->counters.bytes, (int64_t)q->n);
     w->ended = now;
     if (!w->started || w->started > now) w->started = now;
-    dt__message_past(c, q->send, dt__elements(q->send ? q->n : q->total, dtype), dtype, q->peer, q->tag, w->started,
-                     now, w->status);
+    size_t n = q->send || (q->plain && !w->status) ? q->n : q->total;
+    dt__message_past(c, q->send, dt__elements(n, dtype), dtype, q->peer, q->tag, w->started, now, w->status);
     dt__work_finished(w, w->status);
 }
 /* Messages of device memory whose records were exchanged. */
@@ -3612,7 +3615,7 @@ static int dt__work_done(dt_work *w) /* returns the status of a work that is fin
         pthread_mutex_unlock(&c->engine->lock);
     } else if (w->kind == DT__WORK_MESSAGE) { /* it has outlived its communicator */
         dt__req *q = (dt__req *)(void *)w;
-        DT_COMM_FREE(q->said);
+        if (!q->plain) DT_COMM_FREE(q->said);
         DT_COMM_FREE(q->block);
         return rc;
     }
@@ -3671,7 +3674,10 @@ DT_API int dt_work_then(dt_work *w, void (*fn)(void *user, int status), void *us
     q->then = fn;
     q->user = user;
     if (w->finished) dt__then_run(c, q);
-    else q->done_fn = dt__then_done;
+    else {
+        q->plain = false;
+        q->done_fn = dt__then_done;
+    }
     dt__message_posted(c);
     dt__net_clock = clock;
     return 0;
@@ -3755,7 +3761,7 @@ static void dt__req_free(dt_comm *c, dt__req *q, bool own) /* own: by the thread
 {
     struct dt__engine *e = c->engine;
     dt__req           *first = __atomic_load_n(&e->returned, __ATOMIC_RELAXED);
-    if (__builtin_expect(q->said != NULL, 0)) DT_COMM_FREE(q->said);
+    if (__builtin_expect(!q->plain && q->said, 0)) DT_COMM_FREE(q->said);
     if (own) {
         q->w.after = (dt_work *)(void *)e->own_reqs;
         e->own_reqs = q;
@@ -3775,12 +3781,14 @@ static inline void dt__req_clear(dt__req *q, bool only_work)
     q->w.status = 0;
     q->w.kind = 0;
     q->w.own = q->w.finished = false;
-    q->said = NULL;
+    q->plain = only_work;
     if (only_work) return;
+    q->said = NULL;
     q->partner = NULL;
+    q->place = 0;
     q->link.prev = q->link.next = q->wait.prev = q->wait.next = NULL;
     q->ptr = NULL;
-    q->n = q->done = q->total = 0;
+    q->n = q->total = 0;
     q->order = q->id = q->remote = 0;
     q->since = 0;
     q->timeout = 0;
@@ -3794,7 +3802,6 @@ static inline void dt__req_clear(dt__req *q, bool only_work)
     q->space = q->dtype = q->state = 0;
     q->send = q->cancel = q->asked = false;
     q->ref = q->moved = 0;
-    q->from = NULL;
     q->peek = false;
 }
 /* By the driver. NULL: too many, or out of memory. only_work: its message is done already, nobody reads the rest. */
@@ -4689,13 +4696,22 @@ DT_API void dt_comm_abort(dt_comm *c, const char *why)
 {
     if (c) dt__comm_fail(c, DT_COMM_ERR_ABORT, c->rank, "rank %d: %s", c->rank, why ? why : "dt_comm_abort");
 }
+static int dt__said_by(const char *call) /* the message of a function that dt_comm_init calls, too, names this call instead */
+{
+    char text[sizeof dt__said.text];
+    if (strncmp(dt__said.text, "dt_comm_init: ", 14)) return dt__said.why;
+    snprintf(text, sizeof text, "%s", dt__said.text + 12);
+    return dt__comm_bad(dt__said.why, "%s%.700s", call, text);
+}
 DT_API int dt_comm_accept_with(dt_comm *c, dt_accept_opts o)
 {
     const char *why = !c ? "the communicator is NULL" : !c->members || !c->first ? "the communicator was not made with .tolerant and .room"
                       : !c->threads && c->rank ? "only rank 0 accepts members" : NULL;
     if (why) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_accept: %s", why);
     if (!dt__comm_ok(c)) return c->status;
-    if (!c->threads) return dt__world_accept(c->world, !o.closed, o.bind, o.port, o.invitation, o.invitation ? (size_t)DT__INVITATION : 0);
+    if (!c->threads && dt__world_accept(c->world, !o.closed, o.bind, o.port, o.invitation, o.invitation ? (size_t)DT__INVITATION : 0))
+        return dt__said_by("dt_comm_accept");
+    if (!c->threads) return 0;
     __atomic_store_n(&((dt__shared *)c->shared)->head->accepting, !o.closed, __ATOMIC_RELEASE);
     return 0;
 }
@@ -5017,6 +5033,7 @@ DT_API dt_comm *dt_comm_join_with(dt_comm_opts o)
     }
     if (o.beside) return dt__threads_join(&o);
     dt__world *w = dt__world_enter(&o, &dt__comm_client, &round, &gone);
+    if (!w) dt__said_by("dt_comm_join");
     if (!w) return NULL;
     int *all = (int *)DT_COMM_MALLOC((size_t)w->room * sizeof *all), size = w->rank + 1; /* others may have joined since */
     const char *transport = o.transport; /* of communicators that are made of this one */
@@ -5031,7 +5048,7 @@ DT_API dt_comm *dt_comm_join_with(dt_comm_opts o)
         c->round = round;
         c->opts.transport = transport;
         dt__members_halt(c, DT_COMM_ERR_STATE, 0, "members have joined: dt_comm_shrink makes a communicator of all of them for collectives");
-    }
+    } else dt__said_by("dt_comm_join");
     DT_COMM_FREE(all);
     DT_COMM_FREE(gone);
     dt__world_unref(w); /* the communicator holds it */

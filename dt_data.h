@@ -351,6 +351,10 @@ typedef struct dt_batch {
 /* Gets the next batch. Returns false once at the end of each epoch (the next call begins the next epoch), and while an
    error is pending. */
 DT_API bool    dt_loader_next(dt_loader *in, dt_batch *b);
+/* Gets batch `number` of an endless sequence of epochs: 0, 1 ... dt_loader_batches - 1 are those of epoch 0. For trainers that are
+   told which batch to compute (dt_ps_next_batch of dt_dist.h). The loader has one rank. Numbers that are not consecutive throw
+   prefetched batches away: then .workers = 0 or .prefetch = 1 saves work. */
+DT_API bool    dt_loader_get(dt_loader *in, int64_t number, dt_batch *b);
 DT_API dt_dataset *dt_loader_dataset(const dt_loader *in); /* NULL if in is NULL */
 /* The epoch of the next batch; it grows when the last batch of an epoch is returned. INT64_MAX if in is NULL or an error
    is pending, so that a loop over epochs ends. */
@@ -3564,6 +3568,29 @@ DT_API bool dt_loader_next(dt_loader *in, dt_batch *b)
         else in->begun = false;
     }
     return ok;
+}
+DT_API bool dt_loader_get(dt_loader *in, int64_t number, dt_batch *b)
+{
+    if (b) memset(b, 0, sizeof *b);
+    if (dt__err.code != DT_OK) return false;
+    int64_t per = dt_loader_batches(in);
+    if (!in || !b || number < 0 || per < 1 || in->o.world > 1) {
+        dt_fail(DT_ERR_ARG, "dt_loader_get: batch %" PRId64 " of a loader with %" PRId64 " batches an epoch%s; expected a number of 0 or "
+                "more, and a loader of one rank (without .rank and .world)", number, per, !in ? " (it is NULL)" : !b ? " (b is NULL)" : "");
+        return false;
+    }
+    dt_cursor c = in->shared->c;
+    c.epoch = number / per;
+    c.position = number % per * in->o.batch;
+    c.npast = 0;
+    in->shared->c = c;
+    in->end_due = false; /* the end of an epoch is not a pause here */
+    if (!dt_loader_next(in, b)) {
+        dt_fail(DT_ERR_STATE, "dt_loader_get: batch %" PRId64 " does not exist", number); /* no effect if an error is pending */
+        return false;
+    }
+    b->index = number % per;
+    return true;
 }
 
 /* ---- construction and queries */

@@ -166,38 +166,49 @@ enum {
     DT__REQ_DATA,    /* send: its data moves */
     DT__REQ_ENDING   /* reply of a call that ends alone: waits until the request does not use the caller's memory any more */
 };
-/* In cache lines: what a message that waits needs when it is met is in the first three. */
+/* In cache lines. A small message for a receive that is `plain` touches the first two only: with thousands of receives each
+   line more is a cache miss. */
 typedef struct dt__req {
     dt_work  w;
-    dt__chain link;            /* in the list of a key, or of a peer: queued, data; or copying */
-    dt__chain wait;            /* in one of the lists of the mail, until it is finished */
-    uint64_t order;            /* receives match in this order */
+    dt__chain link;            /* in a list of a peer: queued, data; or copying; or with the receives of the same key */
+    struct dt__req *chain;     /* a receive that waits and is the first of its key: the next of its bucket */
     char    *ptr;
     size_t   n;                /* bytes of the buffer */
-    struct dt__req *partner;   /* of a call: the reply of this request, the request of this reply, until one of them has ended */
-    size_t   total;            /* receive: bytes of the message */
-    uint64_t id;               /* this rank's number of a large message; 0: none */
-    uint64_t remote;           /* the other rank's number */
-    dt_msg_info *info;         /* receive: where to tell what came; NULL: the message must have n bytes */
-    dt_msg_view *view;         /* receive: where to tell where it is */
-    void    (*done_fn)(dt_comm *c, struct dt__req *q); /* called by the driver instead of waking waiters; NULL: none */
     int32_t  peer, tag;
     uint8_t  space, dtype, state;
     bool     send, cancel, asked, peek;
     bool     short_ok;         /* receive: the message may be shorter, also without info */
+    uint32_t place;            /* in m->queue, from 1 on; 0: not there */
+    bool     plain;            /* has no info, view, done_fn, partner, id, said: nobody needs to look. Else it may have */
+    int16_t  why;              /* the status of a send that is being cancelled */
+    struct dt__req *partner;   /* of a call: the reply of this request, the request of this reply, until one of them has ended */
+    size_t   total;            /* receive: bytes of the message; not set if it is plain and ended well: then they are n */
+    uint64_t id;               /* this rank's number of a large message; 0: none */
+    uint64_t order;            /* receives match in this order */
+    dt_msg_info *info;         /* receive: where to tell what came; NULL: the message must have n bytes */
+    dt_msg_view *view;         /* receive: where to tell where it is */
+    void    (*done_fn)(dt_comm *c, struct dt__req *q); /* called by the driver instead of waking waiters; NULL: none */
     int64_t  ref;              /* as in the frame */
+    dt__chain wait;            /* in one of the lists of the mail, until it is finished; or it is in the queue: place */
     char    *said;             /* the words of a rank that refused a call */
-    size_t   done;             /* bytes that have moved */
-    int64_t  since;            /* ns: when it was posted or last moved; 0: just now */
+    int64_t  since;            /* ns: when it was posted or last moved; 0: just now, or it is in the queue */
     double   timeout;          /* its own, seconds; 0: the communicator's */
     const char *call;          /* the name of the call, for messages */
     int64_t  moved;            /* receive of a large message: ns, when data last came */
+    uint64_t remote;           /* large messages: the other rank's number */
+    size_t   done;             /* large messages: bytes that have moved */
     const char *from;          /* receive in place: where the payload is, if `peek` in the memory of the sender */
     void    *block;            /* what was allocated for it: it begins at a cache line */
-    int      why;              /* the status of a send that is being cancelled */
     void   (*then)(void *user, int status); /* of dt_work_then */
     void    *user;
 } dt__req;
+typedef char dt__req_lines[offsetof(dt__req, partner) <= 128 ? 1 : -1];
+/* An element of the queue of messages that wait with the timeout of the communicator, oldest first. Leaving it touches no
+   other message. */
+typedef struct dt__waiting {
+    dt__req *q;                /* NULL: it has left */
+    int64_t  since;            /* ns: when its time began; -1: not yet */
+} dt__waiting;
 typedef struct dt__arrival { /* a message that no receive has taken; the payload of a small one follows */
     dt__chain  link[4];         /* in the lists of four keys: bit 0: any rank; bit 1: any tag */
     dt__mhead head;
@@ -209,7 +220,7 @@ struct dt__key {               /* a cache line */
     dt__key *chain;            /* the next of its bucket, or of the free ones */
     int32_t  peer, tag;
     int32_t  space;
-    dt__chain posted, arrived;
+    dt__chain arrived;
     void    *block;            /* what was allocated for it */
 };
 typedef struct dt__notice { /* a frame without payload that waits to be sent */
@@ -244,11 +255,18 @@ typedef struct dt__mail {
     dt__key      **bucket, *free_keys;
     dt__key       *last_key;   /* the one that was last looked up: often the next, too */
     size_t         nbuckets, nkeys; /* a power of two */
+    dt__req      **posted;     /* buckets of the receives that wait; of each key the first */
+    dt__req      **last_posted; /* the bucket that was last looked up: often the next, too */
+    size_t         posted_cap, nfirst; /* buckets, a power of two; receives in them */
     dt__notice    *free_notices;
     int64_t        nnotices;   /* that wait to be sent */
     dt__arrival   *free_arrivals[DT__ARRIVAL_CLASSES]; /* linked by link[0].next */
     size_t         cached;     /* bytes in them */
-    dt__chain       fresh, dated, own, forever; /* all messages that are not finished: without a time; by time; others */
+    dt__waiting   *queue;      /* most messages that are not finished; a ring */
+    uint64_t       first, end; /* positions in it */
+    uint64_t       undated;    /* the time of those from this position on has not begun */
+    uint32_t       queue_cap, nqueue, nfresh; /* a power of 2; messages in it; those of them without a time */
+    dt__chain       fresh, dated, own, forever; /* the others: without a time; by time; own timeout, by time; no timeout */
     dt__chain       copying;
     void         **number;     /* messages by number */
     uint32_t      *turn;       /* how often the number was used */
@@ -372,28 +390,34 @@ DT__NEEDS(MSG, BASE);
 /* ==================================================================================================== >>matching
    The driver of a communicator (dt_comm.h, >>engine) owns its mail: one thread at a time calls what follows, without locks.
 
-   A key is a sender, a tag and a space; sender and tag may be DT_ANY. Keys are in a hash table. Each has the receives that
-   were posted with exactly this key, in order, and the messages that match it and were not received, in order. A message
-   that no receive waits for is in the lists of four keys: (sender, tag), (any, tag), (sender, any), (any, any). So a
-   receive finds the first message that matches it in one look-up, whatever else is pending. A message looks for receives
-   in at most four lists and takes the one that was posted first. */
+   A key is a sender, a tag and a space; sender and tag may be DT_ANY.
+
+   Receives that wait are in a hash table: of each key the first one, and the later ones of this key in a ring with it, in
+   order. A message looks for the receives of at most four keys and takes the one that was posted first. No memory but that
+   of the receive is touched.
+
+   Messages that arrived and no receive has taken are in the lists of four keys: (sender, tag), (any, tag), (sender, any),
+   (any, any). These keys are in another hash table. So a receive finds the first message that matches it in one look-up,
+   whatever else is pending. */
 static dt__mail *dt__mail_of(const dt_comm *c) { return (dt__mail *)c->mail; }
-static size_t    dt__key_hash(const dt__mail *m, int peer, int tag, int space)
+static bool dt__chain_empty(const dt__chain *list) { return list->next == list; }
+/* The upper bits of a product with the golden ratio: all bits of the tag count, and tags with equal distances spread evenly.
+   nbuckets: a power of 2, 2 or more. */
+static size_t dt__key_hash(size_t nbuckets, int peer, int tag, int space)
 {
-    uint64_t h = ((uint64_t)(uint32_t)tag << 32 | ((uint32_t)peer << 2 | (uint32_t)space)) * UINT64_C(0x9e3779b97f4a7c15);
-    return (size_t)(h >> 32) & (m->nbuckets - 1);
+    uint64_t h = ((uint64_t)((uint32_t)peer << 2 | (uint32_t)space) << 32 | (uint32_t)tag) * UINT64_C(0x9e3779b97f4a7c15);
+    return (size_t)(h >> (__builtin_clzll(nbuckets) + 1));
 }
 static bool dt__key_is(const dt__key *k, int peer, int tag, int space) { return k->tag == tag && k->peer == peer && k->space == space; }
 static dt__key *dt__key_find(dt__mail *m, int peer, int tag, int space) /* NULL: there is none */
 {
     dt__key *k = m->last_key;
     if (k && dt__key_is(k, peer, tag, space)) return k;
-    k = m->bucket[dt__key_hash(m, peer, tag, space)];
+    k = m->bucket[dt__key_hash(m->nbuckets, peer, tag, space)];
     while (k && !dt__key_is(k, peer, tag, space)) k = k->chain;
     if (k) m->last_key = k;
     return k;
 }
-static bool dt__chain_empty(const dt__chain *list) { return list->next == list; }
 /* Removes keys that have no messages; if most have some, makes the table larger. */
 static void dt__keys_tidy(dt__mail *m)
 {
@@ -401,7 +425,7 @@ static void dt__keys_tidy(dt__mail *m)
     for (size_t i = 0; i < m->nbuckets; i++)
         for (dt__key **p = &m->bucket[i]; *p;) {
             dt__key *k = *p;
-            if (!dt__chain_empty(&k->posted) || !dt__chain_empty(&k->arrived)) {
+            if (!dt__chain_empty(&k->arrived)) {
                 p = &k->chain;
                 continue;
             }
@@ -418,7 +442,7 @@ static void dt__keys_tidy(dt__mail *m)
     m->nbuckets = n;
     for (size_t i = 0; i < old; i++)
         for (dt__key *k = before[i], *next; k; k = next) {
-            size_t h = dt__key_hash(m, k->peer, k->tag, k->space);
+            size_t h = dt__key_hash(m->nbuckets, k->peer, k->tag, k->space);
             next = k->chain;
             k->chain = b[h];
             b[h] = k;
@@ -437,34 +461,85 @@ static dt__key *dt__key_make(dt__mail *m, int peer, int tag, int space) /* NULL:
         if (!(k = (dt__key *)dt__line_malloc(sizeof *k, &block))) return NULL;
         k->block = block;
     }
-    size_t h = dt__key_hash(m, peer, tag, space);
+    size_t h = dt__key_hash(m->nbuckets, peer, tag, space);
     k->peer = peer;
     k->tag = tag;
     k->space = space;
-    dt__chain_init(&k->posted);
     dt__chain_init(&k->arrived);
     k->chain = m->bucket[h];
     m->bucket[h] = k;
     m->nkeys++;
     return k;
 }
-/* The receive for a message: of those that match, the one that was posted first. It is taken from its list. */
+static bool dt__req_has(const dt__req *q, int peer, int tag, int space)
+{
+    return q->tag == tag && q->peer == peer && q->space == space;
+}
+/* Where the first receive of a key is; the end of its bucket: there is none. */
+static inline dt__req **dt__posted_find(dt__mail *m, int peer, int tag, int space)
+{
+    dt__req **p = m->last_posted;
+    if (*p && dt__req_has(*p, peer, tag, space)) return p; /* a branch that is guessed right does not wait for the hash */
+    p = m->last_posted = &m->posted[dt__key_hash(m->posted_cap, peer, tag, space)];
+    while (*p && !dt__req_has(*p, peer, tag, space)) p = &(*p)->chain;
+    return p;
+}
+static void dt__posted_grow(dt__mail *m)
+{
+    size_t    n = 2 * m->posted_cap;
+    dt__req **to = (dt__req **)dt__comm_zeroed(n, sizeof *to);
+    if (!to) return; /* longer buckets, that is all */
+    for (size_t i = 0; i < m->posted_cap; i++)
+        for (dt__req *q = m->posted[i], *next; q; q = next) {
+            dt__req **p = &to[dt__key_hash(n, q->peer, q->tag, q->space)];
+            next = q->chain;
+            q->chain = *p;
+            *p = q;
+        }
+    DT_COMM_FREE(m->posted);
+    m->posted = m->last_posted = to;
+    m->posted_cap = n;
+}
+static void dt__posted_add(dt__mail *m, dt__req *q)
+{
+    if (m->nfirst >= m->posted_cap) dt__posted_grow(m);
+    dt__req **p = dt__posted_find(m, q->peer, q->tag, q->space);
+    if (*p) dt__chain_add(&(*p)->link, &q->link);
+    else {
+        dt__chain_init(&q->link);
+        q->chain = NULL;
+        *p = q;
+        m->nfirst++;
+    }
+    m->nposted++;
+    m->nwild += q->peer == DT_ANY || q->tag == DT_ANY;
+}
+/* A receive does not wait any more: it is pending from now on. p: as dt__posted_find returns it. */
+static inline void dt__posted_take(dt__mail *m, dt__req **p, dt__req *q)
+{
+    if (*p == q && dt__chain_empty(&q->link)) {
+        *p = q->chain;
+        m->nfirst--;
+    } else if (*p == q) { /* the next one takes its place */
+        *p = DT__OWNER(dt__req, link, q->link.next);
+        (*p)->chain = q->chain;
+    }
+    dt__chain_remove(&q->link);
+    m->nposted--;
+    m->nwild -= q->peer == DT_ANY || q->tag == DT_ANY;
+    m->npending++;
+}
+/* The receive for a message: of those that match, the one that was posted first. It does not wait any more. */
 static dt__req *dt__match_posted(dt__mail *m, int peer, const dt__mhead *h)
 {
-    dt__req *best = NULL;
     if (!m->nposted) return NULL;
-    for (int any = 0; any < (m->nwild ? 4 : 1); any++) {
-        const dt__key *k = dt__key_find(m, any & 1 ? DT_ANY : peer, any & 2 ? DT_ANY : h->tag, h->space);
-        if (!k || dt__chain_empty(&k->posted)) continue;
-        dt__req *q = DT__OWNER(dt__req, link, k->posted.next);
-        if (!best || q->order < best->order) best = q;
+    dt__req **best = dt__posted_find(m, peer, h->tag, h->space), *q;
+    for (int any = 1; any < 4 && __builtin_expect(m->nwild, 0); any++) {
+        dt__req **p = dt__posted_find(m, any & 1 ? DT_ANY : peer, any & 2 ? DT_ANY : h->tag, h->space);
+        if (*p && (!*best || (*p)->order < (*best)->order)) best = p;
     }
-    if (!best) return NULL;
-    dt__chain_remove(&best->link);
-    m->nposted--;
-    m->nwild -= best->peer == DT_ANY || best->tag == DT_ANY;
-    m->npending++;
-    return best;
+    if ((q = *best) != NULL) dt__posted_take(m, best, q);
+    return q;
 }
 static dt__arrival *dt__arrival_first(dt__mail *m, int peer, int tag, int space) /* NULL: no such message is there */
 {
@@ -556,6 +631,7 @@ static bool dt__number_new(dt__mail *m, dt__req *q)
     m->number[i] = q;
     m->turn[i] = (m->turn[i] + 2) | 1; /* odd: in use */
     q->id = (uint64_t)m->turn[i] << 32 | i;
+    q->plain = false;
     return true;
 }
 static void dt__number_free(dt__mail *m, dt__req *q)
@@ -584,11 +660,13 @@ static dt__req *dt__number_find(const dt__mail *m, uint64_t id, int peer) /* NUL
    So small messages never wait behind large ones that nobody receives, and the memory for messages that no receive has
    taken is limited (m->limit).
 
-   States of a message are DT__REQ_...; a message that is not finished is in one of m's lists fresh, dated, own, forever. */
+   States of a message are DT__REQ_...; a message that is not finished is in m->queue, or in one of m's lists fresh, dated,
+   own, forever. */
 static void dt__notice_send(dt_comm *c, int peer, int kind, uint64_t id, int64_t at);
 static void dt__peer_push(dt_comm *c, dt__mail_peer *p);
 static void dt__mail_abandon(dt_comm *c, dt__req *q, int status);
 static void dt__mail_expel(dt_comm *c, int peer, const char *text);
+static void dt__req_date(dt__mail *m, dt__req *q, int64_t since);
 static bool dt__peek_may(dt_comm *c, int peer); /* >>rings */
 static bool dt__peek(dt_comm *c, int peer, void *to, const char *from, size_t n);
 
@@ -602,17 +680,85 @@ static int dt__mail_memory(dt_comm *c, const char *what)
 {
     return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: out of memory for %s", c->rank, what);
 }
+/* ---- the queue of messages that wait */
+static dt__waiting *dt__queue_at(const dt__mail *m, uint64_t at) { return &m->queue[at & (m->queue_cap - 1)]; }
+static dt__waiting *dt__queue_first(dt__mail *m) /* NULL: it is empty */
+{
+    if (!m->nqueue) return NULL;
+    while (!dt__queue_at(m, m->first)->q) m->first++;
+    if (m->undated < m->first) m->undated = m->first;
+    return dt__queue_at(m, m->first);
+}
+static inline void dt__queue_remove(dt__mail *m, dt__req *q)
+{
+    dt__waiting *t = &m->queue[q->place - 1];
+    if (t->since < 0) {
+        m->nfresh--;
+        if (t == dt__queue_at(m, m->end - 1)) m->end--;
+    } else if (!q->w.started) q->w.started = t->since;
+    t->q = NULL;
+    q->place = 0;
+    if (--m->nqueue == 0) m->first = m->undated = m->end = 0; /* the same memory again: it is in the cache */
+}
+/* Makes room at the end: closes the gaps or, if there are few, makes it larger. false: out of memory. */
+static bool dt__queue_room(dt__mail *m)
+{
+    if (dt__queue_first(m) && m->end - m->first < m->queue_cap) return true;
+    uint32_t     old = m->queue_cap, n = !old ? 64 : m->nqueue > old / 2 ? 2 * old : old;
+    dt__waiting *to = m->queue;
+    uint64_t     at = n == old ? m->first : 0;
+    if (n != old && (n > UINT32_MAX / 4 || !(to = (dt__waiting *)DT_COMM_MALLOC(n * sizeof *to)))) return false;
+    uint64_t first = at;
+    for (uint64_t i = m->first; i < m->end; i++) {
+        dt__waiting t = *dt__queue_at(m, i);
+        if (!t.q) continue;
+        to[at & (n - 1)] = t;
+        t.q->place = (uint32_t)(at++ & (n - 1)) + 1;
+    }
+    if (to != m->queue) DT_COMM_FREE(m->queue);
+    m->queue = to;
+    m->queue_cap = n;
+    m->first = first;
+    m->end = at;
+    m->undated = at - m->nfresh;
+    return true;
+}
+static inline bool dt__queue_add(dt__mail *m, dt__req *q) /* false: out of memory */
+{
+    if (m->end - m->first == m->queue_cap && !dt__queue_room(m)) return false;
+    dt__waiting *t = dt__queue_at(m, m->end);
+    t->q = q;
+    t->since = -1;
+    q->place = (uint32_t)(m->end++ & (m->queue_cap - 1)) + 1;
+    m->nqueue++;
+    m->nfresh++;
+    return true;
+}
+static void dt__queue_date(dt__mail *m, int64_t now) /* the time of all begins */
+{
+    for (; m->undated < m->end; m->undated++) dt__queue_at(m, m->undated)->since = now;
+    m->nfresh = 0;
+}
+static inline void dt__req_leave(dt__mail *m, dt__req *q) /* the queue, or the list, in which it waits */
+{
+    if (q->place) dt__queue_remove(m, q);
+    else if (q->wait.next) dt__chain_remove(&q->wait);
+}
 static void dt__req_finish(dt_comm *c, dt__req *q, int status) /* q was pending, not posted */
 {
     dt__mail *m = dt__mail_of(c);
-    dt__req  *partner = q->partner;
-    if (partner) partner->partner = q->partner = NULL;
-    if (q->wait.next) dt__chain_remove(&q->wait);
-    if (q->id) dt__number_free(m, q);
+    dt__req_leave(m, q);
     if (q->state == DT__REQ_GRANTED || q->state == DT__REQ_COPYING) m->peer[q->peer].nlarge--;
     m->npending--;
     m->progress = true;
     q->w.status = status;
+    if (q->plain) {
+        c->client->message_done(c, &q->w);
+        return;
+    }
+    dt__req *partner = q->partner;
+    if (partner) partner->partner = q->partner = NULL;
+    if (q->id) dt__number_free(m, q);
     if (status && q->view && q->view->dt__hold) dt__view_free(c, q->view); /* a large message that has not arrived whole */
     if (q->done_fn) q->done_fn(c, q);
     else c->client->message_done(c, &q->w); /* q may be gone now */
@@ -620,11 +766,13 @@ static void dt__req_finish(dt_comm *c, dt__req *q, int status) /* q was pending,
 }
 static void dt__req_wait(dt__mail *m, dt__req *q) /* it will take some time: from now on its deadline counts */
 {
-    if (!q->wait.next) dt__chain_add(q->timeout >= DT_FOREVER ? &m->forever : &m->fresh, &q->wait);
+    if (q->place || q->wait.next || (q->timeout <= 0 && dt__queue_add(m, q))) return;
+    dt__chain_add(q->timeout >= DT_FOREVER ? &m->forever : &m->fresh, &q->wait);
 }
 static void dt__req_tell(dt__req *q, int peer, const dt__mhead *h)
 {
     dt_msg_info i;
+    if (q->plain && h->kind == DT__M_EAGER) return; /* nobody will ask */
     i.from = peer;
     i.tag = h->tag;
     i.dtype = h->dtype & ~DT__M_DEVICE;
@@ -638,6 +786,7 @@ static void dt__req_tell(dt__req *q, int peer, const dt__mhead *h)
 static void dt__req_say(dt__req *q, const char *text) /* why it ends alone; without memory the words are lost */
 {
     size_t n = strlen(text) + 1;
+    q->plain = false;
     DT_COMM_FREE(q->said);
     q->said = (char *)DT_COMM_MALLOC(n);
     if (q->said) memcpy(q->said, text, n);
@@ -668,7 +817,7 @@ static void dt__req_misfit(dt_comm *c, dt__req *q, int peer, const dt__mhead *h)
 }
 static inline bool dt__req_fits(dt_comm *c, dt__req *q, int peer, const dt__mhead *h)
 {
-    bool size = q->view || (q->info || q->short_ok ? h->n <= q->n : h->n == q->n);
+    bool size = h->n == q->n || (!q->plain && (q->view || ((q->info || q->short_ok) && h->n < q->n)));
     if (size && h->dtype == q->dtype && (!(h->dtype & DT__M_DEVICE) || h->ref == q->ref)) return true;
     dt__req_misfit(c, q, peer, h);
     return false;
@@ -819,7 +968,7 @@ DT__INSIDE char *dt__mail_want(dt_comm *c, int peer, const dt__mhead *h)
         }
         p->in_req = q;
         if (q) q->state = DT__REQ_TAKING;
-        if (q && !q->view && !refusal) return h->n ? q->ptr : nothing;
+        if (q && (q->plain || !q->view) && !refusal) return h->n ? q->ptr : nothing;
         if (!q && (int64_t)(h->n + sizeof(dt__arrival)) > m->limit - m->memory) {
             dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank,
                           "rank %d holds %" PRId64 " bytes of messages and requests, the limit (.message_memory); a message from rank "
@@ -1202,6 +1351,7 @@ DT__INSIDE void dt__mail_post(dt_comm *c, dt__req *q)
     if (!q->send) {
         dt__arrival *a = dt__arrival_first(m, q->peer, q->tag, q->space);
         q->order = ++m->order;
+        q->plain = !q->info && !q->view && !q->done_fn && q->space == DT__SPACE_USER;
         if (a) {
             m->npending++;
             dt__arrival_deliver(c, q, a);
@@ -1212,17 +1362,8 @@ DT__INSIDE void dt__mail_post(dt_comm *c, dt__req *q)
             dt__req_finish(c, q, DT_COMM_ERR_PEER);
             return;
         }
-        dt__key *k = dt__key_make(m, q->peer, q->tag, q->space);
-        if (!k) {
-            dt__mail_memory(c, "a receive");
-            m->npending++;
-            dt__req_finish(c, q, c->status);
-            return;
-        }
         q->state = DT__REQ_POSTED;
-        dt__chain_add(&k->posted, &q->link);
-        m->nposted++;
-        m->nwild += q->peer == DT_ANY || q->tag == DT_ANY;
+        dt__posted_add(m, q);
         dt__req_wait(m, q);
         return;
     }
@@ -1282,10 +1423,7 @@ DT__INSIDE bool dt__mail_probe(dt_comm *c, int peer, int tag, dt_msg_info *info)
 }
 static void dt__posted_remove(dt__mail *m, dt__req *q) /* a receive that waits is pending from now on */
 {
-    dt__chain_remove(&q->link);
-    m->nposted--;
-    m->nwild -= q->peer == DT_ANY || q->tag == DT_ANY;
-    m->npending++;
+    dt__posted_take(m, dt__posted_find(m, q->peer, q->tag, q->space), q);
 }
 static void dt__posted_end(dt_comm *c, dt__req *q, int status) /* ends a receive that waits */
 {
@@ -1301,7 +1439,7 @@ DT__INSIDE bool dt__mail_cancel(dt_comm *c, dt__req *q, int why)
             dt__posted_remove(m, q);
             q->state = DT__REQ_ENDING;
             q->cancel = true;
-            q->why = why;
+            q->why = (int16_t)why;
             dt__mail_cancel(c, q->partner, why);
         } else dt__posted_end(c, q, why);
         return true;
@@ -1315,7 +1453,7 @@ DT__INSIDE bool dt__mail_cancel(dt_comm *c, dt__req *q, int why)
         if (q->n <= m->peer[q->peer].lane->eager) return false;
         if (q->cancel) return true;
         q->cancel = true;
-        q->why = why;
+        q->why = (int16_t)why;
         if (q->state == DT__REQ_OFFERED) dt__notice_send(c, q->peer, DT__M_CANCEL, q->id, 0);
         return true;
     default: return false;
@@ -1343,7 +1481,7 @@ static void dt__mail_abandon(dt_comm *c, dt__req *q, int status)
         dt__posted_remove(m, q);
         q->state = DT__REQ_ENDING;
         q->cancel = true;
-        q->why = status;
+        q->why = (int16_t)status;
         dt__mail_abandon(c, q->partner, status); /* ends q, too */
         return;
     }
@@ -1383,6 +1521,17 @@ static void dt__mail_expel(dt_comm *c, int peer, const char *text)
 {
     dt__members_part(c, peer, DT__DIED, text); /* the next poll ends its messages: a lane may be in use now */
 }
+/* Rare events walk through all messages, while some of them end: then all are in lists. */
+static void dt__queue_empty(dt__mail *m)
+{
+    for (const dt__waiting *t; (t = dt__queue_first(m)) != NULL;) {
+        dt__req *q = t->q;
+        int64_t  since = t->since;
+        dt__queue_remove(m, q);
+        if (since < 0) dt__chain_add(&m->fresh, &q->wait);
+        else dt__req_date(m, q, since);
+    }
+}
 static bool dt__of_peer(const dt__req *q, int peer, bool send) { return q->peer == peer && q->send == send; }
 /* Ends all messages to (send) or from this peer. */
 static void dt__peer_end(dt_comm *c, int peer, bool send)
@@ -1393,6 +1542,7 @@ static void dt__peer_end(dt_comm *c, int peer, bool send)
     list[1] = &m->dated;
     list[2] = &m->own;
     list[3] = &m->forever;
+    dt__queue_empty(m);
     for (int i = 0; i < 4; i++)
         for (dt__chain *l = list[i]->next; l != list[i];) {
             dt__req *q = DT__OWNER(dt__req, wait, l);
@@ -1474,7 +1624,7 @@ DT__INSIDE bool dt__mail_members(dt_comm *c)
 static int64_t dt__req_end(const dt__req *q) { return q->since + (q->timeout > 0 ? dt__ns_of(q->timeout) : 0); }
 static void    dt__req_date(dt__mail *m, dt__req *q, int64_t since) /* its time begins; both lists are sorted by dt__req_end */
 {
-    dt__chain_remove(&q->wait);
+    dt__req_leave(m, q);
     q->since = since;
     if (!q->w.started) q->w.started = since;
     dt__chain *list = q->timeout > 0 ? &m->own : &m->dated, *l = list->prev;
@@ -1504,6 +1654,9 @@ DT__INSIDE void dt__mail_overdue(dt_comm *c, int64_t now)
     int64_t   patience = dt__ns_of(c->timeout);
     bool      ask = false;
     while (!dt__chain_empty(&m->fresh)) dt__req_date(m, DT__OWNER(dt__req, wait, m->fresh.next), now);
+    dt__queue_date(m, now);
+    for (const dt__waiting *t; (t = dt__queue_first(m)) != NULL && now - t->since > patience;)
+        dt__req_date(m, t->q, t->since); /* late: the rest is done in the list */
     while (!dt__chain_empty(&m->own)) {
         dt__req *q = DT__OWNER(dt__req, wait, m->own.next);
         if (now < dt__req_end(q)) break;
@@ -1529,15 +1682,20 @@ DT__INSIDE void dt__mail_overdue(dt_comm *c, int64_t now)
 }
 DT__INSIDE int64_t dt__mail_next(dt_comm *c)
 {
-    const dt__mail *m = dt__mail_of(c);
-    int64_t         at = INT64_MAX;
+    dt__mail *m = dt__mail_of(c);
+    int64_t   at = INT64_MAX;
     if (!m) return at;
-    if (!dt__chain_empty(&m->fresh)) return 0;
+    if (!dt__chain_empty(&m->fresh) || m->nfresh) return 0;
     for (int i = 0; m->ngoing && i < c->size; i++)
         if (m->peer[i].gone && !m->peer[i].over && m->peer[i].gone_at + DT__GOING_NS < at) at = m->peer[i].gone_at + DT__GOING_NS;
     if (!dt__chain_empty(&m->dated)) {
         const dt__req *q = DT__OWNER(dt__req, wait, m->dated.next);
         int64_t due = q->since + dt__ns_of(c->timeout) + (q->asked ? 2 * DT__NS_PER_S : 0) + DT__NS_PER_US;
+        if (due < at) at = due;
+    }
+    const dt__waiting *t = dt__queue_first(m);
+    if (t) {
+        int64_t due = t->since + dt__ns_of(c->timeout) + DT__NS_PER_US;
         if (due < at) at = due;
     }
     if (!dt__chain_empty(&m->own)) {
@@ -1555,6 +1713,7 @@ DT__INSIDE void dt__mail_fail(dt_comm *c, int status)
     list[1] = &m->dated;
     list[2] = &m->own;
     list[3] = &m->forever;
+    dt__queue_empty(m);
     for (int i = 0; i < 4; i++)
         while (!dt__chain_empty(list[i])) {
             dt__req *q = DT__OWNER(dt__req, wait, list[i]->next);
@@ -1591,10 +1750,12 @@ DT__INSIDE int dt__mail_open(dt_comm *c)
     if (m) {
         m->nbuckets = 64;
         m->bucket = (dt__key **)dt__comm_zeroed(m->nbuckets, sizeof *m->bucket);
+        m->posted_cap = 64;
+        m->posted = m->last_posted = (dt__req **)dt__comm_zeroed(m->posted_cap, sizeof *m->posted);
         m->peer = (dt__mail_peer *)dt__comm_zeroed((size_t)dt__comm_room(c), sizeof *m->peer);
     }
-    if (!m || !m->bucket || !m->peer) {
-        if (m) DT_COMM_FREE(m->bucket), DT_COMM_FREE(m->peer);
+    if (!m || !m->bucket || !m->posted || !m->peer) {
+        if (m) DT_COMM_FREE(m->bucket), DT_COMM_FREE(m->posted), DT_COMM_FREE(m->peer);
         DT_COMM_FREE(m);
         return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory for messages");
     }
@@ -1663,7 +1824,9 @@ DT__INSIDE void dt__mail_close(dt_comm *c)
         DT_COMM_FREE(k->block);
     }
     DT_COMM_FREE(m->bucket);
+    DT_COMM_FREE(m->posted);
     DT_COMM_FREE(m->peer);
+    DT_COMM_FREE(m->queue);
     DT_COMM_FREE(m->number);
     DT_COMM_FREE(m->turn);
     DT_COMM_FREE(m);

@@ -581,12 +581,14 @@ typedef struct dt__shake {
     dt__hello_r r;
 } dt__shake;
 /* Times of the protocol, ns. */
+#ifndef DT__HANDSHAKE_TIME /* tests replace it */
 #define DT__HANDSHAKE_TIME (5 * DT__NS_PER_S)    /* for a handshake that this rank accepted, or dialed while joining */
+#endif
 #define DT__REDIAL_TIME (1 * DT__NS_PER_S)       /* for a handshake that the control thread dialed in the tree */
 #define DT__LINK_RETRY (10 * DT__NS_PER_MS)      /* after a failed dial of a link */
 #define DT__JOIN_GRACE (700 * DT__NS_PER_MS)     /* other ranks wait this much longer than rank 0, which names the missing */
 #define DT__RELAY_TIME (3 * DT__NS_PER_S)        /* to reach a relay, or rank 0 again */
-#define DT__ACCEPT_PATIENCE (50 * DT__NS_PER_MS) /* for a handshake, if there is room for few of them */
+#define DT__ACCEPT_PATIENCE (50 * DT__NS_PER_MS) /* for a handshake, when there are too many of them */
 #define DT__RELEASE_TIME (500 * DT__NS_PER_MS)   /* for the last frames of a rank that leaves */
 #define DT__NOTE_EVERY (250 * DT__NS_PER_MS)     /* neighbours are told what this rank does */
 #define DT__INQUIRY_HOP (400 * DT__NS_PER_MS)    /* for the answer of the parent */
@@ -787,6 +789,8 @@ struct dt__control {
     int64_t        accept_after, dial_after;
     int64_t       *orphan;       /* tolerant: when a rank that should be below this one was last heard; 0: it is */
     int64_t        orphan_at;    /* when to look for such ranks; 0: never */
+    int64_t        first_gone;   /* tolerant: when this rank learned that rank 0 has gone */
+    int            turned_away;  /* tolerant: the lowest rank that joined there and was refused here since; 0: none */
     dt__linked    *linked;       /* streams of messages that exist */
     int            nlinked, linked_cap;
     int64_t        rejected_at;  /* ns: when a rejected connection was last logged */
@@ -2100,19 +2104,23 @@ static int dt__fds_open(void) /* by this process; about 16 if it cannot be known
     else if (errno == EMFILE) n = INT_MAX / 2;
     return n;
 }
-/* Makes sure that this process can open so many more descriptors: raises its limit to the hard limit if necessary. Returns
-   how many it can open beyond that; negative after dt__comm_bad: the hard limit is too low. */
-static int dt__fds_ensure(const char *call, const char *what, int more)
+/* The most descriptors that this process can have; if it is less than need, the limit is raised to the hard limit first. */
+static int64_t dt__fds_limit(int64_t need)
 {
     struct rlimit r;
-    int64_t       open = dt__fds_open(), need = open + more, limit = INT_MAX;
-    if (getrlimit(RLIMIT_NOFILE, &r)) return 0;
+    if (getrlimit(RLIMIT_NOFILE, &r)) return need;
     if (r.rlim_cur < (rlim_t)need && r.rlim_cur < r.rlim_max) {
         rlim_t before = r.rlim_cur;
         r.rlim_cur = r.rlim_max;
         if (setrlimit(RLIMIT_NOFILE, &r)) r.rlim_cur = before;
     }
-    if (r.rlim_cur < (rlim_t)INT_MAX) limit = (int64_t)r.rlim_cur;
+    return r.rlim_cur < (rlim_t)INT_MAX ? (int64_t)r.rlim_cur : INT_MAX;
+}
+/* Makes sure that this process can open so many more descriptors. Returns how many it can open beyond that; negative after
+   dt__comm_bad: the hard limit is too low. */
+static int dt__fds_ensure(const char *call, const char *what, int more)
+{
+    int64_t open = dt__fds_open(), need = open + more, limit = dt__fds_limit(need);
     if (limit >= need) return (int)(limit - need);
     if (open > limit) need = limit + more; /* as many as could be counted */
     return dt__comm_bad(DT_COMM_ERR_NET,
@@ -2654,17 +2662,10 @@ DT__INSIDE void dt__host_id(uint8_t out[16])
     dt_sha256_end(&s, sum);
     memcpy(out, sum, 16);
 }
-static int dt__member_self(dt__world *w, dt__member *m)
+static int dt__member_unix(dt__world *w, dt__member *m) /* the socket where ranks of this machine fetch descriptors */
 {
     uint8_t  r[12];
     dt__addr a;
-    memset(m, 0, sizeof *m);
-    m->pid = (int64_t)getpid();
-    memcpy(m->name, w->name, sizeof m->name);
-    m->incarnation = w->incarnation;
-    dt__host_id(m->host_id);
-    if (gethostname(m->host_name, sizeof m->host_name - 1) != 0) snprintf(m->host_name, sizeof m->host_name, "unknown");
-    if (w->size == 1) return 0;
     for (int i = 0; i < 3; i++) { /* retry if another process has drawn the same random name */
         if (!dt__comm_random(r, sizeof r)) break;
         snprintf(m->unix_name, sizeof m->unix_name, "dt-");
@@ -2675,6 +2676,16 @@ static int dt__member_self(dt__world *w, dt__member *m)
     }
     return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_NET), "dt_comm_init: cannot create a Unix socket: %s",
                         strerror(errno));
+}
+static int dt__member_self(dt__world *w, dt__member *m)
+{
+    memset(m, 0, sizeof *m);
+    m->pid = (int64_t)getpid();
+    memcpy(m->name, w->name, sizeof m->name);
+    m->incarnation = w->incarnation;
+    dt__host_id(m->host_id);
+    if (gethostname(m->host_name, sizeof m->host_name - 1) != 0) snprintf(m->host_name, sizeof m->host_name, "unknown");
+    return w->size == 1 ? 0 : dt__member_unix(w, m); /* one rank has nobody to share with; dt__world_listen */
 }
 static int dt__member_addr(dt__world *w, dt__member *m,
                            const dt__addr *instead) /* the address of the listener; instead: used if it is the wildcard */
@@ -3090,7 +3101,8 @@ DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *cl
     }
     char who[24];
     snprintf(text, sizeof text, "%s of %d ranks", dt__rank_word(f.rank, who, sizeof who), f.world);
-    if (f.world > 1) room = dt__fds_ensure("dt_comm_init", text, dt__world_fds(f.rank, f.world));
+    if (f.room > f.world) dt__fds_limit(dt__fds_open() + dt__world_fds(f.rank, f.world) + 2 * (f.room - f.world) + DT__PENDING); /* if it can */
+    if (f.world > 1 || f.room > 1) room = dt__fds_ensure("dt_comm_init", text, dt__world_fds(f.rank, f.world));
     dt__world *w = room < 0 ? NULL : dt__world_new(&f);
     if (!w && f.joined_by) dt__close(&f.listen_fd), f.joined_by->end(true);
     if (!w) return NULL;
@@ -3163,28 +3175,38 @@ static const char *dt__hex_get(const char *from, uint8_t *p, size_t most, size_t
     }
     return from;
 }
+static int dt__world_listen(dt__world *w, const char *bind_to, int port) /* a world of one rank gets a listener and a control thread */
+{
+    dt__config f;
+    dt__addr   a;
+    memset(&f, 0, sizeof f);
+    f.listen_fd = -1;
+    f.port = port;
+    f.deadline = dt__comm_now() + dt__ns_of(w->join_timeout);
+    snprintf(f.bind, sizeof f.bind, "%s", bind_to ? bind_to : "");
+    if (!bind_to) dt__addr_loopback(&f.addr[0], port), f.naddr = 1;
+    if ((w->listen_fd = dt__listen_master(&f)) < 0) return dt__said.why;
+    dt__addr_loopback(&a, 0);
+    if (dt__member_addr(w, &w->member[0], &a) < 0 || dt__member_unix(w, &w->member[0]) < 0) return dt__said.why;
+    if (!w->have_token && !dt__comm_random(w->token, 32)) return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_accept: getrandom failed");
+    w->join_deadline = INT64_MAX / 2; /* nobody registers */
+    if (dt__control_start(w) < 0)
+        return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_NET), "dt_comm_accept: cannot start the control thread: %s", strerror(errno));
+    pthread_mutex_lock(&w->lock);
+    w->control->join = DT__JOIN_COMPLETE;
+    pthread_mutex_unlock(&w->lock);
+    return 0;
+}
 /* "dt1-", the address of rank 0, "-", the token; both in hexadecimal digits. */
 DT__INSIDE int dt__world_accept(dt__world *w, bool open, const char *bind_to, int port, char *invitation, size_t nbytes)
 {
-    if (!w->control && open) { /* a world of one rank has no listener yet */
-        dt__config f;
-        memset(&f, 0, sizeof f);
-        f.listen_fd = -1;
-        f.port = port;
-        f.deadline = dt__comm_now() + dt__ns_of(w->join_timeout);
-        snprintf(f.bind, sizeof f.bind, "%s", bind_to ? bind_to : "");
-        if (!bind_to) dt__addr_loopback(&f.addr[0], port), f.naddr = 1;
-        if ((w->listen_fd = dt__listen_master(&f)) < 0) return dt__said.why;
-        if (!w->have_token && !dt__comm_random(w->token, 32)) return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_accept: getrandom failed");
-        dt__addr a;
-        dt__addr_loopback(&a, 0);
-        if (dt__member_addr(w, &w->member[0], &a) < 0) return dt__said.why;
-        w->join_deadline = INT64_MAX / 2; /* nobody registers */
-        if (dt__control_start(w) < 0)
-            return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_NET), "dt_comm_accept: cannot start the control thread: %s", strerror(errno));
-        pthread_mutex_lock(&w->lock);
-        w->control->join = DT__JOIN_COMPLETE;
-        pthread_mutex_unlock(&w->lock);
+    if (!w->control && open) {
+        int bad = dt__world_listen(w, bind_to, port);
+        if (bad) {
+            dt__close(&w->listen_fd);
+            dt__close(&w->unix_fd);
+            return bad;
+        }
     }
     if (!w->control) return 0;
     pthread_mutex_lock(&w->lock);
@@ -3327,12 +3349,13 @@ DT__INSIDE dt__world *dt__world_enter(const dt_comm_opts *o, const dt__client *c
     dt__said.text[0] = 0;
     *gone = NULL;
     if (dt__join_config(&f, o) < 0) return NULL;
-    dt__world *w = dt__world_new(&f);
+    int        room = dt__fds_ensure("dt_comm_join", "a rank that joins", dt__world_fds(1, 2));
+    dt__world *w = room < 0 ? NULL : dt__world_new(&f);
     if (!w) return NULL;
     w->client = client;
     w->tolerant = true;
     w->rank = -1;
-    w->fd_room = 64;
+    w->fd_room = 16 + room / 2;
     snprintf(w->name, sizeof w->name, "%s", o->name ? o->name : "");
     w->incarnation = o->incarnation;
     memset(f.token, 0, sizeof f.token);
@@ -4138,6 +4161,7 @@ static dt_comm *dt__world_first(const dt__world *w) /* the communicator that oth
     while (c && !(c->first && c->members)) c = c->next;
     return c;
 }
+static int32_t dt__agree_next(const dt__world *w, const dt_comm *c, int rank);
 static void dt__join_welcome(dt__world *w, dt__conn *k, int rank)
 {
     dt__control *ctl = w->control;
@@ -4153,7 +4177,7 @@ static void dt__join_welcome(dt__world *w, dt__conn *k, int rank)
     h.start = w->start;
     h.room = w->room;
     h.size = w->size;
-    h.round = ctl->rounds;
+    h.round = dt__agree_next(w, c, rank);
     h.epoch = w->epoch;
     h.nsettings = (int32_t)w->nsettings;
     for (int r = 0; r < w->size; r++) {
@@ -4199,8 +4223,8 @@ static bool dt__join_member(dt__world *w, dt__conn *k)
     k->peer = rank;
     k->state = DT__CONN_READY;
     dt__control_joined(w, rank, &m, k);
-    dt__join_welcome(w, k, rank);
-    dt__control_sync(w, k);
+    dt__join_welcome(w, k, rank); /* it has the rows, and who has gone */
+    for (int i = 0; i < w->control->naborts && i < DT__ABORTS; i++) dt__conn_queue(k, w->control->aborts[i]);
     for (int r = 0; r < rank && m.name[0]; r++) { /* its earlier self, if it is not known to be dead */
         dt_comm  *c = dt__world_first(w);
         dt__cpart part;
@@ -4223,8 +4247,22 @@ static bool dt__join_heard(dt__world *w, const dt__conn *k, const uint8_t *p, si
     memcpy(&j, p, sizeof j);
     if (j.rank < 0 || j.rank >= w->room || j.rank > w->size) return false;
     dt__member_clean(&j.row);
-    if (j.rank == w->size) dt__control_joined(w, j.rank, &j.row, k);
+    if (j.rank != w->size) return true;
+    dt__control_joined(w, j.rank, &j.row, k);
+    if (w->control->turned_away && j.rank >= w->control->turned_away) {
+        char text[256], who[160];
+        snprintf(text, sizeof text, "%s joined when rank 0 died, and was refused by rank %d, which did not know it", dt__rank_text(w, j.rank, who, sizeof who),
+                 w->rank);
+        dt__control_gone(w, j.rank, DT__DIED, text, NULL);
+    }
     return true;
+}
+/* For so long after the death of rank 0 a rank that joined there is not refused for good: members that have heard of it tell it
+   to their new neighbours. */
+static int64_t dt__unheard_time(const dt__world *w)
+{
+    double s = w->timeout / 10;
+    return dt__ns_of(s < 0.3 ? 0.3 : s > 2 ? 2 : s);
 }
 
 /* ---- accepting */
@@ -4264,10 +4302,13 @@ DT__INSIDE int dt__control_admit(dt__world *w, const dt__conn *k, char *text, si
         return snprintf(text, nbytes, "%s has .room %d, rank %d has %d: all ranks need the same", who, c->zero, w->rank,
                         w->room),
                bad;
-    if (c->rank >= w->size && c->rank < w->room) /* it has joined, and this rank has not heard of it */
+    if (c->rank >= w->size && c->rank < w->room) { /* it has joined, and this rank has not heard of it: another one may have */
+        bool away = ctl->gone[0] && dt__comm_now() - ctl->first_gone >= dt__unheard_time(w);
+        if (away && (!ctl->turned_away || c->rank < ctl->turned_away)) ctl->turned_away = c->rank;
         return snprintf(text, nbytes, "rank %d is not known here%s", c->rank,
-                        ctl->gone[0] ? ": rank 0, where it joined, has gone; join again" : " yet"),
-               ctl->gone[0] ? (int)DT_COMM_ERR_PEER : bad;
+                        away ? ": rank 0, where it joined, has gone; join again" : " yet"),
+               away ? (int)DT_COMM_ERR_PEER : bad;
+    }
     if (!role && (c->rank < 0 || c->rank >= w->size))
         return snprintf(text, nbytes, "rank %d is out of range: the world has ranks 0 to %d", c->rank, w->size - 1),
                bad;
@@ -4392,11 +4433,11 @@ static dt__conn *dt__pending_pick(dt__world *w, int64_t before) /* of those that
         if (dt__conn_pending(k) && k->since < before && k->source == worst && n-- == 0) return k;
     return NULL;
 }
-/* Closes one of them. False: all are too young. If only few are allowed, each may live for DT__ACCEPT_PATIENCE: otherwise
-   no handshake would last long enough. */
-static bool dt__pending_drop(dt__world *w, int most)
+/* Closes one of them. False: all are too young. Each may live for DT__ACCEPT_PATIENCE, or in a fast flood none would last for
+   a handshake over a slow network; those that follow wait in the queue of the listener meanwhile. */
+static bool dt__pending_drop(dt__world *w)
 {
-    dt__conn *k = dt__pending_pick(w, most < DT__PENDING / 2 ? dt__comm_now() - DT__ACCEPT_PATIENCE : INT64_MAX);
+    dt__conn *k = dt__pending_pick(w, dt__comm_now() - DT__ACCEPT_PATIENCE);
     if (!k) return false;
     dt__control_rejected(w, k->fd, "too many connections without the token");
     dt__conn_break(k);
@@ -4408,15 +4449,15 @@ static void dt__control_accept(dt__world *w, int listener, bool local)
     dt__control *ctl = w->control;
     int          most = dt__pending_most(w), n = dt__pending_count(w);
     for (int i = 0; i < 64; i++) {
-        bool scarce = n >= most && most < DT__PENDING / 2; /* connections wait in the queue of the listener */
-        if (scarce && dt__pending_drop(w, most)) n--, scarce = false;
+        bool scarce = n >= most;
+        if (scarce && dt__pending_drop(w)) n--, scarce = false;
         int fd = scarce ? -1 : (int)syscall(SYS_accept4, listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (!scarce && fd < 0) {
             if (errno == EINTR || errno == ECONNABORTED) continue;
             scarce = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
             if (!scarce) return;
             if (n == 0 && errno == EMFILE) dt__control_no_fd(w);
-            if (dt__pending_drop(w, 0)) {
+            if (dt__pending_drop(w)) {
                 n--;
                 continue;
             }
@@ -4435,7 +4476,7 @@ static void dt__control_accept(dt__world *w, int listener, bool local)
         k->source = dt__pending_source(w, fd);
         if (!dt__shake_server(&k->shake, w)) dt__conn_break(k);
         else dt__conn_shake(w, k); /* sends the first message */
-        if (dt__conn_pending(k) && ++n > most && dt__pending_drop(w, most)) n--;
+        n += dt__conn_pending(k);
     }
 }
 static void dt__control_ticket(dt__world *w)
@@ -4544,6 +4585,7 @@ DT__INSIDE void dt__conn_established(dt__world *w, dt__conn *k)
 {
     dt__control *ctl = w->control;
     k->state = DT__CONN_OPEN;
+    k->deadline = dt__comm_now() + dt__ns_of(w->join_timeout); /* of one that joins: until its row has come */
     if (!k->local) dt__sock_tune(k->fd, w->timeout);
     if (k->kind == DT__KIND_REGISTER && ctl->join == DT__JOIN_FAILED) { /* too late */
         dt__conn_send(k, DT__C_REFUSED, 0, ctl->join_text, strnlen(ctl->join_text, DT__CTEXT));
@@ -4807,6 +4849,7 @@ static void dt__control_gone(dt__world *w, int rank, int how, const char *text, 
     if (ctl->gone[rank] || ctl->leave >= DT__LEAVE_RELEASED) return;
     ctl->gone[rank] = (uint8_t)how;
     ctl->ngone++;
+    if (rank == 0) ctl->first_gone = dt__comm_now();
     ctl->orphan_at = dt__comm_now() + DT__ORPHAN_LOOK;
     if (how != DT__LEFT) {
         if (ctl->ndied++ == 0) snprintf(ctl->first_death, sizeof ctl->first_death, "%s", text);
@@ -5713,6 +5756,7 @@ DT__INSIDE int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member,
    refused from then on. But silence is no proof: when the network is split, each side might declare the other one lost.
    So the LOST ranks must be fewer than the reachable ones (if they are as many, the lowest rank of all must be reachable);
    otherwise no rank continues. */
+static void dt__agree_order(dt__world *w, dt__agreement *e, int order);
 static int  dt__bits(const uint8_t *bits, int n)
 {
     int k = 0;
@@ -5768,6 +5812,48 @@ static dt__agreement *dt__agree_of(dt__world *w, uint64_t comm, int round, doubl
     e->begin = dt__comm_now();
     e->accepted = -1;
     return e;
+}
+/* The number of the next agreement of c (NULL: freed), for a rank that has joined just now: one that is under way and waits for
+   it, too, or the one after the last. */
+static int32_t dt__agree_next(const dt__world *w, const dt_comm *c, int rank)
+{
+    const dt__control *ctl = w->control;
+    int64_t            now = dt__comm_now();
+    for (int i = 0; c && i < DT__AGREEMENTS; i++) {
+        const dt__agreement *e = &ctl->agreement[i];
+        if (e->comm != c->id || e->round != ctl->rounds - 1 || e->decided || e->proposed || !dt__bit(e->asked, rank)) continue;
+        bool runs = e->waiting;
+        for (int r = 0; e->heard_at && r < w->size; r++) runs = runs || (dt__bit(e->came, r) && r != w->rank && now - e->heard_at[r] < DT__NS_PER_S);
+        if (runs) return e->round;
+    }
+    return ctl->rounds;
+}
+static void dt__agree_own(const dt__world *w, dt__agreement *e) /* at the root: its own state */
+{
+    dt__bit_set(e->came, w->rank);
+    if (!e->any) e->first_built = e->built, e->nfirst_built = e->nbuilt;
+    e->same = (!e->any || e->same) && e->built == e->first_built && e->nbuilt == e->nfirst_built;
+    e->any = true;
+}
+/* In a world that others join, a rank that has joined during dt_comm_shrink of the others asks for more ranks than they do: those
+   count that all ask for. Its own state counts no more then, so the root asks again. */
+static bool dt__agree_narrow(dt__world *w, dt__agreement *e, const uint8_t *asked)
+{
+    size_t nb = dt__agree_nbytes(w);
+    bool   less = false;
+    if (memcmp(e->asked, asked, nb) == 0) return true;
+    if (w->room <= w->start) return false;
+    if (e->proposed || e->decided) return true;
+    for (size_t i = 0; i < nb; i++) {
+        less = less || (e->asked[i] & ~asked[i]);
+        e->asked[i] &= asked[i];
+    }
+    if (!less || !e->heard_at) return true;
+    memset(e->came, 0, nb);
+    e->any = e->same = false;
+    if (e->joined) dt__agree_own(w, e);
+    dt__agree_order(w, e, DT__AGREE_ASK);
+    return true;
 }
 static dt__cagree dt__agree_head(const dt__world *w, const dt__agreement *e, int order)
 {
@@ -5855,12 +5941,7 @@ static void dt__agree_receive(dt__world *w, dt__agreement *e, const dt__cagree *
         if (!e->heard_at) return; /* the state will be sent again */
         e->begin = dt__comm_now();
         for (int r = 0; r < dt__world_room(w); r++) e->heard_at[r] = e->begin;
-        if (e->joined) { /* its own state */
-            dt__bit_set(e->came, w->rank);
-            e->any = e->same = true;
-            e->first_built = e->built;
-            e->nfirst_built = e->nbuilt;
-        }
+        if (e->joined) dt__agree_own(w, e);
         if (!e->decided) dt__agree_order(w, e, DT__AGREE_ASK);
     }
     e->heard_at[a->rank] = dt__comm_now();
@@ -5875,7 +5956,7 @@ static void dt__agree_receive(dt__world *w, dt__agreement *e, const dt__cagree *
         return;
     }
     if (a->root != w->rank) return; /* the rank still follows another root */
-    if (a->joined && !dt__bit(e->came, a->rank)) {
+    if (a->joined && !dt__bit(e->came, a->rank) && dt__bit(e->asked, a->rank)) {
         dt__bit_set(e->came, a->rank);
         if (!e->any) e->first_built = a->built, e->nfirst_built = a->nbuilt;
         e->same = (!e->any || e->same) && a->built == e->first_built && a->nbuilt == e->nfirst_built;
@@ -5942,6 +6023,7 @@ static bool dt__agree_frame(dt__world *w, dt__conn *k, const uint8_t *p, size_t 
         dt__agreement *e = dt__agree_of(w, a.comm, a.round, a.timeout, asked);
         if (!e) return true;
         if (k->head.kind == DT__C_AGREE_STATE) {
+            dt__agree_narrow(w, e, asked);
             dt__agree_receive(w, e, &a, in);
             return true;
         }
@@ -6046,7 +6128,7 @@ DT__INSIDE int dt__world_agree(dt__world *w, uint64_t comm, int round, double ti
     pthread_mutex_lock(&w->lock);
     dt__agreement *e = dt__agree_of(w, comm, round, timeout, set);
     if (!e) status = dt__comm_bad(DT_COMM_ERR_MEMORY, "agreement: out of memory");
-    else if (memcmp(e->asked, set, nb) != 0)
+    else if (!dt__agree_narrow(w, e, set))
         status = dt__comm_bad(DT_COMM_ERR_MISMATCH,
                               "rank %d calls agreement %d with another set of ranks than the other ranks do", w->rank,
                               round);
@@ -6054,12 +6136,7 @@ DT__INSIDE int dt__world_agree(dt__world *w, uint64_t comm, int round, double ti
         e->waiting = e->joined = true;
         e->built = built;
         e->nbuilt = nbuilt;
-        if (e->heard_at) { /* this rank is the root, and other ranks joined first */
-            dt__bit_set(e->came, w->rank);
-            if (!e->any) e->first_built = built, e->nfirst_built = nbuilt;
-            e->same = (!e->any || e->same) && built == e->first_built && nbuilt == e->nfirst_built;
-            e->any = true;
-        }
+        if (e->heard_at) dt__agree_own(w, e); /* this rank is the root, and other ranks joined first */
         dt__agree_state(w, e);
     }
     if (!status) dt__control_wake(w);
@@ -6341,13 +6418,17 @@ static void dt__control_leave(dt__world *w, int64_t now)
     }
     if (empty || now >= ctl->release_deadline) ctl->stop = true;
 }
+static bool dt__conn_dated(const dt__conn *k) /* it must say something before its deadline */
+{
+    return k->state == DT__CONN_HANDSHAKE || (k->state == DT__CONN_OPEN && k->kind == DT__KIND_JOIN);
+}
 DT__INSIDE int64_t dt__control_next(const dt__world *w, int64_t now)
 {
     const dt__control *ctl = w->control;
     int64_t            next = now + 10 * DT__NS_PER_S;
 #define DT__SOONER(t) next = (t) < next ? (t) : next
     for (const dt__conn *k = ctl->conns; k; k = k->next)
-        if (k->state == DT__CONN_HANDSHAKE) DT__SOONER(k->deadline);
+        if (dt__conn_dated(k)) DT__SOONER(k->deadline);
     if (ctl->join == DT__JOIN_OPEN) {
         DT__SOONER(w->join_deadline);
         if (w->rank == 0) DT__SOONER(ctl->missing_at);
@@ -6436,7 +6517,7 @@ static int dt__control_polls(dt__world *w, struct pollfd **polls, int *cap, int6
 DT__INSIDE void dt__control_timers(dt__world *w, int64_t now)
 {
     for (dt__conn *k = w->control->conns; k; k = k->next)
-        if (k->state == DT__CONN_HANDSHAKE && now >= k->deadline) {
+        if (dt__conn_dated(k) && now >= k->deadline) {
             if (k->shake.server) dt__control_rejected(w, k->fd, "it took too long");
             dt__conn_break(k);
         }
@@ -6586,7 +6667,7 @@ static int dt__control_adopt(dt__world *w, int fd, int peer)
         w->control->parent = k;
         w->joined = true;
         dt__conn_send(k, DT__C_SYNC, w->rank, NULL, 0);
-        dt__control_sync(w, k);
+        if (w->rank < w->start) dt__control_sync(w, k); /* a rank that joins later knows no more than rank 0 told it */
     }
     pthread_mutex_unlock(&w->lock);
     dt__control_wake(w);

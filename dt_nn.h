@@ -705,6 +705,20 @@ typedef struct dt__slot { /* of a hash table of names; name NULL: empty */
 
 typedef struct dt__layer dt__layer;
 
+/* A visitor saves and loads state: each kind of object has one function that passes all its state to the callbacks, which
+   either save the value or overwrite it. A tensor to be loaded must have its shape and dtype. The callbacks return 0, or a
+   negative status after dt_fail. */
+typedef struct dt__visit {
+    int  loading;
+    int (*tensor)(struct dt__visit *v, const char *name, dt_tensor *t);
+    int (*number)(struct dt__visit *v, const char *name, double *x);  /* saved as text without loss */
+    int (*integer)(struct dt__visit *v, const char *name, int64_t *x);
+    bool (*has)(struct dt__visit *v, const char *name); /* loading: is there such a number or integer? */
+    void *user;
+    bool    bounded; /* the next number or integer must be low to high; a check without a load sees it, too */
+    int64_t low, high;
+} dt__visit;
+
 /* Callbacks of dt_dist.h for a model that several ranks train. They run on the thread that uses the model. Any of them
    may be NULL. */
 typedef struct dt__watch {
@@ -718,6 +732,7 @@ typedef struct dt__watch {
     int (*same)(void *user, const char *call, const char *what, int64_t x); /* collective: an error if x differs */
     int (*lead)(void *user);                     /* nonzero on the rank that writes files */
     int (*outcome)(void *user, const char *call); /* collective, after rank 0 has written: its error is all ranks' error */
+    int (*visit)(void *user, struct dt__visit *v); /* more state for checkpoints */
     void (*gone)(void *user);                    /* the model is being freed */
 } dt__watch;
 
@@ -832,6 +847,41 @@ DT__INSIDE void dt__view_part(dt_view *v, int64_t offset, int64_t n);
 DT__INSIDE int dt__amp_stash(dt_model *m);
 DT__INSIDE int dt__amp_take_back(dt_model *m, dt__scaler *s);
 
+/* Updates of arrays on the host that are in no model, with the kernels of dt_step and so with its bits: one parameter, or a
+   range of it. */
+typedef struct dt__raw_update {
+    int          group;  /* of the optimiser */
+    int64_t      n, t;   /* elements; the number of this update: 1, 2 ... */
+    float       *value, *state[DT__MAX_STATES];
+    const float *grad, *gscale; /* gscale: the clip coefficient, or NULL */
+    float       *temp;   /* n floats if .temp of dt__optim_about is true, or NULL */
+} dt__raw_update;
+typedef struct dt__optim_about {
+    const char *call;    /* "dt_sgd" ... */
+    int         nstates;
+    unsigned    slots;   /* bit i: the group needs state i */
+    bool        whole;   /* the update needs norms of whole parameters */
+    bool        temp;
+    bool        counts;  /* t counts the updates of the group */
+} dt__optim_about;
+DT__INSIDE dt__optim_about dt__optim_about_of(const dt_optimizer *opt, int group);
+DT__INSIDE int dt__optim_raw(const dt_optimizer *opt, const dt__raw_update *r);
+DT__INSIDE int dt__raw_clamp(float *x, int64_t n, double limit);
+DT__INSIDE int dt__raw_norm(float *norm, const float *x, int64_t n);
+DT__INSIDE int dt__raw_clip(float *x, double clip_norm); /* *x: a norm; becomes the clip coefficient */
+DT__INSIDE int dt__raw_finite(const float *x, int64_t n, bool *finite);
+DT__INSIDE int dt__optimizer_claims(const dt_optimizer *opt, const char *name); /* the group of a parameter; -1: not its own */
+/* Copies that belong to no model: options, groups and the schedule. Free them with dt_optimizer_free and dt_scheduler_free. */
+DT__INSIDE dt_optimizer *dt__optimizer_copy(const dt_optimizer *opt); /* NULL: out of memory */
+DT__INSIDE dt_scheduler *dt__scheduler_copy(const dt_scheduler *s, dt_optimizer *opt); /* NULL: out of memory */
+DT__INSIDE bool dt__scheduler_serves(const dt_scheduler *s, const dt_optimizer *opt, const char **why); /* may a server step it? */
+DT__INSIDE uint64_t dt__scheduler_hash(const dt_scheduler *s, uint64_t (*hash)(uint64_t, const void *, size_t), uint64_t h);
+DT__INSIDE uint64_t dt__optimizer_hash(const dt_optimizer *opt, uint64_t (*hash)(uint64_t, const void *, size_t), uint64_t h);
+DT__INSIDE int dt__block_states(dt__mblock *b, unsigned slots); /* makes the states that are missing, zero */
+/* The value of a parameter as its optimiser sees it: its f32 master if it has one. It belongs to the step or to the model. */
+DT__INSIDE dt_tensor *dt__param_source(dt_model *m, dt__param *p);
+DT__INSIDE void dt__optim_clear(dt_optimizer *opt);
+
 #ifdef __cplusplus
 }
 #endif
@@ -855,24 +905,12 @@ DT__NEEDS(NN, IO);
 
 DT__SLOW_BEGIN
 /* ==================================================================================================== >>nn_core
-   A visitor saves and loads state: each kind of object has one function that passes all its state to the callbacks, which
-   either save the value or overwrite it. A tensor to be loaded must have its shape and dtype. The callbacks return 0, or a
-   negative status after dt_fail. */
-typedef struct dt__visit {
-    int  loading;
-    int (*tensor)(struct dt__visit *v, const char *name, dt_tensor *t);
-    int (*number)(struct dt__visit *v, const char *name, double *x);  /* saved as text without loss */
-    int (*integer)(struct dt__visit *v, const char *name, int64_t *x);
-    void *user;
-    bool    bounded; /* the next number or integer must be low to high; a check without a load sees it, too */
-    int64_t low, high;
-} dt__visit;
+   The visitor that saves and loads state: dt__visit in >>inside. */
 
 /* ==================================================================================================== >>model
    Parameters and layers are found by a hash of their full name. The seal moves parameters into blocks. When frozen
    parameters, the dtype or the device change later, the blocks are rebuilt, with their master weights and optimiser
    states. */
-static int dt__optimizer_claims(const dt_optimizer *opt, const char *name);
 
 DT_API bool dt_name_matches(const char *pattern, const char *name)
 {
@@ -1467,7 +1505,7 @@ DT__INSIDE int dt__model_on_seal(dt_model *m, int (*fn)(dt_model *, void *), voi
 static int dt__model_assign(dt_model *m) { return m->sealed ? dt__model_pack(m) : 0; }
 
 /* The value to save: the f32 master weight if there is one. The tensor belongs to the step or to the model. */
-static dt_tensor *dt__param_source(dt_model *m, dt__param *p)
+DT__INSIDE dt_tensor *dt__param_source(dt_model *m, dt__param *p)
 {
     if (p->init) return p->init;
     if (p->block < 0 || !m->block[p->block].master) return p->t;
@@ -2178,7 +2216,7 @@ static const size_t dt__optim_flags[DT__O_FLAGS] = { DT__OPTIM_FLAGS(DT__FLAG) }
        arguments   sets c->u.opt for the t-th update of a parameter, t = 1, 2 ...; the caller has already set lr, wd, eps,
                    maximize and decoupled
        before      called for every run before the first weight changes; NULL: nothing to do
-       update      updates a run; dt__update_fused makes one kernel call: p, states, [copy] <- g, [gscale] */
+       update      makes the update; dt__update_fused makes one kernel call: p, states, [copy] <- g, [gscale] */
 enum {
     DT__DECOUPLED = 1,       /* weight decay multiplies the weight and is not added to the gradient */
     DT__TRUST_RATIO = 2,     /* each parameter's lr is scaled by a ratio of norms, unless .no_trust_ratio */
@@ -2240,6 +2278,12 @@ typedef struct dt__optim_state {
     const char *name;   /* NULL ends the list */
     uint32_t    option; /* the state exists while this option is not 0; DT__ALWAYS */
 } dt__optim_state;
+typedef struct dt__optim_operands { /* of one update, 1-d; an absent one has ndim -1 */
+    dt_device *dev;
+    dt_view    value, state[DT__MAX_STATES], half, grad; /* half: the half parameters, if value is their f32 masters */
+    dt_view    gscale, update; /* see dt__step_temp */
+    dt_view    wnorm, unorm, segments; /* see dt__run */
+} dt__optim_operands;
 typedef struct dt__optim_kind {
     const char      *call;
     int              kernel;
@@ -2247,17 +2291,17 @@ typedef struct dt__optim_kind {
     dt__optim_state  state[DT__MAX_STATES];
     unsigned         traits;
     void (*arguments)(dt_call *c, const dt_optimizer_opts *o, double t);
-    int (*before)(dt_optimizer *opt, const dt__run *r);
-    int (*update)(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w);
+    int (*before)(const dt__optim_operands *v, const dt_optimizer_opts *g, double t);
+    int (*update)(const dt__optim_operands *v, const struct dt__optim_kind *k, const dt_optimizer_opts *g, double t);
 } dt__optim_kind;
 static void dt__arguments_sgd(dt_call *c, const dt_optimizer_opts *o, double t);
 static void dt__arguments_adam(dt_call *c, const dt_optimizer_opts *o, double t);
 static void dt__arguments_rmsprop(dt_call *c, const dt_optimizer_opts *o, double t);
 static void dt__arguments_adagrad(dt_call *c, const dt_optimizer_opts *o, double t);
-static int  dt__before_adagrad(dt_optimizer *opt, const dt__run *r);
-static int  dt__before_lars(dt_optimizer *opt, const dt__run *r);
-static int  dt__update_fused(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w);
-static int  dt__update_lamb(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w);
+static int  dt__before_adagrad(const dt__optim_operands *v, const dt_optimizer_opts *g, double t);
+static int  dt__before_lars(const dt__optim_operands *v, const dt_optimizer_opts *g, double t);
+static int  dt__update_fused(const dt__optim_operands *v, const dt__optim_kind *k, const dt_optimizer_opts *g, double t);
+static int  dt__update_lamb(const dt__optim_operands *v, const dt__optim_kind *k, const dt_optimizer_opts *g, double t);
 #define DT__OPTIM_KIND(name, kernel, options, states, traits, arguments, before, update) DT__KIND_##name,
 enum { DT__OPTIMIZERS(DT__OPTIM_KIND) DT__OPTIM_KINDS };
 #undef DT__OPTIM_KIND
@@ -2417,7 +2461,7 @@ DT_API void dt_optimizer_free(dt_optimizer *opt)
     dt_mem_free(opt->run, (size_t)opt->run_cap * sizeof *opt->run);
     dt_mem_free(opt, sizeof *opt);
 }
-static int dt__optimizer_claims(const dt_optimizer *opt, const char *name)
+DT__INSIDE int dt__optimizer_claims(const dt_optimizer *opt, const char *name)
 {
     if (opt->pattern[0] && !dt_name_matches(opt->pattern[0], name)) return -1;
     for (int g = opt->ngroups - 1; g > 0; g--)
@@ -2569,7 +2613,7 @@ static void dt__note_reached(dt_model *m, const dt__mblock *b)
         if (dt__has_grad(b, p)) p->reached = 1;
     }
 }
-static void dt__optim_clear(dt_optimizer *opt)
+DT__INSIDE void dt__optim_clear(dt_optimizer *opt)
 {
     dt_model *m = opt->m;
     for (int i = 0; i < m->nblocks; i++) {
@@ -2846,36 +2890,36 @@ static int dt__states_make(dt__mblock *b, unsigned slots)
 }
 
 /* ---- the update */
-static int dt__run_norms(dt_tensor *y, dt_tensor *x, int64_t offset, const dt__run *r)
+static void dt__out_view(dt_call *c, const dt_view *v) { c->out[c->nout++] = *v; }
+static void dt__in_view(dt_call *c, const dt_view *v) { c->in[c->nin++] = *v; }
+static int  dt__view_norms(dt_device *dev, const dt_view *y, const dt_view *x, const dt_view *segments)
 {
     dt_call c;
     dt__call_begin(&c, DT_K_norms);
-    dt__out(&c, y);
-    dt__view_part(dt__in(&c, x), offset, r->n);
-    dt__in(&c, r->segments);
-    return dt__go(y->st->dev, &c);
+    dt__out_view(&c, y);
+    dt__in_view(&c, x);
+    dt__in_view(&c, segments);
+    return dt__go(dev, &c);
 }
-static int dt__before_lars(dt_optimizer *opt, const dt__run *r) /* the norms of the gradients, before clipping */
+static int dt__before_lars(const dt__optim_operands *v, const dt_optimizer_opts *g, double t) /* norms before clipping */
 {
-    return r->segments ? dt__run_norms(r->unorm, dt__run_grad(opt, r), r->offset, r) : 0;
+    (void)g;
+    (void)t;
+    return v->segments.ndim < 0 ? 0 : dt__view_norms(v->dev, &v->unorm, &v->grad, &v->segments);
 }
-static int dt__before_adagrad(dt_optimizer *opt, const dt__run *r) /* before its first update, a parameter's sum is set */
+static int dt__before_adagrad(const dt__optim_operands *v, const dt_optimizer_opts *g, double t) /* sets the sum before update 1 */
 {
-    const dt_optimizer_opts *g = &opt->group[r->group];
-    dt_tensor               *sum = opt->m->block[r->block].state[0];
-    dt_call                  c;
-    if (g->initial_accumulator_value == 0 || opt->m->order[r->first]->steps != 0) return 0;
+    dt_call c;
+    if (g->initial_accumulator_value == 0 || t != 1) return 0;
     dt__call_begin(&c, DT_K_fill);
-    dt__out_part(&c, sum, r);
+    dt__out_view(&c, &v->state[0]);
     c.u.ew.a = g->initial_accumulator_value;
-    int rc = dt__go(sum->st->dev, &c);
-    return rc ? rc : dt__run_clear_gaps(opt, r, sum);
+    return dt__go(v->dev, &c);
 }
-static int dt__run_begin(dt_optimizer *opt, const dt__run *r)
+static int dt__optim_begin(const dt__optim_operands *v, const dt__optim_kind *k, const dt_optimizer_opts *g, double t)
 {
-    const dt__optim_kind *k = dt__optim_kind_of(opt);
-    int rc = r->segments ? dt__run_norms(r->wnorm, dt__run_value(opt, r), r->offset, r) : 0;
-    return !rc && k->before ? k->before(opt, r) : rc;
+    int rc = v->segments.ndim < 0 ? 0 : dt__view_norms(v->dev, &v->wnorm, &v->value, &v->segments);
+    return !rc && k->before ? k->before(v, g, t) : rc;
 }
 static void dt__arguments_sgd(dt_call *c, const dt_optimizer_opts *o, double t)
 {
@@ -2902,71 +2946,100 @@ static void dt__arguments_adagrad(dt_call *c, const dt_optimizer_opts *o, double
 {
     c->u.opt.lr = o->lr / (1 + (t - 1) * o->lr_decay);
 }
-static void dt__run_arguments(dt_call *c, const dt_optimizer *opt, const dt__run *r)
+static void dt__optim_arguments(dt_call *c, const dt__optim_kind *k, const dt_optimizer_opts *g, double t)
 {
-    const dt__optim_kind    *k = dt__optim_kind_of(opt);
-    const dt_optimizer_opts *g = &opt->group[r->group];
     c->u.opt.lr = g->lr;
     c->u.opt.wd = g->weight_decay;
     c->u.opt.eps = g->eps;
     c->u.opt.maximize = g->maximize;
     c->u.opt.decoupled = (k->traits & DT__DECOUPLED) != 0;
-    k->arguments(c, g, (double)opt->m->order[r->first]->steps + 1);
+    k->arguments(c, g, t);
 }
-static int dt__update_fused(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w)
+static int dt__update_fused(const dt__optim_operands *v, const dt__optim_kind *k, const dt_optimizer_opts *g, double t)
 {
-    const dt__optim_kind *k = dt__optim_kind_of(opt);
-    dt__mblock           *b = &opt->m->block[r->block];
-    dt_tensor            *value = dt__run_value(opt, r);
-    unsigned              slots = dt__optim_slots(k, &opt->group[r->group]);
-    dt_call               c;
+    dt_call c;
     dt__call_begin(&c, k->kernel);
-    dt__out_part(&c, value, r);
-    for (int i = 0; i < dt__optim_nstates(k); i++) dt__out_part(&c, slots >> i & 1u ? b->state[i] : NULL, r);
-    dt__out_part(&c, b->master ? b->b.value : NULL, r);
-    dt__in_part(&c, dt__run_grad(opt, r), r);
-    dt__in(&c, w->gscale);
+    dt__out_view(&c, &v->value);
+    for (int i = 0; i < dt__optim_nstates(k); i++) dt__out_view(&c, &v->state[i]);
+    dt__out_view(&c, &v->half);
+    dt__in_view(&c, &v->grad);
+    dt__in_view(&c, &v->gscale);
     if (k->traits & DT__NORM_INPUTS) {
-        dt__in(&c, r->wnorm);
-        dt__in(&c, r->unorm);
-        dt__in(&c, r->segments);
+        dt__in_view(&c, &v->wnorm);
+        dt__in_view(&c, &v->unorm);
+        dt__in_view(&c, &v->segments);
     }
-    dt__run_arguments(&c, opt, r);
-    return dt__go(value->st->dev, &c);
+    dt__optim_arguments(&c, k, g, t);
+    return dt__go(v->dev, &c);
 }
-static int dt__update_lamb(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w)
+static int dt__update_lamb(const dt__optim_operands *v, const dt__optim_kind *k, const dt_optimizer_opts *g, double t)
 {
-    dt__mblock *b = &opt->m->block[r->block];
-    dt_tensor  *value = dt__run_value(opt, r);
-    bool        ratio = r->segments && opt->group[r->group].weight_decay != 0; /* as Apex: only where weights decay */
-    dt_call     c;
-    dt__call_begin(&c, DT_K_lamb);
-    dt__view_part(dt__out(&c, w->update), 0, r->n);
-    dt__out_part(&c, b->state[0], r);
-    dt__out_part(&c, b->state[1], r);
-    dt__in_part(&c, value, r);
-    dt__in_part(&c, dt__run_grad(opt, r), r);
-    dt__in(&c, w->gscale);
-    dt__run_arguments(&c, opt, r);
-    int rc = dt__go(value->st->dev, &c);
-    if (!rc && ratio) rc = dt__run_norms(r->unorm, w->update, 0, r);
+    bool    ratio = v->segments.ndim >= 0 && g->weight_decay != 0; /* as Apex: only where weights decay */
+    dt_view none;
+    dt_call c;
+    none.ndim = -1;
+    dt__call_begin(&c, k->kernel);
+    dt__out_view(&c, &v->update);
+    dt__out_view(&c, &v->state[0]);
+    dt__out_view(&c, &v->state[1]);
+    dt__in_view(&c, &v->value);
+    dt__in_view(&c, &v->grad);
+    dt__in_view(&c, &v->gscale);
+    dt__optim_arguments(&c, k, g, t);
+    int rc = dt__go(v->dev, &c);
+    if (!rc && ratio) rc = dt__view_norms(v->dev, &v->unorm, &v->update, &v->segments);
     if (rc) return rc;
     dt__call_begin(&c, DT_K_lamb_apply);
-    dt__out_part(&c, value, r);
-    dt__out_part(&c, b->master ? b->b.value : NULL, r);
-    dt__view_part(dt__in(&c, w->update), 0, r->n);
-    dt__in(&c, ratio ? r->wnorm : NULL);
-    dt__in(&c, ratio ? r->unorm : NULL);
-    dt__in(&c, ratio ? r->segments : NULL);
-    c.u.opt.lr = opt->group[r->group].lr;
-    return dt__go(value->st->dev, &c);
+    dt__out_view(&c, &v->value);
+    dt__out_view(&c, &v->half);
+    dt__in_view(&c, &v->update);
+    dt__in_view(&c, ratio ? &v->wnorm : &none);
+    dt__in_view(&c, ratio ? &v->unorm : &none);
+    dt__in_view(&c, ratio ? &v->segments : &none);
+    c.u.opt.lr = g->lr;
+    return dt__go(v->dev, &c);
+}
+static void dt__view_or_none(dt_view *v, const dt_tensor *t, int64_t offset, int64_t n)
+{
+    if (t) dt__view_of(v, t);
+    else v->ndim = -1;
+    if (t && n >= 0) dt__view_part(v, offset, n);
+}
+static dt__optim_operands dt__run_operands(const dt_optimizer *opt, const dt__run *r, const dt__step_temp *w)
+{
+    const dt__mblock  *b = &opt->m->block[r->block];
+    dt_tensor         *value = dt__run_value(opt, r);
+    unsigned           slots = dt__optim_slots(dt__optim_kind_of(opt), &opt->group[r->group]);
+    dt__optim_operands v;
+    v.dev = value->st->dev;
+    dt__view_or_none(&v.value, value, r->offset, r->n);
+    for (int i = 0; i < DT__MAX_STATES; i++) dt__view_or_none(&v.state[i], slots >> i & 1u ? b->state[i] : NULL, r->offset, r->n);
+    dt__view_or_none(&v.half, b->master ? b->b.value : NULL, r->offset, r->n);
+    dt__view_or_none(&v.grad, dt__run_grad(opt, r), r->offset, r->n);
+    dt__view_or_none(&v.gscale, w ? w->gscale : NULL, 0, -1);
+    dt__view_or_none(&v.update, w ? w->update : NULL, 0, r->n);
+    dt__view_or_none(&v.wnorm, r->wnorm, 0, -1);
+    dt__view_or_none(&v.unorm, r->unorm, 0, -1);
+    dt__view_or_none(&v.segments, r->segments, 0, -1);
+    return v;
+}
+static int dt__run_begin(dt_optimizer *opt, const dt__run *r)
+{
+    const dt__optim_kind *k = dt__optim_kind_of(opt);
+    dt__optim_operands    v = dt__run_operands(opt, r, NULL);
+    double                t = (double)opt->m->order[r->first]->steps + 1;
+    int                   rc = dt__optim_begin(&v, k, &opt->group[r->group], t);
+    if (rc || k->before != dt__before_adagrad || t != 1) return rc;
+    return dt__run_clear_gaps(opt, r, opt->m->block[r->block].state[0]);
 }
 static int dt__run_update(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w)
 {
-    dt__mblock *b = &opt->m->block[r->block];
+    const dt__optim_kind *k = dt__optim_kind_of(opt);
+    dt__mblock           *b = &opt->m->block[r->block];
     if (!dt__write_ok("dt_step", dt__run_value(opt, r)) || (b->master && !dt__write_ok("dt_step", b->b.value)))
         return dt_error_code();
-    return dt__optim_kind_of(opt)->update(opt, r, w);
+    dt__optim_operands v = dt__run_operands(opt, r, w);
+    return k->update(&v, k, &opt->group[r->group], (double)opt->m->order[r->first]->steps + 1);
 }
 /* Gaps are 0 in values, gradients and states, and stay 0 because every update formula maps zeros to +-0. The exception is
    0/0 if eps is 0 in f32: then the gaps are cleared here. (A clip coefficient that is not finite makes all parameters of
@@ -2981,6 +3054,128 @@ static int dt__run_end(dt_optimizer *opt, const dt__run *r)
     for (int k = 0; k < DT__MAX_STATES && !rc; k++) rc = dt__run_clear_gaps(opt, r, b->state[k]);
     return rc;
 }
+/* ---- updates of arrays that are in no model: dt_dist.h's parameter servers */
+static void dt__raw_view(dt_view *v, const void *data, int dtype, int64_t n) /* data NULL: absent */
+{
+    memset(v, 0, sizeof *v);
+    v->data = (void *)(uintptr_t)data;
+    v->dtype = dtype;
+    v->layout = DT_LAYOUT_PLAIN;
+    v->ndim = data ? 1 : -1;
+    v->shape[0] = n;
+    v->stride[0] = 1;
+}
+DT__INSIDE int dt__optim_raw(const dt_optimizer *opt, const dt__raw_update *r)
+{
+    const dt__optim_kind    *k = dt__optim_kind_of(opt);
+    const dt_optimizer_opts *g = &opt->group[r->group];
+    unsigned                 slots = dt__optim_slots(k, g);
+    bool                     ratio = k->traits & DT__TRUST_RATIO && !g->no_trust_ratio;
+    float                    wnorm = 0, unorm = 0;
+    int64_t                  ends[2];
+    dt__optim_operands       v;
+    if (!r->n) return 0;
+    ends[0] = 0;
+    ends[1] = r->n;
+    v.dev = dt_cpu();
+    dt__raw_view(&v.value, r->value, DT_F32, r->n);
+    for (int i = 0; i < DT__MAX_STATES; i++) dt__raw_view(&v.state[i], slots >> i & 1u ? r->state[i] : NULL, DT_F32, r->n);
+    dt__raw_view(&v.half, NULL, DT_F32, 0);
+    dt__raw_view(&v.grad, r->grad, DT_F32, r->n);
+    dt__raw_view(&v.gscale, r->gscale, DT_F32, 1);
+    dt__raw_view(&v.update, k->traits & DT__UPDATE_TENSOR ? r->temp : NULL, DT_F32, r->n);
+    dt__raw_view(&v.wnorm, ratio ? &wnorm : NULL, DT_F32, 1);
+    dt__raw_view(&v.unorm, ratio ? &unorm : NULL, DT_F32, 1);
+    dt__raw_view(&v.segments, ratio ? ends : NULL, DT_I64, 2);
+    int rc = dt__optim_begin(&v, k, g, (double)r->t);
+    return rc ? rc : k->update(&v, k, g, (double)r->t);
+}
+DT__INSIDE int dt__raw_clamp(float *x, int64_t n, double limit)
+{
+    dt_call c;
+    if (!n) return 0;
+    dt__call_begin(&c, DT_K_unary);
+    dt__raw_view(&c.out[c.nout++], x, DT_F32, n);
+    dt__raw_view(&c.in[c.nin++], x, DT_F32, n);
+    c.u.ew.fn = DT_U_CLAMP;
+    c.u.ew.a = -limit;
+    c.u.ew.b = limit;
+    return dt__go(dt_cpu(), &c);
+}
+DT__INSIDE int dt__raw_norm(float *norm, const float *x, int64_t n)
+{
+    dt_view y, v, none;
+    dt__raw_view(&y, norm, DT_F32, 1);
+    dt__raw_view(&v, x, DT_F32, n);
+    dt__raw_view(&none, NULL, DT_I64, 0);
+    *norm = 0;
+    return n ? dt__view_norms(dt_cpu(), &y, &v, &none) : 0;
+}
+DT__INSIDE int dt__raw_clip(float *x, double clip_norm) /* x: the norm; becomes the coefficient, as in dt__clip_coefficient */
+{
+    static const int    fn[3] = { DT_U_AFFINE, DT_U_RECIP, DT_U_CLAMP };
+    const double        a[3] = { 1, clip_norm, 0 }, b[3] = { 1e-6, 0, 1 };
+    int                 rc = 0;
+    for (int i = 0; i < 3 && !rc; i++) {
+        dt_call c;
+        dt__call_begin(&c, DT_K_unary);
+        dt__raw_view(&c.out[c.nout++], x, DT_F32, 1);
+        dt__raw_view(&c.in[c.nin++], x, DT_F32, 1);
+        c.u.ew.fn = fn[i];
+        c.u.ew.a = a[i];
+        c.u.ew.b = b[i];
+        rc = dt__go(dt_cpu(), &c);
+    }
+    return rc;
+}
+DT__INSIDE int dt__raw_finite(const float *x, int64_t n, bool *finite)
+{
+    float   flag = 0;
+    dt_call c;
+    dt__call_begin(&c, DT_K_unscale);
+    dt__raw_view(&c.out[c.nout++], NULL, DT_F32, 0);
+    dt__raw_view(&c.out[c.nout++], &flag, DT_F32, 1);
+    dt__raw_view(&c.in[c.nin++], x, DT_F32, n);
+    c.u.ew.a = 1;
+    int rc = n ? dt__go(dt_cpu(), &c) : 0;
+    *finite = flag == 0;
+    return rc;
+}
+DT__INSIDE dt__optim_about dt__optim_about_of(const dt_optimizer *opt, int group)
+{
+    const dt__optim_kind *k = dt__optim_kind_of(opt);
+    dt__optim_about       a;
+    a.call = k->call;
+    a.nstates = dt__optim_nstates(k);
+    a.slots = dt__optim_slots(k, &opt->group[group]);
+    a.whole = (k->traits & DT__TRUST_RATIO) != 0;
+    a.temp = (k->traits & DT__UPDATE_TENSOR) != 0;
+    a.counts = !(k->traits & DT__COUNT_MOMENTUM) || opt->group[group].momentum != 0;
+    return a;
+}
+DT__INSIDE dt_optimizer *dt__optimizer_copy(const dt_optimizer *opt)
+{
+    dt_optimizer *copy = (dt_optimizer *)dt__alloc_zero(sizeof *copy);
+    if (!copy) return NULL;
+    copy->kind = opt->kind;
+    copy->ngroups = opt->ngroups;
+    memcpy((void *)copy->group, opt->group, sizeof copy->group);
+    copy->run_version = -1;
+    return copy;
+}
+DT__INSIDE uint64_t dt__optimizer_hash(const dt_optimizer *opt, uint64_t (*hash)(uint64_t, const void *, size_t), uint64_t h)
+{
+    h = hash(h, &opt->kind, sizeof opt->kind);
+    for (int g = 0; g < opt->ngroups; g++) {
+        dt_optimizer_opts o = opt->group[g];
+        for (int i = 0; i < DT__O_NUMBERS; i++) h = hash(h, dt__optim_at(&o, i), sizeof(double));
+        for (int i = 0; i < DT__O_FLAGS; i++) h = hash(h, dt__optim_flag(&o, i), sizeof(bool));
+        if (opt->pattern[g]) h = hash(h, opt->pattern[g], strlen(opt->pattern[g]) + 1);
+    }
+    return h;
+}
+DT__INSIDE int dt__block_states(dt__mblock *b, unsigned slots) { return dt__states_make(b, slots); }
+
 static int dt__step_update(dt_optimizer *opt)
 {
     const dt__optim_kind    *kind = dt__optim_kind_of(opt);
@@ -3635,6 +3830,44 @@ DT_API void dt_scheduler_free(dt_scheduler *s)
     dt_mem_free(s, sizeof *s);
 }
 DT_API int64_t dt_scheduler_steps(const dt_scheduler *s) { return s ? s->steps : 0; }
+DT__INSIDE dt_scheduler *dt__scheduler_copy(const dt_scheduler *s, dt_optimizer *opt)
+{
+    size_t        nbytes = s->milestone ? (size_t)s->o.nmilestones * sizeof(int64_t) : 0;
+    dt_scheduler *copy = (dt_scheduler *)dt_mem_alloc(sizeof *copy);
+    int64_t      *milestone = nbytes ? (int64_t *)dt_mem_alloc(nbytes) : NULL;
+    if (!copy || (nbytes && !milestone)) {
+        dt_mem_free(copy, sizeof *copy);
+        return NULL;
+    }
+    *copy = *s;
+    copy->opt = opt;
+    copy->milestone = milestone;
+    copy->o.milestones = milestone;
+    if (milestone) memcpy(milestone, s->milestone, nbytes);
+    return copy;
+}
+DT__INSIDE bool dt__scheduler_serves(const dt_scheduler *s, const dt_optimizer *opt, const char **why)
+{
+    *why = s->opt != opt                 ? "it is of another optimiser"
+           : s->kind == DT__PLATEAU_LR   ? "a plateau scheduler needs a metric, and servers step it by the number of the update"
+           : s->steps                    ? "it has stepped already; attach it before its first step and before dt_checkpoint_resume"
+           : s->ngroups != opt->ngroups  ? "groups were added to the optimiser after it was created; add them first"
+                                         : NULL;
+    return !*why;
+}
+DT__INSIDE uint64_t dt__scheduler_hash(const dt_scheduler *s, uint64_t (*hash)(uint64_t, const void *, size_t), uint64_t h)
+{
+    h = hash(h, &s->kind, sizeof s->kind);
+    h = hash(h, s->base, (size_t)s->ngroups * sizeof *s->base);
+    h = hash(h, &s->warm, sizeof s->warm);
+    h = hash(h, &s->warm_start, sizeof s->warm_start);
+    h = hash(h, &s->warm_k, sizeof s->warm_k);
+    for (int i = 0; i < DT__SCHED_FIELDS; i++) {
+        double x = dt__sched_get(&s->o, &dt__sched_fields[i]);
+        h = hash(h, &x, sizeof x);
+    }
+    return s->milestone ? hash(h, s->milestone, (size_t)s->o.nmilestones * sizeof *s->milestone) : h;
+}
 
 DT_API dt_status dt_warmup_with(dt_scheduler *s, dt_warmup_opts o)
 {
@@ -4401,6 +4634,10 @@ static int dt__load_integer(dt__visit *v, const char *name, int64_t *x)
     if (p->phase != DT__PHASE_CHECK) *x = y;
     return 0;
 }
+static bool dt__load_has(dt__visit *v, const char *name)
+{
+    return dt_archive_get_string(((dt__port *)v->user)->a, name) != NULL;
+}
 static dt__visit dt__port_visit(dt__port *p, int loading)
 {
     dt__visit v;
@@ -4409,6 +4646,7 @@ static dt__visit dt__port_visit(dt__port *p, int loading)
     v.tensor = loading ? dt__load_tensor : dt__save_tensor;
     v.number = loading ? dt__load_number : dt__save_number;
     v.integer = loading ? dt__load_integer : dt__save_integer;
+    v.has = dt__load_has;
     v.user = p;
     return v;
 }
@@ -5100,7 +5338,9 @@ static int dt__checkpoint_parts(dt_checkpoint *c, dt__port *p, int loading) /* t
         snprintf(prefix, sizeof prefix, "schedule.%d", i);
         rc = dt__scheduler_visit(c->scheduler[i], &v, prefix);
     }
-    return !rc && amp ? dt__amp_visit(amp, &v, "amp") : rc;
+    if (!rc && amp) rc = dt__amp_visit(amp, &v, "amp");
+    const dt__watch *w = c->o.model->watch;
+    return !rc && w && w->visit ? w->visit(w->user, &v) : rc;
 }
 static int dt__checkpoint_rest(dt_checkpoint *c, dt__port *p, int loading)
 {

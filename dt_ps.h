@@ -155,6 +155,8 @@ DT_API const char *dt_ps_error(const dt_ps *ps); /* why the last call failed; NU
 DT_API int  dt_ps_worker(const dt_ps *ps);  /* the number of this worker; -1: it is a server only */
 DT_API int  dt_ps_workers(const dt_ps *ps); /* how many there were at the start */
 DT_API int  dt_ps_server(const dt_ps *ps);  /* the number of this server; -1: it is a worker only */
+DT_API int  dt_ps_servers(const dt_ps *ps);
+DT_API dt_comm *dt_ps_comm(const dt_ps *ps);
 
 /* What a server does with an update of a part of an array: value has n elements, elements at .. at + n - 1 of an array of total.
    state: arrays of n floats, zero at first. grad: the mean of the pushes, f32. It runs on the servers. Returns 0, or negative:
@@ -165,6 +167,8 @@ typedef struct dt_ps_part {
     int64_t  version;                /* of the group, before this update */
     void    *value;
     float   *state[DT_PS_STATES];
+    int      label;                  /* of dt_ps_init */
+    int64_t *count;                  /* a number for the function, 0 at first */
 } dt_ps_part;
 typedef int (*dt_ps_update_fn)(const dt_ps_part *p, const float *grad, void *user);
 /* On every server, before the first push: the function of the arrays with DT_PS_UPDATE. nstate: arrays of state that it needs. */
@@ -183,6 +187,7 @@ typedef struct dt_ps_init_opts {
     int group DT_D;   /* > 0: arrays with this number are pushed together, in one call; default: the array is a group of its own */
     bool whole DT_D;  /* it is never cut, however large, and the function of DT_PS_UPDATE gets all its elements in one call; default: a
                          range of them in each */
+    int label DT_D;   /* a number for the function of dt_ps_on_update */
 } dt_ps_init_opts;
 /* The discipline of the group with this number, if it is not that of dt_ps_new: all workers call it before the first dt_ps_init of
    the group, with the same arguments. It does not wait. */
@@ -210,7 +215,8 @@ typedef enum dt_ps_verdict { /* what became of a push */
 } dt_ps_verdict;
 typedef struct dt_ps_info {
     int     verdict;   /* dt_ps_verdict */
-    bool    fresh;     /* values were pulled: false after DT_PS_KEPT of DT_PS_K_BATCH_SYNC, where they are the same as before */
+    bool    fresh;     /* values were pulled. False if this worker has them already: after DT_PS_KEPT of DT_PS_K_BATCH_SYNC, and
+                          in a replay */
     int64_t version;   /* of the values that this worker has now */
     int64_t staleness; /* of the push: updates between its values and its own */
     int64_t batch;     /* the number of the batch that this worker should compute next, counted over all workers; -1: no more. Each
@@ -240,6 +246,20 @@ DT_API int  dt_ps_barrier(dt_ps *ps); /* of the workers that are alive */
 /* Has what this worker computes for group (of key) become useless? Then it should stop, pull, and begin anew. It does not wait. */
 DT_API bool dt_ps_cancelled(const dt_ps *ps, int key);
 DT_API int  dt_ps_set_k(dt_ps *ps, int key, int k); /* from the next push on */
+/* on: the group goes on without this worker, as if it had left; it must not push or pull the group meanwhile. false: it takes
+   part again, with the batch that it had; its next call for the group must be a pull. */
+DT_API int  dt_ps_rest(dt_ps *ps, int key, bool on);
+
+/* Reads and writes arrays apart from their group, for checkpoints: which: the number of a state, DT_PS_VALUE, or DT_PS_COUNT (one
+   int64_t: dt_ps_part.count). While workers push, the parts of an array may be of different versions: call dt_ps_barrier first. */
+enum { DT_PS_VALUE = -1, DT_PS_COUNT = -2 };
+DT_API int  dt_ps_get_state(dt_ps *ps, int key, int which, void *data);
+DT_API int  dt_ps_set_state(dt_ps *ps, int key, int which, const void *data);
+/* Where a group is, for checkpoints: cursor[0]: its version, cursor[1]: the first batch that was never given out, then the batches
+   that were given out and are in no update. *n: how many numbers; at most max are written. Setting it is possible on a group
+   that has no update yet; it gives worker i the batch cursor[2 + i], or the next one after the last. Pull before the next push. */
+DT_API int  dt_ps_get_cursor(dt_ps *ps, int key, int64_t *cursor, int64_t max, int64_t *n);
+DT_API int  dt_ps_set_cursor(dt_ps *ps, int key, const int64_t *cursor, int64_t n);
 
 /* ---------------------------------------------------------------------------------------------------- >>knowing */
 enum { DT_PS_HISTOGRAM = 64 };
@@ -327,6 +347,8 @@ DT__INSIDE void dt__ps_coord_leave(dt__ps_coord *d, int learner);
 DT__INSIDE void dt__ps_coord_join(dt__ps_coord *d, int learner); /* it must be out */
 DT__INSIDE void dt__ps_coord_set_k(dt__ps_coord *d, int k);
 DT__INSIDE int  dt__ps_coord_replay(dt__ps_coord *d, const dt__ps_entry *log, int64_t n); /* 0, or negative after dt__comm_bad */
+
+DT__INSIDE void dt__ps_on_free(dt_ps *ps, void (*fn)(void *user), void *user); /* when the store is freed, after its last update */
 #ifdef __cplusplus
 }
 #endif
@@ -410,15 +432,15 @@ static void dt__ps_answer(dt__ps_coord *d, int learner, int verdict, bool fresh)
     if (!a) return;
     if (l->state == DT__PS_WAITS) d->nwaits--, d->nruns++;
     l->state = DT__PS_RUNS;
-    l->version = d->version;
+    if (fresh) l->version = d->version;
     l->told = false;
     if (d->replay) l->batch = l->replay < 0 ? -1 : d->log[l->replay].batch;
     else if (l->batch < 0) l->batch = dt__ps_batch(d);
     a->seq = l->seq;
-    a->version = d->version;
+    a->version = l->version;
     a->info.verdict = verdict;
     a->info.fresh = fresh;
-    a->info.version = d->version;
+    a->info.version = l->version;
     a->info.staleness = verdict == DT_PS_NONE ? 0 : l->staleness;
     a->info.batch = l->batch;
     a->info.k = d->k;
@@ -431,7 +453,7 @@ static int dt__ps_before(const void *x, const void *y)
 }
 static void dt__ps_record(dt__ps_coord *d, const dt__ps_push *p)
 {
-    if (!d->record) return;
+    if (!d->record || d->replay) return; /* a replay has its log already */
     if (d->nlog == d->log_cap) {
         int64_t       more = d->log_cap ? 2 * d->log_cap : 1024;
         dt__ps_entry *q = (dt__ps_entry *)DT_COMM_REALLOC(d->log, (size_t)more * sizeof *q);
@@ -474,11 +496,13 @@ static void dt__ps_update(dt__ps_coord *d, int64_t due) /* of the pending pushes
         int64_t old = d->version - set[i].version;
         set[i].weight = 1.0f / (float)n;
         if (d->scale && old > 1) set[i].weight /= (float)old;
+        if (d->replay) set[i].weight = d->log[d->log_at + i].weight;
         dt__ps_record(d, &set[i]);
         d->stats.used++;
         d->stats.staleness += old;
         d->stats.histogram[old < DT_PS_HISTOGRAM ? old : DT_PS_HISTOGRAM - 1]++;
         dt__ps_learner *l = &d->learner[set[i].learner];
+        if (l->seq != set[i].seq) continue; /* DT_PS_SSP_CLOCK: it waits with a later push */
         l->verdict = DT_PS_USED;
         l->staleness = old;
     }
@@ -540,25 +564,42 @@ static void dt__ps_decide(dt__ps_coord *d)
     }
     if (sync) dt__ps_cancel_rest(d);
 }
+static void dt__ps_push_drop(dt__ps_coord *d, int learner, int verdict)
+{
+    dt__ps_act *a = dt__ps_act_add(d, DT__PS_DROP, learner);
+    if (!a) return;
+    a->seq = d->learner[learner].seq;
+    d->learner[learner].verdict = verdict;
+}
 DT__INSIDE void dt__ps_coord_push(dt__ps_coord *d, int learner, int64_t seq, int64_t version)
 {
-    dt__ps_learner *l = &d->learner[learner];
-    int64_t         old = d->version - version;
+    dt__ps_learner     *l = &d->learner[learner];
+    const dt__ps_entry *e = d->replay && l->replay >= 0 ? &d->log[l->replay] : NULL;
+    int64_t             old = d->version - version;
+    bool                sync = d->mode <= DT_PS_K_BATCH_SYNC, ssp = d->mode == DT_PS_SSP || d->mode == DT_PS_SSP_CLOCK;
+    bool                first = l->version < 0;
+    if (d->mode == DT_PS_SSP_CLOCK) old += l->clock - dt__ps_slowest(d); /* updates that come before its own */
     l->seq = seq;
+    l->version = version;
     l->clock++;
     l->staleness = old;
     l->state = DT__PS_WAITS;
     d->nruns--;
     d->nwaits++;
-    bool sync = d->mode <= DT_PS_K_BATCH_SYNC;
+    if (d->replay && (!e || e->version != version)) {
+        /* The log has no push of these values. It may have been dropped when the log was recorded: it is dropped again. A first
+           push may come before this worker has asked for values. */
+        if (e ? version < e->version : first || sync || d->max_staleness) {
+            d->stats.cancelled++;
+            dt__ps_push_drop(d, learner, DT_PS_CANCELLED);
+        } else d->differs = true;
+        dt__ps_decide(d);
+        return;
+    }
     if (!d->replay && ((sync && old) || (d->max_staleness && old > d->max_staleness))) {
-        int verdict = sync ? DT_PS_CANCELLED : DT_PS_STALE;
         if (!l->told) dt__ps_waste(d, l, sync ? &d->stats.cancelled : &d->stats.stale); /* else it was counted then */
-        dt__ps_act *a = dt__ps_act_add(d, DT__PS_DROP, learner);
-        if (!a) return;
-        a->seq = seq;
-        l->verdict = verdict;
-        if (d->mode != DT_PS_SSP && d->mode != DT_PS_SSP_CLOCK) dt__ps_answer(d, learner, verdict, true);
+        dt__ps_push_drop(d, learner, sync ? DT_PS_CANCELLED : DT_PS_STALE);
+        if (!ssp) dt__ps_answer(d, learner, l->verdict, true);
         dt__ps_decide(d);
         return;
     }
@@ -569,19 +610,15 @@ DT__INSIDE void dt__ps_coord_push(dt__ps_coord *d, int learner, int64_t seq, int
     q->learner = learner;
     q->seq = seq;
     q->version = version;
-    q->due = d->mode == DT_PS_SSP_CLOCK ? l->clock - 1 : 0;
+    q->due = e ? e->update : d->mode == DT_PS_SSP_CLOCK ? l->clock - 1 : 0;
     q->batch = l->batch;
     q->weight = 1;
     l->batch = -1;
     l->verdict = DT_PS_KEPT;
-    if (d->replay) {
-        const dt__ps_entry *e = l->replay < 0 ? NULL : &d->log[l->replay];
-        q->due = e ? e->update : INT64_MAX;
-        if (!e || e->version != version) d->differs = true;
-        else l->replay = d->after[l->replay];
-    } else if (d->mode == DT_PS_SSP) dt__ps_update(d, 0);
+    if (e) l->replay = d->after[l->replay];
+    else if (d->mode == DT_PS_SSP) dt__ps_update(d, 0);
     dt__ps_decide(d);
-    if (d->replay || l->state != DT__PS_WAITS || (l->seq != seq)) return;
+    if (d->replay || l->state != DT__PS_WAITS || l->seq != seq) return;
     if (d->mode == DT_PS_K_BATCH_SYNC) dt__ps_answer(d, learner, DT_PS_KEPT, false);
     else if (d->mode == DT_PS_K_BATCH_ASYNC) dt__ps_answer(d, learner, DT_PS_KEPT, true);
 }
@@ -616,7 +653,7 @@ DT__INSIDE void dt__ps_coord_join(dt__ps_coord *d, int learner)
     dt__ps_learner *l = &d->learner[learner];
     int64_t         slowest = dt__ps_slowest(d);
     l->state = DT__PS_RUNS;
-    l->version = d->version;
+    l->version = d->replay ? -1 : d->version;
     l->clock = slowest == INT64_MAX ? 0 : slowest;
     l->batch = -1;
     l->told = false;
@@ -659,14 +696,18 @@ DT__INSIDE void dt__ps_coord_free(dt__ps_coord *d)
     memset(d, 0, sizeof *d);
 }
 /* ---- replay. The log has the pushes of all updates in order. A worker gets the values of exactly the version that its next
-   push in the log was computed with. So update u is made when its pushes are there, and everybody who needs version u has it. */
+   push in the log was computed with. So update u is made when its pushes are there, and everybody who needs version u has it.
+   The versions of a worker never decrease; so who computes can push, and nobody waits for values that are no more. */
 DT__INSIDE int dt__ps_coord_replay(dt__ps_coord *d, const dt__ps_entry *log, int64_t n)
 {
+    for (int i = 0; i < d->nlearners; i++) d->learner[i].version = 0;
     for (int64_t i = 0; i < n; i++) {
         bool next = i && log[i].update == log[i - 1].update + 1, same = i ? log[i].update == log[i - 1].update : log[i].update == 0;
-        if (log[i].learner >= (uint32_t)d->nlearners || (!next && !same) || log[i].version < 0 || log[i].version > log[i].update)
+        if (log[i].learner >= (uint32_t)d->nlearners || (!next && !same) || log[i].batch < -1 ||
+            log[i].version > log[i].update || log[i].version < d->learner[log[i].learner].version)
             return dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_new: .replay: entry %" PRId64 " of the log is impossible: worker %u of %d, version %" PRId64
                                 ", update %" PRId64, i, (unsigned)log[i].learner, d->nlearners, log[i].version, log[i].update);
+        d->learner[log[i].learner].version = log[i].version;
     }
     d->log = (dt__ps_entry *)DT_COMM_MALLOC((size_t)(n ? n : 1) * sizeof *log);
     d->after = (int64_t *)DT_COMM_MALLOC((size_t)(n ? n : 1) * sizeof *d->after);
@@ -685,22 +726,39 @@ DT__INSIDE int dt__ps_coord_replay(dt__ps_coord *d, const dt__ps_entry *log, int
     }
     return 0;
 }
+static void dt__ps_replay_answer(dt__ps_coord *d, int learner)
+{
+    const dt__ps_learner *l = &d->learner[learner];
+    int64_t               version = l->replay >= 0 ? d->log[l->replay].version : d->log_at == d->nlog ? d->version : INT64_MAX;
+    if (l->state != DT__PS_WAITS || version > d->version) return;
+    if (version == d->version) dt__ps_answer(d, learner, l->verdict, true);
+    else if (version == l->version) dt__ps_answer(d, learner, l->verdict, false); /* it has them; the servers have newer ones */
+    else d->differs = true;
+}
+/* Will this worker yet need the values of the present version? */
+static bool dt__ps_replay_needs(const dt__ps_coord *d, const dt__ps_learner *l)
+{
+    int64_t i = l->replay;
+    while (i >= 0 && d->log[i].version < d->version) i = d->after[i];
+    return i >= 0 && d->log[i].version == d->version && (l->state != DT__PS_RUNS || l->version != d->version);
+}
 static void dt__ps_replay_step(dt__ps_coord *d)
 {
     while (!d->differs) {
         int64_t end = d->log_at;
         int     due = 0;
-        bool    ready = end < d->nlog;
+        bool    ready = end < d->nlog, gone = false;
         for (int i = 0; i < d->npending; i++) due += d->pending[i].due == d->version;
         while (end < d->nlog && d->log[end].update == d->version) end++;
         ready = ready && due == end - d->log_at;
         for (int i = 0; i < d->nlearners; i++) {
             const dt__ps_learner *l = &d->learner[i];
-            bool                  wants = l->replay >= 0 ? d->log[l->replay].version == d->version : d->log_at == d->nlog;
-            if (l->state == DT__PS_WAITS && wants) dt__ps_answer(d, i, l->verdict, true);
-            if (l->replay >= 0 && wants && (l->state != DT__PS_RUNS || l->version != d->version)) ready = false; /* it has yet to pull */
+            dt__ps_replay_answer(d, i);
+            if (l->state != DT__PS_OUT) ready = ready && !dt__ps_replay_needs(d, l);
+            else gone = gone || (l->replay >= 0 && d->log[l->replay].update == d->version);
         }
-        if (!ready) return;
+        if (gone && d->nwaits) d->differs = true; /* this update needs a push of a worker that has gone */
+        if (!ready || d->differs) return;
         dt__ps_update(d, d->version);
         if (d->memory) return;
         d->log_at = end;
@@ -718,12 +776,13 @@ static void dt__ps_replay_step(dt__ps_coord *d)
 enum { DT__PS_MAGIC = 0x73707464, DT__PS_INLINE = 4096, DT__PS_PARTS = 1 << 20 };
 enum { /* tags of calls: what is asked of a server, and by DT__PS_NOTICE of a worker */
     DT__PS_INIT = DT_PS_TAG, DT__PS_SET, DT__PS_READY, DT__PS_EXCHANGE, DT__PS_STAGED, DT__PS_ORDER, DT__PS_BYE, DT__PS_BARRIER, DT__PS_ASK, DT__PS_END, DT__PS_NOTICE,
+    DT__PS_STATE, DT__PS_PLACE,
     DT__PS_WATCH = DT_PS_TAG + 64, DT__PS_DATA = DT_PS_TAG + 128
 };
 enum { DT__PS_HAS_PUSH = 1, DT__PS_WANTS = 2,  /* flags: of an exchange */
        DT__PS_BAD = 4, DT__PS_HOLDS = 8, DT__PS_REFUSED = 16, DT__PS_LEFT = 32 }; /* of DT__PS_STAGED: see dt__ps_hear */
 enum { DT__PS_REFUSE = 100 };  /* an act of the server, beside those of >>coordinator: a request that a server does not have is refused by all */
-enum { DT__PS_ASK_STATS = 1, DT__PS_ASK_K, DT__PS_ASK_WHY };
+enum { DT__PS_ASK_STATS = 1, DT__PS_ASK_K, DT__PS_ASK_WHY, DT__PS_ASK_REST, DT__PS_ASK_JOIN, DT__PS_ASK_CURSOR };
 enum { DT__PS_CUT = -1 };      /* of a key, in place of its server: it is cut over all servers */
 typedef struct dt__ps_head {   /* of requests */
     uint32_t magic, flags;
@@ -746,7 +805,7 @@ typedef struct dt__ps_asks {   /* DT__PS_INIT */
     int32_t  mode, k, staleness, max_staleness; /* the discipline of the group */
     int32_t  scale, drop, whole, fail;          /* 0 or 1 */
     int32_t  nservers, nworkers;
-    int32_t  coordinator, zero;                 /* DT__PS_SET: the server that coordinates the group */
+    int32_t  coordinator, label;                /* DT__PS_SET: the server that coordinates the group */
     int64_t  big, batches;
 } dt__ps_asks;
 typedef struct dt__ps_where { int32_t server, coordinator; } dt__ps_where; /* the answer: of the array, or DT__PS_CUT; of its group */
@@ -756,6 +815,7 @@ typedef struct dt__ps_held {   /* a part of an array on this server */
     int         rule, group;
     bool        whole;         /* an update is made of all elements at once */
     uint64_t    stamp;         /* of the last request with it */
+    int64_t     count;         /* part.count */
     dt__ps_buf *buf;
 } dt__ps_held;
 typedef struct dt__ps_input {  /* a part of a request */
@@ -838,6 +898,8 @@ struct dt_ps {
     int64_t     load[DT_PS_SERVERS]; /* bytes; of the first server */
     uint64_t    stamp;         /* of the last request */
     int64_t     viewed;        /* bytes of messages that are read where they are */
+    dt_work    *timer;         /* a receive that ends when they have been there for long enough */
+    char        nothing;
     dt_request *early[4];      /* DT__PS_SET of arrays with DT_PS_UPDATE that came before dt_ps_on_update; worker 0 has one at a time */
     int         nearly;
     bool        settled;       /* the program has gone on without dt_ps_on_update */
@@ -853,6 +915,8 @@ struct dt_ps {
     char        death[300];    /* .fail_on_death: of whom */
     dt_ps_update_fn fn;
     void       *user;
+    void      (*freed)(void *user); /* of dt__ps_on_free */
+    void       *freed_user;
     int         nstate;
     float      *sum;           /* of an update */
     int64_t     nsum;
@@ -879,8 +943,10 @@ static void dt__ps_range(const dt_ps *ps, int64_t total, int server, int where, 
     int64_t unit = (total + 63) / 64, first = unit / ps->nservers * server, end = unit / ps->nservers * (server + 1), rest = unit % ps->nservers;
     first += server < rest ? server : rest;
     end += server + 1 < rest ? server + 1 : rest;
-    *at = where == DT__PS_CUT ? first * 64 : 0;
-    *n = where != DT__PS_CUT ? (server == where ? total : 0) : (end * 64 < total ? end * 64 : total) - first * 64;
+    first = first * 64 < total ? first * 64 : total; /* there may be more servers than units */
+    end = end * 64 < total ? end * 64 : total;
+    *at = where == DT__PS_CUT ? first : 0;
+    *n = where == DT__PS_CUT ? end - first : server == where ? total : 0;
 }
 static DT__PRINTF(3, 4) int dt__ps_say(dt_ps *ps, int status, const char *format, ...)
 {
@@ -990,6 +1056,7 @@ static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, 
     size_t      size = dt__elem_nbytes(h->part.dtype);
     bool        update = h->rule == DT_PS_UPDATE, past = (size_t)n * size >= DT__PS_PAST;
     int         rc = 0;
+    int64_t     count = h->count;
     if (h->whole && block < n) block = n;
     if (!dt__ps_writable(ps, h)) return dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory for key %d", h->part.key);
     if ((update || past) && block > ps->nsum) {
@@ -1039,6 +1106,7 @@ static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, 
         part.value = value;
         for (int i = 0; i < DT_PS_STATES; i++)
             if (part.state[i]) part.state[i] += at;
+        h->count = count; /* every block begins with the same */
         rc = ps->fn(&part, ps->sum, ps->user);
         for (int k = 0; k < nto && !rc; k++)
             if (past) dt__copy_past(to[k] + offset, value, bytes);
@@ -1214,7 +1282,9 @@ static void dt__ps_do_apply(dt_ps *ps, dt__ps_group *g, const dt__ps_push *push,
     if (!src || !weight) dt__ps_group_fail(ps, g, "out of memory");
     for (int i = 0; i < nnext && next[i].kind != DT__PS_APPLY && ngiven < 64; i++) {
         dt__ps_request *r = next[i].kind == DT__PS_ANSWER && next[i].info.fresh ? dt__ps_find(g, next[i].learner, next[i].seq) : NULL;
-        if (r && r->q && r->head.flags & DT__PS_WANTS) given[ngiven++] = r;
+        bool used = r && !(r->head.flags & DT__PS_HAS_PUSH); /* else its push may lie where the values are wanted */
+        for (int k = 0; r && k < n && !used; k++) used = push[k].learner == next[i].learner && push[k].seq == next[i].seq;
+        if (r && r->q && r->head.flags & DT__PS_WANTS && used) given[ngiven++] = r;
     }
     for (int k = 0; k < g->nheld && !g->bad[0]; k++) {
         dt__ps_held *h = g->held[k];
@@ -1358,6 +1428,7 @@ static void dt__ps_carry_out(dt_ps *ps, dt__ps_group *g)
 }
 static void dt__ps_cancel(dt_ps *ps, dt__ps_group *g, const dt__ps_act *a) /* by the coordinator's server */
 {
+    if (ps->gone[a->learner]) return; /* after its farewell nobody there would take the call */
     dt__ps_head *h = (dt__ps_head *)dt__ps_letter_new(ps, sizeof *h);
     if (!h) return;
     memset(h, 0, sizeof *h);
@@ -1406,7 +1477,7 @@ static bool dt__ps_feed(dt_ps *ps, dt__ps_group *g, int w)
         return true;
     }
     bool whole = t->staged == t->head.servers;
-    if (t->head.servers != g->servers || (whole ? t->refused || t->head.version > d->version : dt__ps_lost(g, t))) {
+    if (whole ? t->refused || t->head.version > d->version : dt__ps_lost(g, t)) {
         dt__ps_act *a = dt__ps_act_add(d, DT__PS_REFUSE, w);
         if (a) a->seq = t->head.seq;
         dt__ps_line_drop(g, w);
@@ -1485,7 +1556,7 @@ static int dt__ps_log_write(dt_ps *ps)
         memcpy(s.magic, "dtpslog1", 8);
         s.group = g->id;
         s.nworkers = ps->nworkers;
-        s.n = g->coord.nlog;
+        s.n = g->coord.replay ? g->coord.log_at : g->coord.nlog;
         ok = fwrite(&s, sizeof s, 1, f) == 1 && fwrite(g->coord.log, sizeof *g->coord.log, (size_t)s.n, f) == (size_t)s.n;
     }
     if (f && fclose(f)) ok = false;
@@ -1543,8 +1614,8 @@ static dt__ps_group *dt__ps_group_of(dt_ps *ps, const dt__ps_asks *a)
     g->left = (uint64_t *)dt__comm_zeroed(n, sizeof *g->left);
     bool ok = g->request && g->line && g->fed && g->left && (!g->here || dt__ps_coord_init(&g->coord, &d, ps->nworkers)) &&
               dt__ps_map_put(&ps->groups, id, g);
-    dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory");
-    if (ok && g->here && ps->o.replay && dt__ps_replay_load(ps, g)) ok = false;
+    if (!ok) dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory");
+    else if (g->here && ps->o.replay && dt__ps_replay_load(ps, g)) ok = false;
     g->coord.record = g->here && ps->o.record != NULL;
     if (!ok) {
         if (dt__ps_map_get(&ps->groups, id)) ps->groups.at[id] = NULL;
@@ -1635,6 +1706,12 @@ static void dt__ps_hear(dt_ps *ps, dt__ps_group *g, const dt__ps_head *h, int se
     if (h->flags & DT__PS_LEFT) g->left[h->worker] |= bit;
     else {
         if (ps->gone[h->worker] == 2 || g->bad[0] || h->seq <= g->fed[h->worker]) return;
+        if (h->servers != g->servers) { /* it is not a request of this group */
+            dt__ps_act *a = dt__ps_act_add(&g->coord, DT__PS_REFUSE, h->worker);
+            if (a) a->seq = h->seq;
+            dt__ps_pump(ps, g);
+            return;
+        }
         while (*p && (*p)->head.seq < h->seq) p = &(*p)->next;
         t = *p;
         if (!t || t->head.seq != h->seq) {
@@ -1713,6 +1790,31 @@ static void dt__ps_part_came(void *user, int status)
     dt__ps_staged(ps, g, worker);
     dt__ps_count(ps, -1);
 }
+/* The send of a message that is read where it is has not ended, and must not wait for the update as long as that may take. */
+static void dt__ps_views_end(void *user, int status)
+{
+    dt_ps *ps = (dt_ps *)user;
+    ps->timer = NULL;
+    for (dt__ps_group *g = ps->all; g && status == DT_COMM_ERR_TIMEOUT && ps->viewed; g = g->next)
+        for (int w = 0; w < ps->nworkers && !g->bad[0]; w++)
+            for (dt__ps_request *r = g->request[w]; r; r = r->next)
+                if (!r->done && !dt__ps_keep(ps, r)) {
+                    dt__ps_group_fail(ps, g, "out of memory for a push");
+                    break;
+                }
+    dt__ps_count(ps, -1);
+}
+static void dt__ps_views_begin(dt_ps *ps)
+{
+    dt_msg_opts o = DT__NO_OPTIONS;
+    if (ps->timer || ps->closing) return;
+    o.tag = DT__PS_WATCH + 1;
+    o.timeout = ps->timeout / 4 < 1 ? ps->timeout / 4 : 1;
+    ps->timer = dt_comm_recv_start_with(ps->c, &ps->nothing, 1, DT_COMM_U8, dt_comm_rank(ps->c), o);
+    if (!ps->timer) return; /* the communicator has failed, or is out of memory: sends end at their timeout */
+    dt__ps_count(ps, 1);
+    dt_work_then(ps->timer, dt__ps_views_end, ps);
+}
 static bool dt__ps_part_receive(dt_ps *ps, dt__ps_input *in)
 {
     int64_t     limit = ps->c->opts.message_memory > 0 ? ps->c->opts.message_memory : INT64_C(1) << 28;
@@ -1723,6 +1825,7 @@ static bool dt__ps_part_receive(dt_ps *ps, dt__ps_input *in)
     if (in->wire.nbytes <= limit / 4 - ps->viewed) {
         in->viewed = in->wire.nbytes;
         ps->viewed += in->viewed;
+        dt__ps_views_begin(ps);
         in->work = dt_comm_recv_view_start_with(ps->c, &in->view, DT_COMM_U8, ps->worker_rank[in->of->head.worker], o);
     } else {
         o.info = &in->info;
@@ -1838,12 +1941,14 @@ static void dt__ps_on_exchange(dt_request *q)
     int64_t newest = g && g->nheld ? g->held[0]->part.version : 0, last = -1;
     for (dt__ps_request *r = g ? g->request[h.worker] : NULL; r; r = r->next) last = r->head.seq;
     bool push = (h.flags & DT__PS_HAS_PUSH) != 0, old = g && (h.seq <= last || h.seq <= g->fed[h.worker]);
-    if (!g) { /* let the first key speak */
+    dt__ps_request *r = NULL;
+    if (!g && h.nparts) { /* the first key says what is wrong */
         dt__ps_wire wire;
         size_t      at = (size_t)q->n;
-        if (h.nparts) memcpy(&wire, (const char *)q->data + sizeof h, sizeof wire), dt__ps_part_ok(ps, q, &h, &wire, &at);
-        if (q->dt__inside) dt__ps_refuse(q, "server %d: there is no such group of keys: call dt_ps_init first", ps->server);
-    } else if (g->bad[0]) dt_request_refuse(q, g->bad);
+        memcpy(&wire, (const char *)q->data + sizeof h, sizeof wire);
+        if (dt__ps_part_ok(ps, q, &h, &wire, &at)) dt__ps_refuse(q, "server %d: key %d is in another group", ps->server, wire.key);
+    } else if (!g) dt__ps_refuse(q, "server %d: there is no such group of keys: call dt_ps_init first", ps->server);
+    else if (g->bad[0]) dt_request_refuse(q, g->bad);
     else if (h.servers & ps->dead) dt__ps_refuse(q, "server %d (rank %d) has gone", __builtin_ctzll(h.servers & ps->dead),
                                                  ps->server_rank[__builtin_ctzll(h.servers & ps->dead)]);
     else if (old || (push && h.version > newest))
@@ -1853,8 +1958,8 @@ static void dt__ps_on_exchange(dt_request *q)
     else if (h.nparts != g->nheld)
         dt__ps_refuse(q, "server %d: worker %d pushes or pulls %d of the %d keys of a group on this server: all must be in one call", ps->server,
                       h.worker, h.nparts, g->nheld);
-    dt__ps_request *r = q->dt__inside ? dt__ps_exchange_new(ps, g, q, &h) : NULL;
-    if (!r) {
+    else r = dt__ps_exchange_new(ps, g, q, &h);
+    if (!r) { /* q is gone now */
         if (!old) dt__ps_exchange_bad(ps, &h);
         return;
     }
@@ -2100,10 +2205,7 @@ static void dt__ps_on_barrier(dt_request *q)
     dt_ps      *ps = (dt_ps *)q->user;
     dt__ps_head h;
     if (!dt__ps_head_of(ps, q, &h, sizeof h)) return;
-    if (ps->barrier[h.worker]) {
-        dt__ps_refuse(q, "worker %d is in the barrier already", h.worker);
-        return;
-    }
+    if (ps->barrier[h.worker]) dt_request_refuse(ps->barrier[h.worker], "this worker has called the barrier again"); /* it had given up */
     ps->barrier[h.worker] = q;
     dt__ps_barrier_look(ps);
 }
@@ -2191,7 +2293,8 @@ static void dt__ps_on_init(dt_request *q) /* the first server: where is, or will
     if (n) {
         const dt__ps_wire *w = &n->asks.array;
         char               why[300] = "";
-        if (w->n != a.array.n || w->dtype != a.array.dtype || w->rule != a.array.rule || n->asks.head.group != a.head.group || n->asks.whole != a.whole)
+        if (w->n != a.array.n || w->dtype != a.array.dtype || w->rule != a.array.rule || n->asks.head.group != a.head.group || n->asks.whole != a.whole ||
+            n->asks.label != a.label)
             snprintf(why, sizeof why, "two calls of dt_ps_init for key %d differ: worker %d has %" PRId64 " elements of %s with rule %d in group %d, worker %d has %"
                      PRId64 " of %s with rule %d in group %d", key, a.head.worker, a.array.n, dt__ps_dtype(a.array.dtype), a.array.rule, a.head.group / 2,
                      n->asks.head.worker, w->n, dt__ps_dtype(w->dtype), w->rule, n->asks.head.group / 2);
@@ -2228,8 +2331,8 @@ static void dt__ps_on_init(dt_request *q) /* the first server: where is, or will
         dt_request_reply_with(q, &n->where, sizeof n->where, dt__ps_no_reply());
         return;
     }
-    if (n->waiting[a.head.worker]) dt__ps_refuse(q, "worker %d has asked for key %d already", a.head.worker, key);
-    else n->waiting[a.head.worker] = q;
+    if (n->waiting[a.head.worker]) dt_request_refuse(n->waiting[a.head.worker], "this worker has asked again"); /* it had given up */
+    n->waiting[a.head.worker] = q;
 }
 static void dt__ps_on_ready(dt_request *q) /* the first server: all servers have the values, or cannot get them */
 {
@@ -2371,6 +2474,8 @@ static void dt__ps_on_set(dt_request *q) /* worker 0 brings the values of an arr
     h->part.n = n;
     h->part.total = a.head.seq;
     h->part.value = h->buf->p;
+    h->part.label = a.label;
+    h->part.count = &h->count;
     h->rule = w->rule;
     h->whole = a.whole != 0;
     h->group = a.head.group;
@@ -2419,6 +2524,38 @@ static void dt__ps_on_ask(dt_request *q)
         dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
         dt__ps_coord_set_k(d, (int)h.seq);
         dt__ps_pump(ps, g);
+    } else if (h.what == DT__PS_ASK_REST || h.what == DT__PS_ASK_JOIN) {
+        dt__ps_learner *l = &d->learner[h.worker];
+        int64_t         batch = l->batch;
+        bool            out = h.what == DT__PS_ASK_REST;
+        if (l->state != (out ? DT__PS_RUNS : DT__PS_OUT)) {
+            dt__ps_refuse(q, "worker %d rests already, takes part already, or has a push under way", h.worker);
+            return;
+        }
+        dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+        l->batch = -1; /* it stays the worker's */
+        if (out) dt__ps_coord_leave(d, h.worker);
+        else dt__ps_coord_join(d, h.worker);
+        l->batch = batch;
+        dt__ps_pump(ps, g);
+    } else if (h.what == DT__PS_ASK_CURSOR) {
+        int64_t  max = 2 + (int64_t)ps->nworkers + d->npending + (d->npool - d->pool_first), n = 2;
+        int64_t *x = (int64_t *)DT_COMM_MALLOC((size_t)max * sizeof *x);
+        dt_reply_opts o = DT__NO_OPTIONS;
+        if (!x) {
+            dt_request_refuse(q, "the server is out of memory");
+            return;
+        }
+        x[0] = d->version;
+        x[1] = d->next_batch;
+        for (int i = 0; i < ps->nworkers; i++)
+            if (d->learner[i].batch >= 0) x[n++] = d->learner[i].batch;
+        for (int i = 0; i < d->npending; i++)
+            if (d->pending[i].batch >= 0) x[n++] = d->pending[i].batch;
+        for (int i = d->pool_first; i < d->npool; i++) x[n++] = d->pool[i];
+        o.done = dt__ps_free_it;
+        o.user = x;
+        dt_request_reply_with(q, x, n * (int64_t)sizeof *x, o);
     } else {
         char text[400];
         int  at = snprintf(text, sizeof text, "update %" PRId64 " waits for", d->version), named = 0;
@@ -2427,6 +2564,68 @@ static void dt__ps_on_ask(dt_request *q)
         if (!named) snprintf(text, sizeof text, "nobody else computes");
         dt_request_reply_with(q, text, (int64_t)strlen(text), dt__ps_no_reply());
     }
+}
+
+/* ---- arrays apart from their groups. A request is for elements seq .. seq + array.n - 1 of an array; a write has the bytes after it. */
+static void dt__ps_on_state(dt_request *q)
+{
+    dt_ps      *ps = (dt_ps *)q->user;
+    dt__ps_asks a;
+    if (!dt__ps_head_of(ps, q, &a.head, sizeof a)) return;
+    memcpy(&a, q->data, sizeof a);
+    const dt__ps_wire *w = &a.array;
+    dt__ps_held       *h = (dt__ps_held *)dt__ps_map_get(&ps->held, w->key);
+    int                which = a.head.what;
+    bool               write = (a.head.flags & DT__PS_HAS_PUSH) != 0;
+    if (!h || which < DT_PS_COUNT || which >= DT_PS_STATES || (which >= 0 && !h->part.state[which])) {
+        dt__ps_refuse(q, "server %d: key %d does not exist here, or has no state %d", ps->server, w->key, which);
+        return;
+    }
+    int64_t n = which == DT_PS_COUNT ? 1 : h->part.n, at = w->at - (which == DT_PS_COUNT ? 0 : h->part.at);
+    size_t  size = which == DT_PS_COUNT ? sizeof h->count : which == DT_PS_VALUE ? dt__elem_nbytes(h->part.dtype) : sizeof(float);
+    if (at < 0 || w->n < 0 || at > n || w->n > n - at || (write && (q->n - (int64_t)sizeof a) / (int64_t)size < w->n)) {
+        dt__ps_refuse(q, "server %d: key %d: elements %" PRId64 " to %" PRId64 " are not here", ps->server, w->key, w->at, w->at + w->n - 1);
+        return;
+    }
+    if (write && which == DT_PS_VALUE && !dt__ps_writable(ps, h)) {
+        dt_request_refuse(q, "the server is out of memory");
+        return;
+    }
+    char  *base = which == DT_PS_COUNT ? (char *)&h->count : which == DT_PS_VALUE ? (char *)h->part.value : (char *)h->part.state[which];
+    char  *p = base + (size_t)at * size;
+    size_t bytes = (size_t)w->n * size;
+    if (write && bytes) memcpy(p, (const char *)q->data + sizeof a, bytes);
+    dt_request_reply_with(q, p, write ? 0 : (int64_t)bytes, dt__ps_no_reply());
+}
+static void dt__ps_on_place(dt_request *q) /* the version of a group, and at its coordinator its batches */
+{
+    dt_ps      *ps = (dt_ps *)q->user;
+    dt__ps_head h;
+    if (!dt__ps_head_of(ps, q, &h, sizeof h)) return;
+    dt__ps_group *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, h.group);
+    int64_t       n = (q->n - (int64_t)sizeof h) / (int64_t)sizeof(int64_t), x = 0;
+    const char   *at = (const char *)q->data + sizeof h;
+    if (!g || h.version < 0 || h.seq < 0 || n > (1 << 24)) {
+        dt__ps_refuse(q, "server %d: there is no such group, or its place is impossible", ps->server);
+        return;
+    }
+    if ((g->nheld && g->held[0]->part.version) || (g->here && (g->coord.version || g->coord.npending || g->coord.replay))) {
+        dt__ps_refuse(q, "server %d: the group has updates already", ps->server);
+        return;
+    }
+    for (int i = 0; i < g->nheld; i++) g->held[i]->part.version = h.version;
+    if (g->here) {
+        dt__ps_coord *d = &g->coord;
+        d->version = d->stats.version = h.version;
+        d->next_batch = h.seq;
+        d->pool_first = d->npool = 0;
+        for (int64_t i = 0; i < n; i++) {
+            memcpy(&x, at + (size_t)i * sizeof x, sizeof x);
+            dt__ps_pool_add(d, x);
+        }
+        for (int i = 0; i < d->nlearners; i++) d->learner[i].batch = d->learner[i].state == DT__PS_OUT ? -1 : dt__ps_batch(d);
+    }
+    dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
 }
 
 /* ==================================================================================================== >>worker
@@ -2446,7 +2645,7 @@ typedef struct dt__ps_team {   /* a group, as its workers see it */
     int64_t  newest;           /* it was told of this version: atomic */
 } dt__ps_team;
 typedef struct dt__ps_out {    /* a message with a part of a push */
-    dt_ps_op *op;
+    struct dt__ps_call *call;
     dt_work  *work;            /* NULL: it has ended */
 } dt__ps_out;
 typedef struct dt__ps_call {   /* to one server */
@@ -2523,20 +2722,18 @@ static const char *dt__ps_why(const dt_ps *ps) /* of a call that has just ended 
     const char *why = dt_comm_error(ps->c);
     return why ? why : dt_comm_error(NULL);
 }
-static void dt__ps_value_came(void *user, int status)
-{
-    dt_ps_op *op = (dt_ps_op *)user;
-    if (status) dt__ps_op_bad(op, status, dt__ps_why(op->ps));
-    dt__ps_op_less(op);
-}
-static void dt__ps_call_bad(dt__ps_call *k, int status) /* the server does not want what is sent to it */
+static void dt__ps_call_bad(dt__ps_call *k, int status)
 {
     dt_ps *ps = k->op->ps;
     char   text[600];
     snprintf(text, sizeof text, "server %d (rank %d): %.500s", k->server, ps->server_rank[k->server], dt__ps_why(ps) ? dt__ps_why(ps) : "no answer");
     dt__ps_op_bad(k->op, status, text);
-    for (int i = 0; i < k->nsends; i++)
-        if (k->send[i].work) dt_work_cancel(k->send[i].work);
+}
+static void dt__ps_value_came(void *user, int status)
+{
+    dt__ps_call *k = (dt__ps_call *)user;
+    if (status) dt__ps_call_bad(k, status);
+    dt__ps_op_less(k->op);
 }
 static void dt__ps_answered(void *user, int status)
 {
@@ -2546,6 +2743,8 @@ static void dt__ps_answered(void *user, int status)
     dt__ps_answer_head *h = (dt__ps_answer_head *)(void *)k->out;
     if (status) {
         dt__ps_call_bad(k, status);
+        for (int i = 0; i < k->nsends; i++) /* the server does not want them any more */
+            if (k->send[i].work) dt_work_cancel(k->send[i].work);
         dt__ps_op_less(op);
         return;
     }
@@ -2575,8 +2774,8 @@ static void dt__ps_answered(void *user, int status)
         o.timeout = ps->timeout;
         __atomic_add_fetch(&op->left, 1, __ATOMIC_ACQ_REL);
         dt_work *work = dt_comm_recv_start_with(ps->c, to, w->nbytes, DT_COMM_U8, ps->server_rank[k->server], o);
-        if (work) dt_work_then(work, dt__ps_value_came, op);
-        else dt__ps_value_came(op, DT_COMM_ERR_MEMORY);
+        if (work) dt_work_then(work, dt__ps_value_came, k);
+        else dt__ps_value_came(k, DT_COMM_ERR_MEMORY);
     }
     if (!ok) dt__ps_op_bad(op, DT_COMM_ERR_MISMATCH, "dt_ps: the answer of a server is broken: do all ranks have the same version of dt?");
     dt__ps_op_less(op);
@@ -2584,10 +2783,9 @@ static void dt__ps_answered(void *user, int status)
 static void dt__ps_pushed(void *user, int status) /* a part was sent; if not, the server refuses the request, or has done so */
 {
     dt__ps_out *s = (dt__ps_out *)user;
-    dt_ps_op   *op = s->op;
     s->work = NULL;
-    if (status && status != DT_COMM_ERR_CANCELLED && status != DT_COMM_ERR_TIMEOUT) dt__ps_op_bad(op, status, dt__ps_why(op->ps));
-    dt__ps_op_less(op);
+    if (status && status != DT_COMM_ERR_CANCELLED && status != DT_COMM_ERR_TIMEOUT) dt__ps_call_bad(s->call, status);
+    dt__ps_op_less(s->call->op);
 }
 static dt__ps_team *dt__ps_team_of(const dt_ps *ps, int key)
 {
@@ -2687,6 +2885,7 @@ static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *ite
         dt__ps_say(ps, DT_COMM_ERR_MEMORY, "%s: out of memory", call);
         return NULL;
     }
+    int64_t version = __atomic_load_n(&team->version, __ATOMIC_ACQUIRE); /* an operation before this one may end now: the same for all servers */
     team->seq++;
     op->left = 1;
     pthread_mutex_lock(&ps->lock);
@@ -2705,7 +2904,7 @@ static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *ite
         h->group = team->id;
         h->worker = ps->worker;
         h->seq = team->seq;
-        h->version = __atomic_load_n(&team->version, __ATOMIC_ACQUIRE);
+        h->version = version;
         h->servers = servers;
         dt__ps_wire *w = (dt__ps_wire *)(void *)(h + 1);
         int          parts = 0;
@@ -2748,7 +2947,7 @@ static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *ite
             __atomic_add_fetch(&op->left, 1, __ATOMIC_ACQ_REL);
             dt_work *send = dt_comm_send_start_with(ps->c, (const char *)item[item_no].push + (size_t)w[i].at * dt__elem_nbytes(w[i].dtype), w[i].nbytes,
                                                     DT_COMM_U8, ps->server_rank[k->server], so);
-            out->op = op;
+            out->call = k;
             out->work = send;
             if (send) dt_work_then(send, dt__ps_pushed, out);
             else dt__ps_pushed(out, DT_COMM_ERR_MEMORY);
@@ -2902,6 +3101,99 @@ DT_API int dt_ps_get_stats(dt_ps *ps, int key, dt_ps_stats *out)
     return rc ? dt__ps_say(ps, rc, "dt_ps_get_stats: %s", dt__ps_why(ps)) : 0;
 }
 
+DT_API int dt_ps_rest(dt_ps *ps, int key, bool on)
+{
+    dt__ps_head  h;
+    int          rc = dt__ps_worker_ok(ps, "dt_ps_rest");
+    dt__ps_team *t = rc ? NULL : dt__ps_team_of(ps, key);
+    if (rc) return rc;
+    if (!t) return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_rest: key %d does not exist", key);
+    dt__ps_head_fill(ps, &h, t->id, on ? DT__PS_ASK_REST : DT__PS_ASK_JOIN);
+    rc = dt__ps_ask(ps, t->coordinator, DT__PS_ASK, &h, sizeof h, NULL, 0, NULL, ps->timeout);
+    return rc ? dt__ps_say(ps, rc, "dt_ps_rest: %s", dt__ps_why(ps)) : 0;
+}
+/* Moves an array piece by piece: a request must fit in the memory for messages. */
+enum { DT__PS_PIECE = 1 << 17 }; /* elements */
+static int dt__ps_state(dt_ps *ps, const char *call, int key, int which, char *data, bool write)
+{
+    int               rc = dt__ps_worker_ok(ps, call);
+    const dt__ps_key *k = rc ? NULL : (const dt__ps_key *)dt__ps_map_get(&ps->keys, key);
+    if (rc) return rc;
+    if (!k || which < DT_PS_COUNT || which >= DT_PS_STATES || (k->wire.n && !data))
+        return dt__ps_say(ps, DT_COMM_ERR_ARG, "%s: key %d does not exist, state %d is not one, or data is NULL", call, key, which);
+    size_t       size = which == DT_PS_COUNT ? sizeof(int64_t) : which == DT_PS_VALUE ? dt__elem_nbytes(k->wire.dtype) : sizeof(float);
+    dt__ps_asks *a = (dt__ps_asks *)DT_COMM_MALLOC(sizeof *a + (write ? (size_t)DT__PS_PIECE * size : 0));
+    if (!a) return dt__ps_say(ps, DT_COMM_ERR_MEMORY, "%s: out of memory", call);
+    for (int s = 0; s < ps->nservers && !rc; s++) {
+        int64_t at, n, got = 0;
+        if (k->server != DT__PS_CUT && k->server != s) continue;
+        dt__ps_range(ps, k->wire.n, s, k->server, &at, &n);
+        if (which == DT_PS_COUNT && (n || k->server == s)) at = 0, n = 1;
+        for (int64_t end = at + n; at < end && !rc; at += n) {
+            n = end - at < DT__PS_PIECE ? end - at : (int64_t)DT__PS_PIECE;
+            size_t bytes = (size_t)n * size;
+            memset(a, 0, sizeof *a);
+            dt__ps_head_fill(ps, &a->head, k->group, which);
+            a->head.flags = write ? (uint32_t)DT__PS_HAS_PUSH : (uint32_t)DT__PS_WANTS;
+            a->array.key = key;
+            a->array.at = at;
+            a->array.n = n;
+            if (write) memcpy(a + 1, data + (size_t)at * size, bytes);
+            rc = dt__ps_ask(ps, s, DT__PS_STATE, a, (int64_t)(sizeof *a + (write ? bytes : 0)), write ? NULL : data + (size_t)at * size,
+                            write ? 0 : (int64_t)bytes, &got, ps->timeout);
+            if (!rc && !write && got != (int64_t)bytes) rc = dt__comm_bad(DT_COMM_ERR_MISMATCH, "the answer of server %d is broken", s);
+        }
+    }
+    DT_COMM_FREE(a);
+    return rc ? dt__ps_say(ps, rc, "%s: key %d: %s", call, key, dt__ps_why(ps)) : 0;
+}
+DT_API int dt_ps_get_state(dt_ps *ps, int key, int which, void *data) { return dt__ps_state(ps, "dt_ps_get_state", key, which, (char *)data, false); }
+DT_API int dt_ps_set_state(dt_ps *ps, int key, int which, const void *data)
+{
+    return dt__ps_state(ps, "dt_ps_set_state", key, which, (char *)(uintptr_t)data, true);
+}
+DT_API int dt_ps_get_cursor(dt_ps *ps, int key, int64_t *cursor, int64_t max, int64_t *n)
+{
+    dt__ps_head  h;
+    int          rc = dt__ps_worker_ok(ps, "dt_ps_get_cursor");
+    dt__ps_team *t = rc ? NULL : dt__ps_team_of(ps, key);
+    int64_t      got = 0, most = (1 << 16) * (int64_t)sizeof *cursor;
+    if (rc) return rc;
+    if (!t || !cursor || max < 0 || !n) return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_get_cursor: key %d does not exist, or an argument is NULL", key);
+    int64_t *all = (int64_t *)DT_COMM_MALLOC((size_t)most);
+    if (!all) return dt__ps_say(ps, DT_COMM_ERR_MEMORY, "dt_ps_get_cursor: out of memory");
+    dt__ps_head_fill(ps, &h, t->id, DT__PS_ASK_CURSOR);
+    rc = dt__ps_ask(ps, t->coordinator, DT__PS_ASK, &h, sizeof h, all, most, &got, ps->timeout);
+    *n = got / (int64_t)sizeof *cursor;
+    if (!rc && *n < 2) rc = dt__comm_bad(DT_COMM_ERR_MISMATCH, "the answer of the coordinator is broken");
+    if (!rc) memcpy(cursor, all, (size_t)(*n < max ? *n : max) * sizeof *cursor);
+    DT_COMM_FREE(all);
+    return rc ? dt__ps_say(ps, rc, "dt_ps_get_cursor: %s", dt__ps_why(ps)) : 0;
+}
+DT_API int dt_ps_set_cursor(dt_ps *ps, int key, const int64_t *cursor, int64_t n)
+{
+    int          rc = dt__ps_worker_ok(ps, "dt_ps_set_cursor");
+    dt__ps_team *t = rc ? NULL : dt__ps_team_of(ps, key);
+    uint64_t     servers = 0;
+    if (rc) return rc;
+    if (!t || !cursor || n < 2 || n > (1 << 20) || cursor[0] < 0 || cursor[1] < 0)
+        return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_set_cursor: key %d does not exist, or the cursor is impossible", key);
+    size_t       bytes = (size_t)(n - 2) * sizeof *cursor;
+    dt__ps_head *h = (dt__ps_head *)DT_COMM_MALLOC(sizeof *h + bytes);
+    if (!h) return dt__ps_say(ps, DT_COMM_ERR_MEMORY, "dt_ps_set_cursor: out of memory");
+    dt__ps_head_fill(ps, h, t->id, 0);
+    h->version = cursor[0];
+    h->seq = cursor[1];
+    if (bytes) memcpy(h + 1, cursor + 2, bytes);
+    for (int i = 0; i < t->nkeys; i++) {
+        const dt__ps_key *k = (const dt__ps_key *)dt__ps_map_get(&ps->keys, t->key[i]);
+        servers |= k->server == DT__PS_CUT ? (ps->nservers == 64 ? ~(uint64_t)0 : ((uint64_t)1 << ps->nservers) - 1) : (uint64_t)1 << k->server;
+    }
+    for (int s = 0; s < ps->nservers && !rc; s++)
+        if (servers >> s & 1) rc = dt__ps_ask(ps, s, DT__PS_PLACE, h, (int64_t)(sizeof *h + bytes), NULL, 0, NULL, ps->timeout);
+    DT_COMM_FREE(h);
+    return rc ? dt__ps_say(ps, rc, "dt_ps_set_cursor: %s", dt__ps_why(ps)) : 0;
+}
 /* ---- keys */
 /* A server may get values for an array with DT_PS_UPDATE before its program has come to dt_ps_on_update: they wait. But if the
    program goes on without it, they are refused. */
@@ -2998,6 +3290,7 @@ DT_API int dt_ps_init_with(dt_ps *ps, int key, const void *data, int64_t n, int 
     if (o.rule == DT_PS_UPDATE && ps->server >= 0) dt__comm_drive(ps->c, dt__ps_settle, ps);
     dt__ps_asks_fill(ps, &a, key, n, dtype, o.rule, o.group);
     a.whole = o.whole;
+    a.label = o.label;
     rc = dt__ps_ask(ps, 0, DT__PS_INIT, &a, sizeof a, &where, sizeof where, &got, ps->timeout);
     if (!rc && (got != (int64_t)sizeof where || where.server < DT__PS_CUT || where.server >= ps->nservers || where.coordinator < 0 ||
                 where.coordinator >= ps->nservers))
@@ -3055,13 +3348,14 @@ static void dt__ps_close(void *user) /* by dt__comm_drive */
 {
     dt_ps *ps = (dt_ps *)user;
     ps->closing = true;
+    if (ps->timer) dt_work_cancel(ps->timer);
     for (int i = 0; i < ps->size; i++)
         if (ps->watch[i]) dt_work_cancel(ps->watch[i]);
 }
 static const struct { int tag; dt_request_fn fn; } dt__ps_handlers[] = {
     { DT__PS_INIT, dt__ps_on_init }, { DT__PS_SET, dt__ps_on_set }, { DT__PS_READY, dt__ps_on_ready }, { DT__PS_EXCHANGE, dt__ps_on_exchange },
     { DT__PS_STAGED, dt__ps_on_staged }, { DT__PS_ORDER, dt__ps_on_order }, { DT__PS_BYE, dt__ps_on_bye }, { DT__PS_BARRIER, dt__ps_on_barrier },
-    { DT__PS_ASK, dt__ps_on_ask }, { DT__PS_END, dt__ps_on_end }
+    { DT__PS_ASK, dt__ps_on_ask }, { DT__PS_END, dt__ps_on_end }, { DT__PS_STATE, dt__ps_on_state }, { DT__PS_PLACE, dt__ps_on_place }
 };
 enum { DT__PS_HANDLERS = sizeof dt__ps_handlers / sizeof *dt__ps_handlers };
 static int dt__ps_serve_tag(dt_ps *ps, int tag, dt_request_fn fn)
@@ -3109,6 +3403,7 @@ static void dt__ps_delete(dt_ps *ps)
     DT_COMM_FREE(ps->watch);
     DT_COMM_FREE(ps->watcher);
     DT_COMM_FREE(ps->barrier);
+    if (ps->freed) ps->freed(ps->freed_user);
     DT_COMM_FREE(ps);
 }
 DT_API int dt_ps_roles(dt_comm *c, int *roles)
@@ -3302,6 +3597,13 @@ static void dt__ps_set_updater(void *user) /* by dt__comm_drive */
     ps->nstate = u->nstate;
     ps->fn = u->fn;
     dt__ps_early(ps);
+}
+DT_API int dt_ps_servers(const dt_ps *ps) { return ps ? ps->nservers : 0; }
+DT_API dt_comm *dt_ps_comm(const dt_ps *ps) { return ps ? ps->c : NULL; }
+DT__INSIDE void dt__ps_on_free(dt_ps *ps, void (*fn)(void *user), void *user)
+{
+    ps->freed = fn;
+    ps->freed_user = user;
 }
 DT_API int dt_ps_on_update(dt_ps *ps, dt_ps_update_fn fn, void *user, int nstate)
 {

@@ -647,7 +647,8 @@ static void dt__sim_settle(dt_sim *s, dt__sim_rank *r)
 static bool dt__sim_in_call(const dt_comm *c)
 {
     const dt__mail *m = (const dt__mail *)c->mail;
-    return c->engine->head || m->npending || m->dirty || m->fresh.next != &m->fresh || m->dated.next != &m->dated || m->own.next != &m->own;
+    bool timed = m->nqueue || m->fresh.next != &m->fresh || m->dated.next != &m->dated || m->own.next != &m->own;
+    return c->engine->head || m->npending || m->dirty || timed;
 }
 /* After anything that happened on a rank: its control messages go out, and an event is set for when it would be late. */
 static void dt__sim_after(dt_sim *s, dt__sim_rank *r)

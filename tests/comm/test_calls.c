@@ -1,5 +1,6 @@
 /* test_calls.c - what the calls of dt_comm.h promise beside their results: how much memory they take, that a buffer may be
-   both input and output, that statistics and history can be read at any time, that a failure waits for nobody */
+   both input and output, that statistics and history can be read at any time, that a failure waits for nobody, in which
+   order pending messages match and end */
 #include "harness.h"
 
 #include <malloc.h>
@@ -27,7 +28,8 @@ static void *heap_uncount(void *p)
     if (p) __atomic_sub_fetch(&heap_now, (int64_t)malloc_usable_size(p), __ATOMIC_SEQ_CST);
     return p;
 }
-#define DT_COMM_MALLOC(n) heap_count(malloc(n), __FILE__)
+static bool heap_empty; /* malloc fails */
+#define DT_COMM_MALLOC(n) heap_count(heap_empty ? NULL : malloc(n), __FILE__)
 #define DT_COMM_REALLOC(p, n) heap_count(realloc(heap_uncount(p), n), __FILE__)
 #define DT_COMM_FREE(p) free(heap_uncount(p))
 /* How the kernel answers when a rank reads the memory of another. */
@@ -308,6 +310,206 @@ static int  small_process(void *transport)
 UTEST(memory, small_messages_take_none_after_the_first_on_threads) { EXPECT_EQ(0, run(2, NULL, small_thread, 0, 0)); }
 UTEST(memory, small_messages_take_none_after_the_first_in_shared_memory) { EXPECT_EQ(0, dt_spawn(2, small_process, (void *)"shm")); }
 UTEST(memory, small_messages_take_none_after_the_first_over_tcp) { EXPECT_EQ(0, dt_spawn(2, small_process, (void *)"tcp")); }
+
+/* ==================================================================================================== pending messages
+   The table of receives that wait, and the queue of messages with the timeout of the communicator, against models. */
+enum { PENDING = 600 };
+static void pending_open(dt__mail *m)
+{
+    memset(m, 0, sizeof *m);
+    m->posted_cap = 64;
+    m->posted = m->last_posted = (dt__req **)dt__comm_zeroed(m->posted_cap, sizeof *m->posted);
+}
+UTEST(pending, a_message_takes_the_receive_that_was_posted_first)
+{
+    static dt__req q[PENDING];
+    static bool    waits[PENDING];
+    uint64_t       seed = 11;
+    int            wrong = 0, taken = 0, order = 0;
+    dt__mail       m;
+    pending_open(&m);
+    memset(q, 0, sizeof q);
+    for (int turn = 0; turn < 40 * PENDING; turn++) {
+        int  k = (int)(dt_test_random(&seed) % PENDING), few = turn / PENDING % 3; /* many keys, few, one */
+        int  tag = few == 2 ? 0 : (int)(dt_test_random(&seed) % (few ? 4 : 500)) << 16;
+        int  peer = few ? 0 : (int)(dt_test_random(&seed) % 3);
+        bool wild = turn / PENDING % 2;
+        if (dt_test_random(&seed) % 4 == 0) { /* a message comes */
+            dt__mhead h;
+            int       best = -1;
+            memset(&h, 0, sizeof h);
+            h.tag = tag;
+            for (int i = 0; i < PENDING; i++) {
+                bool match = waits[i] && (q[i].peer == DT_ANY || q[i].peer == peer) && (q[i].tag == DT_ANY || q[i].tag == tag);
+                if (match && (best < 0 || q[i].order < q[best].order)) best = i;
+            }
+            dt__req *got = dt__match_posted(&m, peer, &h);
+            wrong += got != (best < 0 ? NULL : &q[best]);
+            if (got) waits[got - q] = false, taken++;
+        } else if (waits[k]) { /* it is cancelled */
+            dt__posted_remove(&m, &q[k]);
+            waits[k] = false;
+        } else {
+            q[k].peer = wild && dt_test_random(&seed) % 8 == 0 ? DT_ANY : peer;
+            q[k].tag = wild && dt_test_random(&seed) % 8 == 0 ? DT_ANY : tag;
+            q[k].order = (uint64_t)++order;
+            dt__posted_add(&m, &q[k]);
+            waits[k] = true;
+        }
+    }
+    for (int i = 0; i < PENDING; i++)
+        if (waits[i]) dt__posted_remove(&m, &q[i]);
+    for (size_t i = 0; i < m.posted_cap; i++) wrong += m.posted[i] != NULL;
+    EXPECT_EQ(0, wrong);
+    EXPECT_GT(taken, PENDING);
+    EXPECT_EQ(0, m.nposted);
+    EXPECT_EQ(0, m.nwild);
+    EXPECT_EQ(0u, (unsigned)m.nfirst);
+    EXPECT_GT((int)m.posted_cap, 64); /* it has grown */
+    DT_COMM_FREE(m.posted);
+}
+UTEST(pending, tags_at_any_distance_are_in_different_buckets)
+{
+    enum { TAGS = 2048, BUCKETS = 4096 };
+    static uint8_t n[BUCKETS];
+    int            most = 0;
+    for (int shift = 0; shift <= 21; shift++) { /* 21: one tag, many ranks */
+        memset(n, 0, sizeof n);
+        for (int i = 0; i < TAGS; i++) {
+            size_t h = dt__key_hash(BUCKETS, shift > 20 ? i : 3, shift > 20 ? 5 : i << shift, DT__SPACE_USER);
+            ASSERT_LT((int)h, (int)BUCKETS);
+            if (n[h] < UINT8_MAX && ++n[h] > most) most = n[h];
+        }
+    }
+    EXPECT_LT(most, 9);
+}
+UTEST(pending, the_queue_keeps_the_order_and_little_memory)
+{
+    static dt__req q[PENDING];
+    static int     line[PENDING];
+    static int64_t since[PENDING];
+    uint64_t       seed = 12;
+    int            n = 0, wrong = 0;
+    int64_t        now = 0, before = 0;
+    dt__mail       m;
+    memset(&m, 0, sizeof m);
+    memset(q, 0, sizeof q);
+    for (int turn = 0; turn < 200 * PENDING; turn++) {
+        int k = (int)(dt_test_random(&seed) % PENDING), at = 0, most = turn < 10 * PENDING ? PENDING : 20;
+        if (turn == 20 * PENDING) before = heap_calls;
+        while (at < n && line[at] != k) at++;
+        if (at < n) {
+            if (n <= most && at == 0) continue; /* the first one stays: there are gaps behind it */
+            dt__queue_remove(&m, &q[k]);
+            wrong += since[at] >= 0 && q[k].w.started != since[at];
+            memmove(line + at, line + at + 1, (size_t)(n - at - 1) * sizeof *line);
+            memmove(since + at, since + at + 1, (size_t)(--n - at) * sizeof *since);
+            q[k].w.started = 0;
+        } else if (n < most) {
+            wrong += !dt__queue_add(&m, &q[k]);
+            line[n] = k;
+            since[n++] = -1;
+        }
+        if (dt_test_random(&seed) % 16 == 0) { /* as dt__mail_overdue does */
+            dt__queue_date(&m, ++now);
+            for (int i = 0; i < n; i++) since[i] = since[i] < 0 ? now : since[i];
+        }
+        uint32_t           fresh = 0;
+        const dt__waiting *t = dt__queue_first(&m);
+        for (int i = 0; i < n; i++) fresh += since[i] < 0;
+        wrong += m.nqueue != (uint32_t)n || m.nfresh != fresh;
+        wrong += n ? !t || t->q != &q[line[0]] || t->since != since[0] : t != NULL;
+        if (turn % 50) continue;
+        int i = 0;
+        for (uint64_t p = m.first; p < m.end; p++) {
+            const dt__waiting *s = dt__queue_at(&m, p);
+            if (!s->q) continue;
+            wrong += i == n || s->q != &q[line[i]] || s->since != since[i] || dt__queue_at(&m, s->q->place - 1) != s;
+            i++;
+        }
+        wrong += i != n;
+    }
+    EXPECT_EQ(0, wrong);
+    EXPECT_EQ(0, (int)(heap_calls - before));
+    EXPECT_LE(m.queue_cap, 2048u);
+    DT_COMM_FREE(m.queue);
+}
+enum { TIMED = 300 };
+static dt_comm *timed_open(dt__req *q) /* a tolerant communicator of one rank; the caller drives it. q: TIMED receives */
+{
+    dt_comm     *c;
+    dt_comm_opts o;
+    memset(&o, 0, sizeof o);
+    o.timeout = 1000;
+    o.tolerant = true;
+    if (dt_comm_threads_with(1, &c, o)) return NULL;
+    dt__engine_enter(c);
+    memset(q, 0, TIMED * sizeof *q);
+    for (int k = 0; k < TIMED; k++) {
+        q[k].w.c = c;
+        q[k].w.kind = DT__WORK_MESSAGE;
+        q[k].call = "a receive";
+        q[k].dtype = DT_COMM_U8;
+        q[k].tag = k / 2;
+    }
+    return c;
+}
+static int timed_close(dt_comm *c, const dt__req *q)
+{
+    int wrong = dt__mail_next(c) != INT64_MAX || dt__mail_of(c)->nqueue || dt__mail_of(c)->nposted || dt__mail_of(c)->npending;
+    for (int k = 0; k < TIMED; k++) wrong += !q[k].w.finished;
+    dt__engine_leave(c);
+    return wrong + (dt_comm_free(c) != 0);
+}
+/* Times that the test makes up: the time of receive k begins at k + 1 seconds. */
+static int times_out(int fails_from) /* from this receive on there is no memory for the queue and the table */
+{
+    static dt__req q[TIMED];
+    const int64_t  second = DT__NS_PER_S;
+    int            wrong = 0;
+    dt_comm       *c = timed_open(q);
+    if (!c) return 1000;
+    for (int k = 0; k < TIMED; k++) {
+        heap_empty = k >= fails_from;
+        dt__mail_post(c, &q[k]);
+        wrong += dt__mail_next(c) != 0; /* its time has not begun */
+        dt__mail_overdue(c, (k + 1) * second);
+        wrong += dt__mail_next(c) != 1001 * second + DT__NS_PER_US;
+    }
+    heap_empty = false;
+    wrong += (dt__mail_of(c)->nqueue < TIMED) != (fails_from < TIMED);
+    for (int k = 0; k < TIMED; k += 3) wrong += !dt__mail_cancel(c, &q[k], DT_COMM_ERR_CANCELLED);
+    for (int k = 0; k < TIMED; k++) {
+        dt__mail_overdue(c, (1001 + k) * second);
+        wrong += k % 3 && q[k].w.finished;
+        dt__mail_overdue(c, (1001 + k) * second + 1);
+        wrong += !q[k].w.finished || q[k].w.status != (k % 3 ? DT_COMM_ERR_TIMEOUT : DT_COMM_ERR_CANCELLED);
+    }
+    return wrong + timed_close(c, q);
+}
+UTEST(pending, receives_time_out_in_order)
+{
+    EXPECT_EQ(0, times_out(INT32_MAX));
+    EXPECT_EQ(0, times_out(100)); /* some are in the queue, others in lists */
+    EXPECT_EQ(0, times_out(0));
+}
+UTEST(pending, all_end_when_the_communicator_fails_or_the_sender_goes)
+{
+    static dt__req q[TIMED];
+    for (int how = 0; how < 2; how++) {
+        dt_comm *c = timed_open(q);
+        ASSERT_TRUE(c != NULL);
+        for (int k = 0; k < TIMED; k++) {
+            q[k].timeout = k % 5 == 0 ? DT_FOREVER : k % 7 == 0 ? 500 : 0;
+            dt__mail_post(c, &q[k]);
+            if (k == TIMED / 2) dt__mail_overdue(c, DT__NS_PER_S); /* the time of those before it has begun */
+        }
+        if (how) dt__peer_end(c, 0, false);
+        else dt__mail_fail(c, DT_COMM_ERR_PEER);
+        for (int k = 0; k < TIMED; k++) EXPECT_EQ((int)DT_COMM_ERR_PEER, q[k].w.status);
+        EXPECT_EQ(0, timed_close(c, q));
+    }
+}
 
 /* ==================================================================================================== private memory */
 static dt_comm *peek_comm;

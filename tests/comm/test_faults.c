@@ -6,6 +6,9 @@
 #define DT_NET_IMPLEMENTATION
 #include "ranks.h"
 
+/* strangers are dropped after 5 s, in quick runs after 2 s */
+static int64_t test_handshake_time(void) { return INT64_C(1000000000) * (dt_test_quick() ? 2 : 5); }
+#define DT__HANDSHAKE_TIME test_handshake_time()
 #include "dt_comm.h"
 
 #include <dirent.h>
@@ -178,15 +181,16 @@ static int killed_job(int i, void *arg) /* one of several at the same time */
     crew *w = ((crew **)arg)[i];
     return dt_spawn(w->n, killed_rank, w) != 128 + SIGKILL;
 }
-static void killing(int *utest_result, const char *how, int trials, int together, bool many)
+static void killing(int *utest_result, const char *only, int trials, int together, bool many) /* only: NULL: over both transports in turn */
 {
     static const int worlds[] = { 2, 3, 4, 8 };
     static int64_t   late[4096];
     int              n = 0, busy = 0, files = count_in("/dev/shm"), kills = 0;
     for (int i = 0; i < trials; i += together) {
-        crew *team[MOST], *w;
+        crew *team[2 * MOST], *w;
         for (int k = 0; k < together; k++) {
-            unsigned s = (unsigned)(i + k) * 31 + (unsigned)strlen(how) + many;
+            const char *how = only ? only : (i + k) / 2 % 2 ? "tcp" : "shm";
+            unsigned    s = (unsigned)(i + k) * 31 + (unsigned)strlen(how) + many;
             w = team[k] = crew_new(many ? 3 + (i + k) % 6 : worlds[(i + k) % 4], how, s);
             w->delay = (int64_t)(draw(&s) % 3000) * 1000;
             if (many) { /* 2 to P-1 of them, rank 0 every second time */
@@ -201,7 +205,7 @@ static void killing(int *utest_result, const char *how, int trials, int together
             kills += victims_of(w);
             busy += w->busy;
             if (w->right != w->n - victims_of(w))
-                printf("    %s, %d ranks, victims %x, seed %u: %d were right, %d heard of it; %s\n", how, w->n,
+                printf("    %s, %d ranks, victims %x, seed %u: %d were right, %d heard of it; %s\n", w->how, w->n,
                        w->victims, w->seed, w->right, w->heard, w->text);
             EXPECT_EQ(w->right, w->n - victims_of(w));
             for (int r = 0; r < w->n; r++)
@@ -210,7 +214,7 @@ static void killing(int *utest_result, const char *how, int trials, int together
         }
     }
     qsort(late, (size_t)n, sizeof *late, by_value);
-    printf("    %s: %d ranks killed, %d of them in a call; survivors knew after %.1f ms (p50), %.1f (slowest)\n", how,
+    printf("    %s: %d ranks killed, %d of them in a call; survivors knew after %.1f ms (p50), %.1f (slowest)\n", only ? only : "both",
            kills, busy, 1e-6 * (double)late[n / 2], 1e-6 * (double)late[n - 1]);
     EXPECT_TRUE((double)late[n - 1] < 1e9 * dt_test_slow());
     EXPECT_EQ(count_in("/dev/shm"), files);
@@ -222,8 +226,7 @@ UTEST(killed, one_of_processes_with_shared_memory)
 UTEST(killed, one_of_processes_over_tcp) { killing(utest_result, "tcp", dt_test_quick() ? 40 : 200, 1, false); }
 UTEST(killed, several_at_once)
 { /* who has lost rank 0 does not know who else is alive, and leaves after a second: several jobs at the same time */
-    killing(utest_result, "shm", dt_test_quick() ? 5 : 25, 5, true);
-    killing(utest_result, "tcp", dt_test_quick() ? 5 : 25, 5, true);
+    killing(utest_result, NULL, dt_test_quick() ? 10 : 50, 10, true);
 }
 
 /* ==================================================================================================== >>stopped */
@@ -247,42 +250,6 @@ static int stopped_rank(void *arg)
     dt_comm_free(c);
     return 0;
 }
-static int stopped_job(int i, void *arg)
-{
-    crew *w = ((crew **)arg)[i];
-    return dt_spawn(w->n, stopped_rank, w);
-}
-UTEST(stopped, survivors_name_it_after_the_timeout_and_it_hears_of_it)
-{
-    int     jobs = dt_test_quick() ? 6 : 20;
-    crew   *team[20];
-    double  slowest = 0, limit = 1;
-    for (int i = 0; i < jobs; i++) {
-        unsigned s = (unsigned)i * 17 + 3;
-        team[i] = crew_new(2 + i % 3, i % 2 ? "tcp" : "shm", s);
-        team[i]->timeout = limit;
-        team[i]->sign = SIGSTOP;
-        team[i]->delay = (int64_t)(draw(&s) % 3000) * 1000;
-        team[i]->victims = 1u << draw(&s) % (unsigned)team[i]->n;
-    }
-    EXPECT_EQ(dt_test_ranks(jobs, 30, stopped_job, team), 0);
-    for (int i = 0; i < jobs; i++) {
-        crew  *w = team[i];
-        double longest = 0;
-        for (int r = 0; r < w->n; r++) {
-            if (is_victim(w, r)) continue;
-            double waited = 1e-9 * (double)(w->back[r] - w->since[r]), late = 1e-9 * (double)(w->back[r] - w->when);
-            longest = waited > longest ? waited : longest;
-            slowest = late > slowest ? late : slowest;
-        }
-        EXPECT_GE(longest, limit); /* somebody waited for the whole time */
-        EXPECT_EQ_MSG(w->right, w->n, w->text);
-        crew_free(w);
-    }
-    printf("    %d jobs: the slowest survivor knew %.2f s after the stop, the timeout is %g s\n", jobs, slowest, limit);
-    EXPECT_LT(slowest, limit + dt_test_slow());
-}
-
 /* Before any two ranks have exchanged a message: there is no connection that could tell. */
 static bool is_stopped(int pid)
 {
@@ -315,35 +282,52 @@ static int cold_rank(void *arg)
     dt_comm_free(c);
     return 0;
 }
-static int cold_job(int i, void *arg)
+enum { COLD = 8, WARM = 20 };
+typedef struct stops { /* they only wait: all run at the same time */
+    crew *team[COLD + WARM];
+    int   cold, n; /* the first ones are cold */
+} stops;
+static int stops_job(int i, void *arg)
 {
-    crew *w = ((crew **)arg)[i];
-    return dt_spawn(w->n, cold_rank, w);
+    const stops *a = (const stops *)arg;
+    return dt_spawn(a->team[i]->n, i < a->cold ? cold_rank : stopped_rank, a->team[i]);
 }
-UTEST(stopped, before_the_first_contact)
+UTEST(stopped, survivors_name_it_after_the_timeout_and_it_hears_of_it)
 {
-    crew  *team[8];
-    int    jobs = dt_test_quick() ? 4 : 8;
-    double slowest = 0, limit = 1;
-    for (int i = 0; i < jobs; i++) {
-        team[i] = crew_new(2 + i % 3, i % 4 == 3 ? "shm" : "tcp", 1);
-        team[i]->timeout = limit;
-        team[i]->victims = 1u << (i % 2 ? 0 : team[i]->n - 1);
+    stops  a;
+    double slowest[2] = { 0, 0 }, limit = 1;
+    a.cold = dt_test_quick() ? 4 : COLD;
+    a.n = a.cold + (dt_test_quick() ? 6 : WARM);
+    for (int i = 0; i < a.n; i++) {
+        int      k = i < a.cold ? i : i - a.cold;
+        unsigned s = (unsigned)k * 17 + 3;
+        bool     tcp = i < a.cold ? k % 4 != 3 : k % 2;
+        crew    *w = a.team[i] = crew_new(2 + k % 3, tcp ? "tcp" : "shm", i < a.cold ? 1 : s);
+        w->timeout = limit;
+        w->sign = SIGSTOP;
+        w->delay = (int64_t)(draw(&s) % 3000) * 1000;
+        w->victims = i < a.cold ? 1u << (k % 2 ? 0 : w->n - 1) : 1u << draw(&s) % (unsigned)w->n;
     }
-    EXPECT_EQ(dt_test_ranks(jobs, 30, cold_job, team), 0);
-    for (int i = 0; i < jobs; i++) {
-        crew *w = team[i];
+    EXPECT_EQ(dt_test_ranks(a.n, 30, stops_job, &a), 0);
+    for (int i = 0; i < a.n; i++) {
+        crew  *w = a.team[i];
+        bool   cold = i < a.cold;
+        double longest = 0;
         for (int r = 0; r < w->n; r++) {
-            double waited = 1e-9 * (double)(w->back[r] - w->since[r]);
             if (is_victim(w, r)) continue;
-            EXPECT_GE(waited, limit);
-            slowest = waited > slowest ? waited : slowest;
+            double waited = 1e-9 * (double)(w->back[r] - w->since[r]), late = cold ? waited : 1e-9 * (double)(w->back[r] - w->when);
+            longest = waited > longest ? waited : longest;
+            slowest[cold] = late > slowest[cold] ? late : slowest[cold];
+            if (cold) EXPECT_GE(waited, limit);
         }
+        EXPECT_GE(longest, limit); /* somebody waited for the whole time */
         EXPECT_EQ_MSG(w->right, w->n, w->text);
         crew_free(w);
     }
-    printf("    %d jobs: the slowest survivor knew after %.2f s, the timeout is %g s\n", jobs, slowest, limit);
-    EXPECT_LT(slowest, limit + dt_test_slow());
+    printf("    %d jobs: the slowest survivor knew %.2f s after the stop, before the first contact after %.2f s; the timeout is %g s\n", a.n,
+           slowest[0], slowest[1], limit);
+    EXPECT_LT(slowest[0], limit + dt_test_slow());
+    EXPECT_LT(slowest[1], limit + dt_test_slow());
 }
 
 /* ==================================================================================================== >>pending
@@ -640,17 +624,17 @@ static int rejoin_job(int i, void *arg)
 }
 UTEST(joining, a_rank_that_is_killed_in_it_or_between_two_worlds_holds_nobody_up)
 {
-    enum { TOGETHER = 5 };
+    enum { TOGETHER = 10 };
     double slowest = 0, limit = 1;
     int    trials = dt_test_quick() ? 10 : 50;
     for (int i = 0; i < trials; i += TOGETHER) {
         crew *team[TOGETHER];
         for (int k = 0; k < TOGETHER; k++) {
             unsigned s = (unsigned)(i + k) * 13 + 1;
-            crew    *w = team[k] = crew_new(2 + k % 4, k % 2 ? "tcp" : "shm", s);
+            crew    *w = team[k] = crew_new(2 + k % 4, k / 2 % 2 ? "tcp" : "shm", s);
             draw(&s);
             w->join_timeout = w->timeout = limit;
-            w->delay = (int64_t)draw(&s) % ((i / TOGETHER) % 2 ? 200 : 20) * 1000000; /* in the first one; later */
+            w->delay = (int64_t)draw(&s) % (k % 2 ? 200 : 20) * 1000000; /* in the first one; later */
             w->victims = 1u << draw(&s) % (unsigned)w->n;
         }
         EXPECT_EQ(dt_test_ranks(TOGETHER, 30, rejoin_job, team), 0);
@@ -831,7 +815,7 @@ static int signals_rank(void *arg)
     setitimer(ITIMER_REAL, &every, NULL);
     dt_comm *c = dt_comm_init(.transport = t->how, .timeout = 30 * dt_test_slow(), .join_timeout = 30 * dt_test_slow());
     if (!c) return printf("    mode %d: %s\n", spoil_mode, dt_comm_error(NULL)) > 0;
-    for (int i = 0; i < 12 && !rc; i++) {
+    for (int i = 0; i < (dt_test_quick() ? 6 : 12) && !rc; i++) {
         static const int sizes[] = { 0, 1, 7, 100, 1025, 3000 };
         int              n = sizes[i % 6];
         for (int k = 0; k < n; k++) x[k] = 1.0f / (float)(1 + k + 5 * rank + i);
@@ -1011,7 +995,7 @@ static int slow_rank(int rank, void *arg)
         }
         flag_add(j, 2);
         printf("    %d strangers: the last was dropped after %.2f s\n", count, oldest);
-        return oldest > 5 + dt_test_slow();
+        return oldest > 1e-9 * (double)test_handshake_time() + dt_test_slow();
     }
     if (rank == 0) flag_add(j, 0);
     if (rank > 0) flag_wait(j, 1, 1);

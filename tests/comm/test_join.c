@@ -1,7 +1,7 @@
 /* test_join.c - dt_comm.h: finding the world, the handshake, joining, the control tree
    run: alone, long, asan-later */
 #define DT_IMPLEMENTATION
-#include "ranks.h"
+#include "harness.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -41,84 +41,32 @@ static int test_getaddrinfo(const char *name, const char *service, const struct 
 }
 #define DT__GETADDRINFO test_getaddrinfo
 #include "dt_comm.h"
-
-#include <dirent.h>
-#include <sys/mman.h>
+#include "jobs.h"
 
 /* ==================================================================================================== >>shared */
-enum { MAX_RANKS = 80 };
-typedef struct job { /* in memory that all processes of a test share */
-    int     n, port, listen_fd;
-    double  join_timeout, timeout;
-    char    token_file[64];
-    int     flag[8];
-    int     victim;
-    int64_t begin, took[MAX_RANKS];
-    int     pid;
-    uint8_t digest[MAX_RANKS][32];
-} job;
-
-static job *job_new(int n) /* with a listening socket on a free port */
-{
-    job     *j = (job *)mmap(NULL, sizeof *j, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    dt__addr a;
-    dt__addr_loopback(&a, 0);
-    memset(j, 0, sizeof *j);
-    j->n = n;
-    j->listen_fd = dt__listen(&a);
-    getsockname(j->listen_fd, &a.u.any, &a.n);
-    j->port = dt__addr_port(&a);
-    j->join_timeout = 20 * dt_test_slow();
-    j->timeout = 20 * dt_test_slow();
-    return j;
-}
-static void job_free(job *j)
-{
-    close(j->listen_fd);
-    if (j->token_file[0]) unlink(j->token_file);
-    munmap(j, sizeof *j);
-}
-static job *job_token(job *j)
-{
-    uint8_t token[32];
-    snprintf(j->token_file, sizeof j->token_file, "/tmp/dt_join_XXXXXX");
-    int fd = mkstemp(j->token_file);
-    dt__comm_random(token, 32);
-    if (write(fd, token, 32) != 32) abort();
-    close(fd);
-    return j;
-}
 static job *job_victim(job *j, int victim)
 {
     j->victim = victim;
     return j;
 }
-static double job_worst(const job *j) /* seconds */
+/* Jobs that mostly wait run at the same time. */
+typedef struct errand {
+    job *j;
+    int  processes;
+    int (*fn)(int rank, void *arg);
+} errand;
+static int errand_run(int i, void *arg)
 {
-    int64_t worst = 0;
-    for (int r = 0; r < j->n; r++) worst = j->took[r] > worst ? j->took[r] : worst;
-    return (double)worst * 1e-9;
-}
-/* So many processes of it, then it is gone; 0: all is well. */
-static int job_run(job *j, int processes, double seconds, int (*fn)(int rank, void *arg))
-{
-    int failed = dt_test_ranks(processes, seconds, fn, j);
-    job_free(j);
+    const errand *e = &((const errand *)arg)[i];
+    int           failed = dt_test_ranks(e->processes, 30, e->fn, e->j);
+    if (failed) printf("   job %d of those that ran at the same time failed\n", i);
     return failed;
 }
-static dt_comm_opts job_opts(const job *j, int rank)
+static int errands(errand *e, int n) /* then the jobs are gone; 0: all is well */
 {
-    dt_comm_opts o;
-    memset(&o, 0, sizeof o);
-    o.rank = rank;
-    o.world = j->n;
-    o.addr = "127.0.0.1";
-    o.port = j->port;
-    if (rank == 0) o.listen_fd = j->listen_fd;
-    o.join_timeout = j->join_timeout;
-    o.timeout = j->timeout;
-    if (j->token_file[0]) o.token_file = j->token_file;
-    return o;
+    int failed = dt_test_ranks(n, 40, errand_run, e);
+    for (int i = 0; i < n; i++) job_free(e[i].j);
+    return failed;
 }
 static dt__world *join_with(const dt_comm_opts *o)
 {
@@ -139,12 +87,6 @@ static int join_fails(const dt_comm_opts *o, const char *why, double least, doub
     double     took = (double)(dt__comm_now() - begin) * 1e-9;
     if (!w && strstr(dt__said.text, why) && took >= least && took <= most * dt_test_slow()) return 0;
     return printf("   rank %d after %.1f s: %s\n", o->rank, took, dt__said.text);
-}
-static void flag_set(job *j, int i) { __atomic_add_fetch(&j->flag[i], 1, __ATOMIC_SEQ_CST); }
-static int  flag_get(job *j, int i) { return __atomic_load_n(&j->flag[i], __ATOMIC_SEQ_CST); }
-static void flag_wait(job *j, int i, int n)
-{
-    while (flag_get(j, i) < n) poll(NULL, 0, 1);
 }
 static void comm_make(dt_comm *c, dt__world *w, uint64_t id, const int *member, int n)
 {
@@ -193,14 +135,6 @@ static int comm_wait(dt_comm *c, double seconds) /* until it fails */
     int64_t deadline = dt__comm_now() + (int64_t)(seconds * dt_test_slow() * 1e9);
     while (dt__comm_ok(c) && dt__comm_now() < deadline) dt__wait_fd(c->wake_fd, POLLIN, deadline);
     return dt__comm_ok(c) ? 0 : __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
-}
-static int count_in(const char *path)
-{
-    DIR *d = opendir(path);
-    int  n = 0;
-    while (d && readdir(d)) n++;
-    if (d) closedir(d);
-    return n;
 }
 static void used(int out[2]) { out[0] = count_in("/proc/self/fd"), out[1] = count_in("/proc/self/task"); }
 static int  used_more(const int was[2]) /* 0: nothing was left */
@@ -681,10 +615,6 @@ static int slow_name_rank(int rank, void *arg)
     o.bind = "slow.dt.test"; /* also where to listen */
     return join_fails(&o, "the address to listen at is 'slow.dt.test': the name service gave no answer", 0.4, 1.5);
 }
-UTEST(environment, a_name_service_that_does_not_answer_holds_nobody_up)
-{
-    EXPECT_EQ(job_run(job_new(2), 1, 20, slow_name_rank), 0);
-}
 UTEST(environment, a_name_that_only_this_machine_resolves_to_loopback)
 {
     dt__config f;
@@ -751,14 +681,6 @@ static void wire_move(wire *v, int from, int to) /* each message comes whole her
     }
     if (v->seen++ == v->message) buf[v->byte] ^= 1 << (v->byte % 8);
     if (send(to, buf, (size_t)n, MSG_NOSIGNAL) != n) return;
-}
-static void world_fake(dt__world *w, int rank, int size, uint8_t token)
-{
-    memset(w, 0, sizeof *w);
-    w->rank = rank;
-    w->size = w->start = w->room = size;
-    memset(w->token, token, 32);
-    memset(w->job, 3, 16);
 }
 static void shake_run(wire *v, dt__shake *c, dt__shake *s, int *client, int *server)
 {
@@ -1095,17 +1017,15 @@ static int missing_rank(int rank, void *arg)
     return join_fails(&o, "missing: ranks 2, 4", 0.9, 2);
 }
 static int missing_some(int rank, void *arg) { return missing_rank(rank == 2 ? 3 : rank, arg); }
-UTEST(joining, who_is_missing_is_named_to_all_who_came)
-{
-    EXPECT_EQ(job_run(job_new(5), 3, 10, missing_some), 0);
-}
 static int stalled_rank(int rank, void *arg) /* rank 1 has shown the token, and then sends nothing; rank 3 does not come */
 {
     job         *j = (job *)arg;
     dt_comm_opts o = job_opts(j, rank);
     if (rank != 1) {
         o.join_timeout = 1.2;
-        return join_fails(&o, "rank 1 connected and then sent nothing (stopped, or large packets get lost); missing: rank 3 (2 of 4 are", 1.1, 2);
+        int failed = join_fails(&o, "rank 1 connected and then sent nothing (stopped, or large packets get lost); missing: rank 3 (2 of 4 are", 1.1, 2);
+        flag_set(j, 0);
+        return failed;
     }
     dt__world w;
     dt__addr  a;
@@ -1114,28 +1034,14 @@ static int stalled_rank(int rank, void *arg) /* rank 1 has shown the token, and 
     dt__token_read_file(j->token_file, "", w.token);
     dt__addr_loopback(&a, j->port);
     if (dt__dial_until(&w, &a, 1, 0, DT__KIND_REGISTER, 0, 0, dt__comm_now() + 5000000000, NULL, text, sizeof text) < 0) return 1;
-    poll(NULL, 0, 2500);
+    flag_wait(j, 0, 2);
     return 0;
-}
-UTEST(joining, a_rank_that_stalls_is_named)
-{
-    EXPECT_EQ(job_run(job_token(job_new(4)), 3, 10, stalled_rank), 0);
 }
 static int nobody_rank(int rank, void *arg)
 {
     dt_comm_opts o = job_opts((job *)arg, rank + 1);
     o.join_timeout = 0.3;
     return join_fails(&o, "rank 0", 0, 9);
-}
-UTEST(joining, rank_0_that_does_not_come_is_named)
-{
-    job *j = job_new(2);
-    close(j->listen_fd);
-    j->listen_fd = -1;
-    EXPECT_EQ(dt_test_ranks(1, 10, nobody_rank, j), 0); /* no ticket */
-    job_token(j);
-    EXPECT_EQ(dt_test_ranks(1, 10, nobody_rank, j), 0); /* nobody at the port */
-    job_free(j);
 }
 static char refusals[4096];
 static void refusals_take(void *user, int level, const char *text)
@@ -1260,10 +1166,6 @@ static int token_rank(int rank, void *arg)
     dt__world_unref(w);
     return 0;
 }
-UTEST(joining, another_token_is_refused_and_the_job_goes_on)
-{
-    EXPECT_EQ(job_run(job_token(job_new(2)), 3, 20, token_rank), 0);
-}
 static int tokens_rank(int rank, void *arg) /* rank 1 never comes with the right one: rank 0 tells what it has seen */
 {
     job         *j = (job *)arg;
@@ -1281,9 +1183,22 @@ static int tokens_rank(int rank, void *arg) /* rank 1 never comes with the right
         if (dt__dial(&w, &a, 0, DT__KIND_REGISTER, 0, 0, dt__comm_now() + 1000000000, NULL, &h) != DT__SHAKE_AUTH) return 1;
     return 0;
 }
-UTEST(joining, rank_0_tells_of_other_tokens)
+static job *job_deaf(job *j) /* nobody listens at its port */
 {
-    EXPECT_EQ(job_run(job_token(job_new(2)), 2, 20, tokens_rank), 0);
+    close(j->listen_fd);
+    j->listen_fd = -1;
+    return j;
+}
+UTEST(joining, what_is_wrong_is_told_at_the_end_of_the_time_to_join)
+{
+    errand e[] = { { job_new(2), 1, slow_name_rank },              /* a name service that does not answer holds nobody up */
+                   { job_new(5), 3, missing_some },                /* who is missing is named to all who came */
+                   { job_token(job_new(4)), 3, stalled_rank },     /* a rank that stalls is named */
+                   { job_deaf(job_new(2)), 1, nobody_rank },       /* rank 0 that does not come is named: there is no ticket */
+                   { job_token(job_deaf(job_new(2))), 1, nobody_rank }, /* and nobody is at the port */
+                   { job_token(job_new(2)), 3, token_rank },       /* another token is refused, and the job goes on */
+                   { job_token(job_new(2)), 2, tokens_rank } };    /* rank 0 tells of other tokens */
+    EXPECT_EQ(errands(e, (int)(sizeof e / sizeof *e)), 0);
 }
 
 /* ==================================================================================================== >>strangers */
@@ -1419,13 +1334,19 @@ UTEST(deaths, every_survivor_gets_the_right_rank)
     int64_t all[400];
     int     n = 0;
     for (int round = 0; round < (dt_test_quick() ? 1 : 2); round++)
-        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-            job *j = job_new(rows[i].n);
-            j->victim = rows[i].victims;
-            EXPECT_EQ(dt_test_ranks(j->n, 20, death_rank, j), 0);
-            for (int r = 0; r < j->n && n < 400; r++)
-                if (!(j->victim >> r & 1)) all[n++] = j->took[r];
-            job_free(j);
+        for (int i = 0, many = (int)(sizeof rows / sizeof *rows); i < many; i += 5) { /* some leave a second later: five at a time */
+            errand e[5];
+            int    some = many - i < 5 ? many - i : 5;
+            for (int k = 0; k < some; k++) {
+                errand one = { job_victim(job_new(rows[i + k].n), rows[i + k].victims), rows[i + k].n, death_rank };
+                e[k] = one;
+            }
+            EXPECT_EQ(dt_test_ranks(some, 30, errand_run, e), 0);
+            for (int k = 0; k < some; k++) {
+                for (int r = 0; r < e[k].j->n && n < 400; r++)
+                    if (!(e[k].j->victim >> r & 1)) all[n++] = e[k].j->took[r];
+                job_free(e[k].j);
+            }
         }
     qsort(all, (size_t)n, sizeof *all, by_size);
     printf("   deaths: %d survivors heard after %.2f ms (p50), %.2f ms (worst)\n", n, (double)all[n / 2] * 1e-6,
@@ -1456,17 +1377,13 @@ static int note_rank(int rank, void *arg)
     if (!ok) printf("   %s\n", c.text);
     return comm_end(&c, !ok);
 }
-UTEST(deaths, the_message_says_what_the_rank_did)
-{
-    for (int i = 0; i < 2; i++) EXPECT_EQ(job_run(job_victim(job_new(2), i), 2, 20, note_rank), 0);
-}
 /* After inner ranks have died the tree is one again: a second death is heard by all, an orderly leave is none. */
 DT_TEST_RANK(twice_rank)
 {
     job       *j = (job *)arg;
     dt__world *w = job_join(j, rank);
     dt_comm    a, b;
-    int        rest[MAX_RANKS], n = 0;
+    int        rest[JOB_RANKS], n = 0;
     ASSERT_TRUE(w != NULL);
     for (int r = 0; r < j->n; r++)
         if (r > 1) rest[n++] = r;
@@ -1497,10 +1414,6 @@ DT_TEST_RANK(twice_rank)
     comm_drop(&b);
     dt__world_unref(w);
 }
-UTEST(deaths, the_tree_heals)
-{
-    EXPECT_EQ(job_run(job_new(20), 20, 20, twice_rank), 0);
-}
 DT_TEST_RANK(leave_rank)
 {
     job    *j = (job *)arg;
@@ -1525,9 +1438,11 @@ DT_TEST_RANK(leave_rank)
     flag_wait(j, 2, j->n - 2);
     dt__world_unref(w);
 }
-UTEST(deaths, leaving_is_not_dying)
+UTEST(deaths, the_tree_heals_and_leaving_is_not_dying)
 {
-    EXPECT_EQ(job_run(job_new(19), 19, 20, leave_rank), 0);
+    errand e[] = { { job_new(20), 20, twice_rank }, { job_new(19), 19, leave_rank },
+                   { job_victim(job_new(2), 0), 2, note_rank }, { job_victim(job_new(2), 1), 2, note_rank } }; /* what the rank did is told */
+    EXPECT_EQ(errands(e, 4), 0);
 }
 
 DT_TEST_RANK(broken_rank)
@@ -1671,14 +1586,18 @@ UTEST(inquiries, a_stopped_rank_is_named)
         int n, victim, asker; /* asker 0: all */
     } rows[] = { { 4, 2, 0 },  { 4, 0, 0 },  { 4, 3, 1 },    { 20, 1, 0 },
                  { 20, 1, 5 }, { 20, 1, 0 }, { 20, 18, 19 }, { 20, 0, 0 } };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i += dt_test_quick() ? 3 : 1) {
-        job *j = job_new(rows[i].n);
-        j->victim = rows[i].victim;
-        j->flag[5] = rows[i].asker;
-        EXPECT_EQ(dt_test_ranks(j->n, 20, stopped_rank, j), 0);
-        printf("   %d ranks, rank %d stopped: known after %.0f ms\n", j->n, j->victim, job_worst(j) * 1e3);
-        EXPECT_LT(job_worst(j), 1 * dt_test_slow());
-        job_free(j);
+    errand e[8];
+    int    n = 0;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i += dt_test_quick() ? 3 : 1, n++) {
+        errand one = { job_victim(job_new(rows[i].n), rows[i].victim), rows[i].n, stopped_rank };
+        one.j->flag[5] = rows[i].asker;
+        e[n] = one;
+    }
+    EXPECT_EQ(dt_test_ranks(n, 30, errand_run, e), 0);
+    for (int i = 0; i < n; i++) {
+        printf("   %d ranks, rank %d stopped: known after %.0f ms\n", e[i].j->n, e[i].j->victim, job_worst(e[i].j) * 1e3);
+        EXPECT_LT(job_worst(e[i].j), 1 * dt_test_slow());
+        job_free(e[i].j);
     }
 }
 DT_TEST_RANK(late_rank)
@@ -1867,18 +1786,22 @@ static int memory_rank(int rank, void *arg)
 }
 UTEST(again, an_allocation_that_fails_is_an_error)
 {
+    enum { EACH = 6 }; /* at the same time */
     for (int victim = 0; victim < 2; victim++)
-        for (int i = 0; i < 100; i += dt_test_quick() ? 6 : 1) {
-            job *j = job_new(2);
-            j->victim = victim;
-            j->pid = i;
-            int failed = dt_test_ranks(2, 10, memory_rank, j), end = j->flag[0];
-            job_free(j);
-            ASSERT_EQ(failed, 0);
-            if (end) {
-                printf("   %d allocations of rank %d\n", i, victim);
-                break;
+        for (int i = 0, by = dt_test_quick() ? 6 : 1, end = 0; i < 100 && !end; i += EACH * by) {
+            errand e[EACH];
+            for (int k = 0; k < EACH; k++) {
+                errand one = { job_victim(job_new(2), victim), 2, memory_rank };
+                one.j->pid = i + k * by;
+                e[k] = one;
             }
+            int failed = dt_test_ranks(EACH, 20, errand_run, e);
+            for (int k = EACH - 1; k >= 0; k--) {
+                if (e[k].j->flag[0]) end = e[k].j->pid; /* the first that was not reached */
+                job_free(e[k].j);
+            }
+            ASSERT_EQ(failed, 0);
+            if (end) printf("   %d allocations of rank %d\n", end, victim);
         }
 }
 

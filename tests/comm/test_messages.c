@@ -3,7 +3,7 @@
    Contents: >>crew >>matching >>deadlines >>views >>serving >>memory >>blame
    run: alone */
 #define _GNU_SOURCE
-#include "harness.h"
+#include "ranks.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -515,9 +515,9 @@ typedef struct outcome {
     int  failed[4];
     char text[4][800];
 } outcome;
-static outcome *shared_outcome(void)
+static outcome *shared_outcomes(int n)
 {
-    void *p = mmap(NULL, sizeof(outcome), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void *p = mmap(NULL, (size_t)n * sizeof(outcome), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     return p == MAP_FAILED ? NULL : (outcome *)p;
 }
 typedef struct job {
@@ -547,22 +547,25 @@ static int one_silent(void *arg)
     free(x);
     return 0;
 }
+static int silent_job(int i, void *arg) { return dt_spawn(3, one_silent, &((job *)arg)[i]); }
 UTEST(timeout, names_the_peer_of_the_message_in_the_words_of_the_call)
 {
+    enum { JOBS = 8 }; /* all at once: they only wait */
     static const char *const transport[] = { "shm", "tcp" };
-    outcome                 *o = shared_outcome();
+    outcome                 *o = shared_outcomes(JOBS);
+    job                      j[JOBS];
     ASSERT_TRUE(o != NULL);
-    for (int i = 0; i < (dt_test_quick() ? 4 : 8); i++) {
-        job j = { o, transport[i % 2], i / 2 % 2 == 1, i / 4 == 1 };
-        memset(o, 0, sizeof *o);
-        EXPECT_EQ(0, dt_spawn(3, one_silent, &j));
-        for (int r = 0; r < 3; r++) {
-            EXPECT_EQ(1, o->failed[r]);
-            EXPECT_TRUE_MSG(strstr(o->text[r], j.send ? "dt_comm_send to rank 1" : "dt_comm_recv from rank 1") != NULL,
-                            o->text[r]);
-        }
+    for (int i = 0; i < JOBS; i++) {
+        job one = { &o[i], transport[i % 2], i / 2 % 2 == 1, i / 4 == 1 };
+        j[i] = one;
     }
-    munmap(o, sizeof *o);
+    EXPECT_EQ(0, dt_test_ranks(JOBS, 30, silent_job, j));
+    for (int i = 0; i < JOBS; i++)
+        for (int r = 0; r < 3; r++) {
+            EXPECT_EQ(1, o[i].failed[r]);
+            EXPECT_TRUE_MSG(strstr(o[i].text[r], j[i].send ? "dt_comm_send to rank 1" : "dt_comm_recv from rank 1") != NULL, o[i].text[r]);
+        }
+    munmap(o, JOBS * sizeof *o);
 }
 
 /* Threads have no control connections to ask over: the rank that waits names its peer itself. */
@@ -637,21 +640,23 @@ static int first_contact(void *arg)
     if (c != first) dt_comm_free(first);
     return 0;
 }
+static int contact_job(int i, void *arg) { return dt_spawn(((contact *)arg)[i].n, first_contact, &((contact *)arg)[i]) != 128 + SIGKILL; }
 UTEST(blame, a_rank_that_is_stopped_before_the_first_contact_is_named_in_time)
 {
-    for (int what = 0; what < 5; what++)
-        for (int n = what == 4 ? 4 : 2; n <= (dt_test_quick() ? 2 : what == 4 ? 4 : 3); n++) {
-            contact *t = (contact *)mmap(NULL, sizeof *t, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-            ASSERT_TRUE(t != MAP_FAILED);
-            t->n = n;
-            t->what = what;
-            EXPECT_EQ(128 + SIGKILL, dt_spawn(n, first_contact, t));
-            for (int r = 0; r < (what == 4 ? n - 2 : n - 1); r++) {
-                EXPECT_EQ(DT_COMM_ERR_TIMEOUT, t->status[r]);
-                EXPECT_TRUE(t->failed[r]);
-                EXPECT_TRUE_MSG(t->seconds[r] < 2 * dt_test_slow(), "longer than the timeout and a second");
-            }
-            munmap(t, sizeof *t);
+    enum { JOBS = 9 }; /* all at once: they only wait */
+    contact *t = (contact *)mmap(NULL, JOBS * sizeof *t, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_TRUE(t != MAP_FAILED);
+    for (int i = 0; i < JOBS; i++) {
+        t[i].what = i / 2;
+        t[i].n = i == 8 ? 4 : 2 + i % 2;
+    }
+    EXPECT_EQ(0, dt_test_ranks(JOBS, 40, contact_job, t));
+    for (int i = 0; i < JOBS; i++)
+        for (int r = 0; r < (t[i].what == 4 ? t[i].n - 2 : t[i].n - 1); r++) {
+            EXPECT_EQ(DT_COMM_ERR_TIMEOUT, t[i].status[r]);
+            EXPECT_TRUE(t[i].failed[r]);
+            EXPECT_TRUE_MSG(t[i].seconds[r] < 2 * dt_test_slow(), "longer than the timeout and a second");
         }
+    munmap(t, JOBS * sizeof *t);
 }
 UTEST_MAIN()

@@ -1,12 +1,13 @@
 /* test_net.c - two "machines" (lab.h), two ranks on each. Shared memory inside, TCP across, in one communicator.
    Where there can be none its tests are skipped.
-   Contents: >>collectives >>bytes >>joining >>cable
+   Contents: >>collectives >>bytes >>joining >>newcomers >>cable
    run: alone, long, machines, asan-later */
 #define DT__WANT_INSIDE
 #include "ranks.h"
 
 #include "dt_comm.h"
 #include "lab.h"
+#include "teams.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -238,6 +239,140 @@ UTEST(joining, roles_of_two_machines)
         lab l = lab_of(dmlc_rank, 6);
         l.six = i;
         LAB_RUN(&l);
+    }
+}
+
+/* ==================================================================================================== >>newcomers
+   Ranks 0 and 1 are the start of a group, on the first machine; ranks 2 and 3 join it from the second. l->sent: by the invitation
+   of a group of one, then rank 1 joins, too. */
+static char *invitation; /* in memory that all processes share */
+static dt_comm *newcomer_in(lab *l, int rank)
+{
+    dt_comm_opts o = lab_opts(l, rank);
+    int          first = l->sent ? 1 : 2; /* who joins */
+    dt_comm     *c;
+    o.tolerant = true;
+    o.room = 8;
+    o.world = first;
+    if (rank >= first) {
+        flag_wait(l, 0, rank); /* in the order of their ranks */
+        if (l->sent) o.addr = NULL, o.invitation = invitation;
+        c = dt_comm_join_with(o);
+    } else {
+        if (l->sent) o.addr = NULL, o.port = 0;
+        c = dt_comm_init_with(o);
+        if (c && rank == 0 && dt_comm_accept(c, .bind = l->sent ? (l->six ? "fd77::1" : "10.77.0.1") : NULL, .invitation = invitation)) return NULL;
+    }
+    if (!c) printf("    rank %d: %s\n", rank, dt_comm_error(NULL));
+    flag_add(l, 0);
+    for (int r = rank < first ? first : rank + 1; c && r < l->ranks; r++)
+        if (!team_event(c, DT_MEMBER_JOINED, r, NULL)) return NULL;
+    return c;
+}
+static int newcomer_works(dt_comm *c, int rank, int first, int last) /* messages of all pairs of these ranks */
+{
+    int bad = 0;
+    for (int a = first; a <= last; a++)
+        for (int b = a + 1; b <= last; b++)
+            if (rank == a || rank == b) bad += !team_exchange(c, rank, rank == a ? b : a, 300000);
+    return bad;
+}
+static int newcomer_rank(lab *l, int rank)
+{
+    dt_comm *c = newcomer_in(l, rank), *now = NULL;
+    int      bad = 0, sum = rank;
+    if (!c) return 1;
+    bad += dt_comm_rank(c) != rank || dt_comm_size(c) != 4;
+    for (int r = 0; r < 4; r++) bad += dt_comm_host(c, r) != (r >= 2);
+    bad += newcomer_works(c, rank, 0, 3);
+    bad += dt_comm_shrink(c, &now) || !now->inside || !now->across || dt_comm_allreduce(now, &sum, 1, DT_COMM_I32, DT_COMM_SUM) || sum != 6;
+    if (bad) printf("    rank %d: %d wrong: %s\n", rank, bad, dt_comm_error(NULL) ? dt_comm_error(NULL) : "");
+    dt_comm_free(now);
+    flag_add(l, 1);
+    flag_wait(l, 1, 4);
+    return dt_comm_free(c) || bad;
+}
+static lab newcomers_lab(int (*fn)(lab *l, int rank), const char *token)
+{
+    lab l = lab_of(fn, 4);
+    l.insecure = false;
+    l.token = token;
+    return l;
+}
+static bool newcomers_begin(char token[64])
+{
+    char bytes[32];
+    snprintf(token, 64, "/tmp/dt_net_XXXXXX");
+    int fd = mkstemp(token);
+    for (int i = 0; i < 32; i++) bytes[i] = (char)(i * 41);
+    invitation = (char *)mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    bool ok = invitation != MAP_FAILED && write(fd, bytes, 32) == 32;
+    close(fd);
+    return ok;
+}
+UTEST(newcomers, from_another_machine)
+{
+    char token[64];
+    ASSERT_TRUE(newcomers_begin(token));
+    for (int i = 0; i < 4; i++) {
+        lab l = newcomers_lab(newcomer_rank, token);
+        l.six = i % 2;
+        l.sent = i / 2;
+        int rc = lab_run(&l);
+        if (rc == NOT_HERE) unlink(token);
+        if (rc == NOT_HERE) UTEST_SKIP("network namespaces with veth are not permitted, or ip is missing");
+        EXPECT_EQ(rc, 0);
+    }
+    unlink(token);
+    munmap(invitation, 4096);
+}
+/* Nobody hears of the other machine any more. Both halves go on with messages; only the half with rank 0 may have collectives. */
+static int cut_off_rank(lab *l, int rank)
+{
+    dt_comm      *c = newcomer_in(l, rank), *now = NULL;
+    dt_comm_event e;
+    int           bad = 0, seen = 0, first = rank / 2 * 2, sum = 1;
+    if (!c) return 1;
+    bad += newcomer_works(c, rank, 0, 3);
+    flag_add(l, 1);
+    flag_wait(l, 1, 4);
+    if (rank == 0) {
+        if (sh("%s", l->pull) != 0) return 1;
+        l->when = dt_test_ns();
+        flag_add(l, 2);
+    }
+    flag_wait(l, 2, 1);
+    while (seen != (rank < 2 ? 12 : 3) && dt_comm_next_event(c, &e, .timeout = 20 * dt_test_slow()) == 1) {
+        bad += e.kind != DT_MEMBER_DIED || e.rank / 2 == rank / 2;
+        seen |= 1 << e.rank;
+    }
+    l->stats[rank] = 1e-9 * (double)(dt_test_ns() - l->when);
+    bad += seen != (rank < 2 ? 12 : 3);
+    bad += newcomer_works(c, rank, first, first + 1);
+    int rc = dt_comm_shrink(c, &now);
+    bad += rank < 2 ? rc || dt_comm_allreduce(now, &sum, 1, DT_COMM_I32, DT_COMM_SUM) || sum != 2 : rc != DT_COMM_ERR_PEER || now;
+    if (bad) printf("    rank %d: %d wrong, members %x: %d: %s\n", rank, bad, (unsigned)seen, rc, dt_comm_error(NULL) ? dt_comm_error(NULL) : "");
+    dt_comm_free(now);
+    flag_add(l, 1);
+    flag_wait(l, 1, 8);
+    dt_comm_free(c);
+    return bad != 0;
+}
+UTEST(newcomers, whose_cable_is_pulled)
+{
+    char token[64];
+    ASSERT_TRUE(newcomers_begin(token));
+    lab l = newcomers_lab(cut_off_rank, token);
+    l.timeout = 2 * dt_test_slow();
+    l.pull = "ip link set cable0 down";
+    int rc = lab_run(&l);
+    unlink(token);
+    munmap(invitation, 4096);
+    if (rc == NOT_HERE) UTEST_SKIP("network namespaces with veth are not permitted, or ip is missing");
+    EXPECT_EQ(rc, 0);
+    for (int r = 0; r < 4; r++) {
+        printf("    rank %d knew after %.2f s\n", r, l.stats[r]);
+        EXPECT_LT(l.stats[r], 10 * dt_test_slow());
     }
 }
 

@@ -2,7 +2,7 @@
    run: alone, long, asan-later */
 #define DT__WANT_INSIDE
 #include "dt_comm.h"
-#include "ranks.h"
+#include "teams.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -18,80 +18,22 @@
 UTEST_MAIN()
 
 enum { MOST = 8, MANY = 6000, GUARD = 64 };
-typedef struct team { /* seen by all ranks */
-    const char *how;  /* "shm", "tcp", "threads" */
-    int         n, arg, arg2;
-    bool        ordered;
-    double      timeout;
-    void      (*fn)(struct team *t, dt_comm *c, int rank);
-    int         failed, told, ready, back; /* atomic */
-    int         want; /* how many must be told */
-    uint64_t    bits;
-    int32_t     pid[MOST];
-} team;
-static team    *shared_team;
-static dt_comm *thread_comm[MOST];
+enum { TOLD, READY, BACK, WANT }; /* flags of a team; WANT: how many must be told */
 static uint64_t last_bits;   /* what rank 0 of the last team left */
 static bool     use_ordered; /* of the next team */
 
 static double slow(void) { return dt_test_slow(); }
-static void   check(team *t, bool ok, const char *what, int rank, dt_comm *c)
-{
-    if (ok) return;
-    if (__atomic_add_fetch(&t->failed, 1, __ATOMIC_RELAXED) < 6)
-        printf("    %s: %s, rank %d of %d, %d/%d: %s\n", what, t->how, rank, t->n, t->arg, t->arg2,
-               dt_comm_error(c) ? dt_comm_error(c) : "");
-    fflush(stdout);
-}
-static int spawned(void *arg)
-{
-    team    *t = (team *)arg;
-    dt_comm *c = dt_comm_init(.transport = t->how, .timeout = t->timeout, .join_timeout = 60,
-                              .ordered = t->ordered);
-    if (!c) {
-        printf("    init: %s\n", dt_comm_error(NULL));
-        __atomic_add_fetch(&t->failed, 1, __ATOMIC_RELAXED);
-        return 1;
-    }
-    t->pid[dt_comm_rank(c)] = (int32_t)getpid();
-    t->fn(t, c, dt_comm_rank(c));
-    return 0;
-}
-static void *played(void *arg)
-{
-    dt_comm *c = *(dt_comm **)arg;
-    shared_team->fn(shared_team, c, dt_comm_rank(c));
-    return NULL;
-}
+#define check(t, ok, what, rank, c) team_check(t, ok, what, __LINE__, rank, c)
 /* fn on n ranks; how many checks failed. A rank that dies is no failure: fn says what must hold. */
 static int run(const char *how, int n, double timeout, int arg, int arg2, void (*fn)(team *t, dt_comm *c, int rank))
 {
-    team *t = (team *)mmap(NULL, sizeof *t, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (t == MAP_FAILED) return 1000;
-    t->how = how;
-    t->n = n;
-    t->arg = arg;
-    t->arg2 = arg2;
-    t->fn = fn;
-    t->timeout = timeout * slow();
-    t->ordered = use_ordered;
-    shared_team = t;
-    if (strcmp(how, "threads")) dt_spawn(n, spawned, t);
-    else {
-        pthread_t    thread[MOST];
-        dt_comm_opts o;
-        memset(&o, 0, sizeof o);
-        o.timeout = t->timeout;
-        o.ordered = use_ordered;
-        int made = dt_comm_threads_with(n, thread_comm, o) ? 0 : n;
-        for (int i = 0; i < made; i++) pthread_create(&thread[i], NULL, played, &thread_comm[i]);
-        for (int i = 0; i < made; i++) pthread_join(thread[i], NULL);
-        if (!made) t->failed = 1000;
-    }
-    int failed = t->failed;
-    last_bits = t->bits;
-    if (t->want && t->told != t->want) failed++, printf("    %s: %d of %d went on\n", how, t->told, t->want);
-    munmap(t, sizeof *t);
+    team t = team_of(how, n, timeout, fn);
+    t.arg = arg;
+    t.arg2 = arg2;
+    t.o.ordered = use_ordered;
+    int failed = team_run(&t);
+    last_bits = t.bits;
+    if (t.flag[WANT] && t.flag[TOLD] != t.flag[WANT]) failed++, printf("    %s: %d of %d went on\n", how, t.flag[TOLD], t.flag[WANT]);
     return failed;
 }
 
@@ -298,15 +240,15 @@ static int alive_of(const team *t, int dead, int *alive) /* dead: a bit for each
 static void everyone_is_here(team *t, dt_comm *c) /* nobody dies while others still join */
 {
     check(t, !dt_comm_barrier(c), "before", dt_comm_rank(c), c);
-    __atomic_add_fetch(&t->ready, 1, __ATOMIC_ACQ_REL);
-    while (__atomic_load_n(&t->ready, __ATOMIC_ACQUIRE) < t->n) sched_yield();
+    __atomic_add_fetch(&t->flag[READY], 1, __ATOMIC_ACQ_REL);
+    while (__atomic_load_n(&t->flag[READY], __ATOMIC_ACQUIRE) < t->n) sched_yield();
 }
 /* arg: who dies, a bit for each rank; arg2: who dies while the others agree. */
 static void survivors(team *t, dt_comm *c, int rank)
 {
     dt_comm *next = NULL, *last = NULL;
     int      alive[MOST], n = alive_of(t, t->arg | t->arg2, alive), rc;
-    __atomic_store_n(&t->want, n, __ATOMIC_RELAXED);
+    __atomic_store_n(&t->flag[WANT], n, __ATOMIC_RELAXED);
     everyone_is_here(t, c);
     if (t->arg >> rank & 1) raise(SIGKILL);
     until_it_fails(t, c);
@@ -321,7 +263,7 @@ static void survivors(team *t, dt_comm *c, int rank)
     int64_t t0 = dt__comm_now();
     rc = dt_comm_shrink(c, &next);
     check(t, !rc && next, dt_comm_error(NULL) ? dt_comm_error(NULL) : "shrink", rank, NULL);
-    check(t, (double)(dt__comm_now() - t0) < (t->timeout + 10 * slow()) * 1e9, "in time", rank, NULL);
+    check(t, (double)(dt__comm_now() - t0) < (t->o.timeout + 10 * slow()) * 1e9, "in time", rank, NULL);
     dt_comm_free(c);
     while (next && dt_comm_size(next) > n) { /* it died after the agreement */
         until_it_fails(t, next);
@@ -337,7 +279,7 @@ static void survivors(team *t, dt_comm *c, int rank)
     works(t, last, rank, alive, n, 1);
     check(t, !dt_comm_free(last), "free", rank, NULL);
     check(t, !dt_comm_free(next), "free", rank, NULL);
-    __atomic_add_fetch(&t->told, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&t->flag[TOLD], 1, __ATOMIC_RELAXED);
 }
 UTEST(shrink, survivors_of_deaths_go_on)
 {
@@ -364,35 +306,35 @@ static void without(team *t, dt_comm *c, int rank)
     dt_comm *next = NULL, *none = NULL;
     int      alive[MOST], n = alive_of(t, t->arg, alive);
     int32_t  x[2];
-    __atomic_store_n(&t->want, n, __ATOMIC_RELAXED);
+    __atomic_store_n(&t->flag[WANT], n, __ATOMIC_RELAXED);
     everyone_is_here(t, c);
     if (t->arg >> rank & 1) {
         pid_t me = getpid();
         if (!t->arg2 && !fork()) {
-            while (__atomic_load_n(&t->told, __ATOMIC_ACQUIRE) < n && getppid() == me) usleep(2000);
+            while (__atomic_load_n(&t->flag[TOLD], __ATOMIC_ACQUIRE) < n && getppid() == me) usleep(2000);
             kill(me, SIGCONT);
             _exit(0);
         }
         if (!t->arg2) raise(SIGSTOP);
-        while (__atomic_load_n(&t->told, __ATOMIC_ACQUIRE) < n) usleep(2000);
+        while (__atomic_load_n(&t->flag[TOLD], __ATOMIC_ACQUIRE) < n) usleep(2000);
         x[0] = dt_comm_allreduce(c, x, 1, DT_COMM_I32, DT_COMM_SUM);
         check(t, x[0] != 0, "it is told", rank, c);
         x[0] = dt_comm_shrink(c, &next);
         check(t, x[0] != 0 && !next && dt_comm_error(NULL), "it is left out", rank, c);
         check(t, dt_comm_barrier(c) != 0, "it stays out", rank, c);
         dt_comm_free(c);
-        __atomic_add_fetch(&t->back, 1, __ATOMIC_RELEASE);
+        __atomic_add_fetch(&t->flag[BACK], 1, __ATOMIC_RELEASE);
         return;
     }
     until_it_fails(t, c);
     int64_t t0 = dt__comm_now();
     check(t, !dt_comm_shrink(c, &next), dt_comm_error(NULL), rank, c);
-    check(t, (double)(dt__comm_now() - t0) < t->timeout * 3e9 + 3e9 * slow(), "in time", rank, c);
+    check(t, (double)(dt__comm_now() - t0) < t->o.timeout * 3e9 + 3e9 * slow(), "in time", rank, c);
     dt_comm_free(c);
     works(t, next, rank, alive, n, 1);
-    __atomic_add_fetch(&t->told, 1, __ATOMIC_RELEASE);
+    __atomic_add_fetch(&t->flag[TOLD], 1, __ATOMIC_RELEASE);
     do { /* until all of those are back */
-        x[0] = __atomic_load_n(&t->back, __ATOMIC_ACQUIRE);
+        x[0] = __atomic_load_n(&t->flag[BACK], __ATOMIC_ACQUIRE);
         x[1] = 1;
         if (dt_comm_allreduce(next, x, 2, DT_COMM_I32, DT_COMM_MIN)) break;
     } while (x[0] < t->n - n);
@@ -432,7 +374,7 @@ static void late(team *t, dt_comm *c, int rank)
     float             x[40] = { 0 };
     char              text[2000], name[32];
     for (int i = 0; i < 6 * times; i++) {
-        if (rank == t->arg && i % 6 == 5) usleep((useconds_t)(0.8e6 * t->timeout));
+        if (rank == t->arg && i % 6 == 5) usleep((useconds_t)(0.8e6 * t->o.timeout));
         int rc = i % 3 == 0   ? dt_comm_barrier(c)
                  : i % 3 == 1 ? dt_comm_allgather(c, &x[rank], x, 1, NULL, DT_COMM_F32)
                               : dt_comm_allreduce(c, x, 40, DT_COMM_F32, DT_COMM_SUM);
@@ -442,13 +384,13 @@ static void late(team *t, dt_comm *c, int rank)
     snprintf(name, sizeof name, "rank %d", t->arg);
     if (rank != t->arg) {
         check(t, n >= 1 && s[0].rank == t->arg && s[0].last >= times, "who was late", rank, c);
-        check(t, n >= 1 && s[0].waited > 0.5 * times * t->timeout && s[0].waited < times * 2 * t->timeout &&
-                     s[0].longest < 1.5 * t->timeout && s[0].longest > 0.5 * t->timeout,
+        check(t, n >= 1 && s[0].waited > 0.5 * times * t->o.timeout && s[0].waited < times * 2 * t->o.timeout &&
+                     s[0].longest < 1.5 * t->o.timeout && s[0].longest > 0.5 * t->o.timeout,
               "how late", rank, c);
         size_t length = dt_comm_stragglers(c, text, sizeof text);
         check(t, length == strlen(text) && !strncmp(text, name, strlen(name)), text, rank, c);
         check(t, dt_comm_stragglers(c, text, 5) == length && strlen(text) == 4, "a short buffer", rank, c);
-    } else check(t, n == 0 || s[0].waited < t->timeout, "it did not wait", rank, c);
+    } else check(t, n == 0 || s[0].waited < t->o.timeout, "it did not wait", rank, c);
     check(t, dt_comm_get_stragglers(c, s, 0) == n, "how many", rank, c);
     dt_comm_free(c);
 }

@@ -37,6 +37,7 @@ static mail_run mail;
 static uint8_t  mail_stream[MAIL_RANKS][MAIL_STREAM];
 static uint8_t  mail_pattern[MAIL_STREAM / 2], mail_guard[MAIL_STREAM / 2]; /* of all payloads; around buffers */
 
+static size_t mail_total(const dt__req *q) { return q->plain ? q->n : q->total; } /* of a receive that has ended well */
 static bool mail_is_pattern(const void *p, size_t n)
 {
     return n == 0 || (n <= sizeof mail_pattern && memcmp(p, mail_pattern, n) == 0);
@@ -59,8 +60,8 @@ static void mail_done(dt_comm *c, dt_work *w)
     if (t->q.send || w->status) return;
     if (t->q.info && (t->info.from < 0 || t->info.from >= MAIL_RANKS || t->info.n < 0)) abort();
     if (t->q.view || t->q.n == 0) return;
-    if (t->q.total > t->q.n) abort();
-    if (!mail.raw && !mail_is_pattern(t->memory + MAIL_GUARD, t->q.total)) abort();
+    if (mail_total(&t->q) > t->q.n) abort();
+    if (!mail.raw && !mail_is_pattern(t->memory + MAIL_GUARD, mail_total(&t->q))) abort();
 }
 static void mail_served(dt_comm *c, dt__req *q) /* as a handler does: gives the message back and posts the receive again */
 {
@@ -223,7 +224,7 @@ static void mail_close(void)
         mail_item *t = &mail.item[i];
         if (memcmp(t->memory, mail_guard, MAIL_GUARD) != 0) abort();
         size_t from = t->q.view ? MAIL_GUARD : t->nmemory - MAIL_GUARD;
-        if (!t->q.send && !t->q.view && t->ended == 1 && !t->q.w.status) from = MAIL_GUARD + t->q.total; /* it was shorter */
+        if (!t->q.send && !t->q.view && t->ended == 1 && !t->q.w.status) from = MAIL_GUARD + mail_total(&t->q); /* it was shorter */
         if (memcmp(t->memory + from, mail_guard, t->nmemory - from) != 0) abort();
         fuzz_free(t->q.said);
         free(t->memory);

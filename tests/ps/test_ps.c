@@ -1,0 +1,1211 @@
+/* test_ps.c: the parameter server on threads, over shared memory and over TCP: rules, sizes, versions, errors, deaths, hostile requests
+   run: alone, long, asan-later */
+#define DT_PS_IMPLEMENTATION
+#define DT__WANT_INSIDE
+#include "ranks.h"
+#include "dt_ps.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+UTEST_MAIN()
+
+/* ---------------------------------------------------------------------------------------------------- ranks
+   A situation is a function that every rank runs with a store. */
+enum { MOST = 80, BIG = 100000 };
+typedef struct team {     /* seen by all ranks */
+    const char *how;      /* "threads", "shm", "tcp" */
+    int         n, arg;
+    bool        tolerant;
+    double      timeout;
+    dt_ps_opts  o;
+    void      (*fn)(struct team *t, dt_comm *c, int rank);
+    int         failed, done, flag[4]; /* atomic */
+    int64_t     sum[8];   /* atomic */
+    float       weight[64];
+    char        text[MOST][300];
+} team;
+static team    *team_now;
+static dt_comm *thread_comm[MOST];
+static const char *const hows[] = { "threads", "shm", "tcp" };
+
+static void check(team *t, bool ok, const char *what, int line, int rank, dt_ps *ps, dt_comm *c)
+{
+    if (ok) return;
+    if (__atomic_add_fetch(&t->failed, 1, __ATOMIC_RELAXED) < 8)
+        printf("    line %d: %s: %s, rank %d of %d, %d servers, mode %d, arg %d: %s / %s / %s\n", line, what, t->how, rank, t->n, t->o.servers, t->o.mode,
+               t->arg, ps && dt_ps_error(ps) ? dt_ps_error(ps) : "", dt_comm_error(c) ? dt_comm_error(c) : "",
+               dt_comm_error(NULL) ? dt_comm_error(NULL) : "");
+    fflush(stdout);
+}
+#define CHECK(what) check(t, what, #what, __LINE__, rank, ps, c)
+static void set(team *t, int k) { __atomic_add_fetch(&t->flag[k], 1, __ATOMIC_RELEASE); }
+static int  get(const team *t, int k) { return __atomic_load_n(&t->flag[k], __ATOMIC_ACQUIRE); }
+static void await(const team *t, int k, int n)
+{
+    while (get(t, k) < n) usleep(200);
+}
+static int spawned(void *arg)
+{
+    team    *t = (team *)arg;
+    dt_comm *c = dt_comm_init(.transport = t->how, .timeout = t->timeout, .join_timeout = 60, .tolerant = t->tolerant);
+    if (!c) {
+        printf("    init: %s\n", dt_comm_error(NULL));
+        __atomic_add_fetch(&t->failed, 1, __ATOMIC_RELAXED);
+        return 1;
+    }
+    t->fn(t, c, dt_comm_rank(c));
+    dt_comm_error(c); /* so that a failure is not logged */
+    dt_comm_free(c);
+    __atomic_add_fetch(&t->done, 1, __ATOMIC_RELAXED);
+    return 0;
+}
+static void *played(void *arg)
+{
+    dt_comm *c = *(dt_comm **)arg;
+    team_now->fn(team_now, c, dt_comm_rank(c));
+    dt_comm_error(c);
+    dt_comm_free(c);
+    __atomic_add_fetch(&team_now->done, 1, __ATOMIC_RELAXED);
+    return NULL;
+}
+typedef struct plan {
+    int        n, arg, dead; /* dead: processes that do not come to their end */
+    bool       tolerant;
+    double     timeout;      /* default 20 */
+    dt_ps_opts o;
+} plan;
+static team *run_keep(const char *how, plan p, void (*fn)(team *t, dt_comm *c, int rank)) /* its failed has all that was wrong */
+{
+    team *t = (team *)mmap(NULL, sizeof *t, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (t == MAP_FAILED) abort();
+    t->how = how;
+    t->n = p.n;
+    t->arg = p.arg;
+    t->fn = fn;
+    t->o = p.o;
+    t->tolerant = p.tolerant;
+    t->timeout = (p.timeout > 0 ? p.timeout : 20) * dt_test_slow();
+    team_now = t;
+    int alive = p.n - p.dead;
+    if (strcmp(how, "threads")) dt_spawn(p.n, spawned, t);
+    else {
+        pthread_t    thread[MOST];
+        dt_comm_opts o;
+        memset(&o, 0, sizeof o);
+        o.timeout = t->timeout;
+        o.tolerant = p.tolerant;
+        int made = dt_comm_threads_with(p.n, thread_comm, o) ? 0 : p.n;
+        for (int i = 0; i < made; i++) pthread_create(&thread[i], NULL, played, &thread_comm[i]);
+        for (int i = 0; i < made; i++) pthread_join(thread[i], NULL);
+        if (!made) t->failed = 1000;
+        alive = p.n;
+    }
+    if (t->done != alive) t->failed++, printf("    %s: %d of %d came to the end\n", how, t->done, alive);
+    return t;
+}
+static int run(const char *how, plan p, void (*fn)(team *t, dt_comm *c, int rank))
+{
+    team *t = run_keep(how, p, fn);
+    int   failed = t->failed;
+    munmap(t, sizeof *t);
+    return failed;
+}
+static plan plan_of(int n, int servers, int mode)
+{
+    plan p;
+    memset(&p, 0, sizeof p);
+    p.n = n;
+    p.o.servers = servers;
+    p.o.mode = mode;
+    p.o.k = 2;
+    p.o.staleness = 1;
+    return p;
+}
+static void serve(team *t, dt_comm *c, int rank, dt_ps *ps) /* a rank that is a server only */
+{
+    CHECK(!dt_ps_serve(ps));
+    CHECK(!dt_ps_free(ps));
+}
+
+/* ---------------------------------------------------------------------------------------------------- rules */
+static size_t size_of(int dtype)
+{
+    static const size_t size[] = { 4, 2, 2, 4, 8, 1, 8 };
+    return size[dtype];
+}
+static void write_at(void *p, int dtype, int64_t i, int v) /* v: 0 .. 100 */
+{
+    float    f = (float)v;
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    switch (dtype) {
+    case DT_COMM_F32: ((float *)p)[i] = f; return;
+    case DT_COMM_F64: ((double *)p)[i] = v; return;
+    case DT_COMM_I32: ((int32_t *)p)[i] = v; return;
+    case DT_COMM_I64: ((int64_t *)p)[i] = v; return;
+    case DT_COMM_U8: ((uint8_t *)p)[i] = (uint8_t)v; return;
+    case DT_COMM_BF16: ((uint16_t *)p)[i] = (uint16_t)(u >> 16); return;
+    default: ((uint16_t *)p)[i] = (uint16_t)(v ? ((u >> 23) - 112) << 10 | (u >> 13 & 1023) : 0); return; /* f16 */
+    }
+}
+static int start_of(int64_t i) { return (int)(i % 5); }
+static int pushed_of(int worker, int64_t i) { return worker + 1 + (int)(i % 3); }
+/* Every dtype, lengths from nothing to several messages, on one server and cut over all; in SYNC, the sum of all workers. */
+static void rules(team *t, dt_comm *c, int rank)
+{
+    static const int64_t lengths[] = { 0, 1, 63, 500, 4097, 70001 };
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    CHECK(ps != NULL);
+    if (!ps) return;
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    int    worker = dt_ps_worker(ps), workers = dt_ps_workers(ps), key = 0;
+    char  *in = (char *)malloc(80000 * 8), *out = (char *)malloc(80000 * 8), *want = (char *)malloc(80000 * 8);
+    CHECK(worker == rank && workers == t->n - t->o.servers && (t->o.servers ? dt_ps_server(ps) < 0 : dt_ps_server(ps) == rank));
+    for (int dtype = 0; dtype < DT_COMM_DTYPES; dtype++)
+        for (int l = 0; l < 6; l++)
+            for (int rule = DT_PS_ASSIGN; rule <= DT_PS_SUM; rule++, key++) {
+                int64_t n = lengths[l];
+                size_t  size = size_of(dtype);
+                if (dt_test_quick() && l == 5 && dtype % 3) continue;
+                for (int64_t i = 0; i < n; i++) write_at(in, dtype, i, start_of(i));
+                CHECK(!dt_ps_init(ps, key, worker ? NULL : in, n, dtype, .rule = rule));
+                memset(out, 77, (size_t)n * size);
+                CHECK(!dt_ps_pull(ps, key, out, n, dtype) && !memcmp(in, out, (size_t)n * size));
+                for (int round = 1; round <= 2; round++) {
+                    for (int64_t i = 0; i < n; i++) {
+                        int sum = 0;
+                        for (int w = 0; w < workers; w++) sum += pushed_of(w, i);
+                        write_at(want, dtype, i, rule == DT_PS_SUM ? start_of(i) + round * sum : sum);
+                        write_at(in, dtype, i, pushed_of(worker, i));
+                    }
+                    memset(out, 77, (size_t)n * size);
+                    if (round == 1) CHECK(!dt_ps_push_pull(ps, key, in, out, n, dtype));
+                    else CHECK(!dt_ps_push(ps, key, in, n, dtype) && !dt_ps_pull(ps, key, out, n, dtype));
+                    CHECK(!memcmp(want, out, (size_t)n * size));
+                }
+            }
+    free(in), free(out), free(want);
+    CHECK(!dt_ps_free(ps));
+}
+UTEST(exchange, sums_and_assignments_of_all_dtypes_and_lengths)
+{
+    for (int i = 0; i < 3; i++)
+        for (int servers = 0; servers < 3; servers++) {
+            plan p = plan_of(3 + servers, servers, DT_PS_SYNC);
+            p.o.big = 3000;
+            if (dt_test_quick() && i == 2 && servers == 1) continue;
+            EXPECT_EQ(0, run(hows[i], p, rules));
+        }
+}
+
+/* ---- the function of an update */
+typedef struct seen { /* by a server */
+    team *t;
+    int   calls, bad;
+} seen;
+static int descend(const dt_ps_part *p, const float *grad, void *user)
+{
+    seen  *s = (seen *)user;
+    float *w = (float *)p->value;
+    s->calls++;
+    for (int64_t i = 0; i < p->n; i++) {
+        s->bad += p->state[0][i] != (float)p->version || p->state[1][i] != (float)(-2 * p->version) || p->state[2] != NULL;
+        p->state[0][i] += 1;
+        p->state[1][i] -= 2;
+        w[i] -= 0.5f * grad[i];
+    }
+    s->bad += p->at < 0 || p->at + p->n > p->total || p->dtype != DT_COMM_F32 || (p->key == 1 && p->total != 10000) || (p->key == 0 && p->total != 7);
+    return 0;
+}
+static void update_rule(team *t, dt_comm *c, int rank)
+{
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    seen   s = { t, 0, 0 };
+    float *w = (float *)calloc(10000, sizeof *w), *g = (float *)malloc(10000 * sizeof *g);
+    CHECK(ps != NULL);
+    if (dt_ps_server(ps) >= 0) CHECK(!dt_ps_on_update(ps, descend, &s, 2));
+    if (dt_ps_worker(ps) >= 0) {
+        int workers = dt_ps_workers(ps);
+        for (int key = 0; key < 2; key++) {
+            int64_t n = key ? 10000 : 7;
+            CHECK(!dt_ps_init(ps, key, w, n, DT_COMM_F32, .rule = DT_PS_UPDATE));
+            for (int round = 1; round <= 3; round++) {
+                for (int64_t i = 0; i < n; i++) g[i] = (float)(rank + 1 + i % 4);
+                CHECK(!dt_ps_push_pull(ps, key, g, w, n, DT_COMM_F32));
+                int wrong = 0;
+                for (int64_t i = 0; i < n; i++) { /* the mean: workers + 1 over 2, and i % 4 */
+                    float want = 0, sum = 0;
+                    for (int k = 0; k < workers; k++) sum += (float)(k + 1 + i % 4);
+                    for (int k = 0; k < round; k++) want -= 0.5f * (sum * (1.0f / (float)workers));
+                    wrong += w[i] != want;
+                }
+                CHECK(!wrong);
+            }
+            memset(w, 0, 10000 * sizeof *w);
+        }
+    }
+    CHECK(!dt_ps_free(ps));
+    if (rank >= t->n - (t->o.servers ? t->o.servers : t->n)) CHECK(!s.bad && s.calls >= 3);
+    free(w), free(g);
+}
+UTEST(exchange, update_function_with_state)
+{
+    for (int i = 0; i < 3; i++)
+        for (int servers = 0; servers < 3; servers++) {
+            plan p = plan_of(3 + servers, servers, DT_PS_SYNC);
+            p.o.big = 3000;
+            EXPECT_EQ(0, run(hows[i], p, update_rule));
+        }
+}
+/* The server's program comes to dt_ps_on_update long after the workers have begun. */
+static void late_function(team *t, dt_comm *c, int rank)
+{
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    seen   s = { t, 0, 0 };
+    float  w[7] = { 0 }, g[7] = { 1, 1, 1, 1, 1, 1, 1 };
+    if (dt_ps_server(ps) >= 0) {
+        char x = 0;
+        if (rank == t->n - 1) CHECK(!dt_comm_recv(c, &x, 1, DT_COMM_U8, 0)); /* worker 0 is about to call dt_ps_init */
+        usleep(20000);
+        CHECK(!dt_ps_on_update(ps, descend, &s, 2));
+        CHECK(!dt_ps_serve(ps));
+    } else {
+        char x = 0;
+        if (!rank) CHECK(!dt_comm_send(c, &x, 1, DT_COMM_U8, t->n - 1));
+        CHECK(!dt_ps_init(ps, 0, w, 7, DT_COMM_F32, .rule = DT_PS_UPDATE) && !dt_ps_push_pull(ps, 0, g, w, 7, DT_COMM_F32) && w[6] == -0.5f);
+    }
+    CHECK(!dt_ps_free(ps));
+}
+UTEST(exchange, update_function_that_comes_late)
+{
+    for (int i = 0; i < 3; i++) EXPECT_EQ(0, run(hows[i], plan_of(3, 1, DT_PS_SYNC), late_function));
+}
+static int add_it(const dt_ps_part *p, const float *grad, void *user)
+{
+    (void)user;
+    for (int64_t i = 0; i < p->n; i++) ((float *)p->value)[i] += grad[i];
+    return 0;
+}
+/* A push that is n > 1 versions old counts 1 / n: worker 1 pushes with values of version 0 when there are 4. */
+static void stale_scaled(team *t, dt_comm *c, int rank)
+{
+    dt_ps     *ps = dt_ps_new_with(c, t->o);
+    float      w = 0, one = 1;
+    dt_ps_info info;
+    dt_ps_item it = { 0, DT_COMM_F32, 1, &one, &w };
+    if (dt_ps_server(ps) >= 0) CHECK(!dt_ps_on_update(ps, add_it, NULL, 0));
+    else {
+        CHECK(!dt_ps_init(ps, 0, &w, 1, DT_COMM_F32, .rule = DT_PS_UPDATE) && !dt_ps_pull(ps, 0, &w, 1, DT_COMM_F32) && !dt_ps_barrier(ps));
+        for (int i = 0; i < 4 && !rank; i++) CHECK(!dt_ps_push_pull(ps, 0, &one, &w, 1, DT_COMM_F32));
+        CHECK(!dt_ps_barrier(ps));
+        if (rank) {
+            CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), &info));
+            if (t->arg) CHECK(info.verdict == DT_PS_STALE && info.version == 4 && w == 4.0f);
+            else CHECK(info.verdict == DT_PS_USED && info.staleness == 4 && info.version == 5 && w == 4.25f);
+        }
+        CHECK(!dt_ps_barrier(ps));
+        dt_ps_stats st;
+        CHECK(!dt_ps_get_stats(ps, 0, &st));
+        CHECK(st.version == (t->arg ? 4 : 5) && st.stale == t->arg && st.used == st.version && st.histogram[4] == !t->arg && st.workers == 2 &&
+              st.first > 0 && st.last >= st.first);
+        CHECK(!dt_ps_barrier(ps)); /* both have asked before one leaves */
+    }
+    CHECK(!dt_ps_free(ps));
+}
+UTEST(exchange, stale_pushes_count_less_or_not_at_all)
+{
+    plan p = plan_of(3, 1, DT_PS_ASYNC);
+    p.o.scale_by_staleness = true;
+    EXPECT_EQ(0, run("threads", p, stale_scaled));
+    p.o.max_staleness = 2;
+    p.arg = 1;
+    EXPECT_EQ(0, run("threads", p, stale_scaled));
+}
+
+/* ---------------------------------------------------------------------------------------------------- versions
+   A group: an array cut over all servers, small ones on one. Each push adds 1 to all elements, so a mixture of versions is seen at
+   once. arg: the version at which the workers stop */
+enum { ARRAYS = 4 };
+static const int64_t array_n[ARRAYS] = { 5000, 3, 700, 20000 };
+typedef struct arrays {
+    int64_t   *in[ARRAYS], *out[ARRAYS];
+    dt_ps_item item[ARRAYS];
+} arrays;
+static arrays arrays_new(int64_t v, int first)
+{
+    arrays a;
+    for (int k = 0; k < ARRAYS; k++) {
+        a.in[k] = (int64_t *)malloc((size_t)array_n[k] * 8);
+        a.out[k] = (int64_t *)malloc((size_t)array_n[k] * 8);
+        for (int64_t i = 0; i < array_n[k]; i++) a.in[k][i] = v, a.out[k][i] = 0;
+        a.item[k].key = first + k;
+        a.item[k].dtype = DT_COMM_I64;
+        a.item[k].n = array_n[k];
+        a.item[k].push = a.in[k];
+        a.item[k].pull = a.out[k];
+    }
+    return a;
+}
+static void arrays_free(arrays *a)
+{
+    for (int k = 0; k < ARRAYS; k++) free(a->in[k]), free(a->out[k]);
+}
+static bool arrays_same(const arrays *a) /* do all elements have one value? */
+{
+    for (int k = 0; k < ARRAYS; k++)
+        for (int64_t i = 0; i < array_n[k]; i++)
+            if (a->out[k][i] != a->out[0][0]) return false;
+    return true;
+}
+static bool arrays_init(dt_ps *ps, arrays *a, int rule)
+{
+    for (int k = 0; k < ARRAYS; k++)
+        if (dt_ps_init(ps, a->item[k].key, a->out[k], array_n[k], DT_COMM_I64, .rule = rule, .group = 1 + a->item[0].key)) return false;
+    return true;
+}
+static void one_version(team *t, dt_comm *c, int rank)
+{
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    CHECK(ps != NULL);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    arrays     a = arrays_new(1, 7);
+    dt_ps_info info;
+    int64_t    last = 0, used = 0;
+    int        mode = t->o.mode, workers = dt_ps_workers(ps);
+    CHECK(arrays_init(ps, &a, DT_PS_SUM));
+    while (last < t->arg && !t->failed) {
+        dt_ps_op *op = dt_ps_exchange_start(ps, a.item, ARRAYS);
+        CHECK(op && !dt_ps_wait(op, &info));
+        CHECK(arrays_same(&a));
+        CHECK(info.version >= last && info.staleness >= 0 && info.staleness <= info.version && info.k == 2);
+        if (mode == DT_PS_ASYNC || mode == DT_PS_SSP) CHECK(!info.fresh || a.out[0][0] == info.version || get(t, 1));
+        if (mode == DT_PS_SYNC) CHECK(a.out[0][0] == workers * info.version && info.verdict == DT_PS_USED && info.staleness == 0);
+        if (mode == DT_PS_K_SYNC) CHECK(info.verdict == DT_PS_USED || info.verdict == DT_PS_CANCELLED);
+        last = info.version;
+        used += info.verdict == DT_PS_USED || info.verdict == DT_PS_KEPT;
+    }
+    __atomic_add_fetch(&t->sum[0], used, __ATOMIC_RELAXED);
+    if (rank == workers - 1) { /* it goes on with zeros until it is alone, and all pushes are in the values */
+        dt_ps_stats st = { 0 };
+        set(t, 1);
+        for (int k = 0; k < ARRAYS; k++) memset(a.in[k], 0, (size_t)array_n[k] * 8);
+        for (int alone = 0; alone < 5 && !t->failed;) {
+            CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, a.item, ARRAYS), &info) && arrays_same(&a) && !dt_ps_get_stats(ps, 7, &st));
+            if (st.workers == 1 && get(t, 0) == workers - 1) alone++;
+        }
+        for (int k = 0; k < ARRAYS; k++) a.item[k].push = NULL;
+        CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, a.item, ARRAYS), &info) && arrays_same(&a) && info.verdict == DT_PS_NONE);
+        CHECK(!dt_ps_get_stats(ps, 7, &st));
+        int64_t bins = 0;
+        for (int k = 0; k < DT_PS_HISTOGRAM; k++) bins += st.histogram[k];
+        CHECK(bins == st.used && st.workers == 1 && st.version == info.version);
+        CHECK(a.out[0][0] == __atomic_load_n(&t->sum[0], __ATOMIC_ACQUIRE));
+    }
+    set(t, 0);
+    CHECK(!dt_ps_free(ps));
+    arrays_free(&a);
+}
+UTEST(versions, never_a_mixture)
+{
+    for (int mode = 0; mode < DT_PS_MODES; mode++)
+        for (int i = 0; i < 3; i++) {
+            plan p = plan_of(5, i == 1 ? 0 : 2, mode);
+            p.o.big = 1000;
+            p.arg = dt_test_quick() ? 20 : 150;
+            EXPECT_EQ(0, run(hows[i], p, one_version));
+        }
+}
+
+/* Push, then pull: the pull has what was pushed. */
+static void sees_its_push(team *t, dt_comm *c, int rank)
+{
+    dt_ps  *ps = dt_ps_new_with(c, t->o);
+    int64_t in[3000], out[3000];
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    memset(out, 0, sizeof out);
+    CHECK(!dt_ps_init(ps, 0, out, 3000, DT_COMM_I64, .rule = DT_PS_SUM) && !dt_ps_pull(ps, 0, out, 3000, DT_COMM_I64));
+    int64_t mine = 0;
+    for (int round = 1; round < 20; round++) {
+        for (int i = 0; i < 3000; i++) in[i] = INT64_C(1) << 8 * rank;
+        CHECK(!dt_ps_push(ps, 0, in, 3000, DT_COMM_I64) && !dt_ps_pull(ps, 0, out, 3000, DT_COMM_I64));
+        mine = out[0] >> 8 * rank & 255;
+        CHECK(out[2999] == out[0] && mine <= round);
+        if (t->o.mode != DT_PS_K_SYNC) CHECK(mine == round); /* others are not too early */
+        dt_ps_op *op = dt_ps_pull_async(ps, 0, out, 3000, DT_COMM_I64);
+        CHECK(op != NULL);
+        while (op && !dt_ps_test(op)) usleep(50);
+        CHECK(!dt_ps_wait(op, NULL) && out[2999] == out[0]);
+    }
+    CHECK(!dt_ps_free(ps));
+}
+UTEST(versions, a_pull_sees_the_push_before_it)
+{
+    static const int modes[] = { DT_PS_SYNC, DT_PS_K_SYNC, DT_PS_K_ASYNC, DT_PS_ASYNC, DT_PS_SSP, DT_PS_SSP_CLOCK };
+    for (int m = 0; m < 6; m++)
+        for (int i = 0; i < 3; i++) {
+            plan p = plan_of(5, i == 0 ? 0 : i, modes[m]);
+            p.o.big = 1000;
+            p.o.staleness = 0;
+            EXPECT_EQ(0, run(hows[i], p, sees_its_push));
+        }
+}
+
+/* Many operations at once of one worker, in order. */
+static void a_row_of_operations(team *t, dt_comm *c, int rank)
+{
+    enum { ROW = 30 };
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    arrays     a[ROW];
+    dt_ps_op  *op[ROW];
+    dt_ps_info info, last = { 0 };
+    for (int i = 0; i < ROW; i++) a[i] = arrays_new(1, 0);
+    CHECK(arrays_init(ps, &a[0], DT_PS_SUM));
+    for (int i = 0; i < ROW; i++) {
+        if (i % 3 == 2)
+            for (int k = 0; k < ARRAYS; k++) a[i].item[k].push = NULL;
+        if (i % 3 == 1)
+            for (int k = 0; k < ARRAYS; k++) a[i].item[k].pull = NULL;
+        op[i] = dt_ps_exchange_start(ps, a[i].item, ARRAYS);
+        CHECK(op[i] != NULL);
+    }
+    for (int i = 0; i < ROW; i++) {
+        CHECK(!dt_ps_wait(op[i], &info));
+        if (i % 3 == 1) continue;
+        CHECK(arrays_same(&a[i]) && info.version >= last.version && a[i].out[0][0] >= (i / 3) * 2 + 1);
+        last = info;
+    }
+    CHECK(!dt_ps_barrier(ps));
+    CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, a[2].item, ARRAYS), &info) && arrays_same(&a[2]) && a[2].out[0][0] == 20 * dt_ps_workers(ps));
+    for (int i = 0; i < ROW; i++) arrays_free(&a[i]);
+    CHECK(!dt_ps_free(ps));
+}
+UTEST(versions, many_operations_at_once)
+{
+    for (int i = 0; i < 3; i++)
+        for (int servers = 0; servers < 4; servers += 3) {
+            plan p = plan_of(3 + servers, servers, DT_PS_ASYNC);
+            p.o.big = 1000;
+            EXPECT_EQ(0, run(hows[i], p, a_row_of_operations));
+        }
+}
+
+/* ---------------------------------------------------------------------------------------------------- disciplines */
+static void cancelled(team *t, dt_comm *c, int rank) /* K is 2 of 3; worker 2 computes until it is told to stop */
+{
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    int64_t    in[3] = { 1, 1, 1 }, out[3] = { 0 };
+    dt_ps_item it = { 0, DT_COMM_I64, 3, in, out };
+    dt_ps_info info;
+    CHECK(!dt_ps_init(ps, 0, out, 3, DT_COMM_I64, .rule = DT_PS_SUM));
+    CHECK(!dt_ps_init(ps, 1, out, 3, DT_COMM_I64, .rule = DT_PS_SUM));
+    CHECK(!dt_ps_pull(ps, 0, out, 3, DT_COMM_I64) && !dt_ps_barrier(ps));
+    for (int round = 1; round <= 5; round++) {
+        CHECK(!dt_ps_cancelled(ps, 1) && !dt_ps_cancelled(ps, 99) && !dt_ps_cancelled(NULL, 0));
+        if (rank == 2) {
+            int64_t end = dt_test_ns() + (int64_t)(20e9 * dt_test_slow());
+            while (!dt_ps_cancelled(ps, 0) && dt_test_ns() < end) usleep(100);
+            CHECK(dt_ps_cancelled(ps, 0));
+            if (round % 2) CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), &info) && info.verdict == DT_PS_CANCELLED && info.fresh);
+            else CHECK(!dt_ps_pull(ps, 0, out, 3, DT_COMM_I64));
+        } else CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), &info) && info.verdict == DT_PS_USED && info.staleness == 0 && info.version == round);
+        CHECK(out[0] == 2 * round && out[2] == 2 * round);
+        CHECK(!dt_ps_cancelled(ps, 0) && !dt_ps_barrier(ps));
+    }
+    dt_ps_stats st;
+    CHECK(!dt_ps_get_stats(ps, 0, &st) && st.version == 5 && st.used == 10 && st.cancelled == 5 && st.k == 2);
+    CHECK(!dt_ps_free(ps));
+}
+UTEST(disciplines, who_is_late_is_cancelled)
+{
+    for (int i = 0; i < 3; i++)
+        for (int servers = 0; servers < 3; servers++) {
+            plan p = plan_of(3 + servers, servers, DT_PS_K_SYNC);
+            p.o.big = 2;
+            EXPECT_EQ(0, run(hows[i], p, cancelled));
+        }
+}
+static void set_k(team *t, dt_comm *c, int rank)
+{
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    int64_t     in = 1, out = 0;
+    dt_ps_stats st;
+    dt_ps_info  info;
+    dt_ps_item  it = { 3, DT_COMM_I64, 1, &in, &out };
+    CHECK(!dt_ps_init(ps, 3, &out, 1, DT_COMM_I64, .rule = DT_PS_SUM) && !dt_ps_pull(ps, 3, &out, 1, DT_COMM_I64) && !dt_ps_barrier(ps));
+    if (!rank) CHECK(!dt_ps_set_k(ps, 3, 1) && !dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), &info) && info.k == 1 && info.version == 1 && out == 1);
+    CHECK(!dt_ps_barrier(ps));
+    if (rank == 1) CHECK(!dt_ps_set_k(ps, 3, 3));
+    CHECK(!dt_ps_barrier(ps) && !dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), &info) && info.k == 3 && info.version == 2 && out == 4);
+    CHECK(!dt_ps_barrier(ps) && !dt_ps_get_stats(ps, 3, &st) && st.k == 3 && st.used == 4 && st.version == 2);
+    CHECK(dt_ps_set_k(ps, 3, 0) == DT_COMM_ERR_ARG && dt_ps_set_k(ps, 4, 1) == DT_COMM_ERR_ARG && dt_ps_get_stats(ps, 4, &st) == DT_COMM_ERR_ARG);
+    CHECK(dt_ps_get_stats(ps, 3, NULL) == DT_COMM_ERR_ARG && !dt_ps_barrier(ps));
+    CHECK(!dt_ps_free(ps));
+}
+UTEST(disciplines, k_changes)
+{
+    for (int i = 0; i < 3; i++) EXPECT_EQ(0, run(hows[i], plan_of(3 + i, i, DT_PS_K_ASYNC), set_k));
+}
+/* Each batch number is used by exactly one push that became part of an update: the array counts them. */
+static void batches(team *t, dt_comm *c, int rank)
+{
+    int64_t    n = t->o.batches, *in = (int64_t *)calloc((size_t)n, 8), *out = (int64_t *)calloc((size_t)n, 8);
+    dt_ps     *ps = dt_ps_new_with(c, t->o);
+    dt_ps_item it = { 0, DT_COMM_I64, n, in, out };
+    dt_ps_info info;
+    if (dt_ps_worker(ps) < 0) {
+        free(in), free(out);
+        serve(t, c, rank, ps);
+        return;
+    }
+    CHECK(!dt_ps_init(ps, 0, out, n, DT_COMM_I64, .rule = DT_PS_SUM) && !dt_ps_wait(dt_ps_pull_async(ps, 0, out, n, DT_COMM_I64), &info));
+    while (info.batch >= 0) {
+        memset(in, 0, (size_t)n * 8);
+        if (info.batch >= n) break;
+        in[info.batch] = 1;
+        if (dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), &info)) break;
+    }
+    CHECK(info.batch == -1);
+    if (rank == 0) { /* it goes on until it is alone: it may get what others give back. Without a batch it pushes zeros */
+        dt_ps_stats st = { 0 };
+        for (int alone = 0; (alone < 5 || info.batch >= 0) && !t->failed;) {
+            memset(in, 0, (size_t)n * 8);
+            if (info.batch >= 0) in[info.batch] = 1;
+            CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), &info) && !dt_ps_get_stats(ps, 0, &st));
+            alone += st.workers == 1 && get(t, 0) == dt_ps_workers(ps) - 1;
+        }
+        int64_t once = 0;
+        it.push = NULL;
+        CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), &info));
+        for (int64_t i = 0; i < n; i++) once += out[i] == 1;
+        CHECK(once == n && st.waiting == 0);
+    }
+    set(t, 0);
+    CHECK(!dt_ps_free(ps));
+    free(in), free(out);
+}
+UTEST(disciplines, each_batch_is_used_once)
+{
+    for (int mode = 0; mode < DT_PS_MODES; mode++)
+        for (int i = 0; i < 3; i++) {
+            plan p = plan_of(5, i == 2 ? 0 : i + 1, mode);
+            p.o.batches = dt_test_quick() ? 100 : 700;
+            p.o.big = 50;
+            EXPECT_EQ(0, run(hows[i], p, batches));
+        }
+}
+
+/* ---- a run that is recorded is repeated bit by bit */
+static int nonlinear(const dt_ps_part *p, const float *grad, void *user)
+{
+    float *w = (float *)p->value;
+    team  *t = (team *)user;
+    for (int64_t i = 0; i < p->n; i++) {
+        p->state[0][i] = 0.9f * p->state[0][i] + grad[i];
+        w[i] -= 0.01f * p->state[0][i];
+        t->weight[i + p->at] = w[i];
+    }
+    return 0;
+}
+static void recorded(team *t, dt_comm *c, int rank) /* arg: 0: first time, 1: again; the weights of both are in the team that stays */
+{
+    enum { N = 40 };
+    dt_ps_opts o = t->o; /* .record of the plan: a path */
+    if (t->arg) o.replay = o.record, o.record = NULL;
+    dt_ps *ps = dt_ps_new_with(c, o);
+    float  w[N], g[N];
+    CHECK(ps != NULL);
+    if (dt_ps_server(ps) >= 0) CHECK(!dt_ps_on_update(ps, nonlinear, t, 1));
+    if (dt_ps_worker(ps) >= 0) {
+        uint64_t random = (uint64_t)rank + 99 * (uint64_t)t->arg;
+        for (int i = 0; i < N; i++) w[i] = 1.0f / (float)(i + 1);
+        CHECK(!dt_ps_init(ps, 0, w, N, DT_COMM_F32, .rule = DT_PS_UPDATE) && !dt_ps_pull(ps, 0, w, N, DT_COMM_F32));
+        for (int round = 0; round < 30; round++) {
+            for (int i = 0; i < N; i++) g[i] = w[i] * w[(i + 7) % N] + 0.1f * (float)(rank + 1) - 0.03f * (float)(round % 5);
+            if (dt_test_random(&random) % 4 == 0) usleep(300);
+            CHECK(!dt_ps_push_pull(ps, 0, g, w, N, DT_COMM_F32));
+        }
+    }
+    CHECK(!dt_ps_free(ps));
+}
+UTEST(disciplines, a_recorded_run_is_repeated)
+{
+    static const int modes[] = { DT_PS_ASYNC, DT_PS_SSP, DT_PS_ASYNC, DT_PS_K_ASYNC, DT_PS_K_BATCH_ASYNC };
+    for (int i = 0; i < (dt_test_quick() ? 2 : 5); i++) {
+        plan p = plan_of(5, 2, modes[i]);
+        char path[200];
+        float first[64];
+        snprintf(path, sizeof path, "/tmp/dt_ps_log_%d", (int)getpid());
+        p.o.record = path;
+        for (int again = 0; again < 2; again++) {
+            p.arg = again;
+            p.o.big = 20;
+            p.o.staleness = 3;
+            team *t = run_keep(hows[(i + again) % 3], p, recorded);
+            EXPECT_EQ(0, t->failed);
+            if (!again) memcpy(first, t->weight, sizeof first);
+            else EXPECT_EQ(0, memcmp(first, t->weight, 40 * sizeof(float)));
+            munmap(t, sizeof *t);
+        }
+        for (int s = 0; s < 2; s++) snprintf(path, sizeof path, "/tmp/dt_ps_log_%d.%d", (int)getpid(), s), unlink(path);
+    }
+}
+
+/* Many workers for some time: every push is applied once. */
+static void crowd(team *t, dt_comm *c, int rank)
+{
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    enum { N = 3000 };
+    int64_t *in = (int64_t *)malloc(N * 8), *out = (int64_t *)calloc(N, 8), pushes = 0, end = dt_test_ns() + (int64_t)t->arg * 1000000000;
+    CHECK(!dt_ps_init(ps, 0, out, N, DT_COMM_I64, .rule = DT_PS_SUM) && !dt_ps_init(ps, 1, out, 5, DT_COMM_I64, .rule = DT_PS_SUM));
+    for (int i = 0; i < N; i++) in[i] = i + 1;
+    while (dt_test_ns() < end && !t->failed) {
+        int key = pushes % 3 != 0, n = key ? 5 : N;
+        CHECK(pushes % 2 ? !dt_ps_push(ps, key, in, n, DT_COMM_I64) : !dt_ps_push_pull(ps, key, in, out, n, DT_COMM_I64));
+        pushes++;
+        if (!(pushes % 2)) continue;
+        for (int i = 0; i < n; i++)
+            if (out[i] % (i + 1) || out[i] / (i + 1) != out[0]) {
+                CHECK(!"one version");
+                break;
+            }
+    }
+    __atomic_add_fetch(&t->sum[0], (pushes + 2) / 3, __ATOMIC_ACQ_REL);
+    __atomic_add_fetch(&t->sum[1], pushes - (pushes + 2) / 3, __ATOMIC_ACQ_REL);
+    dt_ps_info info;
+    CHECK(!dt_ps_wait(dt_ps_pull_async(ps, 0, out, N, DT_COMM_I64), NULL) && !dt_ps_wait(dt_ps_pull_async(ps, 1, out, 5, DT_COMM_I64), NULL));
+    CHECK(!dt_ps_barrier(ps)); /* all pushes are applied: each worker has pulled after them */
+    for (int key = 0; key < 2; key++) {
+        int n = key ? 5 : N;
+        CHECK(!dt_ps_wait(dt_ps_pull_async(ps, key, out, n, DT_COMM_I64), &info) && info.version == t->sum[key] && out[0] == t->sum[key] &&
+              out[n - 1] == n * t->sum[key]);
+    }
+    free(in), free(out);
+    CHECK(!dt_ps_barrier(ps) && !dt_ps_free(ps));
+}
+UTEST(disciplines, sixty_four_workers)
+{
+    plan p = plan_of(66, 2, DT_PS_ASYNC);
+    p.arg = dt_test_quick() ? 2 : 55;
+    p.o.big = 1000;
+    p.timeout = 60;
+    EXPECT_EQ(0, run("threads", p, crowd));
+}
+
+/* ---------------------------------------------------------------------------------------------------- errors */
+static bool says(const dt_ps *ps, const char *word)
+{
+    const char *e = dt_ps_error(ps);
+    if (e && strstr(e, word)) return true;
+    printf("    no '%s' in: %s\n", word, e ? e : "(nothing)");
+    return false;
+}
+static void wrong_calls(team *t, dt_comm *c, int rank)
+{
+    dt_ps_opts bad = t->o;
+    dt_ps     *ps = NULL;
+    float      x[4] = { 0 }, y[4] = { 0 };
+    bad.servers = t->n;
+    CHECK(!dt_ps_new_with(c, bad) && strstr(dt_comm_error(NULL), ".servers"));
+    bad = t->o, bad.mode = 99;
+    CHECK(!dt_ps_new_with(c, bad) && !dt_ps_new_with(NULL, t->o));
+    bad = t->o, bad.timeout = -1;
+    CHECK(!dt_ps_new_with(c, bad));
+    CHECK(dt_ps_free(NULL) == 0 && dt_ps_push(NULL, 0, x, 4, DT_COMM_F32) < 0 && dt_ps_wait(NULL, NULL) < 0 && dt_ps_then(NULL, NULL, NULL) < 0);
+    ps = dt_ps_new_with(c, t->o);
+    CHECK(ps != NULL);
+    if (dt_ps_worker(ps) < 0) {
+        CHECK(dt_ps_push(ps, 0, x, 4, DT_COMM_F32) == DT_COMM_ERR_STATE && says(ps, "server only"));
+        CHECK(dt_ps_init(ps, 0, x, 4, DT_COMM_F32) == DT_COMM_ERR_STATE && dt_ps_barrier(ps) == DT_COMM_ERR_STATE);
+        CHECK(dt_ps_on_update(ps, NULL, NULL, 0) == DT_COMM_ERR_ARG && dt_ps_on_update(ps, add_it, NULL, 5) == DT_COMM_ERR_ARG);
+        serve(t, c, rank, ps);
+        return;
+    }
+    CHECK(t->o.servers == 0 || dt_ps_serve(ps) == DT_COMM_ERR_STATE);
+    CHECK(dt_ps_pull(ps, 5, x, 4, DT_COMM_F32) == DT_COMM_ERR_ARG && says(ps, "key 5 does not exist"));
+    CHECK(dt_ps_init(ps, -1, x, 4, DT_COMM_F32) == DT_COMM_ERR_ARG && dt_ps_init(ps, 0, x, -4, DT_COMM_F32) == DT_COMM_ERR_ARG);
+    CHECK(dt_ps_init(ps, 0, x, 4, 17) == DT_COMM_ERR_ARG && dt_ps_init(ps, 0, x, 4, DT_COMM_F32, .rule = 3) == DT_COMM_ERR_ARG);
+    CHECK(rank || dt_ps_init(ps, 0, NULL, 4, DT_COMM_F32) == DT_COMM_ERR_ARG);
+    for (int key = 0; key < 3; key++) CHECK(!dt_ps_init(ps, key, x, 4, DT_COMM_F32, .rule = DT_PS_SUM, .group = key ? 9 : 0));
+    CHECK(dt_ps_init(ps, 1, x, 4, DT_COMM_F32) == DT_COMM_ERR_ARG && says(ps, "exists already"));
+    CHECK(dt_ps_push(ps, 0, x, 5, DT_COMM_F32) == DT_COMM_ERR_ARG && says(ps, "has 4 elements of f32; the call has 5"));
+    CHECK(dt_ps_push(ps, 0, x, 4, DT_COMM_I32) == DT_COMM_ERR_ARG && says(ps, "i32"));
+    CHECK(dt_ps_push(ps, 0, NULL, 4, DT_COMM_F32) == DT_COMM_ERR_ARG && says(ps, "NULL"));
+    CHECK(dt_ps_push(ps, 1, x, 4, DT_COMM_F32) == DT_COMM_ERR_ARG && says(ps, "1 of the 2 keys"));
+    dt_ps_item it[2] = { { 2, DT_COMM_F32, 4, x, y }, { 1, DT_COMM_F32, 4, x, y } };
+    CHECK(!dt_ps_exchange_start(ps, it, 2) && says(ps, "ascend"));
+    it[0].key = 0, it[1].key = 1;
+    CHECK(!dt_ps_exchange_start(ps, it, 2) && says(ps, "not in one group"));
+    CHECK(!dt_ps_exchange_start(ps, it, 0) && !dt_ps_exchange_start(ps, NULL, 1));
+    CHECK(!dt_ps_push_pull(ps, 0, x, y, 4, DT_COMM_F32) && !dt_ps_error(ps)); /* it can be used on */
+    CHECK(!dt_ps_free(ps));
+}
+UTEST(errors, wrong_calls)
+{
+    for (int i = 0; i < 3; i++) EXPECT_EQ(0, run(hows[i], plan_of(3 + i, i, DT_PS_SYNC), wrong_calls));
+}
+/* arg 0: other options; 1: two inits that differ; 2: worker 0 does not init; 3: no update function; 4: an update function that fails;
+   5: an update with another dtype */
+static int fails_it(const dt_ps_part *p, const float *grad, void *user)
+{
+    (void)grad, (void)user;
+    return p->version ? dt__comm_bad(DT_COMM_ERR_ARG, "the learning rate is bad") : 0;
+}
+static void wrong_ranks(team *t, dt_comm *c, int rank)
+{
+    dt_ps_opts o = t->o;
+    float      x[40] = { 0 };
+    int        rc;
+    if (t->arg == 0 && rank == 1) o.max_staleness = 5;
+    if (t->arg == 2) o.timeout = 1 * dt_test_slow();
+    dt_ps *ps = dt_ps_new_with(c, o);
+    CHECK(ps != NULL);
+    if (dt_ps_worker(ps) < 0) {
+        if (t->arg == 4) CHECK(!dt_ps_on_update(ps, fails_it, NULL, 1));
+        serve(t, c, rank, ps);
+        return;
+    }
+    int64_t begin = dt_test_ns();
+    switch (t->arg) {
+    case 0:
+        rc = dt_ps_init(ps, 0, x, 40, DT_COMM_F32);
+        CHECK(rank == 1 ? rc == DT_COMM_ERR_REMOTE && says(ps, "other options on worker 1") : !rc);
+        break;
+    case 1:
+        rc = dt_ps_init(ps, 0, x, rank ? 40 : 30, DT_COMM_F32);
+        CHECK(rc ? rc == DT_COMM_ERR_REMOTE && says(ps, "differ") && says(ps, "40") && says(ps, "30") : !rank); /* whoever came second */
+        break;
+    case 2:
+        if (rank) CHECK(dt_ps_init(ps, 0, x, 40, DT_COMM_F32) == DT_COMM_ERR_TIMEOUT && says(ps, "worker 0") && says(ps, "key 0"));
+        set(t, 0);
+        await(t, 0, dt_ps_workers(ps));
+        break;
+    case 3:
+        rc = dt_ps_init(ps, 0, x, 40, DT_COMM_F32, .rule = DT_PS_UPDATE);
+        CHECK(rc == DT_COMM_ERR_REMOTE && says(ps, "dt_ps_on_update"));
+        break;
+    case 4:
+        CHECK(!dt_ps_init(ps, 0, x, 40, DT_COMM_F32, .rule = DT_PS_UPDATE) && !dt_ps_push_pull(ps, 0, x, x, 40, DT_COMM_F32));
+        CHECK(dt_ps_push_pull(ps, 0, x, x, 40, DT_COMM_F32) == DT_COMM_ERR_REMOTE && says(ps, "learning rate") && says(ps, "key 0"));
+        CHECK(dt_ps_pull(ps, 0, x, 40, DT_COMM_F32) == DT_COMM_ERR_REMOTE && says(ps, "learning rate"));
+        CHECK(!dt_ps_init(ps, 1, x, 40, DT_COMM_F32) && !dt_ps_pull(ps, 1, x, 40, DT_COMM_F32)); /* another group */
+        break;
+    default: CHECK(dt_ps_init(ps, 0, x, 40, DT_COMM_I32, .rule = DT_PS_UPDATE) == DT_COMM_ERR_REMOTE && says(ps, "f32")); break;
+    }
+    CHECK(1e-9 * (double)(dt_test_ns() - begin) < 4 * dt_test_slow());
+    CHECK(!dt_ps_free(ps));
+}
+UTEST(errors, ranks_that_do_not_agree)
+{
+    for (int arg = 0; arg < 6; arg++)
+        for (int i = 0; i < 3; i++) {
+            plan p = plan_of(5, i == 1 && arg != 4 ? 0 : 2, DT_PS_SYNC);
+            p.arg = arg;
+            p.o.big = 10;
+            EXPECT_EQ(0, run(hows[i], p, wrong_ranks));
+        }
+}
+/* A worker that never pushes is named; large values, too. arg: elements */
+static void silent_worker(team *t, dt_comm *c, int rank)
+{
+    dt_ps_opts o = t->o;
+    o.timeout = 1 * dt_test_slow();
+    dt_ps *ps = dt_ps_new_with(c, o);
+    float *x = (float *)calloc((size_t)t->arg, sizeof *x), *y = (float *)calloc((size_t)t->arg, sizeof *y);
+    if (dt_ps_worker(ps) < 0) serve(t, c, rank, ps);
+    else {
+        CHECK(!dt_ps_init(ps, 3, x, t->arg, DT_COMM_F32, .rule = DT_PS_SUM) && !dt_ps_pull(ps, 3, y, t->arg, DT_COMM_F32));
+        if (rank == 1) await(t, 0, t->n - t->o.servers - 1);
+        else {
+            int64_t begin = dt_test_ns();
+            for (int i = 0; i < t->arg; i++) x[i] = 1;
+            CHECK(dt_ps_push_pull(ps, 3, x, y, t->arg, DT_COMM_F32) == DT_COMM_ERR_TIMEOUT && says(ps, "worker 1"));
+            CHECK(1e-9 * (double)(dt_test_ns() - begin) < 4 * dt_test_slow());
+            set(t, 0);
+        }
+        /* it can be used on: the update is made when worker 1 pushes after all */
+        if (rank == 1) CHECK(!dt_ps_push_pull(ps, 3, x, y, t->arg, DT_COMM_F32) && y[0] == (float)(dt_ps_workers(ps) - 1) && y[t->arg - 1] == y[0]);
+        CHECK(!dt_ps_barrier(ps));
+        CHECK(!dt_ps_pull(ps, 3, y, t->arg, DT_COMM_F32) && y[0] == (float)(dt_ps_workers(ps) - 1) && y[t->arg - 1] == y[0]);
+        CHECK(!dt_ps_barrier(ps) && !dt_ps_free(ps));
+    }
+    free(x), free(y);
+}
+UTEST(errors, a_worker_that_never_pushes_is_named)
+{
+    for (int i = 0; i < 6; i++) {
+        plan p = plan_of(5, i % 3 == 1 ? 0 : 2, DT_PS_SYNC);
+        if (dt_test_quick() && i != 1 && i != 3) continue;
+        p.arg = i < 3 ? 40 : 300000;
+        p.o.big = i % 2 ? 10 : 1000000;
+        EXPECT_EQ(0, run(hows[i % 3], p, silent_worker));
+    }
+}
+/* dt_ps_free with operations that nobody waited for */
+static void then_it(void *user, int status, const dt_ps_info *info)
+{
+    (void)info;
+    __atomic_store_n((int *)user, status ? status : 1, __ATOMIC_RELEASE);
+}
+static void freed_early(team *t, dt_comm *c, int rank)
+{
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    int64_t *x = (int64_t *)calloc((size_t)t->arg, 8), *y = (int64_t *)calloc((size_t)t->arg, 8), *z = (int64_t *)calloc((size_t)t->arg, 8);
+    if (dt_ps_worker(ps) < 0) serve(t, c, rank, ps);
+    else {
+        int then = 0;
+        CHECK(!dt_ps_init(ps, 0, x, t->arg, DT_COMM_I64, .rule = DT_PS_SUM) && !dt_ps_init(ps, 1, x, t->arg, DT_COMM_I64, .rule = DT_PS_SUM));
+        CHECK(!dt_ps_barrier(ps));
+        dt_ps_item it = { 0, DT_COMM_I64, t->arg, x, y }, other = { 1, DT_COMM_I64, t->arg, x, z };
+        if (rank == 1) {
+            for (int i = 0; i < t->arg; i++) x[i] = 1;
+            CHECK(dt_ps_exchange_start(ps, &it, 1) != NULL);
+            dt_ps_op *op = dt_ps_exchange_start(ps, &other, 1);
+            CHECK(op && !dt_ps_then(op, then_it, &then));
+        } else CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), NULL)); /* it is not held up by worker 1 */
+        int rc = dt_ps_free(ps);
+        if (rank == 1) {
+            CHECK(rc == DT_COMM_ERR_STATE && strstr(dt_comm_error(NULL), "not waited for"));
+            CHECK(__atomic_load_n(&then, __ATOMIC_ACQUIRE) != 0);
+        } else CHECK(!rc);
+    }
+    free(x), free(y), free(z);
+}
+UTEST(errors, freed_with_operations_outstanding)
+{
+    for (int i = 0; i < 12; i++) {
+        plan p = plan_of(4, i % 3 == 0 ? 0 : 2, i < 6 ? DT_PS_SYNC : DT_PS_ASYNC);
+        p.arg = i / 3 % 2 ? 40 : 100000;
+        p.o.big = i % 2 ? 10 : 1000000;
+        EXPECT_EQ(0, run(hows[i % 3], p, freed_early));
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------- deaths */
+/* A process dies; a thread gives up, which is the same for the others. */
+static void die(const team *t, dt_comm *c)
+{
+    if (strcmp(t->how, "threads")) kill(getpid(), SIGKILL);
+    dt_comm_abort(c, "it gives up");
+}
+/* Worker 2 of 3 dies, with an operation under way or not, or leaves without dt_ps_free; the others go on, and no server has something
+   else than the others. arg: 0: between operations; 1: in an operation; 2: dt_comm_free; 3: .fail_on_death */
+static void worker_dies(team *t, dt_comm *c, int rank)
+{
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    CHECK(ps != NULL);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    arrays     a = arrays_new(1, 0);
+    dt_ps_info info = { 0 };
+    int        rc = 0;
+    CHECK(arrays_init(ps, &a, DT_PS_SUM));
+    CHECK(!dt_ps_wait(dt_ps_pull_async(ps, 9, a.out[0], 1, DT_COMM_I64), NULL) || true); /* there is no key 9 */
+    int64_t end = dt_test_ns() + (int64_t)(30e9 * dt_test_slow());
+    for (int round = 0; rank != 2 && dt_test_ns() < end; round++) {
+        if (round == 5) set(t, 0);
+        dt_ps_op *op = dt_ps_exchange_start(ps, a.item, ARRAYS);
+        rc = op ? dt_ps_wait(op, &info) : DT_COMM_ERR_STATE;
+        if (rc) break;
+        CHECK(arrays_same(&a));
+        dt_ps_stats st;
+        if (!dt_ps_get_stats(ps, 0, &st) && st.workers < 3 && t->arg != 3 && get(t, 1)) break;
+    }
+    if (rank == 2) {
+        bool sync = t->o.mode == DT_PS_SYNC || t->o.mode == DT_PS_SSP || t->o.mode == DT_PS_SSP_CLOCK;
+        for (int round = 0; round < 6 || (!sync && get(t, 0) < 1); round++) CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, a.item, ARRAYS), NULL));
+        dt_ps_op *op = t->arg == 1 ? dt_ps_exchange_start(ps, a.item, ARRAYS) : NULL;
+        set(t, 1);
+        if (t->arg != 2) die(t, c);
+        else {
+            dt_comm_error(c);
+            dt_comm_free(c); /* and not dt_ps_free: the store is lost */
+            __atomic_add_fetch(&t->done, 1, __ATOMIC_RELAXED);
+            if (strcmp(t->how, "threads")) _exit(0);
+            pthread_exit(NULL);
+        }
+        if (op) dt_ps_wait(op, NULL);
+        dt_ps_free(ps);
+        arrays_free(&a);
+        return;
+    }
+    if (t->arg == 3) {
+        CHECK(rc == DT_COMM_ERR_REMOTE && says(ps, "worker 2"));
+        CHECK(dt_ps_barrier(ps) == DT_COMM_ERR_REMOTE && says(ps, "worker 2"));
+        CHECK(dt_ps_init(ps, 70, a.out[1], 3, DT_COMM_I64) == DT_COMM_ERR_REMOTE && says(ps, "worker 2"));
+    } else {
+        CHECK(!rc);
+        set(t, 2);
+        while (get(t, 2) < 2 && !rc && dt_test_ns() < end) rc = dt_ps_wait(dt_ps_exchange_start(ps, a.item, ARRAYS), &info); /* so that nobody waits for this one */
+        CHECK(!rc);
+    }
+    CHECK(!dt_ps_free(ps));
+    arrays_free(&a);
+}
+UTEST(deaths, of_a_worker)
+{
+    for (int mode = 0; mode < DT_PS_MODES; mode++)
+        for (int arg = 0; arg < 4; arg++) {
+            int i = (mode + arg) % 3;
+            plan p = plan_of(5, 2, mode);
+            if (arg == 2 && i == 0) i = 1; /* a store that is lost is a leak */
+            p.tolerant = true;
+            p.dead = arg == 2 ? 0 : 1;
+            p.arg = arg;
+            p.o.big = 1000;
+            p.o.fail_on_death = arg == 3;
+            EXPECT_EQ(0, run(hows[i], p, worker_dies));
+        }
+}
+/* Server 1 dies: all workers hear of it soon, whether they wait for it or for others. arg 0: beside workers; 1: on a worker's rank */
+static void server_dies(team *t, dt_comm *c, int rank)
+{
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    CHECK(ps != NULL);
+    if (dt_ps_worker(ps) < 0) {
+        if (dt_ps_server(ps) != 1) {
+            serve(t, c, rank, ps);
+            return;
+        }
+        await(t, 0, dt_ps_workers(ps));
+        die(t, c);
+        dt_ps_free(ps);
+        return;
+    }
+    arrays  a = arrays_new(1, 0);
+    int64_t end = dt_test_ns() + (int64_t)(30e9 * dt_test_slow()), begin = 0;
+    int     rc = 0;
+    CHECK(arrays_init(ps, &a, DT_PS_SUM));
+    for (int round = 0; !rc && dt_test_ns() < end; round++) {
+        if (round == 5) set(t, 0);
+        if (t->o.servers == 0 && rank == 1 && round == 5) {
+            await(t, 0, t->n);
+            die(t, c);
+            dt_ps_free(ps);
+            arrays_free(&a);
+            return;
+        }
+        begin = dt_test_ns();
+        dt_ps_op *op = dt_ps_exchange_start(ps, a.item, ARRAYS);
+        rc = op ? dt_ps_wait(op, NULL) : DT_COMM_ERR_STATE;
+        if (!rc) CHECK(arrays_same(&a));
+    }
+    char who[30];
+    snprintf(who, sizeof who, "rank %d", t->o.servers ? t->n - 1 : 1);
+    CHECK(rc && says(ps, "server 1") && says(ps, who) && 1e-9 * (double)(dt_test_ns() - begin) < 5 * dt_test_slow());
+    dt_ps_op *op = dt_ps_exchange_start(ps, a.item, ARRAYS);
+    CHECK(!op || dt_ps_wait(op, NULL)); /* and again */
+    CHECK(!dt_ps_free(ps));
+    arrays_free(&a);
+}
+UTEST(deaths, of_a_server)
+{
+    static const int modes[] = { DT_PS_SYNC, DT_PS_ASYNC, DT_PS_K_ASYNC };
+    for (int i = 0; i < 9; i++) {
+        plan p = plan_of(5, i / 3 == 1 ? 0 : 2, modes[(i + i / 3) % 3]);
+        p.tolerant = true;
+        p.dead = 1;
+        p.o.big = 1000;
+        EXPECT_EQ(0, run(hows[i % 3], p, server_dies));
+    }
+}
+/* An ordinary communicator: one dies, and the calls of all fail. arg: who */
+static void all_fail(team *t, dt_comm *c, int rank)
+{
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    CHECK(ps != NULL);
+    if (dt_ps_worker(ps) < 0) {
+        if (rank == t->arg) {
+            await(t, 0, 1);
+            die(t, c);
+        } else CHECK(dt_ps_serve(ps) < 0);
+        CHECK(dt_ps_free(ps) < 0);
+        return;
+    }
+    arrays a = arrays_new(1, 0);
+    int    rc = 0;
+    rc = !arrays_init(ps, &a, DT_PS_SUM);
+    for (int round = 0; !rc; round++) {
+        if (round == 5) set(t, 0);
+        if (round == 5 && rank == t->arg) die(t, c);
+        dt_ps_op *op = dt_ps_exchange_start(ps, a.item, ARRAYS);
+        rc = op ? dt_ps_wait(op, NULL) : DT_COMM_ERR_STATE;
+    }
+    CHECK(rc && dt_ps_error(ps) && dt_ps_barrier(ps) < 0 && dt_ps_free(ps) < 0);
+    arrays_free(&a);
+}
+UTEST(deaths, on_an_ordinary_communicator_all_fail)
+{
+    for (int i = 0; i < 6; i++) {
+        plan p = plan_of(5, i / 3 ? 2 : 0, i % 2 ? DT_PS_ASYNC : DT_PS_SYNC);
+        p.arg = i / 3 ? 4 : 1;
+        p.dead = 1;
+        p.o.big = 1000;
+        EXPECT_EQ(0, run(hows[i % 3], p, all_fail));
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------- hostile ranks */
+static void refused(team *t, dt_comm *c, int rank, dt_ps *ps, int to, int tag, const void *data, size_t n)
+{
+    char out[100];
+    CHECK(dt_comm_call(c, to, tag, data, (int64_t)n, out, sizeof out, NULL, .timeout = 5 * dt_test_slow()) == DT_COMM_ERR_REMOTE);
+}
+/* Worker 1 sends what it likes, worker 0 sees that nothing changes. arg: 0: nothing that it sends is right; 1: requests with some bytes
+   changed, which may be right: nobody crashes and worker 0 goes on; 2: the same as a server to servers */
+static void hostile(team *t, dt_comm *c, int rank)
+{
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    CHECK(ps != NULL);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    int64_t    x[100], y[100];
+    dt_ps_info info;
+    uint64_t   random = (uint64_t)t->arg + 5;
+    for (int i = 0; i < 100; i++) x[i] = i;
+    CHECK(!dt_ps_init(ps, 0, x, 100, DT_COMM_I64, .rule = DT_PS_SUM) && !dt_ps_init(ps, 1, x, 10, DT_COMM_I64, .rule = DT_PS_SUM, .group = 1));
+    CHECK(!dt_ps_init(ps, 2, x, 10, DT_COMM_I64, .rule = DT_PS_SUM, .group = 1));
+    CHECK(!dt_ps_push_pull(ps, 0, x, y, 100, DT_COMM_I64) && !dt_ps_barrier(ps));
+    if (rank == 1) {
+        struct { dt__ps_head head; dt__ps_wire wire[2]; int64_t value[100]; } r, m;
+        struct { dt__ps_asks a; int64_t value[10]; } asks;
+        int to = ps->server_rank[0];
+        memset(&r, 0, sizeof r);
+        dt__ps_head_fill(ps, &r.head, 0, 0);
+        r.head.flags = 3, r.head.seq = 1000, r.head.servers = 1, r.head.nparts = 1;
+        int where = ((dt__ps_key *)dt__ps_map_get(&ps->keys, 0))->server;
+        r.wire[0].key = 0, r.wire[0].dtype = DT_COMM_I64, r.wire[0].n = 100, r.wire[0].nbytes = 800, r.wire[0].tag = -1;
+        if (where == DT__PS_CUT) {
+            dt__ps_range(ps, 100, 0, where, &r.wire[0].at, &r.wire[0].n);
+            r.wire[0].nbytes = 8 * r.wire[0].n;
+            r.head.servers = ((uint64_t)1 << ps->nservers) - 1;
+        } else to = ps->server_rank[where], r.head.servers = (uint64_t)1 << where;
+        size_t whole = sizeof r.head + sizeof r.wire[0] + (size_t)r.wire[0].nbytes;
+        dt__ps_asks_fill(ps, &asks.a, 0, 100, DT_COMM_I64, DT_PS_SUM, 0);
+        if (t->arg == 0) {
+            for (size_t n = 0; n < whole; n++) refused(t, c, rank, ps, to, DT__PS_EXCHANGE, &r, n);
+            for (int tag = DT__PS_INIT; tag <= DT__PS_END; tag++) {
+                size_t least = tag == DT__PS_INIT || tag == DT__PS_SET ? sizeof(dt__ps_asks) : sizeof(dt__ps_head);
+                for (size_t n = 0; n < least; n++) refused(t, c, rank, ps, to, tag, &asks, n);
+                for (int i = 0; i < 50; i++) {
+                    for (size_t k = 0; k < sizeof m / 8; k++) {
+                        uint64_t v = dt_test_random(&random);
+                        memcpy((char *)&m + 8 * k, &v, 8);
+                    }
+                    refused(t, c, rank, ps, to, tag, &m, i % 2 ? sizeof m : dt_test_random(&random) % sizeof m);
+                }
+            }
+            m = r, m.head.worker = 0; /* as another worker, as nobody, a server's tags */
+            refused(t, c, rank, ps, to, DT__PS_EXCHANGE, &m, whole);
+            refused(t, c, rank, ps, to, DT__PS_BYE, &m, sizeof m.head);
+            m.head.worker = 77;
+            refused(t, c, rank, ps, to, DT__PS_EXCHANGE, &m, whole);
+            for (int tag = DT__PS_STAGED; tag <= DT__PS_ORDER && t->o.servers; tag++) refused(t, c, rank, ps, to, tag, &r, whole);
+            if (t->o.servers) refused(t, c, rank, ps, to, DT__PS_END, &r, sizeof r.head);
+            refused(t, c, rank, ps, to, DT__PS_SET, &asks, sizeof asks);   /* only worker 0 brings values */
+            refused(t, c, rank, ps, to, DT__PS_READY, &r, sizeof r.head);
+            m = r, m.head.version = 99; /* of the future */
+            refused(t, c, rank, ps, to, DT__PS_EXCHANGE, &m, whole);
+            m = r, m.head.seq = 1; /* of the past */
+            refused(t, c, rank, ps, to, DT__PS_EXCHANGE, &m, whole);
+            m = r, m.head.flags |= DT__PS_BAD;
+            refused(t, c, rank, ps, to, DT__PS_EXCHANGE, &m, whole);
+            m = r, m.head.servers ^= (uint64_t)1 << (t->o.servers ? 1 : 2); /* not the servers of this array */
+            refused(t, c, rank, ps, to, DT__PS_EXCHANGE, &m, whole);
+            m = r, m.head.nparts = 2;
+            refused(t, c, rank, ps, to, DT__PS_EXCHANGE, &m, whole);
+            m = r, m.head.nparts = INT32_MAX;
+            refused(t, c, rank, ps, to, DT__PS_EXCHANGE, &m, whole);
+            for (int k = 0; k < 8; k++) { /* another key, dtype, range, length, a tag that is none */
+                m = r;
+                m.wire[0].key += k == 0, m.wire[0].dtype += k == 1, m.wire[0].at += k == 2, m.wire[0].n += k == 3, m.wire[0].nbytes += k == 4;
+                if (k == 5) m.wire[0].tag = 3;
+                if (k == 6) m.wire[0].key = -1;
+                if (k == 7) m.head.group = 1;
+                refused(t, c, rank, ps, to, DT__PS_EXCHANGE, &m, whole);
+            }
+        }
+        for (int i = 0; t->arg && i < (dt_test_quick() ? 200 : 2000); i++) {
+            static const int tags[] = { DT__PS_EXCHANGE, DT__PS_ASK, DT__PS_INIT, DT__PS_SET, DT__PS_READY, DT__PS_STAGED, DT__PS_ORDER };
+            char             out[500];
+            int              tag = tags[t->arg == 1 ? i % 5 : 5 + i % 2];
+            size_t           n = tag == DT__PS_INIT || tag == DT__PS_SET ? sizeof asks : whole;
+            m = r;
+            if (tag == DT__PS_INIT || tag == DT__PS_SET) memcpy(&m, &asks, sizeof asks);
+            else if (i % 3 == 0) m.head.seq += i;
+            if (tag >= DT__PS_STAGED) m.head.group = (int)(dt_test_random(&random) % 4), m.head.nparts = (int)(dt_test_random(&random) % 4), n -= dt_test_random(&random) % 64;
+            for (int k = (int)(dt_test_random(&random) % 3); k >= 0; k--) {
+                size_t at = dt_test_random(&random) % (sizeof m.head + sizeof m.wire[0]);
+                if (at < 8 || (at >= 12 && at < 16)) continue; /* the magic, the flags, the worker */
+                ((char *)&m)[at] ^= (char)(1 << dt_test_random(&random) % 8);
+            }
+            dt_comm_call(c, i % 4 ? to : ps->server_rank[ps->nservers - 1], tag, &m, (int64_t)n, out, sizeof out, NULL, .timeout = 0.01);
+        }
+    }
+    if (t->arg == 0) CHECK(!dt_ps_barrier(ps));
+    else if (rank == 1) set(t, 0);
+    else await(t, 0, 1);
+    if (rank == 0 || (t->arg == 0 && rank != 1)) { /* the requests of worker 1 have used numbers that come */
+        CHECK(!dt_ps_wait(dt_ps_pull_async(ps, 0, y, 100, DT_COMM_I64), &info) || t->arg == 2);
+        for (int i = 0; i < 100 && !t->arg; i++) CHECK(y[i] == (1 + t->n - t->o.servers) * i);
+        if (!t->arg) set(t, 1), await(t, 1, t->n - t->o.servers - 1);
+        if (t->arg < 2) CHECK(!dt_ps_push_pull(ps, 0, x, y, 100, DT_COMM_I64));
+    }
+    int rc = dt_ps_free(ps);
+    CHECK(!rc || t->arg);
+}
+UTEST(hostile, broken_requests_are_refused)
+{
+    for (int i = 0; i < 4; i++) {
+        plan p = plan_of(4, i == 1 ? 0 : 2, DT_PS_ASYNC);
+        p.o.big = i % 2 ? 1000 : 70;
+        EXPECT_EQ(0, run(hows[i % 3], p, hostile));
+    }
+}
+UTEST(hostile, requests_with_changed_bytes_crash_nobody)
+{
+    for (int i = 0; i < 4; i++) {
+        plan p = plan_of(4, i >= 2 ? 0 : 2, i % 2 ? DT_PS_ASYNC : DT_PS_SSP);
+        p.arg = i >= 2 ? 2 : 1;
+        p.o.staleness = 1 << 20;
+        p.o.timeout = 1 * dt_test_slow();
+        p.o.big = 70;
+        EXPECT_EQ(0, run(hows[i % 2], p, hostile));
+    }
+}
