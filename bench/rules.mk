@@ -60,6 +60,15 @@ bench-p2p: build/bench/bench_p2p ## messages beside Open MPI: half round trips, 
 	@if command -v mpicc > /dev/null; then mpicc -O2 bench/peer_p2p_mpi.c -o build/bench/peer_p2p_mpi; fi
 	build/bench/bench_p2p
 
+# MXNet 1.9.1 is the last release. It needs an older numpy, so it has an environment of its own.
+build/venv-mxnet/ready:
+	python3 -m venv build/venv-mxnet
+	build/venv-mxnet/bin/pip install -q mxnet==1.9.1 'numpy<1.24'
+	@touch $@
+bench-ps: build/bench/bench_ps ## the parameter server beside bare calls, allreduce and MXNet's kvstore; with a straggler
+	@+$(MAKE) --no-print-directory build/venv-mxnet/ready || echo "MXNet 1.9.1 cannot be installed with pip: its rows are left out"
+	build/bench/bench_ps --python build/venv-mxnet/bin/python3
+
 gpu-paper: build/bench/gpu_paper ## launches, bytes and times of training steps on GPUs, computed (docs/gpu.md)
 	@build/bench/gpu_paper
 

@@ -177,7 +177,7 @@ static void side_new(side *s, const char *name, int world)
     s->world = world;
 }
 /* Starts Open MPI's ranks. The name chooses how they talk: "mpi", "mpi-none" (no single-copy transfers), "mpi-tcp". */
-static void side_mpi(side *s, const char *program)
+static inline void side_mpi(side *s, const char *program)
 {
     const char *v[40];
     char        text[12];
