@@ -1291,6 +1291,7 @@ static void dt__ps_carry_out(dt_ps *ps, dt__ps_group *g)
 }
 static void dt__ps_cancel(dt_ps *ps, dt__ps_group *g, const dt__ps_act *a) /* by the coordinator's server */
 {
+    if (ps->gone[a->learner]) return; /* it would not answer */
     dt__ps_head *h = (dt__ps_head *)dt__ps_letter_new(ps, sizeof *h);
     if (!h) return;
     memset(h, 0, sizeof *h);
