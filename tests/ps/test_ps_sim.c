@@ -187,12 +187,14 @@ static void world_free(world *w)
 {
     for (int i = 0; i < w->nworkers + w->nservers; i++) /* a rank without a store ends */
         if (!w->ps[i]) dt_sim_kill(w->sim, i, dt_sim_now(w->sim));
+    double began = dt_sim_now(w->sim);
     for (int i = 0; i < w->nworkers + w->nservers; i++) {
         if (i < w->nworkers && w->worker[i].freed) continue;
         int rc = w->ps[i] ? dt_ps_free(w->ps[i]) : 0;
         if (rc && !dt_comm_get_status(dt_sim_comm(w->sim, i)) && fail_at < 0) w->wrong++, printf("    rank %d: dt_ps_free: %s\n", i, dt_comm_error(NULL));
         dt_comm_error(dt_sim_comm(w->sim, i));
     }
+    if (dt_sim_now(w->sim) - began > 10 && fail_at < 0) w->wrong++, printf("    the end took %g s\n", dt_sim_now(w->sim) - began); /* something timed out */
     for (int i = 0; i < w->nworkers; i++) free(w->worker[i].count), free(w->worker[i].one);
     dt_sim_free(w->sim);
     free(w->ps);
@@ -266,6 +268,22 @@ UTEST(virtual_time, workers_die)
         world_check(&w, last);
         world_free(&w);
         if (w.wrong) printf("    seed %d, mode %d\n", seed, mode);
+        ASSERT_EQ(0, w.wrong);
+    }
+}
+/* Workers leave while others compute, are cancelled and wait: nobody waits for an answer of one that has left. */
+UTEST(virtual_time, workers_leave)
+{
+    for (int seed = 0; seed < (dt_test_quick() ? 24 : 200); seed++) {
+        world w;
+        int   mode = seed % 3 ? DT_PS_K_SYNC : DT_PS_K_BATCH_SYNC;
+        ASSERT_TRUE(world_new(&w, 8, 3, opts_of(mode), 3000 + (uint64_t)seed, false));
+        w.updates = 20;
+        worker *last = world_run(&w, 50);
+        if (!last) w.wrong++;
+        world_check(&w, last);
+        world_free(&w);
+        if (w.wrong) printf("    seed %d\n", seed);
         ASSERT_EQ(0, w.wrong);
     }
 }
