@@ -713,10 +713,10 @@ typedef struct dt__visit {
     int (*tensor)(struct dt__visit *v, const char *name, dt_tensor *t);
     int (*number)(struct dt__visit *v, const char *name, double *x);  /* saved as text without loss */
     int (*integer)(struct dt__visit *v, const char *name, int64_t *x);
-    bool (*has)(struct dt__visit *v, const char *name); /* loading: is there such a number or integer? */
     void *user;
     bool    bounded; /* the next number or integer must be low to high; a check without a load sees it, too */
     int64_t low, high;
+    bool (*has)(struct dt__visit *v, const char *name); /* loading: is there such a number or integer? */
 } dt__visit;
 
 /* Callbacks of dt_dist.h for a model that several ranks train. They run on the thread that uses the model. Any of them

@@ -129,6 +129,30 @@ UTEST(autograd, hooks_fire_once_per_parameter_in_backward_order_when_complete)
     dt_free(unused);
     EXPECT_EQ(0, dt_check("test"));
 }
+static void stop_at(void *user, dt_tensor *p)
+{
+    dt_tensor **at = (dt_tensor **)user;
+    if (at[0] == p) dt_backward_stop();
+}
+UTEST(autograd, a_hook_stops_a_backward)
+{
+    dt_tensor    *a = dt_set_requires_grad(vec(abc, 3)), *b = dt_set_requires_grad(vec(abc, 3)), *at = b;
+    dt_grad_hooks h = { NULL, stop_at, NULL, &at };
+    int           id = dt_grad_hooks_add(&h);
+    dt_backward_stop(); /* outside a backward: nothing */
+    for (int i = 0; i < 2; i++) {
+        EXPECT_OK(dt_backward(dt_sum(dt_mul(dt_mul(a, a), b))));
+        EXPECT_TRUE(dt_grad(b) != NULL);
+        EXPECT_TRUE(dt_grad(a) == NULL); /* its op comes later */
+        dt_zero_grad(b);
+        dt_end();
+    }
+    at = NULL;
+    EXPECT_OK(dt_backward(dt_sum(dt_mul(dt_mul(a, a), b))));
+    EXPECT_TRUE(dt_grad(a) != NULL); /* the next one is not stopped */
+    dt_end();
+    dt_grad_hooks_remove(id);
+}
 
 /* ---- blocks */
 UTEST(autograd, packed_parameters_share_two_blocks)

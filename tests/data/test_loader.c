@@ -147,6 +147,43 @@ UTEST(order, an_epoch_ends_once_and_the_next_one_begins)
     EXPECT_FALSE(dt_error());
 }
 
+UTEST(order, batches_by_number_are_those_of_the_epochs)
+{
+    static int64_t want[60][10];
+    static double  sum[60];
+    dt_dataset    *s = images();
+    for (int last = 0; last < 2; last++)
+        for (int workers = 0; workers < 3; workers++) {
+            dt_loader *in = dt_loader_new(s, .batch = 10, .shuffle = true, .seed = 3, .drop_last = last, .flip = true);
+            dt_loader *get = dt_loader_new(s, .batch = 10, .shuffle = true, .seed = 3, .drop_last = last, .flip = true, .workers = workers);
+            int64_t    per = dt_loader_batches(in), n = 0;
+            dt_batch   b;
+            while (n < 3 * per)
+                while (n < 3 * per && dt_loader_next(in, &b)) {
+                    memcpy(want[n], b.item, (size_t)b.n * sizeof *b.item);
+                    sum[n++] = dt_item(dt_sum(dt_cast(b.x, DT_F32)));
+                    dt_end();
+                }
+            for (int64_t i = 0; i < 2 * n; i++) { /* in order, then backwards and crosswise */
+                int64_t k = i < n ? i : i * 7 % n;
+                ASSERT_TRUE(dt_loader_get(get, k, &b));
+                EXPECT_TRUE(b.epoch == k / per && b.index == k % per);
+                EXPECT_EQ(0, memcmp(want[k], b.item, (size_t)b.n * sizeof *b.item));
+                EXPECT_EQ(sum[k], dt_item(dt_sum(dt_cast(b.x, DT_F32))));
+                dt_end();
+            }
+            EXPECT_ERROR(dt_loader_get(get, -1, &b) ? 0 : -1, "a number of 0 or more");
+            dt_loader_free(in);
+            dt_loader_free(get);
+        }
+    dt_loader *two = dt_loader_new(s, .batch = 10, .world = 2);
+    dt_batch   b;
+    EXPECT_ERROR(dt_loader_get(two, 0, &b) ? 0 : -1, "a loader of one rank");
+    dt_loader_free(two);
+    dt_dataset_free(s);
+    EXPECT_FALSE(dt_error());
+}
+
 UTEST(order, does_not_depend_on_workers_or_prefetch)
 {
     static const int workers[] = { 0, 1, 2, 4, 3 }, prefetch[] = { 0, 1, 2, 7, 16 };

@@ -442,14 +442,14 @@ static int visit_integer(dt__visit *v, const char *name, int64_t *x)
 }
 static int save(fixture *f, saved *s)
 {
-    dt__visit v = { 0, NULL, visit_number, visit_integer, NULL, s, false, 0, 0 };
+    dt__visit v = { 0, NULL, visit_number, visit_integer, s, false, 0, 0, NULL };
     memset(s, 0, sizeof *s);
     s->damage = -1;
     return dt__scheduler_visit(f->s, &v, "schedule");
 }
 static int load(fixture *f, saved *s)
 {
-    dt__visit v = { 1, NULL, visit_number, visit_integer, NULL, s, false, 0, 0 };
+    dt__visit v = { 1, NULL, visit_number, visit_integer, s, false, 0, 0, NULL };
     return dt__scheduler_visit(f->s, &v, "schedule");
 }
 
