@@ -807,6 +807,7 @@ typedef struct dt__ps_asks {   /* DT__PS_INIT */
     int32_t  nservers, nworkers;
     int32_t  coordinator, label;                /* DT__PS_SET: the server that coordinates the group */
     int64_t  big, batches;
+    int64_t  given;            /* 1: the group has a discipline of its own, by dt_ps_group */
 } dt__ps_asks;
 typedef struct dt__ps_where { int32_t server, coordinator; } dt__ps_where; /* the answer: of the array, or DT__PS_CUT; of its group */
 typedef struct dt__ps_buf { int readers; bool old; void *p; } dt__ps_buf; /* old: its array has another one now */
@@ -2272,6 +2273,7 @@ static void dt__ps_asks_fill(const dt_ps *ps, dt__ps_asks *a, int key, int64_t n
     a->nservers = ps->nservers;
     a->nworkers = ps->nworkers;
     a->big = ps->o.big;
+    a->given = group > 0 && dt__ps_map_get(&ps->disciplines, group);
 }
 static void dt__ps_place(dt_ps *ps, dt__ps_name *n) /* chooses the server of an array, and the coordinator if its group is new */
 {
@@ -2309,6 +2311,13 @@ static void dt__ps_on_init(dt_request *q) /* the first server: where is, or will
     if (a.nservers != ps->nservers || a.nworkers != ps->nworkers || a.big != ps->o.big || a.fail != (int)ps->o.fail_on_death) {
         dt__ps_refuse(q, "dt_ps_new has other options on worker %d than on server 0: %d servers and %d, .big %" PRId64 " and %" PRId64
                       ", .fail_on_death %d and %d", a.head.worker, a.nservers, ps->nservers, a.big, ps->o.big, a.fail, (int)ps->o.fail_on_death);
+        return;
+    }
+    dt__ps_asks own;
+    dt__ps_asks_fill(ps, &own, key, 0, 0, 0, 0);
+    if (!a.given && !dt__ps_options_same(&a, &own)) {
+        dt__ps_refuse(q, "dt_ps_new has other options on worker %d than on server 0: mode %d with k %d, and mode %d with k %d, for example", a.head.worker,
+                      a.mode, a.k, own.mode, own.k);
         return;
     }
     if (n) {
