@@ -22,6 +22,7 @@ os.environ.update(
     DMLC_INTERFACE="lo", DMLC_LOCAL="1" if name.endswith("ipc") else "0",
 )
 import mxnet as mx  # a scheduler or a server ends in here
+import numpy as np
 
 KEYS, WINDOW, PASSES = 1000, 64, 5  # as in bench_ps.c
 kv = mx.kv.create("dist_sync")
@@ -68,8 +69,6 @@ def call():
 
 def check():
     """The pushed arrays are rewritten each time: MXNet uses their memory for what it pulls."""
-    import numpy as np
-
     known = [(np.arange(n) + k) % 7 + 1.0 for k in range(len(push))]
     for k, x in enumerate(push):
         x[:] = known[k] * (rank + 1)
@@ -84,8 +83,7 @@ for line in f:
     word = line.split()
     if word[0] == "use":
         use = word[1]
-        if use != "model" and nkeys != KEYS:
-            nkeys = KEYS
+        nkeys = 1 if use == "model" else KEYS
         f.write("ok\n")
         f.flush()
         continue
