@@ -511,6 +511,37 @@ UTEST(versions, many_operations_at_once)
         }
 }
 
+/* Workers push and leave at once: what was accepted is applied, also if a server hears of the departure first. */
+static void push_and_leave(team *t, dt_comm *c, int rank)
+{
+    enum { N = 300, PUSHES = 5 };
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    int64_t in[N], out[N];
+    for (int i = 0; i < N; i++) in[i] = 1, out[i] = 0;
+    CHECK(!dt_ps_init(ps, 0, out, N, DT_COMM_I64, .rule = DT_PS_SUM) && !dt_ps_barrier(ps));
+    for (int i = 0; i < PUSHES && rank; i++) CHECK(!dt_ps_push(ps, 0, in, N, DT_COMM_I64));
+    if (!rank) {
+        dt_ps_stats st = { 0 };
+        int64_t     end = dt_test_ns() + (int64_t)(20e9 * dt_test_slow());
+        while (st.workers != 1 && dt_test_ns() < end) CHECK(!dt_ps_get_stats(ps, 0, &st));
+        CHECK(st.workers == 1 && !dt_ps_pull(ps, 0, out, N, DT_COMM_I64) && out[0] == PUSHES * (dt_ps_workers(ps) - 1) && out[N - 1] == out[0]);
+    }
+    CHECK(!dt_ps_free(ps));
+}
+UTEST(versions, a_push_before_leaving_counts)
+{
+    for (int round = 0; round < (dt_test_quick() ? 4 : 20); round++)
+        for (int i = 0; i < 3; i++) {
+            plan p = plan_of(8, round % 2 ? 0 : 4, DT_PS_ASYNC);
+            p.o.big = 10;
+            EXPECT_EQ(0, run(hows[i], p, push_and_leave));
+        }
+}
+
 /* ---------------------------------------------------------------------------------------------------- disciplines */
 static void cancelled(team *t, dt_comm *c, int rank) /* K is 2 of 3; worker 2 computes until it is told to stop */
 {
@@ -817,12 +848,17 @@ static void wrong_ranks(team *t, dt_comm *c, int rank)
         rc = dt_ps_init(ps, 0, x, 40, DT_COMM_F32, .rule = DT_PS_UPDATE);
         CHECK(rc == DT_COMM_ERR_REMOTE && says(ps, "dt_ps_on_update"));
         break;
-    case 4:
-        CHECK(!dt_ps_init(ps, 0, x, 40, DT_COMM_F32, .rule = DT_PS_UPDATE) && !dt_ps_push_pull(ps, 0, x, x, 40, DT_COMM_F32));
-        CHECK(dt_ps_push_pull(ps, 0, x, x, 40, DT_COMM_F32) == DT_COMM_ERR_REMOTE && says(ps, "learning rate") && says(ps, "key 0"));
-        CHECK(dt_ps_pull(ps, 0, x, 40, DT_COMM_F32) == DT_COMM_ERR_REMOTE && says(ps, "learning rate"));
+    case 4: { /* also of large arrays: what is sent for a refused push ends with it */
+        enum { N = 100000 };
+        float *big = (float *)calloc(N, sizeof *big);
+        CHECK(!dt_ps_init(ps, 0, big, N, DT_COMM_F32, .rule = DT_PS_UPDATE) && !dt_ps_push_pull(ps, 0, big, big, N, DT_COMM_F32));
+        CHECK(dt_ps_push_pull(ps, 0, big, big, N, DT_COMM_F32) == DT_COMM_ERR_REMOTE && says(ps, "learning rate") && says(ps, "key 0"));
+        CHECK(dt_ps_push_pull(ps, 0, big, big, N, DT_COMM_F32) == DT_COMM_ERR_REMOTE && says(ps, "learning rate") && says(ps, "key 0"));
+        CHECK(dt_ps_pull(ps, 0, big, N, DT_COMM_F32) == DT_COMM_ERR_REMOTE && says(ps, "learning rate"));
+        free(big);
         CHECK(!dt_ps_init(ps, 1, x, 40, DT_COMM_F32) && !dt_ps_pull(ps, 1, x, 40, DT_COMM_F32)); /* another group */
         break;
+    }
     default: CHECK(dt_ps_init(ps, 0, x, 40, DT_COMM_I32, .rule = DT_PS_UPDATE) == DT_COMM_ERR_REMOTE && says(ps, "f32")); break;
     }
     CHECK(1e-9 * (double)(dt_test_ns() - begin) < 4 * dt_test_slow());
@@ -991,6 +1027,36 @@ UTEST(deaths, of_a_worker)
             p.o.fail_on_death = arg == 3;
             EXPECT_EQ(0, run(hows[i], p, worker_dies));
         }
+}
+static void dies_before_the_barrier(team *t, dt_comm *c, int rank)
+{
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    CHECK(!dt_ps_barrier(ps));
+    if (rank == 2) {
+        usleep(50000); /* the others are in the next one by then; if not, they are refused all the same */
+        die(t, c);
+        dt_ps_free(ps);
+        return;
+    }
+    int rc = dt_ps_barrier(ps);
+    if (t->arg) CHECK(rc == DT_COMM_ERR_REMOTE && says(ps, "worker 2"));
+    else CHECK(!rc); /* of those who are alive */
+    CHECK(!dt_ps_free(ps));
+}
+UTEST(deaths, of_a_worker_that_others_wait_for_in_a_barrier)
+{
+    for (int i = 0; i < 6; i++) {
+        plan p = plan_of(5, 2, DT_PS_SYNC);
+        p.tolerant = true;
+        p.dead = 1;
+        p.arg = i / 3;
+        p.o.fail_on_death = i / 3;
+        EXPECT_EQ(0, run(hows[i % 3], p, dies_before_the_barrier));
+    }
 }
 /* Server 1 dies: all workers hear of it soon, whether they wait for it or for others. arg 0: beside workers; 1: on a worker's rank */
 static void server_dies(team *t, dt_comm *c, int rank)

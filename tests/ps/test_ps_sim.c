@@ -299,7 +299,9 @@ UTEST(memory, each_allocation_fails_once)
             fail_at = k;
             if (world_new(&w, 3, 2, opts_of(modes[m]), 9, true)) {
                 w.updates = 6;
+                double  began = dt_sim_now(w.sim);
                 worker *last = world_run(&w, 300);
+                EXPECT_LT(dt_sim_now(w.sim) - began, 30.0); /* who cannot go on says so: nothing times out, after 60 s */
                 fail_at = allocations <= k ? -1 : fail_at;
                 if (fail_at < 0) world_check(&w, last);
                 if (allocations > k) w.wrong = 0; /* a call may have failed */
