@@ -40,6 +40,7 @@ typedef struct worker {
     int64_t    used, kept, lost, started; /* pushes by what became of them */
     int64_t    last;            /* version */
     bool       busy, stop, dead, freed;
+    int        errors;          /* one after the other */
     dt_ps_info info;
 } worker;
 struct world {
@@ -64,6 +65,11 @@ static bool alone(const world *w) /* worker 0 goes on until the others have gone
     return true;
 }
 static void begin(dt_comm *c, void *user);
+static void failed(worker *k) /* a call: it is tried again, for the store can be used on */
+{
+    if (fail_at < 0 || ++k->errors > 3 || dt_comm_get_status(dt_sim_comm(k->w->sim, k->rank))) k->dead = k->stop = true;
+    else dt_sim_at(k->w->sim, k->rank, dt_sim_now(k->w->sim) + 1e-3, begin, k);
+}
 static void exchanged(void *user, int status, const dt_ps_info *info)
 {
     worker *k = (worker *)user;
@@ -71,9 +77,10 @@ static void exchanged(void *user, int status, const dt_ps_info *info)
     k->busy = false;
     k->info = *info;
     if (status) {
-        k->dead = k->stop = true;
+        failed(k);
         return;
     }
+    k->errors = 0;
     k->used += info->verdict == DT_PS_USED;
     k->kept += info->verdict == DT_PS_KEPT;
     k->lost += info->verdict == DT_PS_CANCELLED || info->verdict == DT_PS_STALE;
@@ -96,7 +103,7 @@ static void begin(dt_comm *c, void *user)
     for (int i = 0; i < DIM; i++) k->grad[i] = err * x[i];
     dt_ps_op *op = dt_ps_exchange_start(w->ps[k->rank], k->item, 2);
     if (!op) {
-        k->dead = k->stop = true;
+        failed(k);
         return;
     }
     k->started++;
