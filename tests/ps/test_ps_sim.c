@@ -294,6 +294,30 @@ UTEST(virtual_time, workers_leave)
         ASSERT_EQ(0, w.wrong);
     }
 }
+/* A push that was accepted counts, even if the coordinator hears that its worker has left before all servers say that they have it. */
+UTEST(virtual_time, a_push_before_leaving_counts)
+{
+    enum { WORKERS = 5, SERVERS = 3, N = 200 };
+    for (int seed = 0; seed < (dt_test_quick() ? 40 : 400); seed++) {
+        dt_sim    *s = dt_sim_new(.world = WORKERS + SERVERS, .seed = (uint64_t)seed + 1, .timeout = 60);
+        dt_ps     *ps[WORKERS + SERVERS];
+        int64_t    one[N], out[N];
+        dt_ps_opts o = opts_of(DT_PS_ASYNC);
+        int        bad = 0;
+        o.servers = SERVERS;
+        if (seed % 2) o.big = N; /* then the coordinator has no part of it, mostly */
+        for (int i = 0; i < N; i++) one[i] = 1, out[i] = 0;
+        for (int i = 0; i < WORKERS + SERVERS; i++) ps[i] = dt_ps_new_with(dt_sim_comm(s, i), o);
+        for (int i = 0; i < WORKERS; i++) bad += dt_ps_init(ps[i], 0, out, N, DT_COMM_I64, .rule = DT_PS_SUM, .group = 1 + seed % SERVERS) != 0;
+        for (int i = 1; i < WORKERS; i++) bad += dt_ps_push(ps[i], 0, one, N, DT_COMM_I64) || dt_ps_free(ps[i]);
+        dt_sim_run(s, dt_sim_now(s) + 1);
+        bad += dt_ps_pull(ps[0], 0, out, N, DT_COMM_I64) || out[0] != WORKERS - 1 || out[N - 1] != WORKERS - 1;
+        bad += dt_ps_free(ps[0]) != 0;
+        for (int i = WORKERS; i < WORKERS + SERVERS; i++) bad += dt_ps_free(ps[i]) != 0;
+        dt_sim_free(s);
+        ASSERT_EQ(0, bad);
+    }
+}
 /* One allocation fails, each of them in its turn: nobody waits for ever, and nothing is lost (AddressSanitizer sees that). */
 UTEST(memory, each_allocation_fails_once)
 {
