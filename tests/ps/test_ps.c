@@ -46,6 +46,11 @@ static void check(team *t, bool ok, const char *what, int line, int rank, dt_ps 
     fflush(stdout);
 }
 #define CHECK(what) check(t, what, #what, __LINE__, rank, ps, c)
+#define FREE() /* its message does not need the store */       \
+    do {                                                       \
+        int rc_ = dt_ps_free(ps);                              \
+        check(t, !rc_, "dt_ps_free", __LINE__, rank, NULL, c); \
+    } while (0)
 static void set(team *t, int k) { __atomic_add_fetch(&t->flag[k], 1, __ATOMIC_RELEASE); }
 static int  get(const team *t, int k) { return __atomic_load_n(&t->flag[k], __ATOMIC_ACQUIRE); }
 static void await(const team *t, int k, int n)
@@ -134,7 +139,7 @@ static plan plan_of(int n, int servers, int mode)
 static void serve(team *t, dt_comm *c, int rank, dt_ps *ps) /* a rank that is a server only */
 {
     CHECK(!dt_ps_serve(ps));
-    CHECK(!dt_ps_free(ps));
+    FREE();
 }
 
 /* ---------------------------------------------------------------------------------------------------- rules */
@@ -198,7 +203,7 @@ static void rules(team *t, dt_comm *c, int rank)
                 }
             }
     free(in), free(out), free(want);
-    CHECK(!dt_ps_free(ps));
+    FREE();
 }
 UTEST(exchange, sums_and_assignments_of_all_dtypes_and_lengths)
 {
@@ -257,7 +262,8 @@ static void update_rule(team *t, dt_comm *c, int rank)
             memset(w, 0, 10000 * sizeof *w);
         }
     }
-    CHECK(!dt_ps_free(ps));
+    FREE();
+    ps = NULL;
     if (rank >= t->n - (t->o.servers ? t->o.servers : t->n)) CHECK(!s.bad && s.calls >= 3);
     free(w), free(g);
 }
@@ -287,7 +293,7 @@ static void late_function(team *t, dt_comm *c, int rank)
         if (!rank) CHECK(!dt_comm_send(c, &x, 1, DT_COMM_U8, t->n - 1));
         CHECK(!dt_ps_init(ps, 0, w, 7, DT_COMM_F32, .rule = DT_PS_UPDATE) && !dt_ps_push_pull(ps, 0, g, w, 7, DT_COMM_F32) && w[6] == -0.5f);
     }
-    CHECK(!dt_ps_free(ps));
+    FREE();
 }
 UTEST(exchange, update_function_that_comes_late)
 {
@@ -323,7 +329,7 @@ static void stale_scaled(team *t, dt_comm *c, int rank)
               st.first > 0 && st.last >= st.first);
         CHECK(!dt_ps_barrier(ps)); /* both have asked before one leaves */
     }
-    CHECK(!dt_ps_free(ps));
+    FREE();
 }
 UTEST(exchange, stale_pushes_count_less_or_not_at_all)
 {
@@ -418,7 +424,7 @@ static void one_version(team *t, dt_comm *c, int rank)
         CHECK(a.out[0][0] == __atomic_load_n(&t->sum[0], __ATOMIC_ACQUIRE));
     }
     set(t, 0);
-    CHECK(!dt_ps_free(ps));
+    FREE();
     arrays_free(&a);
 }
 UTEST(versions, never_a_mixture)
@@ -455,7 +461,7 @@ static void sees_its_push(team *t, dt_comm *c, int rank)
         while (op && !dt_ps_test(op)) usleep(50);
         CHECK(!dt_ps_wait(op, NULL) && out[2999] == out[0]);
     }
-    CHECK(!dt_ps_free(ps));
+    FREE();
 }
 UTEST(versions, a_pull_sees_the_push_before_it)
 {
@@ -500,7 +506,7 @@ static void a_row_of_operations(team *t, dt_comm *c, int rank)
     CHECK(!dt_ps_barrier(ps));
     CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, a[2].item, ARRAYS), &info) && arrays_same(&a[2]) && a[2].out[0][0] == 20 * dt_ps_workers(ps));
     for (int i = 0; i < ROW; i++) arrays_free(&a[i]);
-    CHECK(!dt_ps_free(ps));
+    FREE();
 }
 UTEST(versions, many_operations_at_once)
 {
@@ -509,6 +515,37 @@ UTEST(versions, many_operations_at_once)
             plan p = plan_of(3 + servers, servers, DT_PS_ASYNC);
             p.o.big = 1000;
             EXPECT_EQ(0, run(hows[i], p, a_row_of_operations));
+        }
+}
+
+/* Workers push and leave at once: what was accepted is applied, also if a server hears of the departure first. */
+static void push_and_leave(team *t, dt_comm *c, int rank)
+{
+    enum { N = 300, PUSHES = 5 };
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    int64_t in[N], out[N];
+    for (int i = 0; i < N; i++) in[i] = 1, out[i] = 0;
+    CHECK(!dt_ps_init(ps, 0, out, N, DT_COMM_I64, .rule = DT_PS_SUM) && !dt_ps_barrier(ps));
+    for (int i = 0; i < PUSHES && rank; i++) CHECK(!dt_ps_push(ps, 0, in, N, DT_COMM_I64));
+    if (!rank) {
+        dt_ps_stats st = { 0 };
+        int64_t     end = dt_test_ns() + (int64_t)(20e9 * dt_test_slow());
+        while (st.workers != 1 && dt_test_ns() < end) CHECK(!dt_ps_get_stats(ps, 0, &st));
+        CHECK(st.workers == 1 && !dt_ps_pull(ps, 0, out, N, DT_COMM_I64) && out[0] == PUSHES * (dt_ps_workers(ps) - 1) && out[N - 1] == out[0]);
+    }
+    FREE();
+}
+UTEST(versions, a_push_before_leaving_counts)
+{
+    for (int round = 0; round < (dt_test_quick() ? 4 : 20); round++)
+        for (int i = 0; i < 3; i++) {
+            plan p = plan_of(8, round % 2 ? 0 : 4, DT_PS_ASYNC);
+            p.o.big = 10;
+            EXPECT_EQ(0, run(hows[i], p, push_and_leave));
         }
 }
 
@@ -540,7 +577,7 @@ static void cancelled(team *t, dt_comm *c, int rank) /* K is 2 of 3; worker 2 co
     }
     dt_ps_stats st;
     CHECK(!dt_ps_get_stats(ps, 0, &st) && st.version == 5 && st.used == 10 && st.cancelled == 5 && st.k == 2);
-    CHECK(!dt_ps_free(ps));
+    FREE();
 }
 UTEST(disciplines, who_is_late_is_cancelled)
 {
@@ -570,7 +607,7 @@ static void set_k(team *t, dt_comm *c, int rank)
     CHECK(!dt_ps_barrier(ps) && !dt_ps_get_stats(ps, 3, &st) && st.k == 3 && st.used == 4 && st.version == 2);
     CHECK(dt_ps_set_k(ps, 3, 0) == DT_COMM_ERR_ARG && dt_ps_set_k(ps, 4, 1) == DT_COMM_ERR_ARG && dt_ps_get_stats(ps, 4, &st) == DT_COMM_ERR_ARG);
     CHECK(dt_ps_get_stats(ps, 3, NULL) == DT_COMM_ERR_ARG && !dt_ps_barrier(ps));
-    CHECK(!dt_ps_free(ps));
+    FREE();
 }
 UTEST(disciplines, k_changes)
 {
@@ -611,7 +648,7 @@ static void batches(team *t, dt_comm *c, int rank)
         CHECK(once == n && st.waiting == 0);
     }
     set(t, 0);
-    CHECK(!dt_ps_free(ps));
+    FREE();
     free(in), free(out);
 }
 UTEST(disciplines, each_batch_is_used_once)
@@ -656,7 +693,7 @@ static void recorded(team *t, dt_comm *c, int rank) /* arg: 0: first time, 1: ag
             CHECK(!dt_ps_push_pull(ps, 0, g, w, N, DT_COMM_F32));
         }
     }
-    CHECK(!dt_ps_free(ps));
+    FREE();
 }
 UTEST(disciplines, a_recorded_run_is_repeated)
 {
@@ -715,7 +752,8 @@ static void crowd(team *t, dt_comm *c, int rank)
               out[n - 1] == n * t->sum[key]);
     }
     free(in), free(out);
-    CHECK(!dt_ps_barrier(ps) && !dt_ps_free(ps));
+    CHECK(!dt_ps_barrier(ps));
+    FREE();
 }
 UTEST(disciplines, sixty_four_workers)
 {
@@ -772,7 +810,7 @@ static void wrong_calls(team *t, dt_comm *c, int rank)
     CHECK(!dt_ps_exchange_start(ps, it, 2) && says(ps, "not in one group"));
     CHECK(!dt_ps_exchange_start(ps, it, 0) && !dt_ps_exchange_start(ps, NULL, 1));
     CHECK(!dt_ps_push_pull(ps, 0, x, y, 4, DT_COMM_F32) && !dt_ps_error(ps)); /* it can be used on */
-    CHECK(!dt_ps_free(ps));
+    FREE();
 }
 UTEST(errors, wrong_calls)
 {
@@ -818,16 +856,21 @@ static void wrong_ranks(team *t, dt_comm *c, int rank)
         rc = dt_ps_init(ps, 0, x, 40, DT_COMM_F32, .rule = DT_PS_UPDATE);
         CHECK(rc == DT_COMM_ERR_REMOTE && says(ps, "dt_ps_on_update"));
         break;
-    case 4:
-        CHECK(!dt_ps_init(ps, 0, x, 40, DT_COMM_F32, .rule = DT_PS_UPDATE) && !dt_ps_push_pull(ps, 0, x, x, 40, DT_COMM_F32));
-        CHECK(dt_ps_push_pull(ps, 0, x, x, 40, DT_COMM_F32) == DT_COMM_ERR_REMOTE && says(ps, "learning rate") && says(ps, "key 0"));
-        CHECK(dt_ps_pull(ps, 0, x, 40, DT_COMM_F32) == DT_COMM_ERR_REMOTE && says(ps, "learning rate"));
+    case 4: { /* also of large arrays: what is sent for a refused push ends with it */
+        enum { N = 100000 };
+        float *big = (float *)calloc(N, sizeof *big);
+        CHECK(!dt_ps_init(ps, 0, big, N, DT_COMM_F32, .rule = DT_PS_UPDATE) && !dt_ps_push_pull(ps, 0, big, big, N, DT_COMM_F32));
+        CHECK(dt_ps_push_pull(ps, 0, big, big, N, DT_COMM_F32) == DT_COMM_ERR_REMOTE && says(ps, "learning rate") && says(ps, "key 0"));
+        CHECK(dt_ps_push_pull(ps, 0, big, big, N, DT_COMM_F32) == DT_COMM_ERR_REMOTE && says(ps, "learning rate") && says(ps, "key 0"));
+        CHECK(dt_ps_pull(ps, 0, big, N, DT_COMM_F32) == DT_COMM_ERR_REMOTE && says(ps, "learning rate"));
+        free(big);
         CHECK(!dt_ps_init(ps, 1, x, 40, DT_COMM_F32) && !dt_ps_pull(ps, 1, x, 40, DT_COMM_F32)); /* another group */
         break;
+    }
     default: CHECK(dt_ps_init(ps, 0, x, 40, DT_COMM_I32, .rule = DT_PS_UPDATE) == DT_COMM_ERR_REMOTE && says(ps, "f32")); break;
     }
     CHECK(1e-9 * (double)(dt_test_ns() - begin) < 4 * dt_test_slow());
-    CHECK(!dt_ps_free(ps));
+    FREE();
 }
 UTEST(errors, ranks_that_do_not_agree)
 {
@@ -861,7 +904,8 @@ static void silent_worker(team *t, dt_comm *c, int rank)
         if (rank == 1) CHECK(!dt_ps_push_pull(ps, 3, x, y, t->arg, DT_COMM_F32) && y[0] == (float)(dt_ps_workers(ps) - 1) && y[t->arg - 1] == y[0]);
         CHECK(!dt_ps_barrier(ps));
         CHECK(!dt_ps_pull(ps, 3, y, t->arg, DT_COMM_F32) && y[0] == (float)(dt_ps_workers(ps) - 1) && y[t->arg - 1] == y[0]);
-        CHECK(!dt_ps_barrier(ps) && !dt_ps_free(ps));
+        CHECK(!dt_ps_barrier(ps));
+    FREE();
     }
     free(x), free(y);
 }
@@ -898,6 +942,7 @@ static void freed_early(team *t, dt_comm *c, int rank)
             CHECK(op && !dt_ps_then(op, then_it, &then));
         } else CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), NULL)); /* it is not held up by worker 1 */
         int rc = dt_ps_free(ps);
+        ps = NULL;
         if (rank == 1) {
             CHECK(rc == DT_COMM_ERR_STATE && strstr(dt_comm_error(NULL), "not waited for"));
             CHECK(__atomic_load_n(&then, __ATOMIC_ACQUIRE) != 0);
@@ -975,7 +1020,7 @@ static void worker_dies(team *t, dt_comm *c, int rank)
         while (get(t, 2) < 2 && !rc && dt_test_ns() < end) rc = dt_ps_wait(dt_ps_exchange_start(ps, a.item, ARRAYS), &info); /* so that nobody waits for this one */
         CHECK(!rc);
     }
-    CHECK(!dt_ps_free(ps));
+    FREE();
     arrays_free(&a);
 }
 UTEST(deaths, of_a_worker)
@@ -992,6 +1037,36 @@ UTEST(deaths, of_a_worker)
             p.o.fail_on_death = arg == 3;
             EXPECT_EQ(0, run(hows[i], p, worker_dies));
         }
+}
+static void dies_before_the_barrier(team *t, dt_comm *c, int rank)
+{
+    dt_ps *ps = dt_ps_new_with(c, t->o);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    CHECK(!dt_ps_barrier(ps));
+    if (rank == 2) {
+        usleep(50000); /* the others are in the next one by then; if not, they are refused all the same */
+        die(t, c);
+        dt_ps_free(ps);
+        return;
+    }
+    int rc = dt_ps_barrier(ps);
+    if (t->arg) CHECK(rc == DT_COMM_ERR_REMOTE && says(ps, "worker 2"));
+    else CHECK(!rc); /* of those who are alive */
+    FREE();
+}
+UTEST(deaths, of_a_worker_that_others_wait_for_in_a_barrier)
+{
+    for (int i = 0; i < 6; i++) {
+        plan p = plan_of(5, 2, DT_PS_SYNC);
+        p.tolerant = true;
+        p.dead = 1;
+        p.arg = i / 3;
+        p.o.fail_on_death = i / 3;
+        EXPECT_EQ(0, run(hows[i % 3], p, dies_before_the_barrier));
+    }
 }
 /* Server 1 dies: all workers hear of it soon, whether they wait for it or for others. arg 0: beside workers; 1: on a worker's rank */
 static void server_dies(team *t, dt_comm *c, int rank)
@@ -1031,7 +1106,7 @@ static void server_dies(team *t, dt_comm *c, int rank)
     CHECK(rc && says(ps, "server 1") && says(ps, who) && 1e-9 * (double)(dt_test_ns() - begin) < 5 * dt_test_slow());
     dt_ps_op *op = dt_ps_exchange_start(ps, a.item, ARRAYS);
     CHECK(!op || dt_ps_wait(op, NULL)); /* and again */
-    CHECK(!dt_ps_free(ps));
+    FREE();
     arrays_free(&a);
 }
 UTEST(deaths, of_a_server)
@@ -1055,7 +1130,9 @@ static void all_fail(team *t, dt_comm *c, int rank)
             await(t, 0, 1);
             die(t, c);
         } else CHECK(dt_ps_serve(ps) < 0);
-        CHECK(dt_ps_free(ps) < 0);
+        int rc = dt_ps_free(ps);
+        ps = NULL;
+        CHECK(rc < 0);
         return;
     }
     arrays a = arrays_new(1, 0);
@@ -1067,7 +1144,10 @@ static void all_fail(team *t, dt_comm *c, int rank)
         dt_ps_op *op = dt_ps_exchange_start(ps, a.item, ARRAYS);
         rc = op ? dt_ps_wait(op, NULL) : DT_COMM_ERR_STATE;
     }
-    CHECK(rc && dt_ps_error(ps) && dt_ps_barrier(ps) < 0 && dt_ps_free(ps) < 0);
+    CHECK(rc && dt_ps_error(ps) && dt_ps_barrier(ps) < 0);
+    rc = dt_ps_free(ps);
+    ps = NULL;
+    CHECK(rc < 0);
     arrays_free(&a);
 }
 UTEST(deaths, on_an_ordinary_communicator_all_fail)
@@ -1190,6 +1270,7 @@ static void hostile(team *t, dt_comm *c, int rank)
         if (t->arg < 2) CHECK(!dt_ps_push_pull(ps, 0, x, y, 100, DT_COMM_I64));
     }
     int rc = dt_ps_free(ps);
+    ps = NULL;
     CHECK(!rc || t->arg);
 }
 UTEST(hostile, broken_requests_are_refused)
