@@ -2668,7 +2668,7 @@ static int dt__ps_state(dt_ps *ps, const char *call, int key, int which, char *d
         dt__ps_range(ps, k->wire.n, s, k->server, &at, &n);
         if (which == DT_PS_COUNT && (n || k->server == s)) at = 0, n = 1;
         for (int64_t end = at + n; at < end && !rc; at += n) {
-            n = end - at < DT__PS_PIECE ? end - at : DT__PS_PIECE;
+            n = end - at < DT__PS_PIECE ? end - at : (int64_t)DT__PS_PIECE;
             size_t bytes = (size_t)n * size;
             memset(a, 0, sizeof *a);
             dt__ps_head_fill(ps, &a->head, k->group, which);
