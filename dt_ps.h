@@ -2611,7 +2611,7 @@ static void dt__ps_on_state(dt_request *q)
         dt__ps_refuse(q, "server %d: key %d does not exist here, or has no state %d", ps->server, w->key, which);
         return;
     }
-    int64_t n = which == DT_PS_COUNT ? 1 : h->part.n, at = w->at - (which == DT_PS_COUNT ? 0 : h->part.at);
+    int64_t n = which == DT_PS_COUNT ? 1 : h->part.n, first = which == DT_PS_COUNT ? 0 : h->part.at, at = w->at < first ? -1 : w->at - first;
     size_t  size = which == DT_PS_COUNT ? sizeof h->count : which == DT_PS_VALUE ? dt__elem_nbytes(h->part.dtype) : sizeof(float);
     if (at < 0 || w->n < 0 || at > n || w->n > n - at || (write && (q->n - (int64_t)sizeof a) / (int64_t)size < w->n)) {
         dt__ps_refuse(q, "server %d: key %d: elements %" PRId64 " to %" PRId64 " are not here", ps->server, w->key, w->at, w->at + w->n - 1);
@@ -2635,7 +2635,7 @@ static void dt__ps_on_place(dt_request *q) /* the version of a group, and at its
     dt__ps_group *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, h.group);
     int64_t       n = (q->n - (int64_t)sizeof h) / (int64_t)sizeof(int64_t), x = 0;
     const char   *at = (const char *)q->data + sizeof h;
-    if (!g || h.version < 0 || h.seq < 0 || n > (1 << 24)) {
+    if (!g || h.version < 0 || h.version > INT64_MAX / 64 || h.seq < 0 || h.seq > INT64_MAX / 64 || n > (1 << 24)) {
         dt__ps_refuse(q, "server %d: there is no such group, or its place is impossible", ps->server);
         return;
     }
