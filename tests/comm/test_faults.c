@@ -251,15 +251,6 @@ static int stopped_rank(void *arg)
     return 0;
 }
 /* Before any two ranks have exchanged a message: there is no connection that could tell. */
-static bool is_stopped(int pid)
-{
-    char  path[64], state = 0;
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    FILE *f = fopen(path, "r");
-    if (f && fscanf(f, "%*d %*s %c", &state) != 1) state = 0;
-    if (f) fclose(f);
-    return state == 'T';
-}
 static int cold_rank(void *arg)
 {
     crew    *w = (crew *)arg;
@@ -271,7 +262,7 @@ static int cold_rank(void *arg)
     while (__atomic_load_n(&w->started, __ATOMIC_SEQ_CST) < w->n) poll(NULL, 0, 1);
     if (rank == victim) raise(SIGSTOP);
     else
-        while (!is_stopped(w->pid[victim])) poll(NULL, 0, 1);
+        while (!dt_test_is_stopped(w->pid[victim])) poll(NULL, 0, 1);
     w->since[rank] = dt_test_ns();
     int rc = rank == victim ? dt_comm_barrier(c) : dt_comm_allreduce(c, x, 100, DT_COMM_F32, DT_COMM_SUM);
     w->back[rank] = dt_test_ns();

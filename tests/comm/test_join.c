@@ -1523,17 +1523,7 @@ static int stopped_rank(int rank, void *arg)
         __atomic_store_n(&j->pid, (int)getpid(), __ATOMIC_SEQ_CST);
         raise(SIGSTOP);
     } else {
-        char  path[64], state = 0;
-        FILE *f;
-        while (__atomic_load_n(&j->pid, __ATOMIC_SEQ_CST) == 0) poll(NULL, 0, 1);
-        snprintf(path, sizeof path, "/proc/%d/stat", j->pid);
-        while (state != 'T') {
-            if ((f = fopen(path, "r"))) {
-                if (fscanf(f, "%*d %*s %c", &state) != 1) state = 0;
-                fclose(f);
-            }
-            if (state != 'T') poll(NULL, 0, 1);
-        }
+        while (__atomic_load_n(&j->pid, __ATOMIC_SEQ_CST) == 0 || !dt_test_is_stopped(j->pid)) poll(NULL, 0, 1);
         int64_t begin = dt__comm_now();
         if (j->flag[5] == 0 || rank == j->flag[5]) dt__world_ask(w, &c, 17, j->victim == 2 ? 1 : -1, 0, 0);
         comm_wait(&c, 5);
