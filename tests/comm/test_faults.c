@@ -181,7 +181,8 @@ static int killed_job(int i, void *arg) /* one of several at the same time */
     crew *w = ((crew **)arg)[i];
     return dt_spawn(w->n, killed_rank, w) != 128 + SIGKILL;
 }
-static void killing(int *utest_result, const char *only, int trials, int together, bool many) /* only: NULL: over both transports in turn */
+/* only: NULL: over both transports in turn */
+static void killing(int *utest_result, const char *only, int trials, int together, bool many)
 {
     static const int worlds[] = { 2, 3, 4, 8 };
     static int64_t   late[4096];
@@ -214,8 +215,8 @@ static void killing(int *utest_result, const char *only, int trials, int togethe
         }
     }
     qsort(late, (size_t)n, sizeof *late, by_value);
-    printf("    %s: %d ranks killed, %d of them in a call; survivors knew after %.1f ms (p50), %.1f (slowest)\n", only ? only : "both",
-           kills, busy, 1e-6 * (double)late[n / 2], 1e-6 * (double)late[n - 1]);
+    printf("    %s: %d ranks killed, %d of them in a call; survivors knew after %.1f ms (p50), %.1f (slowest)\n",
+           only ? only : "both", kills, busy, 1e-6 * (double)late[n / 2], 1e-6 * (double)late[n - 1]);
     EXPECT_TRUE((double)late[n - 1] < 1e9 * dt_test_slow());
     EXPECT_EQ(count_in("/dev/shm"), files);
 }
@@ -306,7 +307,8 @@ UTEST(stopped, survivors_name_it_after_the_timeout_and_it_hears_of_it)
         double longest = 0;
         for (int r = 0; r < w->n; r++) {
             if (is_victim(w, r)) continue;
-            double waited = 1e-9 * (double)(w->back[r] - w->since[r]), late = cold ? waited : 1e-9 * (double)(w->back[r] - w->when);
+            double waited = 1e-9 * (double)(w->back[r] - w->since[r]);
+            double late = cold ? waited : 1e-9 * (double)(w->back[r] - w->when);
             longest = waited > longest ? waited : longest;
             slowest[cold] = late > slowest[cold] ? late : slowest[cold];
             if (cold) EXPECT_GE(waited, limit);
@@ -315,8 +317,8 @@ UTEST(stopped, survivors_name_it_after_the_timeout_and_it_hears_of_it)
         EXPECT_EQ_MSG(w->right, w->n, w->text);
         crew_free(w);
     }
-    printf("    %d jobs: the slowest survivor knew %.2f s after the stop, before the first contact after %.2f s; the timeout is %g s\n", a.n,
-           slowest[0], slowest[1], limit);
+    printf("    %d jobs: the slowest survivor knew %.2f s after the stop, before the first contact after %.2f s; the timeout is "
+           "%g s\n", a.n, slowest[0], slowest[1], limit);
     EXPECT_LT(slowest[0], limit + dt_test_slow());
     EXPECT_LT(slowest[1], limit + dt_test_slow());
 }

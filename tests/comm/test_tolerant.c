@@ -291,7 +291,11 @@ static void stopped_sender(team *t, dt_comm *c, int rank)
     CHECK(rank || !memchr(x, 3, BIG));
     free(x);
 }
-static int stopped_job(int i, void *arg) { return (void)arg, run(hows[1 + i % 2], 3, 3, 0, 3, i / 2 ? stopped_sender : stopped); }
+static int stopped_job(int i, void *arg)
+{
+    (void)arg;
+    return run(hows[1 + i % 2], 3, 3, 0, 3, i / 2 ? stopped_sender : stopped);
+}
 UTEST(messages, with_a_stopped_member_time_out_alone) { EXPECT_EQ(0, dt_test_ranks(4, 50, stopped_job, NULL)); }
 
 /* A member leaves in order: what it sent last arrives, then it has left. Rank 0 sends it much that it never reads. */
@@ -442,7 +446,8 @@ static void halts(team *t, dt_comm *c, int rank)
     go_on(t, c, rank, dead);
 }
 static int halts_job(int i, void *arg) { return (void)arg, run(hows[i % 3], 3, i / 3 ? 20 : 1, i / 3, 3, halts); }
-UTEST(collectives, failures_halt_them) { EXPECT_EQ(0, dt_test_ranks(6, 50, halts_job, NULL)); } /* at once: some wait for the timeout */
+/* at the same time: some wait for the timeout */
+UTEST(collectives, failures_halt_them) { EXPECT_EQ(0, dt_test_ranks(6, 50, halts_job, NULL)); }
 
 /* ==================================================================================================== joining */
 #undef CHECK
