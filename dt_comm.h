@@ -136,8 +136,8 @@ DT_API int      dt_comm_shrink(dt_comm *c, dt_comm **out);
        not expect) ends alone with its status. A message that did not suit its receive stays for another one.
      - Collectives end with DT_COMM_ERR_PEER on all members, also running ones: dt_comm_shrink makes a communicator of the rest,
        which is tolerant, too. After a timeout or a mismatch of a collective the same is true with that status.
-     - dt_comm_free does not wait for the others, only until what was sent has left, at most 0.4 s: the member leaves, which is an
-       event for the others.
+     - dt_comm_free does not wait for the others, only until what was sent has left, at most 0.4 s: the member leaves, which is
+       an event for the others.
      - dt_comm_abort, and a failure from which a member cannot go on (such as no memory), fails the communicator on this member
        only; for the others it has died. A member that breaks the protocol is expelled: its calls fail, too.
    A stopped member is not dead: messages with it time out. Large messages are always copied through the rings or sockets, never
@@ -166,8 +166,8 @@ DT_API int dt_comm_next_event_with(dt_comm *c, dt_comm_event *out, dt_event_opts
    the number of ranks at the start, ranks of one machine look at sockets while they wait, which costs up to 0.2 ms.
    A member with a .name may come back under a higher .incarnation and gets a new number; its earlier self, if it still
    lives, is expelled. One that comes with an incarnation that is not higher than all before it is refused.
-   After the death of rank 0 nobody can join: dt_comm_join fails at .join_timeout, and the members go on. A member that joined just
-   before, and of which no other has heard, gets DT_COMM_ERR_PEER within a few seconds.
+   After the death of rank 0 nobody can join: dt_comm_join fails at .join_timeout, and the members go on. A member that joined
+   just before, and of which no other has heard, gets DT_COMM_ERR_PEER within a few seconds.
    Only the communicator of dt_comm_init or dt_comm_threads can be joined, not one of dt_comm_dup, _split or _shrink. */
 typedef struct dt_accept_opts {
     int         dt__first DT_D;
@@ -4709,7 +4709,8 @@ DT_API int dt_comm_accept_with(dt_comm *c, dt_accept_opts o)
                       : !c->threads && c->rank ? "only rank 0 accepts members" : NULL;
     if (why) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_accept: %s", why);
     if (!dt__comm_ok(c)) return c->status;
-    if (!c->threads && dt__world_accept(c->world, !o.closed, o.bind, o.port, o.invitation, o.invitation ? (size_t)DT__INVITATION : 0))
+    if (!c->threads && dt__world_accept(c->world, !o.closed, o.bind, o.port, o.invitation,
+                                        o.invitation ? (size_t)DT__INVITATION : 0))
         return dt__said_by("dt_comm_accept");
     if (!c->threads) return 0;
     __atomic_store_n(&((dt__shared *)c->shared)->head->accepting, !o.closed, __ATOMIC_RELEASE);

@@ -3101,7 +3101,8 @@ DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *cl
     }
     char who[24];
     snprintf(text, sizeof text, "%s of %d ranks", dt__rank_word(f.rank, who, sizeof who), f.world);
-    if (f.room > f.world) dt__fds_limit(dt__fds_open() + dt__world_fds(f.rank, f.world) + 2 * (f.room - f.world) + DT__PENDING); /* if it can */
+    /* room for those that join, if the hard limit allows it */
+    if (f.room > f.world) dt__fds_limit(dt__fds_open() + dt__world_fds(f.rank, f.world) + 2 * (f.room - f.world) + DT__PENDING);
     if (f.world > 1 || f.room > 1) room = dt__fds_ensure("dt_comm_init", text, dt__world_fds(f.rank, f.world));
     dt__world *w = room < 0 ? NULL : dt__world_new(&f);
     if (!w && f.joined_by) dt__close(&f.listen_fd), f.joined_by->end(true);
@@ -3175,7 +3176,8 @@ static const char *dt__hex_get(const char *from, uint8_t *p, size_t most, size_t
     }
     return from;
 }
-static int dt__world_listen(dt__world *w, const char *bind_to, int port) /* a world of one rank gets a listener and a control thread */
+/* A world of one rank gets a listener and a control thread. */
+static int dt__world_listen(dt__world *w, const char *bind_to, int port)
 {
     dt__config f;
     dt__addr   a;
@@ -3188,10 +3190,12 @@ static int dt__world_listen(dt__world *w, const char *bind_to, int port) /* a wo
     if ((w->listen_fd = dt__listen_master(&f)) < 0) return dt__said.why;
     dt__addr_loopback(&a, 0);
     if (dt__member_addr(w, &w->member[0], &a) < 0 || dt__member_unix(w, &w->member[0]) < 0) return dt__said.why;
-    if (!w->have_token && !dt__comm_random(w->token, 32)) return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_accept: getrandom failed");
+    if (!w->have_token && !dt__comm_random(w->token, 32))
+        return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_accept: getrandom failed");
     w->join_deadline = INT64_MAX / 2; /* nobody registers */
     if (dt__control_start(w) < 0)
-        return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_NET), "dt_comm_accept: cannot start the control thread: %s", strerror(errno));
+        return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_NET), "dt_comm_accept: cannot start the control thread: %s",
+                            strerror(errno));
     pthread_mutex_lock(&w->lock);
     w->control->join = DT__JOIN_COMPLETE;
     pthread_mutex_unlock(&w->lock);
@@ -4251,8 +4255,8 @@ static bool dt__join_heard(dt__world *w, const dt__conn *k, const uint8_t *p, si
     dt__control_joined(w, j.rank, &j.row, k);
     if (w->control->turned_away && j.rank >= w->control->turned_away) {
         char text[256], who[160];
-        snprintf(text, sizeof text, "%s joined when rank 0 died, and was refused by rank %d, which did not know it", dt__rank_text(w, j.rank, who, sizeof who),
-                 w->rank);
+        snprintf(text, sizeof text, "%s joined when rank 0 died, and was refused by rank %d, which did not know it",
+                 dt__rank_text(w, j.rank, who, sizeof who), w->rank);
         dt__control_gone(w, j.rank, DT__DIED, text, NULL);
     }
     return true;
@@ -5823,7 +5827,8 @@ static int32_t dt__agree_next(const dt__world *w, const dt_comm *c, int rank)
         const dt__agreement *e = &ctl->agreement[i];
         if (e->comm != c->id || e->round != ctl->rounds - 1 || e->decided || e->proposed || !dt__bit(e->asked, rank)) continue;
         bool runs = e->waiting;
-        for (int r = 0; e->heard_at && r < w->size; r++) runs = runs || (dt__bit(e->came, r) && r != w->rank && now - e->heard_at[r] < DT__NS_PER_S);
+        for (int r = 0; e->heard_at && r < w->size; r++)
+            runs = runs || (dt__bit(e->came, r) && r != w->rank && now - e->heard_at[r] < DT__NS_PER_S);
         if (runs) return e->round;
     }
     return ctl->rounds;
@@ -5835,8 +5840,8 @@ static void dt__agree_own(const dt__world *w, dt__agreement *e) /* at the root: 
     e->same = (!e->any || e->same) && e->built == e->first_built && e->nbuilt == e->nfirst_built;
     e->any = true;
 }
-/* In a world that others join, a rank that has joined during dt_comm_shrink of the others asks for more ranks than they do: those
-   count that all ask for. Its own state counts no more then, so the root asks again. */
+/* In a world that others join, a rank that has joined during dt_comm_shrink of the others asks for more ranks than they do.
+   Those count that all ask for. Its own state counts no more then, so the root asks again. */
 static bool dt__agree_narrow(dt__world *w, dt__agreement *e, const uint8_t *asked)
 {
     size_t nb = dt__agree_nbytes(w);

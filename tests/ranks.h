@@ -1,6 +1,7 @@
 /* ranks.h - tests that need several processes; no header of dt is needed
 
        dt_test_ranks(n, seconds, fn, arg)          n forked processes with a deadline
+       dt_test_is_stopped(pid)                     has SIGSTOP stopped it?
 
    A function whose checks count for the rank is written
        DT_TEST_RANK(name) { ... }                  it has the parameters utest_result, rank and arg, and returns nothing */
@@ -59,6 +60,17 @@ static DT_TEST_UNUSED int dt_test_rank_report(int rank, int n, int status, int l
                   strsignal(WTERMSIG(status)));
     else dt_test_say("   Rank %d of %d failed: exit status %d\n", rank, n, WEXITSTATUS(status));
     return 1;
+}
+
+static DT_TEST_UNUSED int dt_test_is_stopped(int pid) /* by SIGSTOP */
+{
+    char  path[64], state = 0;
+    FILE *f;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    f = fopen(path, "r");
+    if (f && fscanf(f, "%*d %*s %c", &state) != 1) state = 0;
+    if (f) fclose(f);
+    return state == 'T';
 }
 
 #define DT_TEST_RANK(name)                                                                                     \

@@ -15,7 +15,8 @@ static DT_TEST_UNUSED job *job_proxy(job *j) /* all ranks but rank 0 dial the pr
 }
 
 /* ==================================================================================================== >>flood */
-enum { HELD = 1500, MUCH = 9000, SILENT = 0, SPEAKING }; /* how many connections a flood keeps open; more than fit the queue of a listener */
+/* how many connections a flood keeps open; MUCH: more than fit the queue of a listener */
+enum { HELD = 1500, MUCH = 9000, SILENT = 0, SPEAKING };
 static DT_TEST_UNUSED void flood(job *j, int port, int end) /* until the flag is set */
 {
     static int    fd[MUCH];
@@ -38,7 +39,8 @@ static DT_TEST_UNUSED void flood(job *j, int port, int end) /* until the flag is
         __atomic_add_fetch(&j->made, 1, __ATOMIC_SEQ_CST);
     }
 }
-/* A thousand connections that each send a byte now and then, as the beginning of a handshake would; whoever is closed comes again. */
+/* A thousand connections that each send a byte now and then, as the beginning of a handshake would; whoever is closed comes
+   again. */
 static DT_TEST_UNUSED void flood_slowly(job *j, int port, int end)
 {
     enum { SLOW = 1000, TURN = 20 /* ms */ };
@@ -60,7 +62,8 @@ static DT_TEST_UNUSED void flood_slowly(job *j, int port, int end)
                 if ((fd[i] = dt__connect(&a)) < 0) continue;
                 setsockopt(fd[i], SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
                 __atomic_add_fetch(&j->made, 1, __ATOMIC_SEQ_CST);
-            } else if (i % 10 == turn % 10 && send(fd[i], &hello[said[i] % 5], 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1 && said[i] < 4) said[i]++;
+            } else if (i % 10 == turn % 10 && send(fd[i], &hello[said[i]], 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1)
+                said[i] = said[i] < 4 ? said[i] + 1 : 4;
         }
         if (turn == 0) __atomic_add_fetch(&j->made, HELD - SLOW, __ATOMIC_SEQ_CST); /* all are there */
         poll(NULL, 0, TURN);

@@ -1,7 +1,8 @@
 /* teams.h - one function on several ranks of one communicator: threads, processes with shared memory, processes over TCP
 
        team t = team_of("shm", 3, 20, fn);   t.arg = ...;   failed = team_run(&t);
-       team *t = team_new(3, "tcp");  pid = team_fork(t, newcomer, k);  dt_spawn(3, first_ones, t);  failed = team_end(t, &pid, 1);
+       team *t = team_new(3, "tcp");   pid = team_fork(t, newcomer, k);
+       dt_spawn(3, first_ones, t);     failed = team_end(t, &pid, 1);
 
    The second form is for groups that others join: rank 0 calls team_start, a newcomer team_join. Include it after dt_comm.h. */
 #ifndef DT_TEST_TEAMS_H_INCLUDED
@@ -115,7 +116,8 @@ static DT_TEST_UNUSED int team_run(team *of)
     return of->failed;
 }
 
-/* ---- groups that others join. Rank 0 writes the invitation to the shared memory; newcomers are processes that the test forks. */
+/* ---- groups that others join. Rank 0 writes the invitation to the shared memory; newcomers are processes that the test
+   forks. */
 static DT_TEST_UNUSED team *team_new(int n, const char *how)
 {
     team t = team_of(how, n, 15, NULL);
@@ -190,7 +192,8 @@ static DT_TEST_UNUSED bool team_event(dt_comm *c, int kind, int rank, dt_comm_ev
     int rc = dt_comm_next_event(c, &own, .timeout = 20 * dt_test_slow());
     if (e) *e = own;
     if (rc == 1 && own.kind == kind && own.rank == rank && own.pid > 0 && own.when > 0 && own.why[0]) return true;
-    printf("    rank %d: expected event %d of rank %d; %d: kind %d, rank %d, %s\n", dt_comm_rank(c), kind, rank, rc, own.kind, own.rank, own.why);
+    printf("    rank %d: expected event %d of rank %d; %d: kind %d, rank %d, %s\n", dt_comm_rank(c), kind, rank, rc, own.kind,
+           own.rank, own.why);
     return false;
 }
 

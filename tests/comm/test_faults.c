@@ -181,7 +181,8 @@ static int killed_job(int i, void *arg) /* one of several at the same time */
     crew *w = ((crew **)arg)[i];
     return dt_spawn(w->n, killed_rank, w) != 128 + SIGKILL;
 }
-static void killing(int *utest_result, const char *only, int trials, int together, bool many) /* only: NULL: over both transports in turn */
+/* only: NULL: over both transports in turn */
+static void killing(int *utest_result, const char *only, int trials, int together, bool many)
 {
     static const int worlds[] = { 2, 3, 4, 8 };
     static int64_t   late[4096];
@@ -214,8 +215,8 @@ static void killing(int *utest_result, const char *only, int trials, int togethe
         }
     }
     qsort(late, (size_t)n, sizeof *late, by_value);
-    printf("    %s: %d ranks killed, %d of them in a call; survivors knew after %.1f ms (p50), %.1f (slowest)\n", only ? only : "both",
-           kills, busy, 1e-6 * (double)late[n / 2], 1e-6 * (double)late[n - 1]);
+    printf("    %s: %d ranks killed, %d of them in a call; survivors knew after %.1f ms (p50), %.1f (slowest)\n",
+           only ? only : "both", kills, busy, 1e-6 * (double)late[n / 2], 1e-6 * (double)late[n - 1]);
     EXPECT_TRUE((double)late[n - 1] < 1e9 * dt_test_slow());
     EXPECT_EQ(count_in("/dev/shm"), files);
 }
@@ -251,15 +252,6 @@ static int stopped_rank(void *arg)
     return 0;
 }
 /* Before any two ranks have exchanged a message: there is no connection that could tell. */
-static bool is_stopped(int pid)
-{
-    char  path[64], state = 0;
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    FILE *f = fopen(path, "r");
-    if (f && fscanf(f, "%*d %*s %c", &state) != 1) state = 0;
-    if (f) fclose(f);
-    return state == 'T';
-}
 static int cold_rank(void *arg)
 {
     crew    *w = (crew *)arg;
@@ -271,7 +263,7 @@ static int cold_rank(void *arg)
     while (__atomic_load_n(&w->started, __ATOMIC_SEQ_CST) < w->n) poll(NULL, 0, 1);
     if (rank == victim) raise(SIGSTOP);
     else
-        while (!is_stopped(w->pid[victim])) poll(NULL, 0, 1);
+        while (!dt_test_is_stopped(w->pid[victim])) poll(NULL, 0, 1);
     w->since[rank] = dt_test_ns();
     int rc = rank == victim ? dt_comm_barrier(c) : dt_comm_allreduce(c, x, 100, DT_COMM_F32, DT_COMM_SUM);
     w->back[rank] = dt_test_ns();
@@ -315,7 +307,8 @@ UTEST(stopped, survivors_name_it_after_the_timeout_and_it_hears_of_it)
         double longest = 0;
         for (int r = 0; r < w->n; r++) {
             if (is_victim(w, r)) continue;
-            double waited = 1e-9 * (double)(w->back[r] - w->since[r]), late = cold ? waited : 1e-9 * (double)(w->back[r] - w->when);
+            double waited = 1e-9 * (double)(w->back[r] - w->since[r]);
+            double late = cold ? waited : 1e-9 * (double)(w->back[r] - w->when);
             longest = waited > longest ? waited : longest;
             slowest[cold] = late > slowest[cold] ? late : slowest[cold];
             if (cold) EXPECT_GE(waited, limit);
@@ -324,8 +317,8 @@ UTEST(stopped, survivors_name_it_after_the_timeout_and_it_hears_of_it)
         EXPECT_EQ_MSG(w->right, w->n, w->text);
         crew_free(w);
     }
-    printf("    %d jobs: the slowest survivor knew %.2f s after the stop, before the first contact after %.2f s; the timeout is %g s\n", a.n,
-           slowest[0], slowest[1], limit);
+    printf("    %d jobs: the slowest survivor knew %.2f s after the stop, before the first contact after %.2f s; the timeout is "
+           "%g s\n", a.n, slowest[0], slowest[1], limit);
     EXPECT_LT(slowest[0], limit + dt_test_slow());
     EXPECT_LT(slowest[1], limit + dt_test_slow());
 }

@@ -1023,7 +1023,8 @@ static int stalled_rank(int rank, void *arg) /* rank 1 has shown the token, and 
     dt_comm_opts o = job_opts(j, rank);
     if (rank != 1) {
         o.join_timeout = 1.2;
-        int failed = join_fails(&o, "rank 1 connected and then sent nothing (stopped, or large packets get lost); missing: rank 3 (2 of 4 are", 1.1, 2);
+        int failed = join_fails(&o, "rank 1 connected and then sent nothing (stopped, or large packets get lost); missing: "
+                                    "rank 3 (2 of 4 are", 1.1, 2);
         flag_set(j, 0);
         return failed;
     }
@@ -1334,7 +1335,8 @@ UTEST(deaths, every_survivor_gets_the_right_rank)
     int64_t all[400];
     int     n = 0;
     for (int round = 0; round < (dt_test_quick() ? 1 : 2); round++)
-        for (int i = 0, many = (int)(sizeof rows / sizeof *rows); i < many; i += 5) { /* some leave a second later: five at a time */
+        /* some leave a second later: five at a time */
+        for (int i = 0, many = (int)(sizeof rows / sizeof *rows); i < many; i += 5) {
             errand e[5];
             int    some = many - i < 5 ? many - i : 5;
             for (int k = 0; k < some; k++) {
@@ -1441,7 +1443,8 @@ DT_TEST_RANK(leave_rank)
 UTEST(deaths, the_tree_heals_and_leaving_is_not_dying)
 {
     errand e[] = { { job_new(20), 20, twice_rank }, { job_new(19), 19, leave_rank },
-                   { job_victim(job_new(2), 0), 2, note_rank }, { job_victim(job_new(2), 1), 2, note_rank } }; /* what the rank did is told */
+                   /* what the rank did is told */
+                   { job_victim(job_new(2), 0), 2, note_rank }, { job_victim(job_new(2), 1), 2, note_rank } };
     EXPECT_EQ(errands(e, 4), 0);
 }
 
@@ -1555,17 +1558,7 @@ static int stopped_rank(int rank, void *arg)
         __atomic_store_n(&j->pid, (int)getpid(), __ATOMIC_SEQ_CST);
         raise(SIGSTOP);
     } else {
-        char  path[64], state = 0;
-        FILE *f;
-        while (__atomic_load_n(&j->pid, __ATOMIC_SEQ_CST) == 0) poll(NULL, 0, 1);
-        snprintf(path, sizeof path, "/proc/%d/stat", j->pid);
-        while (state != 'T') {
-            if ((f = fopen(path, "r"))) {
-                if (fscanf(f, "%*d %*s %c", &state) != 1) state = 0;
-                fclose(f);
-            }
-            if (state != 'T') poll(NULL, 0, 1);
-        }
+        while (__atomic_load_n(&j->pid, __ATOMIC_SEQ_CST) == 0 || !dt_test_is_stopped(j->pid)) poll(NULL, 0, 1);
         int64_t begin = dt__comm_now();
         if (j->flag[5] == 0 || rank == j->flag[5]) dt__world_ask(w, &c, 17, j->victim == 2 ? 1 : -1, 0, 0);
         comm_wait(&c, 5);

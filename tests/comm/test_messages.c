@@ -563,7 +563,8 @@ UTEST(timeout, names_the_peer_of_the_message_in_the_words_of_the_call)
     for (int i = 0; i < JOBS; i++)
         for (int r = 0; r < 3; r++) {
             EXPECT_EQ(1, o[i].failed[r]);
-            EXPECT_TRUE_MSG(strstr(o[i].text[r], j[i].send ? "dt_comm_send to rank 1" : "dt_comm_recv from rank 1") != NULL, o[i].text[r]);
+            EXPECT_TRUE_MSG(strstr(o[i].text[r], j[i].send ? "dt_comm_send to rank 1" : "dt_comm_recv from rank 1") != NULL,
+                            o[i].text[r]);
         }
     munmap(o, JOBS * sizeof *o);
 }
@@ -640,7 +641,11 @@ static int first_contact(void *arg)
     if (c != first) dt_comm_free(first);
     return 0;
 }
-static int contact_job(int i, void *arg) { return dt_spawn(((contact *)arg)[i].n, first_contact, &((contact *)arg)[i]) != 128 + SIGKILL; }
+static int contact_job(int i, void *arg)
+{
+    contact *t = &((contact *)arg)[i];
+    return dt_spawn(t->n, first_contact, t) != 128 + SIGKILL;
+}
 UTEST(blame, a_rank_that_is_stopped_before_the_first_contact_is_named_in_time)
 {
     enum { JOBS = 9 }; /* all at once: they only wait */

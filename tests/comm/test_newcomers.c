@@ -1,6 +1,6 @@
 /* test_newcomers.c - members that join a group which is at work: strangers, slow networks, wrong tokens, other machines, deaths
-   in the middle, members that break the protocol; and events that nobody reads. What follows a join in peace is in test_tolerant.c.
-   Contents: >>flood >>tokens >>broken >>stages >>heard >>shrinks >>unread
+   in the middle, members that break the protocol; and events that nobody reads. Joins in peace are in test_tolerant.c.
+   Contents: >>flood >>tokens (and accepting) >>broken >>stages >>heard >>shrinks >>unread
    run: alone, long, asan-later */
 #define DT_IMPLEMENTATION
 #include "harness.h"
@@ -66,11 +66,13 @@ DT_TEST_RANK(flood_role)
     } else {
         flood_runs(j);
         int64_t begin = dt_test_ns();
-        c = dt_comm_join(.addr = "127.0.0.1", .port = j->proxy_port, .token_file = j->token_file, .timeout = j->timeout, .join_timeout = j->join_timeout);
+        c = dt_comm_join(.addr = "127.0.0.1", .port = j->proxy_port, .token_file = j->token_file, .timeout = j->timeout,
+                         .join_timeout = j->join_timeout);
         j->took[0] = dt_test_ns() - begin;
         ASSERT_TRUE_MSG(c != NULL, dt_comm_error(NULL));
         EXPECT_EQ(j->n, dt_comm_rank(c));
-        for (int i = 0; i < j->n; i++) EXPECT_TRUE(team_exchange(c, j->n, i, 100000)); /* its sockets, too, are made in the flood */
+        /* its sockets, too, are made in the flood */
+        for (int i = 0; i < j->n; i++) EXPECT_TRUE(team_exchange(c, j->n, i, 100000));
     }
     if (kind < 0) EXPECT_TRUE(team_exchange(c, rank, j->n, 100000));
     flag_set(j, F_IN);
@@ -89,30 +91,34 @@ static void joins_in_a_flood(int *utest_result, int n, int kind, int held, doubl
     j->held = held;
     int64_t begin = dt_test_ns();
     EXPECT_EQ(0, dt_test_ranks(n + 3, 40, flood_role, j));
-    printf("    %d members, delay %.0f ms, %d descriptors: joined after %.2f s; %.0f connections/s of strangers\n", n, delay * 1e3, fds,
-           (double)j->took[0] * 1e-9, (double)j->made / seconds(begin));
+    printf("    %d members, delay %.0f ms, %d descriptors: joined after %.2f s; %.0f connections/s of strangers\n", n,
+           delay * 1e3, fds, (double)j->took[0] * 1e-9, (double)j->made / seconds(begin));
     EXPECT_LT((double)j->took[0] * 1e-9, (kind == SLOWLY && !fds ? 5 : 15) * dt_test_slow());
     job_free(j);
 }
 UTEST(flood, a_newcomer_joins_a_group_of_one) { joins_in_a_flood(utest_result, 1, FAST, MUCH, 0, 0); }
 UTEST(flood, a_newcomer_joins_over_20_ms_of_delay)
 {
-    for (int i = 0; i < (dt_test_quick() ? 1 : 6); i++) joins_in_a_flood(utest_result, 1 + 2 * (i % 2 == 0), FAST, i > 2 ? MUCH : HELD, 0.02, i % 3 == 2 ? 80 : 0);
+    for (int i = 0; i < (dt_test_quick() ? 1 : 6); i++)
+        joins_in_a_flood(utest_result, 1 + 2 * (i % 2 == 0), FAST, i > 2 ? MUCH : HELD, 0.02, i % 3 == 2 ? 80 : 0);
 }
 UTEST(flood, a_thousand_slow_strangers_and_20_ms_of_delay)
 {
-    for (int i = 0; i < (dt_test_quick() ? 1 : 4); i++) joins_in_a_flood(utest_result, 1 + 2 * (i % 2), SLOWLY, 0, 0.02, i == 3 ? 80 : 0);
+    for (int i = 0; i < (dt_test_quick() ? 1 : 4); i++)
+        joins_in_a_flood(utest_result, 1 + 2 * (i % 2), SLOWLY, 0, 0.02, i == 3 ? 80 : 0);
 }
 
 /* ==================================================================================================== >>tokens
-   Where and with which token: by options and by the environment. A token that cannot be read is an error at once, another one is
-   refused at the end of .join_timeout; both say so. */
+   Where and with which token: by options and by the environment. A token that cannot be read is an error at once, another one
+   is refused at the end of .join_timeout; both say so. */
 static int host(job *j, dt_comm **out) /* rank 0 of a group of one with the token of the job */
 {
-    dt_comm *c = dt_comm_init(.world = 1, .token_file = j->token_file, .tolerant = true, .room = 8, .timeout = j->timeout, .join_timeout = j->join_timeout);
+    dt_comm *c = dt_comm_init(.world = 1, .token_file = j->token_file, .tolerant = true, .room = 8, .timeout = j->timeout,
+                              .join_timeout = j->join_timeout);
     if (!c) return printf("    %s\n", dt_comm_error(NULL));
     for (int i = 0; i < 2; i++) /* a wrong address leaves nothing behind */
-        if (dt_comm_accept(c, .bind = "192.0.2.1", .port = j->port) != DT_COMM_ERR_JOIN || strncmp(dt_comm_error(NULL), "dt_comm_accept: ", 16))
+        if (dt_comm_accept(c, .bind = "192.0.2.1", .port = j->port) != DT_COMM_ERR_JOIN ||
+            strncmp(dt_comm_error(NULL), "dt_comm_accept: ", 16))
             return printf("    bind: %s\n", dt_comm_error(NULL));
     if (dt_comm_accept(c, .port = j->port)) return printf("    %s\n", dt_comm_error(NULL));
     *out = c;
@@ -178,7 +184,8 @@ DT_TEST_RANK(token_role)
     EXPECT_TRUE(!dt_comm_join(.token_file = j->token_file, .join_timeout = 30) && said("MASTER_PORT is 'many'"));
     EXPECT_TRUE(!dt_comm_join(.addr = "127.0.0.1", .port = 70000, .token_file = j->token_file) && said("where is rank 0?"));
     EXPECT_TRUE(!dt_comm_join(.addr = "no such name", .port = j->port, .token_file = j->token_file) && said("'no such name'"));
-    EXPECT_TRUE(!dt_comm_join(.addr = "127.0.0.1", .port = j->port, .token_file = j->token_file, .bind = "192.0.2.1") && said("192.0.2.1"));
+    EXPECT_TRUE(!dt_comm_join(.addr = "127.0.0.1", .port = j->port, .token_file = j->token_file, .bind = "192.0.2.1") &&
+                said("192.0.2.1"));
     EXPECT_LT(seconds(begin), 5 * dt_test_slow()); /* no time was waited for */
     flag_set(j, F_END);
     for (int i = 0; i < 3; i++) dt_comm_free(in[i]);
@@ -190,6 +197,34 @@ UTEST(tokens, by_a_file_or_a_descriptor)
     j->listen_fd = -1;
     EXPECT_EQ(0, job_run(j, 2, 40, token_role));
 }
+
+/* dt_comm_accept of a group of one makes a listener, a Unix socket and an eventfd. If there is no descriptor for one of them it
+   fails, and leaves none behind. */
+DT_TEST_RANK(few_fds_role)
+{
+    dt_comm      *c = dt_comm_init(.world = 1, .tolerant = true, .room = 4);
+    struct rlimit all, few;
+    int           fds, made = 0, failed = 0;
+    ASSERT_TRUE(c != NULL && !getrlimit(RLIMIT_NOFILE, &all));
+    while (!made) {
+        int lowest = dup(0); /* the next number */
+        close(lowest);
+        fds = count_in("/proc/self/fd");
+        few = all;
+        few.rlim_cur = (rlim_t)(lowest + failed);
+        ASSERT_EQ(0, setrlimit(RLIMIT_NOFILE, &few));
+        made = !dt_comm_accept(c);
+        ASSERT_EQ(0, setrlimit(RLIMIT_NOFILE, &all));
+        if (made) break;
+        EXPECT_TRUE_MSG(!strncmp(dt_comm_error(NULL), "dt_comm_accept: ", 16), dt_comm_error(NULL));
+        EXPECT_EQ(fds, count_in("/proc/self/fd"));
+        failed++;
+        ASSERT_LT(failed, 10);
+    }
+    EXPECT_EQ(3, failed);
+    EXPECT_EQ(0, dt_comm_free(c));
+}
+UTEST(accepting, without_descriptors_fails_and_leaves_nothing) { EXPECT_EQ(0, dt_test_ranks(1, 20, few_fds_role, NULL)); }
 
 /* ==================================================================================================== >>broken
    Members that have the token, and break the protocol: each is put out with an event that says why, and the others go on. The
@@ -230,7 +265,8 @@ static int fake_join(job *j, fake *f)
     int32_t    round;
     uint8_t   *gone = NULL;
     uint64_t   id;
-    if (fake_dial(j, f) || fake_row(f, &m) || dt__world_welcomed(&f->w, f->fd, dt_test_ns() + dt__ns_of(j->timeout), &round, &gone))
+    if (fake_dial(j, f) || fake_row(f, &m) ||
+        dt__world_welcomed(&f->w, f->fd, dt_test_ns() + dt__ns_of(j->timeout), &round, &gone))
         return printf("    %s\n", dt_comm_error(NULL));
     free(gone);
     memcpy(&id, f->w.job, sizeof id);
@@ -351,7 +387,9 @@ DT_TEST_RANK(broken_role)
         EXPECT_TRUE(team_event(c, DT_MEMBER_JOINED, TRIO + i, NULL));
         EXPECT_TRUE(team_event(c, DT_MEMBER_DIED, TRIO + i, &e));
         snprintf(who, sizeof who, "rank %d (", TRIO + i);
-        EXPECT_TRUE_MSG(strstr(e.why, i < FRAMES ? "it sent a broken frame" : "sent an invalid message frame to rank") && strstr(e.why, who), e.why);
+        EXPECT_TRUE_MSG(strstr(e.why, who) != NULL, e.why);
+        EXPECT_TRUE_MSG(strstr(e.why, i < FRAMES ? "it sent a broken frame" : "sent an invalid message frame to rank") != NULL,
+                        e.why);
         EXPECT_TRUE(dt_comm_send(c, &i, 1, DT_COMM_I32, TRIO + i) == DT_COMM_ERR_PEER && strstr(dt_comm_error(NULL), who));
         flag_set(j, F_IN);
         EXPECT_TRUE(ring(c, rank, TRIO));
@@ -400,9 +438,12 @@ static int stage(job *j, int what)
     if (what == NOT_A_ROW && dt__cframe_send(f.fd, DT__C_NOTE, -1, &m, sizeof m, soon) != 1) return 1;
     m.incarnation = what == BAD_INCARNATION ? -1 : 0;
     m.addr_len = what == BAD_ADDRESS ? 1000 : 16;
-    if ((what == BAD_INCARNATION || what == BAD_ADDRESS) && dt__cframe_send(f.fd, DT__C_MEMBER, -1, &m, sizeof m, soon) != 1) return 1;
+    if ((what == BAD_INCARNATION || what == BAD_ADDRESS) &&
+        dt__cframe_send(f.fd, DT__C_MEMBER, -1, &m, sizeof m, soon) != 1)
+        return 1;
     bool refused = what == NOT_A_ROW || what == BAD_INCARNATION || what == BAD_ADDRESS;
-    if (refused && (!dt__wait_fd(f.fd, POLLIN, soon) || recv(f.fd, some, sizeof some, 0) > 0)) return printf("    stage %d is not refused\n", what);
+    if (refused && (!dt__wait_fd(f.fd, POLLIN, soon) || recv(f.fd, some, sizeof some, 0) > 0))
+        return printf("    stage %d is not refused\n", what);
     if (what >= ROW && fake_row(&f, &m)) return 1;
     if (what == HALF_A_WELCOME && (!dt__wait_fd(f.fd, POLLIN, soon) || recv(f.fd, some, 20, 0) != 20)) return 1;
     close(f.fd);
@@ -417,7 +458,8 @@ DT_TEST_RANK(stages_role)
         for (int turn = 0; turn < 2; turn++)
             for (int i = 0; i < STAGES; i++) {
                 EXPECT_EQ(0, stage(j, i));
-                if (i >= ROW) flag_wait(j, F_IN, TRIO * (turn * (STAGES - ROW) + i - ROW + 1)); /* so that it is heard of before the next */
+                /* so that it is heard of before the next */
+                if (i >= ROW) flag_wait(j, F_IN, TRIO * (turn * (STAGES - ROW) + i - ROW + 1));
             }
         dt_comm *c = dt_comm_join(.addr = "127.0.0.1", .port = j->port, .token_file = j->token_file, .timeout = j->timeout);
         ASSERT_TRUE_MSG(c != NULL, dt_comm_error(NULL));
@@ -443,7 +485,8 @@ DT_TEST_RANK(stages_role)
     flag_wait(j, F_END, TRIO);
     EXPECT_TRUE(team_event(c, DT_MEMBER_LEFT, last, NULL));
     EXPECT_TRUE(ring(c, rank, TRIO));
-    for (int64_t begin = dt_test_ns(); count_in("/proc/self/fd") > fds && seconds(begin) < 5 * dt_test_slow();) poll(NULL, 0, 2);
+    for (int64_t begin = dt_test_ns(); count_in("/proc/self/fd") > fds && seconds(begin) < 5 * dt_test_slow();)
+        poll(NULL, 0, 2);
     EXPECT_LE(count_in("/proc/self/fd"), fds + 1); /* connections are not left one by one */
     flag_set(j, F_OUT);
     flag_wait(j, F_OUT, TRIO);
@@ -501,7 +544,8 @@ static void silence(job *j, dt_comm *c) /* what rank 0 says to them goes nowhere
     pthread_mutex_lock(&w->lock);
     for (dt__conn *k = w->control->conns; k; k = k->next)
         if (dt__conn_in_tree(k) && (j->victim >> k->peer & 1))
-            if (dup(k->fd) < 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) || dup2(pair[0], k->fd) < 0) abort();
+            if (dup(k->fd) < 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) || dup2(pair[0], k->fd) < 0)
+                abort();
     pthread_mutex_unlock(&w->lock);
     dt__control_wake(w);
 }
@@ -509,7 +553,8 @@ static bool sums(dt_comm *c, int n) /* a communicator of those that are left add
 {
     dt_comm *now = NULL;
     int      sum = 1;
-    bool     ok = !dt_comm_shrink(c, &now) && dt_comm_size(now) == n && !dt_comm_allreduce(now, &sum, 1, DT_COMM_I32, DT_COMM_SUM) && sum == n;
+    bool     ok = !dt_comm_shrink(c, &now) && dt_comm_size(now) == n;
+    ok = ok && !dt_comm_allreduce(now, &sum, 1, DT_COMM_I32, DT_COMM_SUM) && sum == n;
     if (!ok) printf("    rank %d: %s\n", dt_comm_rank(c), dt_comm_error(NULL) ? dt_comm_error(NULL) : "wrong sum");
     dt_comm_free(now);
     return ok;
@@ -543,7 +588,8 @@ DT_TEST_RANK(unheard_role)
     int64_t begin = dt_test_ns();
     if (none && rank == TRIO) { /* nobody knows it: its communicator fails */
         EXPECT_EQ(DT_COMM_ERR_PEER, dt_comm_recv(c, &x, 1, DT_COMM_I32, 1, .timeout = DT_FOREVER));
-        while ((rc = dt_comm_next_event(c, &e, .timeout = 20 * dt_test_slow())) == 1) EXPECT_TRUE(e.kind == DT_MEMBER_DIED && e.rank == 0);
+        while ((rc = dt_comm_next_event(c, &e, .timeout = 20 * dt_test_slow())) == 1)
+            EXPECT_TRUE(e.kind == DT_MEMBER_DIED && e.rank == 0);
         EXPECT_EQ(DT_COMM_ERR_PEER, rc);
         EXPECT_TRUE_MSG(strstr(dt_comm_error(c), "join again") != NULL, dt_comm_error(c));
         dt_comm *now = NULL;
@@ -584,15 +630,6 @@ UTEST(heard, by_some_before_rank_0_died)
     for (int i = 1; i < 3; i++) EXPECT_EQ(0, job_run(unheard(1 << i), TRIO + 1, 40, unheard_role));
 }
 /* Rank 2 has heard of it, and is stopped for so long that rank 1 refuses the newcomer for good: it has died for both. */
-static bool is_stopped(int pid)
-{
-    char  path[64], state = 0;
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    FILE *f = fopen(path, "r");
-    if (f && fscanf(f, "%*d %*s %c", &state) != 1) state = 0;
-    if (f) fclose(f);
-    return state == 'T';
-}
 DT_TEST_RANK(late_news_role)
 {
     job          *j = (job *)arg;
@@ -617,7 +654,7 @@ DT_TEST_RANK(late_news_role)
         flag_wait(j, F_OUT, TRIO);
         silence(j, c);
         flag_set(j, F_READY);
-        while (!is_stopped(__atomic_load_n(&j->pid, __ATOMIC_SEQ_CST))) poll(NULL, 0, 1);
+        while (!dt_test_is_stopped(__atomic_load_n(&j->pid, __ATOMIC_SEQ_CST))) poll(NULL, 0, 1);
         _exit(0);
     }
     if (rank == 2) {
@@ -719,7 +756,8 @@ DT_TEST_RANK(second_step_role)
         EXPECT_TRUE(ring(c, rank, TRIO));
         uint8_t set[1] = { 0xff };
         bool    all = false;
-        EXPECT_EQ(0, dt__world_agree(c->world, c->id, c->round++, c->timeout, set, 0, 0, &all)); /* the first step of dt_comm_shrink */
+        /* the first step of dt_comm_shrink */
+        EXPECT_EQ(0, dt__world_agree(c->world, c->id, c->round++, c->timeout, set, 0, 0, &all));
         EXPECT_EQ(7, set[0]);
         flag_set(j, F_READY);
         if (rank == 0 && !j->victim) agreement_runs(c, 1, TRIO); /* its call has come before the second step */
@@ -778,8 +816,8 @@ UTEST(shrinks, a_group_that_began_with_one)
     EXPECT_EQ(0, job_run(j, TRIO, 40, from_one_role));
 }
 
-/* All members make a new communicator again and again, while newcomers come at any moment and take part from then on. A newcomer
-   may be too late for one; a member never fails. */
+/* All members make a new communicator again and again, while newcomers come at any moment and take part from then on. A
+   newcomer may be too late for one; a member never fails. */
 DT_TEST_RANK(again_role)
 {
     job     *j = (job *)arg;
@@ -821,8 +859,8 @@ UTEST(shrinks, again_and_again_while_others_join)
 }
 
 /* ==================================================================================================== >>unread
-   Members come and go, and nobody reads the events: memory and descriptors of rank 0 do not grow, nobody waits for it, and a late
-   reader gets each event once, in order. */
+   Members come and go, and nobody reads the events: memory and descriptors of rank 0 do not grow, nobody waits for it, and a
+   late reader gets each event once, in order. */
 static long rss_kib(void)
 {
     long  pages = 0, all = 0;
@@ -842,7 +880,8 @@ static bool instrumented(void) /* memory is the instrument's, too */
 }
 static bool unread_dies(int i) { return i % 3 == 1; }
 enum { SENDER = 60 }; /* one of so many */
-static bool unread_sends(int i) { return i % SENDER == 2; } /* it waits up to 0.25 s for rank 0 to read that, which it does not */
+/* it waits up to 0.25 s for rank 0 to read that, which it does not */
+static bool unread_sends(int i) { return i % SENDER == 2; }
 static int come_and_go(job *j, int i)
 {
     if (unread_dies(i)) {
@@ -852,7 +891,8 @@ static int come_and_go(job *j, int i)
         free(f);
         return bad;
     }
-    dt_comm *c = dt_comm_join(.addr = "127.0.0.1", .port = j->port, .token_file = j->token_file, .timeout = j->timeout, .no_thread = true);
+    dt_comm *c = dt_comm_join(.addr = "127.0.0.1", .port = j->port, .token_file = j->token_file, .timeout = j->timeout,
+                              .no_thread = true);
     if (!c) return printf("    %d: %s\n", i, dt_comm_error(NULL));
     int bad = unread_sends(i) && dt_comm_send(c, &i, 1, DT_COMM_I32, 0, .tag = 5);
     return dt_comm_free(c) || bad;
@@ -870,7 +910,8 @@ DT_TEST_RANK(unread_role)
         flag_set(j, F_END);
         return;
     }
-    dt_comm *c = dt_comm_init(.world = 1, .token_file = j->token_file, .tolerant = true, .room = n + 1, .timeout = j->timeout, .no_thread = true);
+    dt_comm *c = dt_comm_init(.world = 1, .token_file = j->token_file, .tolerant = true, .room = n + 1, .timeout = j->timeout,
+                              .no_thread = true);
     ASSERT_TRUE_MSG(c && !dt_comm_accept(c, .port = j->port), dt_comm_error(NULL));
     flag_set(j, F_LISTENS);
     flag_wait(j, F_IN, 1); /* the program does something else all the time */
@@ -883,7 +924,8 @@ DT_TEST_RANK(unread_role)
     int  sockets = count_in("/proc/self/fd") - fds;
     printf("    %d members came and went in %.2f s; %ld KiB, %d descriptors more\n", n, seconds(begin), more, sockets);
     EXPECT_LE(sockets, n / SENDER); /* only those with messages that nobody has received */
-    if (!instrumented()) EXPECT_LT(more, 3 * (long)(n * sizeof(dt_comm_event) / 1024) + 2048); /* the table of members, when it is first used */
+    /* the table of members, when it is first used */
+    if (!instrumented()) EXPECT_LT(more, 3 * (long)(n * sizeof(dt_comm_event) / 1024) + 2048);
     struct pollfd p = { dt_comm_event_fd(c), POLLIN, 0 };
     dt_comm_event e;
     int           joined = 0, went = 0, wrong = 0, got;
@@ -906,7 +948,8 @@ DT_TEST_RANK(unread_role)
     for (int i = 1; i <= n && !wrong; i++) /* what they sent is there all the same */
         if (unread_sends(i)) wrong += dt_comm_recv(c, &got, 1, DT_COMM_I32, i, .tag = 5) != 0 || got != i;
     EXPECT_EQ(0, wrong);
-    for (begin = dt_test_ns(); count_in("/proc/self/fd") > fds - 1 && seconds(begin) < 5 * dt_test_slow();) /* messages move in it */
+    /* messages move in dt_comm_next_event */
+    for (begin = dt_test_ns(); count_in("/proc/self/fd") > fds - 1 && seconds(begin) < 5 * dt_test_slow();)
         EXPECT_EQ(0, dt_comm_next_event(c, &e, .timeout = 0.05));
     EXPECT_LE(count_in("/proc/self/fd"), fds - 1); /* also those of the first ones are closed */
     free(state);

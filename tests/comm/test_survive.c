@@ -33,7 +33,8 @@ static int run(const char *how, int n, double timeout, int arg, int arg2, void (
     t.o.ordered = use_ordered;
     int failed = team_run(&t);
     last_bits = t.bits;
-    if (t.flag[WANT] && t.flag[TOLD] != t.flag[WANT]) failed++, printf("    %s: %d of %d went on\n", how, t.flag[TOLD], t.flag[WANT]);
+    if (t.flag[WANT] && t.flag[TOLD] != t.flag[WANT])
+        failed++, printf("    %s: %d of %d went on\n", how, t.flag[TOLD], t.flag[WANT]);
     return failed;
 }
 

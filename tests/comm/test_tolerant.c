@@ -234,7 +234,8 @@ static void stopped(team *t, dt_comm *c, int rank)
         while (!begun(x)) dt_work_test(r);
         team_set(t, 0);
         kill(getpid(), SIGSTOP);
-        CHECK(dt_work_wait(r) == (t->flag[2] ? 0 : DT_COMM_ERR_TIMEOUT));
+        int rc = dt_work_wait(r);
+        CHECK(rc == (team_flag(t, 2) ? 0 : DT_COMM_ERR_TIMEOUT));
         CHECK(!memchr(x, 9, BIG)); /* what its sender wrote there when its call had ended */
         CHECK(!dt_comm_send(c, &y, 1, DT_COMM_I32, 0, .tag = 6));
     } else if (rank == 0) {
@@ -250,6 +251,7 @@ static void stopped(team *t, dt_comm *c, int rank)
         CHECK(!dt_comm_get_status(c) && dt_comm_next_event(c, &(dt_comm_event){ 0 }) == 0);
         memset(x, 9, BIG); /* nobody may send it any more */
         team_set(t, 1);
+        while (!dt_test_is_stopped(t->pid[1])) usleep(200);
         kill(t->pid[1], SIGCONT);
         CHECK(!dt_comm_recv(c, &y, 1, DT_COMM_I32, 1, .tag = 6));
         free(x);
@@ -281,6 +283,7 @@ static void stopped_sender(team *t, dt_comm *c, int rank)
         CHECK(!rc || (rc == DT_COMM_ERR_TIMEOUT && names(1, "timeout")));
         memset(x, 9, BIG);
         team_set(t, 1);
+        while (!dt_test_is_stopped(t->pid[1])) usleep(200); /* if it was faster */
         kill(t->pid[1], SIGCONT);
         CHECK(!dt_comm_recv(c, &y, 1, DT_COMM_I32, 1, .tag = 6));
     } else team_await(t, 1, 1);
@@ -288,7 +291,11 @@ static void stopped_sender(team *t, dt_comm *c, int rank)
     CHECK(rank || !memchr(x, 3, BIG));
     free(x);
 }
-static int stopped_job(int i, void *arg) { return (void)arg, run(hows[1 + i % 2], 3, 1.5, 0, 3, i / 2 ? stopped_sender : stopped); }
+static int stopped_job(int i, void *arg)
+{
+    (void)arg;
+    return run(hows[1 + i % 2], 3, 3, 0, 3, i / 2 ? stopped_sender : stopped);
+}
 UTEST(messages, with_a_stopped_member_time_out_alone) { EXPECT_EQ(0, dt_test_ranks(4, 50, stopped_job, NULL)); }
 
 /* A member leaves in order: what it sent last arrives, then it has left. Rank 0 sends it much that it never reads. */
@@ -439,7 +446,8 @@ static void halts(team *t, dt_comm *c, int rank)
     go_on(t, c, rank, dead);
 }
 static int halts_job(int i, void *arg) { return (void)arg, run(hows[i % 3], 3, i / 3 ? 20 : 1, i / 3, 3, halts); }
-UTEST(collectives, failures_halt_them) { EXPECT_EQ(0, dt_test_ranks(6, 50, halts_job, NULL)); } /* at once: some wait for the timeout */
+/* at the same time: some wait for the timeout */
+UTEST(collectives, failures_halt_them) { EXPECT_EQ(0, dt_test_ranks(6, 50, halts_job, NULL)); }
 
 /* ==================================================================================================== joining */
 #undef CHECK
