@@ -391,7 +391,8 @@ typedef struct dt__members {
 } dt__members;
 DT__INSIDE dt__members *dt__members_new(int size, int room); /* NULL: out of memory or descriptors */
 DT__INSIDE void dt__members_free(dt__members *g);
-/* A member has gone (how: DT__DIED ...), after it has finished so many collectives. False: that was known. */
+/* A member has gone (how: DT__DIED ...), after it has finished so many collectives; UINT64_MAX: not known how many. False:
+   that it has gone was known. */
 DT__INSIDE bool dt__members_gone(dt_comm *c, int rank, int how, uint64_t done, const char *why);
 DT__INSIDE void dt__members_joined(dt_comm *c, int rank); /* all lower ranks are known */
 /* Collectives from this number on end with this status; messages go on. */
@@ -1510,11 +1511,11 @@ DT__INSIDE bool dt__members_gone(dt_comm *c, int rank, int how, uint64_t done, c
         __atomic_add_fetch(&g->changes, 1, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&g->lock);
-    if (!news) return false;
+    if (!news && how != DT__LEFT) return false;
     snprintf(text, sizeof text, "%.600s: dt_comm_shrink makes a communicator of the rest", why);
-    dt__members_halt(c, DT_COMM_ERR_PEER, done, text);
-    dt__comm_stir(c);
-    return true;
+    dt__members_halt(c, DT_COMM_ERR_PEER, done, text); /* also if its number of collectives becomes known only now */
+    if (news) dt__comm_stir(c);
+    return news;
 }
 DT__INSIDE void dt__members_joined(dt_comm *c, int rank)
 {
@@ -4790,7 +4791,10 @@ static void dt__comm_gone(dt__world *w, dt_comm *c, int rank, int how, const cha
     for (int i = 0; i < dt__comm_known(c); i++)
         if (c->member[i] == rank) {
             if (i != rank) snprintf(more, sizeof more, "%.680s [rank %d of this communicator]", text, i);
-            if (c->members && rank != w->rank) dt__members_gone(c, i, how, 0, i == rank ? text : more);
+            /* A rank that left had finished some collectives; its DT__C_PART, which says how many, is lost if a rank on the
+               way left as well. Then collectives go on: its bytes are on their way, or dt__tcp_gone ends them. */
+            uint64_t done = how == DT__LEFT ? UINT64_MAX : 0;
+            if (c->members && rank != w->rank) dt__members_gone(c, i, how, done, i == rank ? text : more);
             else dt__comm_failed(c, DT_COMM_ERR_PEER, i, i == rank ? text : more);
             return;
         }
@@ -7524,6 +7528,7 @@ typedef struct dt__tcp_link {
     uint32_t    opening;             /* streams whose connections are not there yet, a bit each */
     int64_t     died;                /* ns: when a socket was found closed; 0: all are open */
     int         error;               /* errno of that; 0: closed in order */
+    int64_t     missed;              /* ns: when a stream was not there although the peer had left; 0: not so */
     int64_t     arrived;             /* ns: when the last byte arrived */
     size_t      ahead;               /* payload bytes in 'small' that were read with the header */
     dt__tcp_direction in, out;
@@ -7583,7 +7588,12 @@ DT__INSIDE int dt__transport_fail(dt_comm *c, int status, int rank, const char *
     va_start(ap, format);
     vsnprintf(text, sizeof text, format, ap);
     va_end(ap);
-    if (c->members && (status == DT_COMM_ERR_PEER || status == DT_COMM_ERR_NET)) status = DT_COMM_ERR_TIMEOUT; /* of a collective */
+    if (c->members && (status == DT_COMM_ERR_PEER || status == DT_COMM_ERR_NET)) { /* only collectives end */
+        status = rank >= 0 && dt__members_how(c, rank, NULL, 0) ? DT_COMM_ERR_PEER : DT_COMM_ERR_TIMEOUT;
+        dt__members_halt(c, status, 0, text);
+        if (c->world) dt__world_abort_id(c->world, c->id, status, rank, text);
+        return dt__comm_bad(status, "%s", text);
+    }
     if (c->members) return dt__comm_fail(c, status, rank, "%s", text);
     if (c->world) DT__WORLD_ABORT(c->world, c, status, rank, text);
     dt__comm_failed(c, status, rank, text);
@@ -7658,6 +7668,7 @@ static void dt__tcp_tune(dt_comm *c, dt__tcp *t, int peer, int fd)
     if (ms) (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
     if (c->latency > 0) (void)setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one);
 }
+static int dt__tcp_gone(dt_comm *c, dt__tcp_link *l, int error);
 /* 1: stream s is open; 0: not yet; negative: failed */
 static int dt__tcp_open(dt_comm *c, dt__tcp_link *l, int s)
 {
@@ -7666,6 +7677,11 @@ static int dt__tcp_open(dt_comm *c, dt__tcp_link *l, int s)
     fd = DT__WORLD_LINK(c->world, c, c->member ? c->member[l->peer] : l->peer, s);
     if (fd == DT__FD_FAILED) return dt__transport_status(c);
     l->opening = fd < 0 ? l->opening | 1u << s : l->opening & ~(1u << s);
+    if (fd < 0 && c->members && dt__members_how(c, l->peer, NULL, 0)) { /* the last connection of a peer that left may still come */
+        if (!l->missed) l->missed = dt__comm_now();
+        if (dt__comm_now() - l->missed >= DT__TCP_GRACE * DT__NS_PER_MS) l->died = l->missed;
+        if (l->died) return dt__tcp_gone(c, l, 0);
+    }
     if (fd < 0) return 0;
     dt__tcp_tune(c, (dt__tcp *)c->across_data, l->peer, fd);
     l->fd[s] = fd;
@@ -7995,6 +8011,7 @@ static void dt__tcp_fds(dt_comm *c, dt__pollset *set)
         dt__tcp_link *l = t->used[i];
         int64_t       at = set->until;
         if (l->died) at = l->died + DT__TCP_GRACE * DT__NS_PER_MS;
+        else if (l->missed && l->opening) at = l->missed + DT__TCP_GRACE * DT__NS_PER_MS;
         else if (l->in.more || l->out.more) at = 0;
         if (l->in.ready && l->in.ready < at) at = l->in.ready;
         if (l->out.ready && l->out.ready < at) at = l->out.ready;

@@ -328,6 +328,37 @@ UTEST(departures, in_order)
 {
     for (int i = 0; i < 6; i++) EXPECT_EQ(0, run(hows[i % 3], 3, 20, i / 3, 3, leaves));
 }
+/* Rank 3 is stopped while the others end a collective and leave, first the one above it in the control tree: nothing tells
+   rank 3 how many collectives the others have finished. Their bytes have arrived. */
+static void unheard(team *t, dt_comm *c, int rank)
+{
+    int x = rank == 0 ? 77 : 0;
+    CHECK(!dt_comm_barrier(c));
+    if (rank == 3) kill(getpid(), SIGSTOP);
+    while (rank != 3 && !dt_test_is_stopped(t->pid[3])) usleep(200);
+    for (int i = 0; rank == 3 && i < 3; i++) { /* it has not yet begun the collective that the others have finished */
+        dt_comm_event e;
+        CHECK(dt_comm_next_event(c, &e, .timeout = 20 * dt_test_slow()) == 1 && e.kind == DT_MEMBER_LEFT);
+    }
+    CHECK(!dt_comm_broadcast(c, &x, 1, DT_COMM_I32, 0) && x == 77);
+    if (rank == 0 || rank == 2) team_await(t, 0, rank == 0 ? 1 : 2);
+    int64_t begin = dt_test_ns();
+    if (rank == 3) {
+        CHECK(dt_comm_barrier(c) == DT_COMM_ERR_PEER && !dt_comm_get_status(c));
+        CHECK((double)(dt_test_ns() - begin) * 1e-9 < 10 * dt_test_slow());
+        CHECK(dt_comm_broadcast(c, &x, 1, DT_COMM_I32, 0) == DT_COMM_ERR_PEER);
+    }
+    CHECK(!dt_comm_free(c));
+    team_set(t, 0);
+    if (rank == 2) kill(t->pid[3], SIGCONT);
+}
+UTEST(departures, of_those_who_tell_of_departures)
+{
+    team t = team_of("tcp", 4, 20, unheard);
+    t.o.tolerant = true;
+    EXPECT_EQ(0, team_run(&t));
+    EXPECT_EQ(4, t.done);
+}
 
 /* The descriptor is readable while an event waits. */
 static void polled(team *t, dt_comm *c, int rank)
