@@ -673,6 +673,8 @@ typedef struct dt__param { /* a parameter or buffer of a model */
     int64_t    steps;      /* number of updates; SGD, LARS: only those with momentum */
     uint8_t    reached;    /* its block's mgrad has a gradient for it: see dt__note_reached */
     uint8_t    in_run;     /* it had a gradient when its optimiser last built its runs */
+    int        first, first_dtype; /* how its first values are made: dt_init, with the numbers a and b */
+    double     first_a, first_b;
 } dt__param;
 
 /* The parameters of one dtype, optimiser and group, in reverse order of creation. All arrays have the length of the block,
@@ -736,6 +738,13 @@ typedef struct dt__watch {
     void (*gone)(void *user);                    /* the model is being freed */
 } dt__watch;
 
+/* Callbacks of dt_pipe.h for a forward that computes only a part of the model. */
+typedef struct dt__staging {
+    void *user;
+    dt_tensor *(*stage)(void *user, const char *name, dt_tensor *x); /* dt_stage */
+    void (*layer)(void *user, const char *scope, const char *name);  /* a layer begins */
+} dt__staging;
+
 struct dt_model {
     dt_device   *device;
     dt_dtype     dtype;
@@ -772,6 +781,7 @@ struct dt_model {
     dt_model    *next_unsealed;
     dt__list     on_seal;      /* dt__on_seal * */
     dt__watch   *watch;        /* NULL if one rank trains the model */
+    const dt__staging *parts;    /* NULL if this rank has the whole model */
     /* Fills a new parameter from the files that were loaded before it existed (see dt__load_want); NULL: no such file.
        Returns 1 if it filled p->t, 0 if no file has the name, or a negative status. */
     int        (*want)(dt_model *m, void *user, dt__param *p);
@@ -881,6 +891,7 @@ DT__INSIDE uint64_t dt__optimizer_hash(const dt_optimizer *opt, uint64_t (*hash)
 DT__INSIDE int dt__block_states(dt__mblock *b, unsigned slots); /* makes the states that are missing, zero */
 /* The value of a parameter as its optimiser sees it: its f32 master if it has one. It belongs to the step or to the model. */
 DT__INSIDE dt_tensor *dt__param_source(dt_model *m, dt__param *p);
+DT__INSIDE int dt__param_refill(dt_model *m, dt__param *p, dt_device *dev);
 DT__INSIDE void dt__optim_clear(dt_optimizer *opt);
 
 #ifdef __cplusplus
@@ -1139,6 +1150,15 @@ DT_API void dt_forward_begin(dt_model *m)
 {
     if (m) m->forwards++;
 }
+DT_API dt_tensor *dt_stage(dt_model *m, const char *name, dt_tensor *x)
+{
+    if (!dt__model_ok("dt_stage", m)) return NULL;
+    if (!name || !*name) {
+        dt_fail(DT_ERR_ARG, "dt_stage: the name is %s; a stage needs a name", name ? "empty" : "NULL");
+        return NULL;
+    }
+    return m->parts ? m->parts->stage(m->parts->user, name, x) : x;
+}
 DT_API void dt_model_train(dt_model *m)
 {
     if (m) m->training = 1;
@@ -1243,7 +1263,52 @@ static dt_tensor *dt__param_init(dt_model *m, dt_shape shape, int dtype, dt__fil
     return t ? dt_keep(t) : NULL;
 }
 enum { DT__BUFFER = 1, DT__KEEP_F32 = 2, DT__COUNTER = 4 };
-/* Creates the parameter 'name.suffix'. If a loaded file has its value, no random numbers are drawn. */
+/* Makes p->t with its first values. If a loaded file has them, no random numbers are drawn. */
+static int dt__param_fill(dt_model *m, dt__param *p, dt_shape shape)
+{
+    int          known = 0;
+    dt__fillspec zero = { DT_INIT_ZEROS, 0, 0 }, f = { (dt_init)p->first, p->first_a, p->first_b };
+    if (m->want) {
+        p->t = dt__param_init(m, shape, p->first_dtype, zero);
+        known = p->t ? m->want(m, m->want_user, p) : DT_ERR_MEMORY;
+        if (known < 0) return known;
+    }
+    if (known <= 0) {
+        dt__unref(p->t);
+        p->t = dt__param_init(m, shape, p->first_dtype, f);
+        if (!p->t) return DT_ERR_MEMORY;
+    }
+    return dt__param_to_model(m, p);
+}
+/* The same again on another device, before the seal: on the ghost device the random numbers are drawn and nothing is kept.
+   The handle stays: all holders see the change. */
+DT__INSIDE int dt__param_refill(dt_model *m, dt__param *p, dt_device *dev)
+{
+    dt_tensor *t = p->t;
+    dt_device *before = m->device;
+    dt_shape   shape;
+    memset(&shape, 0, sizeof shape);
+    shape.ndim = t->ndim;
+    memcpy(shape.dim, t->shape, sizeof shape.dim);
+    dt__unref(p->init);
+    p->init = p->t = NULL;
+    m->device = dev;
+    int rc = dt__param_fill(m, p, shape);
+    m->device = before;
+    if (!rc) {
+        dt__storage *st = t->st;
+        t->st = p->t->st;
+        p->t->st = st;
+        t->dtype = p->t->dtype;
+        t->offset = 0;
+        t->st->version = 0;
+        memcpy(t->stride, p->t->stride, sizeof t->stride);
+    }
+    dt__unref(p->t);
+    p->t = t;
+    return rc;
+}
+/* Creates the parameter 'name.suffix'. */
 static dt__param *dt__param_new(dt_model *m, const char *name, const char *suffix, dt_shape shape, dt__fillspec f,
                                 int flags)
 {
@@ -1260,21 +1325,14 @@ static dt__param *dt__param_new(dt_model *m, const char *name, const char *suffi
     p->buffer = (flags & DT__BUFFER) != 0;
     p->keep_f32 = (flags & DT__KEEP_F32) != 0;
     p->block = p->opt = p->group = -1;
-    int rc = p->name ? 0 : DT_ERR_MEMORY, known = 0, dtype = flags & DT__COUNTER ? DT_I64 : DT_F32;
+    p->first = (int)f.init;
+    p->first_a = f.a;
+    p->first_b = f.b;
+    p->first_dtype = flags & DT__COUNTER ? DT_I64 : DT_F32;
+    int rc = p->name ? 0 : DT_ERR_MEMORY;
     if (!rc && dt__model_param(m, p->name))
         rc = dt_fail(DT_ERR_STATE, "dt: the name '%s' belongs to another layer; choose another name for one of them", p->name);
-    if (!rc && m->want) {
-        dt__fillspec zero = { DT_INIT_ZEROS, 0, 0 };
-        p->t = dt__param_init(m, shape, dtype, zero);
-        known = p->t ? m->want(m, m->want_user, p) : DT_ERR_MEMORY;
-        if (known < 0) rc = known;
-    }
-    if (!rc && known <= 0) {
-        dt__unref(p->t);
-        p->t = dt__param_init(m, shape, dtype, f);
-        if (!p->t) rc = DT_ERR_MEMORY;
-    }
-    if (!rc) rc = dt__param_to_model(m, p);
+    if (!rc) rc = dt__param_fill(m, p, shape);
     if (!rc) {
         p->t->st->version = 0; /* no op has used it yet */
         p->frozen = !p->buffer && dt__is_frozen(m, p->name);
@@ -1338,7 +1396,7 @@ static void dt__model_claim(dt_model *m) /* each parameter belongs to the first 
 }
 static bool dt__same_block(const dt__param *a, const dt__param *b)
 {
-    return a->t->dtype == b->t->dtype && a->opt == b->opt && a->group == b->group;
+    return a->t->dtype == b->t->dtype && a->opt == b->opt && a->group == b->group && a->t->st->dev == b->t->st->dev;
 }
 /* Copies one f32 array of the old blocks into the new block nb. */
 enum { DT__CARRY_MASTER = -1, DT__CARRY_MGRAD = -2 }; /* 'which'; 0 and above: that optimiser state */
@@ -1422,7 +1480,7 @@ static void dt__model_order(dt_model *m) /* assigns parameters to blocks, the la
     }
     for (int i = m->nparams - 1; i >= 0; i--) {
         dt__param *lead = m->param[i];
-        if (lead->buffer || lead->frozen || lead->block >= 0 || !lead->t->numel) continue;
+        if (lead->buffer || lead->frozen || lead->block >= 0 || !lead->t->numel || dt__is_ghost(lead->t)) continue;
         dt__mblock *b = &m->block[m->nblocks];
         memset(b, 0, sizeof *b);
         b->first = n;
@@ -1760,7 +1818,9 @@ static dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name
 static dt__layer *dt__layer_begin(dt_model *m, const char *kind, const char *name, dt_tensor *x, const dt_layer_opts *o,
                                   uint32_t takes)
 {
-    if (!dt__model_ok(kind, m) || !dt__ok(kind, "x", x)) return NULL;
+    if (!dt__model_ok(kind, m)) return NULL;
+    if (m->parts) m->parts->layer(m->parts->user, m->scope, name ? name : "");
+    if (!dt__ok(kind, "x", x)) return NULL;
     if (x->st->dev != m->device) {
         dt_fail(DT_ERR_DEVICE, "%s '%s': x is on %s, the model on %s; move one with dt_to() or dt_model_to()", kind,
                 name ? name : "(null)", x->st->dev->name, m->device->name);
