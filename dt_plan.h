@@ -3583,8 +3583,8 @@ static void dt__pipe_draw(FILE *f, const dt_pipe_schedule *s, const dt_pipe_timi
             (int)w, (int)h);
     fprintf(f, "<style>text{font:12px sans-serif;fill:#333}.t{font-size:15px;font-weight:bold}"
                ".n{font-size:10px;text-anchor:middle;fill:#fff}.d{font-size:10px;text-anchor:middle;fill:#333}"
-               ".idle{fill:#eceef1}.f{fill:#2461a8;stroke:#fff}.b{fill:#2d8a57;stroke:#fff}.i{fill:#2f8f9d;stroke:#fff}"
-               ".w{fill:#d2601a;stroke:#fff}.p{fill-opacity:0.55}</style>\n");
+               ".idle{fill:#eceef1}.f{fill:#2461a8}.b{fill:#2d8a57}.i{fill:#2f8f9d}.w{fill:#d2601a}.s{stroke:#fff}"
+               ".p{fill-opacity:0.55}</style>\n");
     fprintf(f, "<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n", (int)w, (int)h);
     snprintf(text, sizeof text, "%s: %d rank%s", dt_pipe_kind_name(s->kind), s->ranks, s->ranks == 1 ? "" : "s");
     if (s->chunks > 1) snprintf(text + strlen(text), sizeof text - strlen(text), " with %d chunks each", s->chunks);
@@ -3605,7 +3605,7 @@ static void dt__pipe_draw(FILE *f, const dt_pipe_schedule *s, const dt_pipe_timi
             double              wide = (t->end[i] - t->start[i]) * scale;
             bool                pale = e->chunk % 2 != 0;
             if (!(t->end[i] > t->start[i])) continue;
-            snprintf(text, sizeof text, "%s%s", of[e->op], pale ? " p" : "");
+            snprintf(text, sizeof text, "%s%s%s", of[e->op], wide >= 5 ? " s" : "", pale ? " p" : "");
             dt__pipe_box(f, text, left + t->start[i] * scale, y, wide, high);
             snprintf(text, sizeof text, "%d", (int)e->micro);
             if (wide >= 7 * (double)strlen(text) + 3 && high > 12)

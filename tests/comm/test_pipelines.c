@@ -106,13 +106,15 @@ static const double fbw[][3] = { { 1, 1, 1 }, { 2, 3, 1 }, { 3, 2, 2 }, { 5, 1, 
 UTEST(proofs, every_number_of_ranks_and_micro_batches)
 {
     int n = 0;
+    draw_state = 3;
     for (int p = 1; p <= 64; p += dt_test_quick() && p >= 8 ? 14 : 1)
         for (int m = p; m <= 128; m += dt_test_quick() && m >= 2 * p ? 1 + m / 3 : 1)
             for (int k = 0; k < (int)DT_PIPE_KIND_COUNT; k++)
                 for (int v = 2; v <= (k == DT_PIPE_INTERLEAVED ? 5 : 2); v++) {
                     if (k == DT_PIPE_INTERLEAVED && m % p) continue;
-                    const double *t = fbw[n++ % 6];
+                    const double *t = fbw[draw(6)];
                     PROVE(opts_of((dt_pipe_kind)k, p, v, m), t[0], t[1], t[2]);
+                    n++;
                 }
     ASSERT_TRUE(n > (dt_test_quick() ? 500 : 20000));
 }
@@ -595,4 +597,53 @@ UTEST(refused, when_memory_is_exhausted)
     }
     alloc_fail_at = 0;
     EXPECT_TRUE(done);
+}
+
+/* ==================================================================================================== >>picture */
+UTEST(picture, has_a_box_for_each_step)
+{
+    char        path[] = "/tmp/dt_pipe.XXXXXX", line[512];
+    int         fd = mkstemp(path), boxes = 0, numbers = 0, rows = 0, found = 0;
+    ASSERT_TRUE(fd >= 0);
+    close(fd);
+    dt_pipe_schedule *s = dt_pipe_schedule_new(.kind = DT_PIPE_ZB_H1, .ranks = 4, .micro = 8);
+    dt_pipe_timing   *t = dt_pipe_simulate(s, .forward = 1, .backward_input = 1, .backward_weight = 1);
+    ASSERT_EQ(0, dt_pipe_svg(path, s, t));
+    FILE *f = fopen(path, "r");
+    ASSERT_TRUE(f != NULL);
+    while (fgets(line, sizeof line, f)) {
+        boxes += !strncmp(line, "<rect class=\"f\"", 15) || !strncmp(line, "<rect class=\"i\"", 15) ||
+                 !strncmp(line, "<rect class=\"w\"", 15) || !strncmp(line, "<rect class=\"f ", 15) ||
+                 !strncmp(line, "<rect class=\"i ", 15) || !strncmp(line, "<rect class=\"w ", 15);
+        numbers += !strncmp(line, "<text class=\"n\"", 15);
+        rows += strstr(line, ">rank ") != NULL;
+        found += strstr(line, "zb_h1: 4 ranks, 8 micro-batches") || strstr(line, ">27 seconds, of which 11.1 % idle (bubble)<") ||
+                 strstr(line, "</svg>");
+    }
+    fclose(f);
+    EXPECT_EQ(4 * 8 * 3 + 3, boxes); /* and the legend */
+    EXPECT_EQ(4 * 8 * 3, numbers);
+    EXPECT_EQ(4, rows);
+    EXPECT_EQ(3, found);
+    EXPECT_TRUE(dt_pipe_svg("/nonexistent/x.svg", s, t) < 0);
+    EXPECT_TRUE_MSG(strstr(said(), "cannot create '/nonexistent/x.svg'"), said());
+    EXPECT_TRUE(dt_pipe_svg(path, s, NULL) < 0);
+    EXPECT_TRUE(dt_pipe_svg(NULL, s, t) < 0);
+    EXPECT_TRUE(dt_pipe_svg(path, NULL, t) < 0);
+    if (access("/dev/full", W_OK) == 0) {
+        EXPECT_TRUE(dt_pipe_svg("/dev/full", s, t) < 0);
+        EXPECT_TRUE_MSG(strstr(said(), "cannot write"), said());
+    }
+    dt_pipe_timing *zero = dt_pipe_simulate(s); /* no step takes time: an empty picture */
+    EXPECT_EQ(0, dt_pipe_svg(path, s, zero));
+    dt_pipe_timing_free(zero);
+    dt_pipe_timing_free(t);
+    dt_pipe_schedule_free(s);
+    s = dt_pipe_schedule_new(.kind = DT_PIPE_GPIPE, .ranks = 2, .micro = 60000);
+    t = dt_pipe_simulate(s, .forward = 1);
+    EXPECT_TRUE(dt_pipe_svg(path, s, t) < 0);
+    EXPECT_TRUE_MSG(strstr(said(), "at most 200000"), said());
+    dt_pipe_timing_free(t);
+    dt_pipe_schedule_free(s);
+    unlink(path);
 }
