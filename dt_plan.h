@@ -3658,14 +3658,14 @@ DT_API int dt_pipe_svg(const char *path, const dt_pipe_schedule *s, const dt_pip
      MEMORY   the largest memory of a stage, without a limit: for the message if nothing fits
    Bytes are doubles: sums cannot overflow, and are exact up to 2^53. */
 enum { DT__CUT_LAYERS = 65536, DT__CUT_TIME = 0, DT__CUT_BYTES, DT__CUT_MEMORY };
-typedef struct dt__cut {
+typedef struct dt__cutting {
     const dt_pipe_partition_opts *o;
     int                           n, devices; /* layers; devices, or stages if each has one */
     double                       *cross;      /* bytes that cross the cut before layer j; 0 for j = 0 and n */
     double                       *best;       /* [d * (n + 1) + j] */
     int32_t                      *from, *with; /* k and r of the best */
     double                        most;       /* BYTES: the slowest stage allowed */
-} dt__cut;
+} dt__cutting;
 typedef struct dt__cut_sum { /* of the layers of a stage */
     double work, params, fixed, held;
 } dt__cut_sum;
@@ -3676,13 +3676,13 @@ static void dt__cut_add(dt__cut_sum *u, const dt_pipe_layer *l)
     u->fixed += ceil((double)l->params * (1 + l->state));
     u->held += (double)l->held;
 }
-static bool dt__cut_may(const dt__cut *d, int j) { return j == 0 || j == d->n || !d->o->layers[j - 1].with_next; }
-static double dt__cut_message(const dt__cut *d, int j)
+static bool dt__cut_may(const dt__cutting *d, int j) { return j == 0 || j == d->n || !d->o->layers[j - 1].with_next; }
+static double dt__cut_message(const dt__cutting *d, int j)
 {
     if (!(d->cross[j] > 0)) return 0;
     return 2 * (d->o->latency + (d->o->bandwidth > 0 ? d->cross[j] / d->o->bandwidth : 0));
 }
-static double dt__cut_seconds(const dt__cut *d, const dt__cut_sum *u, int k, int j, int r)
+static double dt__cut_seconds(const dt__cutting *d, const dt__cut_sum *u, int k, int j, int r)
 {
     const dt_pipe_partition_opts *o = d->o;
     double                        a = dt__cut_message(d, k), b = dt__cut_message(d, j);
@@ -3694,7 +3694,7 @@ static double dt__cut_seconds(const dt__cut *d, const dt__cut_sum *u, int k, int
 static int dt__cut_up(int a, int b) { return a / b + (a % b != 0); }
 /* Micro-batches in flight on each of the r devices of a stage with so many devices before it. Interleaved: of one stage, an
    upper bound that only the table uses until dt__cut_interleaved has the exact number. */
-static int dt__cut_flight(const dt__cut *d, int before, int r)
+static int dt__cut_flight(const dt__cutting *d, int before, int r)
 {
     const dt_pipe_partition_opts *o = d->o;
     int                           all = o->micro > 0 ? dt__cut_up(o->micro, r) : INT_MAX, n = all;
@@ -3703,10 +3703,10 @@ static int dt__cut_flight(const dt__cut *d, int before, int r)
     return n < all ? n : all;
 }
 static double dt__cut_memory(const dt__cut_sum *u, int flight) { return u->fixed + (u->held > 0 ? u->held * flight : 0); }
-static bool dt__cut_limited(const dt__cut *d) { return d->o->memory > 0 && d->o->kind != DT_PIPE_INTERLEAVED; }
+static bool dt__cut_limited(const dt__cutting *d) { return d->o->memory > 0 && d->o->kind != DT_PIPE_INTERLEAVED; }
 
 /* The best stage that ends before layer j and uses the last r of d->devices' first `used` devices. */
-static void dt__cut_try(dt__cut *d, int what, int used, int j, int r)
+static void dt__cut_try(dt__cutting *d, int what, int used, int j, int r)
 {
     size_t      row = (size_t)d->n + 1, at = (size_t)used * row + (size_t)j;
     int         flight = dt__cut_flight(d, used - r, r);
@@ -3729,7 +3729,7 @@ static void dt__cut_try(dt__cut *d, int what, int used, int j, int r)
         d->with[at] = r;
     }
 }
-static double dt__cut_all(dt__cut *d, int what)
+static double dt__cut_all(dt__cutting *d, int what)
 {
     size_t row = (size_t)d->n + 1, end = (size_t)d->devices * row + (size_t)d->n;
     for (size_t i = 0; i < ((size_t)d->devices + 1) * row; i++) d->best[i] = INFINITY;
@@ -3743,7 +3743,7 @@ static double dt__cut_all(dt__cut *d, int what)
 }
 static int64_t dt__cut_bytes(double x) { return x < 4e18 ? (int64_t)x : INT64_C(4000000000000000000); }
 /* The stages of the last dt__cut_all, in p. */
-static void dt__cut_read(const dt__cut *d, dt_pipe_partition *p)
+static void dt__cut_read(const dt__cutting *d, dt_pipe_partition *p)
 {
     size_t row = (size_t)d->n + 1;
     int    used = d->devices, j = d->n;
@@ -3790,7 +3790,7 @@ static dt_pipe_opts dt__cut_schedule(const dt_pipe_partition_opts *o)
     return q;
 }
 /* Interleaved: the memory of a rank is that of all its stages. Its steps in order show how much it holds at most. */
-static int dt__cut_interleaved(const dt__cut *d, dt_pipe_partition *p)
+static int dt__cut_interleaved(const dt__cutting *d, dt_pipe_partition *p)
 {
     const dt_pipe_partition_opts *o = d->o;
     dt_pipe_opts                  q = dt__cut_schedule(o);
@@ -3880,7 +3880,7 @@ static int dt__cut_edge_order(const void *a, const void *b)
     return x->to < y->to ? -1 : x->to > y->to;
 }
 /* What crosses each cut. A tensor crosses those up to its last reader. */
-static int dt__cut_crossing(dt__cut *d)
+static int dt__cut_crossing(dt__cutting *d)
 {
     static const char *const      call = "dt_pipe_partition_new";
     const dt_pipe_partition_opts *o = d->o;
@@ -3926,7 +3926,7 @@ static int dt__cut_crossing(dt__cut *d)
     return status;
 }
 /* The stage that needs most is named; with interleaved the rank, which has several stages. */
-static int dt__cut_too_large(const dt__cut *d, const dt_pipe_partition *p)
+static int dt__cut_too_large(const dt__cutting *d, const dt_pipe_partition *p)
 {
     const dt_pipe_partition_opts *o = d->o;
     char                          a[40], b[40], c[40], e[40], one[16], two[16];
@@ -3951,7 +3951,7 @@ static int dt__cut_too_large(const dt__cut *d, const dt_pipe_partition *p)
                         dt__cut_name(o->layers, s->last, two), dt__cut_size((double)s->memory, b), dt__cut_size(u.fixed, c),
                         dt__cut_size(u.held, e), s->held);
 }
-static int dt__cut_solve(dt__cut *d, dt_pipe_partition *p)
+static int dt__cut_solve(dt__cutting *d, dt_pipe_partition *p)
 {
     int status = dt__cut_crossing(d), parts = 1;
     for (int j = 1; j < d->n; j++) parts += dt__cut_may(d, j);
@@ -3977,7 +3977,7 @@ static int dt__cut_solve(dt__cut *d, dt_pipe_partition *p)
 }
 DT_API dt_pipe_partition *dt_pipe_partition_new_with(dt_pipe_partition_opts o)
 {
-    dt__cut            d;
+    dt__cutting            d;
     dt_pipe_partition *p = NULL;
     if (dt__cut_options(&o)) return NULL;
     memset(&d, 0, sizeof d);
