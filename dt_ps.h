@@ -51,6 +51,13 @@ ERRORS
     push or pull that a server refuses (an unknown key, another length or dtype, weights of a version that does not exist yet)
     changes nothing, and the store can be used on.
 
+MEMORY
+
+    A server has each of its arrays once, and while workers read old values twice. A large push is read where the worker has it, if
+    that is memory of this machine that both can see. Else it has memory of its own until its update, and the server keeps that
+    memory for the next push: at most 16 areas, with together half of .message_memory of the communicator, and none for longer
+    than two seconds without use.
+
 THREADS
 
     A store is used by one thread at a time; servers work on the progress thread of the communicator, or while a call of the
@@ -237,7 +244,10 @@ DT_API int  dt_ps_wait(dt_ps_op *op, dt_ps_info *info); /* frees op. info may be
 DT_API bool dt_ps_test(dt_ps_op *op);
 /* Instead of dt_ps_wait, as dt_work_then: it frees op and calls fn when it is done. */
 DT_API int  dt_ps_then(dt_ps_op *op, void (*fn)(void *user, int status, const dt_ps_info *info), void *user);
-/* One array that is a group of its own. A pull after a push of the same worker sees it: it waits for the update that contains it. */
+/* One array that is a group of its own. A pull after a push of the same worker waits for the update that contains the push, except where
+   the discipline answers before that update (the verdict is DT_PS_KEPT): with DT_PS_K_BATCH_SYNC and DT_PS_K_BATCH_ASYNC until K
+   pushes have come, with DT_PS_SSP_CLOCK until all workers have done this push, and in a replay. Nor is a push in the values if it
+   was cancelled or too old. */
 DT_API int  dt_ps_push(dt_ps *ps, int key, const void *data, int64_t n, int dtype);
 DT_API int  dt_ps_pull(dt_ps *ps, int key, void *data, int64_t n, int dtype);
 DT_API int  dt_ps_push_pull(dt_ps *ps, int key, const void *in, void *out, int64_t n, int dtype);
@@ -774,6 +784,7 @@ static void dt__ps_replay_step(dt__ps_coord *d)
 
    Everything here runs on the thread that drives the communicator (handlers, and functions of dt_work_then): no locks. */
 enum { DT__PS_MAGIC = 0x73707464, DT__PS_INLINE = 4096, DT__PS_PARTS = 1 << 20 };
+enum { DT__PS_AREAS = 16, DT__PS_AREA = 1 << 18 }; /* areas that are kept, at most; bytes of one, at least. See dt__ps_area_new */
 enum { /* tags of calls: what is asked of a server, and by DT__PS_NOTICE of a worker */
     DT__PS_INIT = DT_PS_TAG, DT__PS_SET, DT__PS_READY, DT__PS_EXCHANGE, DT__PS_STAGED, DT__PS_ORDER, DT__PS_BYE, DT__PS_BARRIER, DT__PS_ASK, DT__PS_END, DT__PS_NOTICE,
     DT__PS_STATE, DT__PS_PLACE,
@@ -873,6 +884,7 @@ typedef struct dt__ps_name {   /* the first server: what it knows of a key */
     dt_request **waiting;      /* by worker: its DT__PS_INIT */
 } dt__ps_name;
 typedef struct dt__ps_map { void **at; int n; } dt__ps_map; /* by key */
+typedef struct dt__ps_area { char *p; int64_t n; bool old; } dt__ps_area; /* old: it was kept at the last tick, too */
 struct dt_ps {
     dt_comm    *c;
     dt_ps_opts  o;
@@ -899,7 +911,10 @@ struct dt_ps {
     int64_t     load[DT_PS_SERVERS]; /* bytes; of the first server */
     uint64_t    stamp;         /* of the last request */
     int64_t     viewed;        /* bytes of messages that are read where they are */
-    dt_work    *timer;         /* a receive that ends when they have been there for long enough */
+    dt__ps_area area[DT__PS_AREAS]; /* memory of pushes that is free: the one that was used last is the last */
+    int         nareas;
+    int64_t     kept;          /* bytes of them */
+    dt_work    *timer;         /* a receive that ends at the next tick: see dt__ps_tick */
     char        nothing;
     dt_request *early[4];      /* DT__PS_SET of arrays with DT_PS_UPDATE that came before dt_ps_on_update; worker 0 has one at a time */
     int         nearly;
@@ -1128,11 +1143,52 @@ static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, 
     return rc;
 }
 
+/* ---- memory of pushes that are not read where they are. The next push of the same array has the same length, and malloc would get a
+   large area from the kernel each time, page by page. So areas of DT__PS_AREA bytes and more are kept: DT__PS_AREAS of them, with
+   together no more than half of the memory for messages. Those that nobody uses for one to two seconds are freed (dt__ps_tick). */
+static int64_t dt__ps_limit(const dt_ps *ps) { return ps->c->opts.message_memory > 0 ? ps->c->opts.message_memory : INT64_C(1) << 28; }
+static char *dt__ps_area_take(dt_ps *ps, int i)
+{
+    char *p = ps->area[i].p;
+    ps->kept -= ps->area[i].n;
+    ps->nareas--;
+    memmove(ps->area + i, ps->area + i + 1, (size_t)(ps->nareas - i) * sizeof *ps->area);
+    return p;
+}
+static char *dt__ps_area_new(dt_ps *ps, int64_t n)
+{
+    for (int i = ps->nareas - 1; i >= 0; i--)
+        if (ps->area[i].n == n) return dt__ps_area_take(ps, i);
+    return (char *)DT_COMM_MALLOC(n ? (size_t)n : 1);
+}
+static void dt__ps_timer(dt_ps *ps);
+static void dt__ps_area_free(dt_ps *ps, char *p, int64_t n)
+{
+    int64_t most = dt__ps_limit(ps) / 2;
+    if (!p || n < DT__PS_AREA || n > most || ps->closing) {
+        DT_COMM_FREE(p);
+        return;
+    }
+    while (ps->nareas == DT__PS_AREAS || n > most - ps->kept) DT_COMM_FREE(dt__ps_area_take(ps, 0));
+    dt__ps_area *a = &ps->area[ps->nareas++];
+    a->p = p;
+    a->n = n;
+    a->old = false;
+    ps->kept += n;
+    dt__ps_timer(ps);
+}
+static void dt__ps_areas_end(dt_ps *ps, bool all) /* of all, or of those that were not used since the last call */
+{
+    for (int i = ps->nareas - 1; i >= 0; i--)
+        if (all || ps->area[i].old) DT_COMM_FREE(dt__ps_area_take(ps, i));
+        else ps->area[i].old = true;
+}
+
 /* ---- requests */
 static void dt__ps_input_free(dt_ps *ps, dt__ps_input *in)
 {
     if (in->work) return; /* own and view are in use; dt__ps_part_came frees them */
-    DT_COMM_FREE(in->own);
+    dt__ps_area_free(ps, in->own, in->wire.nbytes);
     in->own = NULL;
     in->data = NULL;
     if (in->view.data || in->view.dt__hold || in->view.dt__id) dt_comm_view_free(ps->c, &in->view);
@@ -1258,7 +1314,7 @@ static bool dt__ps_keep(dt_ps *ps, dt__ps_request *r)
     for (int i = 0; i < r->head.nparts; i++) {
         dt__ps_input *in = &r->in[i];
         if (!in->data || in->own) continue;
-        char *own = (char *)DT_COMM_MALLOC(in->wire.nbytes ? (size_t)in->wire.nbytes : 1);
+        char *own = dt__ps_area_new(ps, in->wire.nbytes);
         if (!own) return false;
         for (int64_t at = 0, step = 1 << 20; at < in->wire.nbytes && dt__ps_touch(ps); at += step) { /* not touched: the communicator has failed */
             memcpy(own + at, in->data + at, (size_t)(in->wire.nbytes - at < step ? in->wire.nbytes - at : step));
@@ -1812,8 +1868,9 @@ static void dt__ps_part_came(void *user, int status)
     dt__ps_staged(ps, g, worker);
     dt__ps_count(ps, -1);
 }
-/* The send of a message that is read where it is has not ended, and must not wait for the update as long as that may take. */
-static void dt__ps_views_end(void *user, int status)
+/* A tick, one a second while there is something to do: the send of a message that is read where it is has not ended, and must not wait
+   for the update as long as that may take; and memory that was kept and not used is freed. */
+static void dt__ps_tick(void *user, int status)
 {
     dt_ps *ps = (dt_ps *)user;
     ps->timer = NULL;
@@ -1824,9 +1881,11 @@ static void dt__ps_views_end(void *user, int status)
                     dt__ps_group_fail(ps, g, "out of memory for a push");
                     break;
                 }
+    if (status == DT_COMM_ERR_TIMEOUT) dt__ps_areas_end(ps, false);
+    if (status == DT_COMM_ERR_TIMEOUT && (ps->viewed || ps->nareas)) dt__ps_timer(ps);
     dt__ps_count(ps, -1);
 }
-static void dt__ps_views_begin(dt_ps *ps)
+static void dt__ps_timer(dt_ps *ps)
 {
     dt_msg_opts o = DT__NO_OPTIONS;
     if (ps->timer || ps->closing) return;
@@ -1835,24 +1894,26 @@ static void dt__ps_views_begin(dt_ps *ps)
     ps->timer = dt_comm_recv_start_with(ps->c, &ps->nothing, 1, DT_COMM_U8, dt_comm_rank(ps->c), o);
     if (!ps->timer) return; /* the communicator has failed, or is out of memory: sends end at their timeout */
     dt__ps_count(ps, 1);
-    dt_work_then(ps->timer, dt__ps_views_end, ps);
+    dt_work_then(ps->timer, dt__ps_tick, ps);
 }
 static bool dt__ps_part_receive(dt_ps *ps, dt__ps_input *in)
 {
-    int64_t     limit = ps->c->opts.message_memory > 0 ? ps->c->opts.message_memory : INT64_C(1) << 28;
-    dt_msg_opts o = DT__NO_OPTIONS;
+    const dt_comm *c = ps->c;
+    int            from = ps->worker_rank[in->of->head.worker];
+    bool           near = from == c->rank || (!c->members && c->shared && (!c->host || c->host[from] == c->host[c->rank]));
+    dt_msg_opts    o = DT__NO_OPTIONS;
     o.tag = in->wire.tag;
     o.timeout = ps->timeout;
-    /* a view may need the memory for messages: no more than a part of it */
-    if (in->wire.nbytes <= limit / 4 - ps->viewed) {
+    /* A message of this machine can be read where it is; if not, a view needs the memory for messages: no more than a part of it. */
+    if (near && in->wire.nbytes <= dt__ps_limit(ps) / 4 - ps->viewed) {
         in->viewed = in->wire.nbytes;
         ps->viewed += in->viewed;
-        dt__ps_views_begin(ps);
-        in->work = dt_comm_recv_view_start_with(ps->c, &in->view, DT_COMM_U8, ps->worker_rank[in->of->head.worker], o);
+        dt__ps_timer(ps);
+        in->work = dt_comm_recv_view_start_with(ps->c, &in->view, DT_COMM_U8, from, o);
     } else {
         o.info = &in->info;
-        in->own = (char *)DT_COMM_MALLOC((size_t)in->wire.nbytes);
-        if (in->own) in->work = dt_comm_recv_start_with(ps->c, in->own, in->wire.nbytes, DT_COMM_U8, ps->worker_rank[in->of->head.worker], o);
+        in->own = dt__ps_area_new(ps, in->wire.nbytes);
+        if (in->own) in->work = dt_comm_recv_start_with(ps->c, in->own, in->wire.nbytes, DT_COMM_U8, from, o);
     }
     return in->work != NULL;
 }
@@ -3422,6 +3483,7 @@ static void dt__ps_delete(dt_ps *ps)
     for (int i = 0; i < ps->nearly; i++) dt_request_refuse(ps->early[i], "the parameter server has ended");
     pthread_mutex_destroy(&ps->lock);
     dt_comm_dealloc(ps->c, ps->sum);
+    dt__ps_areas_end(ps, true);
     DT_COMM_FREE(ps->keys.at);
     DT_COMM_FREE(ps->teams.at);
     DT_COMM_FREE(ps->held.at);

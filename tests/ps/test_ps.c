@@ -960,6 +960,63 @@ UTEST(errors, freed_with_operations_outstanding)
     }
 }
 
+/* ---------------------------------------------------------------------------------------------------- memory */
+typedef struct kept { dt_ps *ps; int n; int64_t nbytes; } kept;
+static void kept_look(void *user) /* on the thread that drives the communicator */
+{
+    kept *k = (kept *)user;
+    k->n = k->ps->nareas;
+    k->nbytes = k->ps->kept;
+    int64_t sum = 0;
+    for (int i = 0; i < k->n; i++) sum += k->ps->area[i].n;
+    if (sum != k->nbytes) k->n = -1;
+}
+/* Memory of pushes that came through sockets is kept for the next ones, within bounds, and freed when nobody pushes any more. arg: the
+   memory for messages, in MiB; 0: the default */
+static void kept_memory(team *t, dt_comm *c, int rank)
+{
+    enum { KEYS = 40, N = 70000 };
+    if (t->arg) c->opts.message_memory = (int64_t)t->arg << 20; /* of what the store keeps: messages have theirs since dt_comm_init */
+    dt_ps     *ps = dt_ps_new_with(c, t->o);
+    float     *x = (float *)malloc(KEYS * N * sizeof *x), *y = (float *)malloc(KEYS * N * sizeof *y);
+    dt_ps_item it[KEYS];
+    CHECK(ps && x && y);
+    if (dt_ps_worker(ps) >= 0) {
+        for (int k = 0; k < KEYS; k++) {
+            it[k] = (dt_ps_item){ k, DT_COMM_F32, N, x + k * N, y + k * N };
+            for (int i = 0; i < N; i++) x[k * N + i] = (float)(rank + k + i % 9);
+            CHECK(!dt_ps_init(ps, k, x, N, DT_COMM_F32, .group = 1));
+        }
+        for (int round = 0; round < 3; round++) {
+            int wrong = 0;
+            CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, it, KEYS), NULL));
+            for (int k = 0; k < KEYS; k++)
+                for (int i = 0; i < N; i++) wrong += y[k * N + i] != (float)(1 + 2 * (k + i % 9));
+            CHECK(!wrong);
+        }
+        CHECK(!dt_ps_barrier(ps));
+    }
+    if (dt_ps_server(ps) >= 0 && t->o.servers == 0) {
+        int64_t most = t->arg ? (int64_t)t->arg << 19 : (int64_t)1 << 27, one = N * (int64_t)sizeof *x;
+        kept    k = { ps, 0, 0 };
+        dt__comm_drive(c, kept_look, &k);
+        bool right = k.n == (most / one < DT__PS_AREAS ? (int)(most / one) : (int)DT__PS_AREAS) && k.nbytes == k.n * one;
+        CHECK(right);
+        for (int64_t end = dt_test_ns() + (int64_t)(30e9 * dt_test_slow()); k.n && dt_test_ns() < end; usleep(10000)) dt__comm_drive(c, kept_look, &k);
+        CHECK(!k.n && !k.nbytes);
+    }
+    FREE();
+    free(x), free(y);
+}
+UTEST(memory, of_pushes_is_kept_and_given_back)
+{
+    plan p = plan_of(2, 0, DT_PS_SYNC);
+    p.o.timeout = 4 * dt_test_slow(); /* a tick is a quarter of it, or a second */
+    EXPECT_EQ(0, run("tcp", p, kept_memory)); /* every server has twenty keys: sixteen are kept */
+    p.arg = 1;
+    EXPECT_EQ(0, run("tcp", p, kept_memory)); /* half of 1 MiB: one of them */
+}
+
 /* ---------------------------------------------------------------------------------------------------- deaths */
 /* A process dies; a thread gives up, which is the same for the others. */
 static void die(const team *t, dt_comm *c)
