@@ -1077,8 +1077,11 @@ static void codec_keeps_all(team *t, dt_comm *c, int rank)
         if (old) memcpy(before, residual_of(ps, 0), sizeof before);
         for (int i = 0; i < N; i++) x[i] = (float)(dt_test_random(&random) % 201) - 100;
         if (dt_test_random(&random) % 3 == 0) usleep(300);
+        it.pull = round % 3 ? y : NULL; /* a push without a pull is told its verdict, too */
         CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), &info));
-        if (info.verdict == DT_PS_USED || info.verdict == DT_PS_KEPT)
+        int verdict = info.verdict;
+        if (!it.pull) CHECK(!dt_ps_pull(ps, 0, y, N, DT_COMM_F32));
+        if (verdict == DT_PS_USED || verdict == DT_PS_KEPT)
             for (int i = 0; i < N; i++) mine[i] += x[i];
         else wasted++, CHECK(!old || !memcmp(before, residual_of(ps, 0), sizeof before)); /* it goes on where it was */
     }
