@@ -617,8 +617,8 @@ UTEST(picture, has_a_box_for_each_step)
                  !strncmp(line, "<rect class=\"i ", 15) || !strncmp(line, "<rect class=\"w ", 15);
         numbers += !strncmp(line, "<text class=\"n\"", 15);
         rows += strstr(line, ">rank ") != NULL;
-        found += strstr(line, "zb_h1: 4 ranks, 8 micro-batches") || strstr(line, ">27 seconds, of which 11.1 % idle (bubble)<") ||
-                 strstr(line, "</svg>");
+        found += strstr(line, "zb_h1: 4 ranks, 8 micro-batches") || strstr(line, "</svg>") ||
+                 strstr(line, ">27 seconds, of which 11.1 % idle (bubble)<");
     }
     fclose(f);
     EXPECT_EQ(4 * 8 * 3 + 3, boxes); /* and the legend */
