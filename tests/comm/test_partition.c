@@ -362,14 +362,15 @@ UTEST(partition, refuses_with_a_remedy)
     REFUSED(o.micro = -1, "micro is -1");
     REFUSED(o.nedges = 1, "edges is NULL");
     REFUSED(o.nedges = -1, "nedges is -1");
-    REFUSED(o.bandwidth = -1, "bandwidth");
+    REFUSED(o.bandwidth = -1, "bandwidth is -1");
+    REFUSED(o.bandwidth = 1e-300, "at least 0.001");
     REFUSED(o.latency = NAN, "latency");
     REFUSED(o.memory = -1, "memory");
     REFUSED(o.kind = DT_PIPE_INTERLEAVED, "micro is 0");
     REFUSED((o.kind = DT_PIPE_INTERLEAVED, o.micro = 2, o.ranks = 1, o.replicate = true), "replicate");
     REFUSED(o.chunks = 2, "DT_PIPE_INTERLEAVED");
     l[1].backward = INFINITY;
-    REFUSED((void)o, "layer 'conv<1>': its time");
+    REFUSED((void)o, "layer 'conv<1>': its times are 0 and inf");
     l[1].backward = 0;
     l[2].state = -1;
     REFUSED((void)o, "layer 2: bytes");
