@@ -353,12 +353,12 @@ DT_API int      dt_plan_predict(dt_plan_prediction *out, dt_coll coll, dt_algo a
    that all four kinds obey: with one buffer interleaved schedules do not end. */
 /* The kinds, one row each: X(enum, name, steps of a stage and micro-batch, needs several chunks) */
 #define DT__PIPE_KINDS(X)                      \
-    X(GPIPE,       gpipe,       2, false)      \
     X(1F1B,        1f1b,        2, false)      \
+    X(GPIPE,       gpipe,       2, false)      \
     X(INTERLEAVED, interleaved, 2, true)       \
     X(ZB_H1,       zb_h1,       3, false)
 #define DT__PIPE_ENUM(E, ...) DT_PIPE_##E,
-typedef enum dt_pipe_kind { /* DT_PIPE_GPIPE = 0 ... DT_PIPE_ZB_H1 */
+typedef enum dt_pipe_kind { /* DT_PIPE_1F1B = 0 ... DT_PIPE_ZB_H1 */
     DT__PIPE_KINDS(DT__PIPE_ENUM)
     DT_PIPE_KIND_COUNT
 } dt_pipe_kind;
@@ -3136,7 +3136,7 @@ static int dt__pipe_options(dt_pipe_opts *o, const char *call)
 {
     const dt__pipe_row *row = dt__pipe_row_of((int)o->kind);
     if (!row)
-        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: kind is %d: expected DT_PIPE_GPIPE (0) to %d, a dt_pipe_kind", call,
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: kind is %d: expected DT_PIPE_1F1B (0) to %d, a dt_pipe_kind", call,
                             (int)o->kind, (int)DT_PIPE_KIND_COUNT - 1);
     if (o->ranks < 1 || o->ranks > DT__PIPE_RANKS)
         return dt__comm_bad(DT_COMM_ERR_ARG, "%s: ranks is %d: expected 1 to %d", call, o->ranks, (int)DT__PIPE_RANKS);

@@ -52,7 +52,7 @@ static dt_tensor *conv(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
     dt_tensor *z = dt_relu(dt_batchnorm2d(m, "bn2", dt_conv2d(m, "conv2", x, .out = 8, .kernel = 3, .pad = 1)));
     z = cut(m, 2, z);
     x = dt_relu(dt_add(x, dt_conv2d(m, "conv3", z, .out = 8, .kernel = 3, .pad = 1)));
-    for (int i = 3; i < 7; i++) x = dt_mul(cut(m, i, x), x);
+    for (int i = 3; i < 7; i++) x = dt_tanh(dt_mul(cut(m, i, x), x));
     return dt_cross_entropy(dt_linear(m, "fc", dt_flatten(x), .out = 10), y);
 }
 /* Integers as input; the embedding is used by the first stage and, as the output layer, by the last. */
@@ -91,12 +91,20 @@ static void batch(int kind, int n, dt_tensor **x, dt_tensor **y) /* of the threa
 
 /* ==================================================================================================== >>same_bits */
 typedef struct plan { /* of a test */
-    int model, schedule, chunks, micro, steps;
+    int         model, schedule, chunks, micro, steps;
+    bool        recompute;
+    const char *amp; /* level, or NULL */
+    float       clip;
 } plan;
+static plan plan_of(int model, int schedule, int chunks, int micro, int steps)
+{
+    plan k = { model, schedule, chunks, micro, steps, false, NULL, 0 };
+    return k;
+}
 enum { BATCH = 16 };
 #define CHECK(what) team_check(t, what, #what, __LINE__, rank, c)
 static const plan *the; /* of this process */
-static void unsplit_step(dt_model *m, dt_optimizer *opt, const plan *k, double *loss)
+static void unsplit_step(dt_model *m, dt_optimizer *opt, const plan *k, dt_amp *amp, double *loss)
 {
     dt_tensor *x, *y;
     batch(k->model, BATCH, &x, &y);
@@ -105,7 +113,8 @@ static void unsplit_step(dt_model *m, dt_optimizer *opt, const plan *k, double *
     for (int i = 0; i < k->micro; i++) {
         dt_tensor *l = models[k->model](m, dt_narrow(x, 0, i * n, n), dt_narrow(y, 0, i * n, n), NULL);
         *loss += dt_item(l) / k->micro;
-        dt_backward(l, .grad = dt_full(1.0 / k->micro, dt_shape_of(l)));
+        if (amp) dt_amp_backward(amp, dt_mul_scalar(l, 1.0 / k->micro));
+        else dt_backward(l, .grad = dt_full(1.0 / k->micro, dt_shape_of(l)));
     }
     dt_step(opt);
 }
@@ -141,12 +150,16 @@ static void same_bits(team *t, dt_comm *c, int rank)
     stages = t->n * (k->chunks ? k->chunks : 1);
     double   loss[2] = { 0, 0 }, most = 0;
     int      mine = 0;
+
     dt_rng   start;
     dt_model *m = dt_model_new(.seed = 3), *whole = dt_model_new(.seed = 3);
     bool      sums = k->model == WORDS; /* of the table the order of a sum differs: Adam would enlarge that */
     dt_optimizer *opt = sums ? dt_sgd(m, .lr = 0.1f, .momentum = 0.9f) : dt_adam(m, .lr = 0.01f);
     dt_optimizer *all = sums ? dt_sgd(whole, .lr = 0.1f, .momentum = 0.9f) : dt_adam(whole, .lr = 0.01f);
-    dt_pipeline  *p = dt_pipeline_new(m, c, .micro = k->micro, .schedule = (dt_pipe_kind)k->schedule, .chunks = k->chunks);
+    dt_amp       *amp = k->amp ? dt_amp_new(m, .level = k->amp, .dtype = DT_F16, .init_scale = 1024) : NULL;
+    dt_amp       *amp2 = k->amp ? dt_amp_new(whole, .level = k->amp, .dtype = DT_F16, .init_scale = 1024) : NULL;
+    dt_pipeline  *p = dt_pipeline_new(m, c, .micro = k->micro, .schedule = (dt_pipe_kind)k->schedule, .chunks = k->chunks,
+                                      .recompute = k->recompute, .amp = amp);
     CHECK(p != NULL);
     dt_manual_seed(11);
     for (int i = 0; i < k->steps && !dt_error(); i++) {
@@ -156,7 +169,8 @@ static void same_bits(team *t, dt_comm *c, int rank)
         CHECK(!dt_pipeline_backward(p, models[k->model], NULL, x, y, &loss[0]));
         dt_step(opt);
         *dt_rng_default() = start;
-        unsplit_step(whole, all, k, &loss[1]);
+        unsplit_step(whole, all, k, amp2, &loss[1]);
+        if (loss[0] != loss[1] && !sums) printf("    losses %.17g %.17g, step %d, %s\n", loss[0], loss[1], i, k->amp ? k->amp : "");
         CHECK(sums && i ? fabs(loss[0] - loss[1]) < 1e-5 : loss[0] == loss[1]);
         if (sums && i == 0) CHECK(!differ(m, whole, "table", &most, &mine)); /* later all depend on the table */
     }
@@ -179,6 +193,8 @@ static void same_bits(team *t, dt_comm *c, int rank)
     }
     __atomic_add_fetch(&t->flag[0], mine, __ATOMIC_RELAXED);
     dt_pipeline_free(p);
+    dt_amp_free(amp);
+    dt_amp_free(amp2);
     dt_model_free(m);
     dt_model_free(whole);
     CHECK(!dt_comm_free(c));
@@ -193,12 +209,10 @@ static void compare(int *utest_result, int ranks, plan k)
 }
 static void all_schedules(int *utest_result, int model)
 {
-    static const plan quick[] = { { 0, DT_PIPE_GPIPE, 1, 4, 3 }, { 0, DT_PIPE_1F1B, 1, 4, 3 }, { 0, DT_PIPE_INTERLEAVED, 2, 4, 3 },
-                                  { 0, DT_PIPE_ZB_H1, 1, 4, 3 } };
+    static const int schedule[] = { DT_PIPE_GPIPE, DT_PIPE_1F1B, DT_PIPE_INTERLEAVED, DT_PIPE_ZB_H1 };
     for (int ranks = 2; ranks <= 4; ranks += 2)
         for (int i = 0; i < 4; i++) {
-            plan k = quick[i];
-            k.model = model;
+            plan k = plan_of(model, schedule[i], schedule[i] == DT_PIPE_INTERLEAVED ? 2 : 1, 4, 3);
             compare(utest_result, ranks, k);
             for (int micro = 8; micro <= 16 && !dt_test_quick(); micro *= 2) {
                 k.micro = micro;
@@ -211,8 +225,30 @@ UTEST(same_bits, batch_norms_and_a_stage_without_parameters) { all_schedules(ute
 UTEST(same_bits, a_table_on_two_ranks) { all_schedules(utest_result, WORDS); }
 UTEST(same_bits, odd_numbers)
 {
-    compare(utest_result, 3, (plan){ MLP, DT_PIPE_1F1B, 1, 2, 2 });
-    compare(utest_result, 3, (plan){ MLP, DT_PIPE_ZB_H1, 1, 1, 2 });
-    compare(utest_result, 1, (plan){ MLP, DT_PIPE_1F1B, 1, 4, 2 });
-    compare(utest_result, 1, (plan){ MLP, DT_PIPE_INTERLEAVED, 4, 4, 2 });
+    compare(utest_result, 3, plan_of(MLP, DT_PIPE_1F1B, 1, 2, 2));
+    compare(utest_result, 3, plan_of(MLP, DT_PIPE_ZB_H1, 1, 1, 2));
+    compare(utest_result, 1, plan_of(MLP, DT_PIPE_1F1B, 1, 4, 2));
+    compare(utest_result, 1, plan_of(MLP, DT_PIPE_INTERLEAVED, 4, 4, 2));
+}
+UTEST(same_bits, computed_again)
+{
+    for (int i = 0; i < 2; i++) {
+        plan k = { i ? CONV : MLP, DT_PIPE_1F1B, 1, 4, 3, true, NULL, 0 };
+        compare(utest_result, 2, k);
+        k.schedule = DT_PIPE_ZB_H1;
+        compare(utest_result, 4, k);
+        k.schedule = DT_PIPE_INTERLEAVED;
+        k.chunks = 2;
+        compare(utest_result, 2, k);
+    }
+}
+UTEST(same_bits, mixed_precision)
+{
+    static const char *const level[] = { "O1", "O2" };
+    for (int i = 0; i < 4; i++) {
+        plan k = { i / 2 ? CONV : MLP, DT_PIPE_1F1B, 1, 4, 3, false, level[i % 2], 0 };
+        compare(utest_result, 2, k);
+        k.schedule = DT_PIPE_ZB_H1;
+        compare(utest_result, 2, k);
+    }
 }
