@@ -293,7 +293,7 @@ static void dt__pline_hide(dt_pipeline *p, dt_tensor *t)
     t->offset = 0;
     t->layout = DT_LAYOUT_PLAIN;
     t->node = NULL;
-    t->requires_grad = 0;
+    t->requires_grad = p->mode == DT__PIPE_TRACE && t->leaf && w->requires_grad; /* a plan notes what needs a gradient */
     dt__dense_strides(t->stride, t->shape, t->ndim);
 }
 static void dt__pline_show(dt_pipeline *p, int k) /* ends dt__pline_hide */
