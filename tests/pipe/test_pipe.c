@@ -198,6 +198,7 @@ static void same_bits(team *t, dt_comm *c, int rank)
     dt_pipeline_free(p);
     dt_amp_free(amp);
     dt_amp_free(amp2);
+    dt_optimizer_free(opt), dt_optimizer_free(all);
     dt_model_free(m);
     dt_model_free(whole);
     CHECK(!dt_comm_free(c));
@@ -278,6 +279,7 @@ static void rig_free(rig *r)
 {
     dt_pipeline_free(r->p);
     dt_amp_free(r->amp);
+    dt_optimizer_free(r->opt);
     dt_model_free(r->m);
 }
 static double rig_step(rig *r, plan k)
