@@ -3831,7 +3831,9 @@ static int dt__backward_node(dt__ctx *t, dt__node *n)
         if (g == n->kept) n->kept = NULL;
         else out->partial = NULL;
         uint64_t t0 = dt__trace_on() ? dt__trace_mark() : 0;
-        rc = n->backward(n, g);
+        bool     any = t->backward_part == DT__BACK_ALL; /* ops with one input do not ask whether its gradient is needed */
+        for (int k = 0; k < n->nin && !any; k++) any = dt__needs_grad(n, k);
+        if (any) rc = n->backward(n, g);
         if (t0) dt__trace_node(n->name, t0);
         if (!rc && out && out->retain_grad && t->backward_part != DT__BACK_WEIGHTS) {
             if (!out->grad) {

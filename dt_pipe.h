@@ -52,6 +52,7 @@ CONTENTS
     >>tracing_stages the plan: what crosses the cuts
     >>moving_parts   messages between stages
     >>stages         forward and backward of a stage
+    >>whole          what concerns the whole model: norms, checkpoints
     >>training       the public functions
 
 ERRORS
@@ -91,6 +92,9 @@ extern "C" {
    other with the same weights; only for a parameter that is on two ranks the order of the sum differs. Batch norms use the
    statistics of a micro-batch, as in GPipe. Dropout draws what it would draw on one rank.
 
+   dt_step clips by the norm over all stages (.clip_norm). Checkpoints and dt_model_save hold the unsplit model: all ranks call
+   them, rank 0 collects the values and writes; any number of ranks can load them.
+
    The forward must make the same calls each time; it cannot read values (dt_item) of other stages. The pipeline is made before
    the first forward, on all ranks of c; rank r computes the stages r, r + ranks, r + 2 ranks ... (with .chunks). */
 typedef struct dt_pipeline dt_pipeline;
@@ -108,7 +112,7 @@ DT_API dt_pipeline *dt_pipeline_new_with(dt_model *m, dt_comm *c, dt_pipeline_op
 #else /* C++17: options as a struct, or none */
 #define dt_pipeline_new dt_pipeline_new_with
 #endif
-DT_API void dt_pipeline_free(dt_pipeline *p); /* before dt_model_free */
+DT_API void dt_pipeline_free(dt_pipeline *p); /* may be called before or after dt_model_free */
 
 /* fn returns the loss, a mean over the samples of x and y. x and y are the whole batch, the same on all ranks; y may be NULL. Their
    first dimension must be a multiple of .micro. *loss, unless NULL: the mean loss, on all ranks. Then call dt_step. */
@@ -195,8 +199,9 @@ struct dt_pipeline {
     int              rank, ranks, stages;
     dt_pipe_schedule *plan;
     dt__split        split;
-    dt__staging        parts;
-    const dt__staging *parts_before;
+    dt__staging      parts;
+    dt__watch        watch;
+    bool             told;     /* all ranks know the error of this rank */
     /* the present forward */
     int              mode, stage, now; /* now: the stage that is computed */
     int              count;    /* tensors so far */
@@ -404,7 +409,7 @@ static void dt__pline_new_tensor(void *user, dt_tensor *t)
 /* ==================================================================================================== >>tracing_stages
    The first forward makes all parameters on the ghost device, the second one notes for each tensor where it is made and where
    it is used. All ranks do the same and get the same plan; they compare its hash. Then the parameters of the own stages are made
-   again with their values; for the others the random numbers are drawn and thrown away. */
+   again, with the random numbers that were drawn for them. */
 static int dt__pline_send_outputs(dt_pipeline *p);
 static void dt__pline_enter(dt_pipeline *p) /* the stage begins: where is its device, and are gradients needed? */
 {
@@ -611,21 +616,18 @@ static bool dt__pline_owns(const dt_pipeline *p, int param, int rank)
         if (p->uses[param * p->stages + s]) return true;
     return false;
 }
-static int dt__pline_params(dt_pipeline *p, const dt_rng *rng) /* makes the values of the parameters of this rank */
+static int dt__pline_params(dt_pipeline *p) /* makes the values of the parameters of this rank */
 {
     dt_model *m = p->m;
-    uint64_t  philox = m->rng.philox_offset;
-    m->rng = *rng;
     for (int i = 0; i < m->nparams && dt__err.code == DT_OK; i++)
-        dt__param_refill(m, m->param[i], dt__pline_owns(p, i, p->rank) ? p->dev : dt__ghost_device());
-    m->rng.philox_offset = philox;
+        if (dt__pline_owns(p, i, p->rank)) dt__param_refill(m, m->param[i], p->dev);
     return dt__err.code == DT_OK ? (int)dt_model_seal(m) : dt__err.code;
 }
 static int dt__pline_trace(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y)
 {
     dt__list  step = { NULL, 0, 0 }, tape = { NULL, 0, 0 };
     dt_model *m = p->m;
-    dt_rng    rng = m->rng, thread = *dt_rng_default();
+    dt_rng    thread = *dt_rng_default();
     bool      first = !p->made_params;
     dt__pline_plan_free(p);
     for (int turn = first ? 0 : 1; turn < 2 && dt__err.code == DT_OK; turn++) {
@@ -664,7 +666,7 @@ static int dt__pline_trace(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_ten
     dt__list_free(&tape);
     if (dt__err.code == DT_OK) dt__pline_edges(p);
     if (dt__err.code == DT_OK) dt__pline_same(p);
-    if (dt__err.code == DT_OK && first) dt__pline_params(p, &rng);
+    if (dt__err.code == DT_OK && first) dt__pline_params(p);
     return dt__err.code;
 }
 
@@ -963,6 +965,132 @@ static int dt__pline_tied(dt_pipeline *p)
     return dt__err.code;
 }
 
+/* ==================================================================================================== >>whole
+   The callbacks of dt__watch: what concerns the whole model. */
+static void dt__pline_tell(dt_pipeline *p) /* an error of this rank becomes everyone's */
+{
+    if (p->told || !p->c || dt__err.code == DT_OK) return;
+    p->told = true;
+    dt_comm_abort(p->c, dt_error());
+}
+static void dt__pline_on_step(void *user, dt_optimizer *opt)
+{
+    (void)opt;
+    dt__pline_tell((dt_pipeline *)user);
+}
+static int dt__pline_agree(void *user, const char *call, int64_t *x, int n)
+{
+    dt_pipeline *p = (dt_pipeline *)user;
+    return dt_comm_allreduce(p->c, x, n, DT_COMM_I64, DT_COMM_MAX) ? dt__pline_comm_fail(p, call) : 0;
+}
+static int dt__pline_same_on_all(void *user, const char *call, const char *what, int64_t x)
+{
+    int64_t both[2];
+    both[0] = x;
+    both[1] = -x;
+    if (dt__pline_agree(user, call, both, 2)) return dt__err.code;
+    if (both[0] == -both[1]) return 0;
+    return dt_fail(DT_ERR_COMM, "%s: %s is %" PRId64 " on this rank, and between %" PRId64 " and %" PRId64 " on all; they must see the same "
+                   "files: use a directory that they share", call, what, x, -both[1], both[0]);
+}
+/* Before something is saved: numbers of parameters that are on other ranks. */
+static int dt__pline_lead(void *user)
+{
+    dt_pipeline *p = (dt_pipeline *)user;
+    dt_model    *m = p->m;
+    int64_t      n = m->nparams + m->nopts * (1 + DT__MAX_GROUPS * DT__MAX_STATES), *x;
+    x = (int64_t *)dt__alloc_zero((size_t)n * sizeof *x);
+    if (!x) dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory");
+    for (int i = 0; x && i < m->nparams; i++) x[i] = dt__is_ghost(m->param[i]->t) ? 0 : m->param[i]->steps;
+    int64_t *steps = x ? x + m->nparams : NULL, *state = x ? steps + m->nopts : NULL;
+    for (int i = 0; x && i < m->nopts; i++) steps[i] = m->opt[i]->steps;
+    for (int i = 0; x && i < m->nblocks; i++)
+        for (int k = 0; k < DT__MAX_STATES && m->block[i].opt >= 0; k++)
+            if (m->block[i].state[k]) state[(m->block[i].opt * DT__MAX_GROUPS + m->block[i].group) * DT__MAX_STATES + k] = 1;
+    int rc = x ? dt__pline_agree(p, "dt_checkpoint_save", x, (int)n) : DT_ERR_MEMORY;
+    for (int i = 0; !rc && i < m->nparams; i++) m->param[i]->steps = x[i];
+    for (int i = 0; !rc && i < m->nopts; i++) m->opt[i]->steps = steps[i];
+    for (int i = 0; !rc && i < m->nblocks; i++) {
+        unsigned slots = 0;
+        for (int k = 0; k < DT__MAX_STATES && m->block[i].opt >= 0; k++)
+            if (state[(m->block[i].opt * DT__MAX_GROUPS + m->block[i].group) * DT__MAX_STATES + k]) slots |= 1u << k;
+        rc = dt__block_states(&m->block[i], slots);
+    }
+    dt_mem_free(x, (size_t)n * sizeof *x);
+    return p->rank == 0;
+}
+static int dt__pline_outcome(void *user, const char *call)
+{
+    dt_pipeline *p = (dt_pipeline *)user;
+    char         text[512];
+    memset(text, 0, sizeof text);
+    if (p->rank == 0 && dt__err.code != DT_OK) snprintf(text, sizeof text, "%.500s", dt_error());
+    if (p->rank != 0) dt__pline_tell(p);
+    if (dt_comm_broadcast(p->c, text, (int64_t)sizeof text, DT_COMM_U8, 0)) return dt__pline_comm_fail(p, call);
+    if (!text[0] || p->rank == 0) return 0;
+    p->told = true;
+    text[sizeof text - 1] = 0;
+    return dt_fail(DT_ERR_FILE, "rank 0: %s", text);
+}
+static dt_tensor *dt__pline_fetch(void *user, const char *call, dt_tensor *t)
+{
+    dt_pipeline *p = (dt_pipeline *)user;
+    int64_t      have = dt__is_ghost(t) ? 0 : p->ranks - p->rank;
+    if (dt__pline_agree(p, call, &have, 1)) return NULL;
+    int         owner = p->ranks - (int)have;
+    int64_t     nbytes = t->numel * (int64_t)dt__dtype_size[t->dtype];
+    dt_msg_opts o = dt__pline_tag(p->nedges, true);
+    if (have <= 0 || owner == 0 || (p->rank != 0 && p->rank != owner)) return NULL;
+    dt_tensor *y = NULL;
+    if (p->rank == 0) {
+        y = dt__new(call, dt_cpu(), t->dtype, t->shape, t->ndim, DT_LAYOUT_PLAIN);
+        if (y && !dt_comm_recv_with(p->c, y->st->ptr, nbytes, DT_COMM_U8, owner, o)) return y;
+        dt__unref(y);
+        dt__pline_comm_fail(p, call);
+        return NULL;
+    }
+    char      *host = (char *)dt_mem_alloc((size_t)(nbytes ? nbytes : 1));
+    dt_tensor *d = host ? dt__dense(call, t) : NULL;
+    if (!d) dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+    else if (!dt__download(d, host) && dt_comm_send_with(p->c, host, nbytes, DT_COMM_U8, 0, o)) dt__pline_comm_fail(p, call);
+    dt__unref(d);
+    dt_mem_free(host, (size_t)(nbytes ? nbytes : 1));
+    return NULL;
+}
+static int dt__pline_whole_norm(void *user, float *norm)
+{
+    dt_pipeline *p = (dt_pipeline *)user;
+    /* a parameter on several ranks counts once: on the first of them */
+    double sum = (double)*norm * (double)*norm;
+    for (int i = 0; i < p->m->nparams; i++) {
+        dt__param *q = p->m->param[i];
+        bool       mine = !q->buffer && !q->frozen && q->block >= 0 && dt__pline_owns(p, i, p->rank), before = false;
+        for (int r = 0; r < p->rank; r++) before = before || dt__pline_owns(p, i, r);
+        if (!mine || !before || !dt__has_grad(&p->m->block[q->block], q)) continue;
+        float            twice = 0;
+        const dt__mblock *b = &p->m->block[q->block];
+        dt_tensor        *g = dt__slice(b->use_mgrad ? b->mgrad : b->b.grad, 0, q->offset, q->t->numel), *y = NULL;
+        int64_t           one = 1;
+        if (g) y = dt__new("dt_step", p->dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN);
+        dt_call c;
+        dt__call_begin(&c, DT_K_norms);
+        if (y) {
+            dt__out(&c, y);
+            dt__in(&c, g);
+            dt__in(&c, NULL);
+            if (!dt__go(p->dev, &c)) dt__download(y, &twice);
+        }
+        dt__unref(g);
+        dt__unref(y);
+        sum -= (double)twice * (double)twice;
+    }
+    if (sum < 0) sum = 0;
+    if (dt__err.code != DT_OK || dt_comm_allreduce(p->c, &sum, 1, DT_COMM_F64, DT_COMM_SUM)) return dt__pline_comm_fail(p, "dt_step");
+    *norm = (float)sqrt(sum);
+    return 0;
+}
+static void dt__pline_gone(void *user) { ((dt_pipeline *)user)->m = NULL; }
+
 /* ==================================================================================================== >>training */
 static bool dt__pline_shaped(const dt_tensor *t, const int64_t *shape, int ndim, int dtype, int64_t each)
 {
@@ -1053,7 +1181,7 @@ static int dt__pline_call(dt_pipeline *p, const char *call, dt__pline_job *j, do
 {
     dt__scaler *s = NULL;
     if (dt__err.code != DT_OK) {
-        if (p) dt_comm_abort(p->c, dt_error());
+        if (p) dt__pline_tell(p);
         return dt__err.code;
     }
     int rc = dt__pline_ready(p, call, j);
@@ -1081,14 +1209,17 @@ static int dt__pline_call(dt_pipeline *p, const char *call, dt__pline_job *j, do
         dt_rng_default()->philox_offset = j->thread_philox + (uint64_t)p->o.micro * p->thread_draws;
         if (dt_comm_allreduce(p->c, all, 2, DT_COMM_F64, DT_COMM_SUM)) rc = dt__pline_comm_fail(p, call);
     }
-    if (!rc && s) s->found = all[1] > 0;
+    if (!rc && s && all[1] > 0) { /* one overflow is everyone's */
+        s->found = 1;
+        for (int i = 0; i < p->m->nopts; i++) p->m->opt[i]->skip = 1;
+    }
     if (!rc && j->train && !s && !isfinite(all[0])) { /* then dt_step refuses on all ranks */
         dt__err.bad_loss = "the pipeline";
         dt__err.bad_loss_value = all[0];
     }
     if (!rc && value) *value = all[0];
     if (rc && p) {
-        dt_comm_abort(p->c, dt_error());
+        dt__pline_tell(p);
         if (p->nin) dt__pline_drop(p);
     }
     return rc;
@@ -1165,8 +1296,18 @@ DT_API dt_pipeline *dt_pipeline_new_with(dt_model *m, dt_comm *c, dt_pipeline_op
     p->parts.layer = dt__pline_layer;
     if (!p->nin || !p->nout || !p->in || !p->out || !p->params_at || !p->stage_name) dt_fail(DT_ERR_MEMORY, "dt_pipeline_new: out of memory");
     else if (dt_comm_dup(c, &p->c)) dt_fail(DT_ERR_COMM, "dt_pipeline_new: %s", dt_comm_error(c));
+    p->watch.user = p;
+    p->watch.step = dt__pline_on_step;
+    p->watch.agree = dt__pline_agree;
+    p->watch.same = dt__pline_same_on_all;
+    p->watch.lead = dt__pline_lead;
+    p->watch.outcome = dt__pline_outcome;
+    p->watch.fetch = dt__pline_fetch;
+    p->watch.whole_norm = dt__pline_whole_norm;
+    p->watch.gone = dt__pline_gone;
     if (dt__err.code == DT_OK) {
         m->parts = &p->parts;
+        m->watch = &p->watch;
         return p;
     }
     dt_pipeline_free(p);
@@ -1176,9 +1317,10 @@ DT_API void dt_pipeline_free(dt_pipeline *p)
 {
     if (!p) return;
     size_t n = (size_t)p->stages;
-    if (p->c && dt__err.code != DT_OK) dt_comm_abort(p->c, dt_error());
+    dt__pline_tell(p);
     if (p->nin) dt__pline_plan_free(p);
     if (p->m && p->m->parts == &p->parts) p->m->parts = NULL;
+    if (p->m && p->m->watch == &p->watch) p->m->watch = NULL;
     if (p->c) dt_comm_free(p->c);
     dt_pipe_schedule_free(p->plan);
     dt_mem_free(p->nin, n * sizeof(int));

@@ -1,4 +1,4 @@
-/* dt_plan.h - v0.2.0 - collective algorithms as plans: who sends what to whom, what it costs, how it looks */
+/* dt_plan.h - v0.2.0 - collectives and pipelines as plans: who does and sends what, what it costs, how it looks */
 /*
 DO THIS
 
@@ -64,6 +64,12 @@ ADDING AN ALGORITHM
     Enum, name, dt_plan_can, dt_plan_make, dt_plan_cost and the choice by cost come from the row. If a function is
     missing the header does not compile.
 
+ADDING A SCHEDULE OF A PIPELINE
+
+    Add a row to DT__PIPE_KINDS in >>pipelines, and write dt__pipe_make_NAME, dt__pipe_held_NAME and dt__pipe_bubble_NAME in
+    >>schedules. Enum, name, options, the proof, virtual time and pictures come from the row. tests/comm/test_pipelines.c
+    proves it: add its formulas there.
+
 MACROS
 
     DT_PLAN_IMPLEMENTATION  this header's part of DT_IMPLEMENTATION
@@ -71,8 +77,8 @@ MACROS
 
 ERRORS
 
-    A call returns 0 or a negative number. dt_plan_make and dt_plan_predict set *why to a static text; the calls that
-    read and write files leave a message for dt_plan_error.
+    A call returns 0 or a negative number, or an object or NULL. dt_plan_make and dt_plan_predict set *why to a static
+    text; the calls of pipelines, and those that read and write tables of costs, leave a message for dt_plan_error.
 
 THREADS
 
@@ -278,7 +284,7 @@ DT_API dt_costs dt_costs_default(void); /* a fixed table */
    name, picoseconds a message and femtoseconds a byte. A line "reducing" has femtoseconds a byte. The last line is
    "end". Numbers are whole, at most 10 s a message and 1 us a byte; a # begins a remark. Any other file is refused:
    dt_plan_error() names the line, what was found and what was expected. Both calls return 0 or a negative number. */
-DT_API const char *dt_plan_error(void); /* why the last such call of this thread failed; NULL if none failed */
+DT_API const char *dt_plan_error(void); /* why the last call of this thread that leaves a message failed; NULL if none did */
 DT_API int      dt_costs_load(dt_costs *t, const char *path);
 DT_API int      dt_costs_save(const dt_costs *t, const char *path); /* atomic: a failed call leaves an old file as it was */
 /* The algorithm with the lowest cost for a vector of nbytes bytes; the same on every rank and in every run. Of equal
@@ -3479,11 +3485,12 @@ DT_API int dt_pipe_check(const dt_pipe_schedule *s)
     if (!status) status = dt__pipe_check_steps(s);
     return status ? status : dt__pipe_go(s, NULL, DT_PIPE_SENDS, NULL);
 }
+#define DT__PIPE_LONGEST 1e9 /* seconds of a step or message, so that sums stay finite */
 static bool dt__pipe_bad_time(double one, const double *each, int64_t n)
 {
     for (int64_t i = 0; each && i < n; i++)
-        if (!(each[i] >= 0) || !isfinite(each[i])) return true;
-    return !each && (!(one >= 0) || !isfinite(one));
+        if (!(each[i] >= 0 && each[i] <= DT__PIPE_LONGEST)) return true;
+    return !each && !(one >= 0 && one <= DT__PIPE_LONGEST);
 }
 DT_API dt_pipe_timing *dt_pipe_simulate_with(const dt_pipe_schedule *s, dt_pipe_times t)
 {
@@ -3493,7 +3500,7 @@ DT_API dt_pipe_timing *dt_pipe_simulate_with(const dt_pipe_schedule *s, dt_pipe_
     if (dt__pipe_bad_time(t.forward, t.forwards, stages) || dt__pipe_bad_time(t.backward_input, t.backward_inputs, stages) ||
         dt__pipe_bad_time(t.backward_weight, t.backward_weights, stages) ||
         dt__pipe_bad_time(t.transfer, t.transfers, stages - 1)) {
-        dt__comm_bad(DT_COMM_ERR_ARG, "dt_pipe_simulate: a time is negative or not finite: expected seconds, 0 or more");
+        dt__comm_bad(DT_COMM_ERR_ARG, "dt_pipe_simulate: a time is not a number of seconds from 0 to 1e9");
         return NULL;
     }
     if (t.sends < 0 || t.sends > DT__PIPE_SENDS) {
@@ -3630,7 +3637,7 @@ DT_API int dt_pipe_svg(const char *path, const dt_pipe_schedule *s, const dt_pip
     const char *why = "out of memory";
     int         status = dt__pipe_shape(s, "dt_pipe_svg"), e = 0;
     if (status) return status;
-    if (!path || !t || t->ranks != s->ranks || t->nsteps != s->nsteps)
+    if (!path || !t || t->ranks != s->ranks || t->nsteps != s->nsteps || !(t->seconds >= 0) || !isfinite(t->seconds))
         return dt__comm_bad(DT_COMM_ERR_ARG, "dt_pipe_svg: the path is NULL, or the times are not those of this schedule: pass "
                                              "what dt_pipe_simulate returned for it");
     if (s->nsteps > DT__PIPE_DRAWN)
@@ -3858,14 +3865,17 @@ static int dt__cut_options(dt_pipe_partition_opts *o)
         return dt__comm_bad(DT_COMM_ERR_ARG, "%s: micro is 0: gpipe holds all micro-batches; say how many there are", call);
     if (o->kind == DT_PIPE_INTERLEAVED && o->replicate)
         return dt__comm_bad(DT_COMM_ERR_ARG, "%s: replicate does not go with interleaved; take DT_PIPE_1F1B", call);
-    if (!(o->bandwidth >= 0) || !(o->latency >= 0) || !isfinite(o->latency) || o->memory < 0)
-        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: bandwidth, latency or memory is negative or not a number; expected 0 or "
-                                             "more", call);
+    if (!(o->bandwidth >= 0) || (o->bandwidth > 0 && o->bandwidth < 1e-3))
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: bandwidth is %g: expected bytes a second, 0 (bytes take no time) or at least "
+                                             "0.001", call, o->bandwidth);
+    if (dt__pipe_bad_time(o->latency, NULL, 0) || o->memory < 0)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: latency is %g and memory %lld: expected seconds from 0 to 1e9, and 0 (no limit) "
+                                             "bytes or more", call, o->latency, (long long)o->memory);
     for (int i = 0; i < o->nlayers; i++) {
         const dt_pipe_layer *l = &o->layers[i];
-        if (!(l->forward >= 0) || !(l->backward >= 0) || !isfinite(l->forward) || !isfinite(l->backward))
-            return dt__comm_bad(DT_COMM_ERR_ARG, "%s: layer %s: its time is negative or not finite; expected seconds, 0 or "
-                                                 "more", call, dt__cut_name(o->layers, i, number));
+        if (dt__pipe_bad_time(l->forward, NULL, 0) || dt__pipe_bad_time(l->backward, NULL, 0))
+            return dt__comm_bad(DT_COMM_ERR_ARG, "%s: layer %s: its times are %g and %g; expected seconds from 0 to 1e9", call,
+                                dt__cut_name(o->layers, i, number), l->forward, l->backward);
         if (l->out < 0 || l->params < 0 || l->held < 0 || !(l->state >= 0) || !(l->state <= 1e6))
             return dt__comm_bad(DT_COMM_ERR_ARG, "%s: layer %s: bytes are negative, or state is not in 0 .. 1e6", call,
                                 dt__cut_name(o->layers, i, number));

@@ -295,16 +295,17 @@ UTEST(partition, cuts_a_branching_model_where_few_bytes_cross)
     EXPECT_EQ(0, p->stage[3].out);
     dt_pipe_partition_free(p);
 }
-/* Of equally fast partitions the one is taken whose cuts are crossed by the fewest bytes. */
+/* Of equally fast partitions the one is taken whose cuts are crossed by the fewest bytes, of these the one with the latest. */
 UTEST(partition, of_equals_the_fewest_bytes)
 {
     dt_pipe_layer l[6];
     memset(l, 0, sizeof l);
     l[0].forward = 100;
-    for (int i = 0; i < 6; i++) l[i].out = i == 3 ? 5 : 50;
+    for (int i = 0; i < 6; i++) l[i].out = i == 1 ? 5 : 50;
     dt_pipe_partition *p = dt_pipe_partition_new(.layers = l, .nlayers = 6, .ranks = 3, .kind = DT_PIPE_1F1B);
     ASSERT_TRUE(p != NULL);
-    EXPECT_EQ(3, p->stage[1].last == 3 ? p->stage[1].last : p->stage[0].last);
+    EXPECT_EQ(1, p->stage[0].last);
+    EXPECT_EQ(4, p->stage[1].last);
     dt_pipe_partition_free(p);
 }
 /* The memory of an interleaved rank: its chunks together, at the peak of its schedule. Every layer holds 1 byte, so that is the
@@ -323,8 +324,8 @@ UTEST(partition, interleaved_counts_the_chunks_of_a_rank)
         EXPECT_EQ(200 + p->stage[i].held, p->stage[i].memory);
     }
     dt_pipe_partition_free(p);
-    EXPECT_TRUE(dt_pipe_partition_new(.layers = l, .nlayers = 8, .ranks = 4, .chunks = 2, .kind = DT_PIPE_INTERLEAVED, .micro = 8,
-                                      .memory = 210) == NULL);
+    EXPECT_TRUE(dt_pipe_partition_new(.layers = l, .nlayers = 8, .ranks = 4, .chunks = 2, .kind = DT_PIPE_INTERLEAVED,
+                                      .micro = 8, .memory = 210) == NULL);
     EXPECT_TRUE_MSG(strstr(said(), "rank 0 needs 211 bytes"), said());
     p = dt_pipe_partition_new(.layers = l, .nlayers = 8, .ranks = 4, .chunks = 2, .kind = DT_PIPE_INTERLEAVED, .micro = 8,
                               .memory = 211);
@@ -361,14 +362,15 @@ UTEST(partition, refuses_with_a_remedy)
     REFUSED(o.micro = -1, "micro is -1");
     REFUSED(o.nedges = 1, "edges is NULL");
     REFUSED(o.nedges = -1, "nedges is -1");
-    REFUSED(o.bandwidth = -1, "bandwidth");
+    REFUSED(o.bandwidth = -1, "bandwidth is -1");
+    REFUSED(o.bandwidth = 1e-300, "at least 0.001");
     REFUSED(o.latency = NAN, "latency");
     REFUSED(o.memory = -1, "memory");
     REFUSED(o.kind = DT_PIPE_INTERLEAVED, "micro is 0");
     REFUSED((o.kind = DT_PIPE_INTERLEAVED, o.micro = 2, o.ranks = 1, o.replicate = true), "replicate");
     REFUSED(o.chunks = 2, "DT_PIPE_INTERLEAVED");
     l[1].backward = INFINITY;
-    REFUSED((void)o, "layer 'conv<1>': its time");
+    REFUSED((void)o, "layer 'conv<1>': its times are 0 and inf");
     l[1].backward = 0;
     l[2].state = -1;
     REFUSED((void)o, "layer 2: bytes");
@@ -404,8 +406,8 @@ UTEST(partition, survives_exhausted_memory)
     for (long n = 1; n < 40 && !done; n++) {
         alloc_fail_at = n;
         alloc_calls = 0;
-        dt_pipe_partition *p = dt_pipe_partition_new(.layers = l, .nlayers = 6, .edges = e, .nedges = 1, .ranks = 2, .chunks = 2,
-                                                     .kind = DT_PIPE_INTERLEAVED, .micro = 4);
+        dt_pipe_partition *p = dt_pipe_partition_new(.layers = l, .nlayers = 6, .edges = e, .nedges = 1, .ranks = 2,
+                                                     .chunks = 2, .kind = DT_PIPE_INTERLEAVED, .micro = 4);
         done = p != NULL;
         if (!done) EXPECT_TRUE_MSG(strstr(said(), "out of memory"), said());
         dt_pipe_partition_free(p);
@@ -418,7 +420,8 @@ UTEST(partition, table)
     dt_pipe_layer l[3];
     char          text[2000], tiny[10];
     memset(l, 0, sizeof l);
-    l[0].name = "embedding", l[0].forward = 0.001, l[0].backward = 0.002, l[0].params = 4000000, l[0].out = 8192, l[0].state = 3;
+    l[0].name = "embedding", l[0].forward = 0.001, l[0].backward = 0.002, l[0].params = 4000000, l[0].out = 8192;
+    l[0].state = 3;
     l[1].name = "block", l[1].forward = 0.004, l[1].backward = 0.008, l[1].params = 1000, l[1].out = 100, l[1].held = 50000;
     l[2].name = NULL, l[2].forward = 0.001, l[2].backward = 0.002;
     dt_pipe_partition *p = dt_pipe_partition_new(.layers = l, .nlayers = 3, .ranks = 2, .kind = DT_PIPE_1F1B, .micro = 4,

@@ -581,6 +581,29 @@ UTEST(refused, schedules_by_hand_and_times)
     dt_pipe_timing_free(NULL);
     dt_pipe_schedule_free(NULL);
 }
+UTEST(refused, garbage)
+{
+    dt_pipe_schedule *s = dt_pipe_schedule_new(.kind = DT_PIPE_INTERLEAVED, .ranks = 3, .micro = 6);
+    ASSERT_TRUE(s != NULL);
+    for (int n = 0; n < 2000; n++) {
+        for (int64_t i = 0; i < s->nsteps; i++) {
+            s->step[i].op = (int16_t)(n % 2 ? draw(5) : draw(65536) - 32768);
+            s->step[i].chunk = (int16_t)(n % 3 ? draw(2) : draw(65536) - 32768);
+            s->step[i].micro = n % 5 ? draw(6) : (int32_t)(draw(INT32_MAX) - INT32_MAX / 2) * 2;
+        }
+        ASSERT_TRUE(dt_pipe_check(s) < 0);
+        ASSERT_TRUE(dt_pipe_simulate(s, .forward = 1) == NULL);
+    }
+    for (int r = 0; r <= 3; r++) { /* the borders of ranks */
+        int64_t kept = s->first[r];
+        for (int n = 0; n < 20; n++) {
+            s->first[r] = n < 10 ? kept + 1 + n * 10 : n < 19 ? kept - (n - 9) * 10 : INT64_MIN;
+            ASSERT_TRUE(dt_pipe_check(s) < 0);
+        }
+        s->first[r] = kept;
+    }
+    dt_pipe_schedule_free(s);
+}
 UTEST(refused, when_memory_is_exhausted)
 {
     int done = 0;
@@ -617,8 +640,8 @@ UTEST(picture, has_a_box_for_each_step)
                  !strncmp(line, "<rect class=\"i ", 15) || !strncmp(line, "<rect class=\"w ", 15);
         numbers += !strncmp(line, "<text class=\"n\"", 15);
         rows += strstr(line, ">rank ") != NULL;
-        found += strstr(line, "zb_h1: 4 ranks, 8 micro-batches") || strstr(line, ">27 seconds, of which 11.1 % idle (bubble)<") ||
-                 strstr(line, "</svg>");
+        found += strstr(line, "zb_h1: 4 ranks, 8 micro-batches") || strstr(line, "</svg>") ||
+                 strstr(line, ">27 seconds, of which 11.1 % idle (bubble)<");
     }
     fclose(f);
     EXPECT_EQ(4 * 8 * 3 + 3, boxes); /* and the legend */
