@@ -289,7 +289,8 @@ DT_API int  dt_ps_barrier(dt_ps *ps); /* of the workers that are alive */
 DT_API bool dt_ps_cancelled(const dt_ps *ps, int key);
 DT_API int  dt_ps_set_k(dt_ps *ps, int key, int k); /* from the next push on */
 /* on: the group goes on without this worker, as if it had left; it must not push or pull the group meanwhile. false: it takes
-   part again, with the batch that it had; its next call for the group must be a pull. */
+   part again, with the batch that it had; its next call for the group must be a pull. .two_level: false waits for all workers of
+   the machine that rest. */
 DT_API int  dt_ps_rest(dt_ps *ps, int key, bool on);
 
 /* Reads and writes arrays apart from their group, for checkpoints: which: the number of a state, DT_PS_VALUE, or DT_PS_COUNT (one
@@ -941,7 +942,7 @@ typedef struct dt__ps_group {
     struct dt_ps  *ps;
     bool           waits, starting; /* for the end of that exchange; it is being started */
     bool           out, moving; /* the machine rests; it is about to begin or to end that */
-    dt_request   **resting;    /* by worker: its DT__PS_ASK_REST or JOIN, which is answered after that */
+    dt_request   **resting, **joining; /* by worker: its DT__PS_ASK_REST or JOIN, which is answered after that */
 } dt__ps_group;
 typedef struct dt__ps_name {   /* the first server: what it knows of a key */
     dt__ps_asks asks;
@@ -1869,9 +1870,10 @@ static dt__ps_group *dt__ps_group_of(dt_ps *ps, const dt__ps_asks *a)
         d = plain;
         g->codec = plain.codec;
         g->resting = (dt_request **)dt__comm_zeroed(n, sizeof *g->resting);
+        g->joining = (dt_request **)dt__comm_zeroed(n, sizeof *g->joining);
     }
     g->left = (uint64_t *)dt__comm_zeroed(n, sizeof *g->left);
-    bool ok = g->request && g->line && g->fed && g->left && (!ps->outer || g->resting) && (!g->here || dt__ps_coord_init(&g->coord, &d, ps->nworkers)) &&
+    bool ok = g->request && g->line && g->fed && g->left && (!ps->outer || (g->resting && g->joining)) && (!g->here || dt__ps_coord_init(&g->coord, &d, ps->nworkers)) &&
               dt__ps_map_put(&ps->groups, id, g);
     if (!ok) dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory");
     else if (g->here && ps->o.replay && dt__ps_replay_load(ps, g)) ok = false;
@@ -1884,6 +1886,7 @@ static dt__ps_group *dt__ps_group_of(dt_ps *ps, const dt__ps_asks *a)
         DT_COMM_FREE(g->fed);
         DT_COMM_FREE(g->left);
         DT_COMM_FREE(g->resting);
+        DT_COMM_FREE(g->joining);
         dt__ps_coord_free(&g->coord);
         DT_COMM_FREE(g);
         return NULL;
@@ -1912,9 +1915,12 @@ static void dt__ps_group_free(dt_ps *ps, dt__ps_group *g)
     DT_COMM_FREE(g->fed);
     DT_COMM_FREE(g->left);
     DT_COMM_FREE(g->held);
-    for (int i = 0; g->resting && i < ps->nworkers; i++)
+    for (int i = 0; g->resting && i < ps->nworkers; i++) {
         if (g->resting[i]) dt_request_refuse(g->resting[i], "the parameter server has ended");
+        if (g->joining[i]) dt_request_refuse(g->joining[i], "the parameter server has ended");
+    }
     DT_COMM_FREE(g->resting);
+    DT_COMM_FREE(g->joining);
     DT_COMM_FREE(g->act);
     DT_COMM_FREE(g->used);
     DT_COMM_FREE(g);
@@ -2869,12 +2875,15 @@ static void dt__ps_on_ask(dt_request *q)
             dt__ps_refuse(q, "rank %d does not speak for machine %d", q->from, h.worker);
             return;
         }
-        if (!ps->outer) dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
-        else if (!g->resting[h.worker]) g->resting[h.worker] = q; /* dt__ps_joint_look answers it */
-        else {
-            dt_request_refuse(q, "this worker has asked already");
+        if (ps->outer) { /* dt__ps_joint_look answers it */
+            dt_request **p = out ? &g->resting[h.worker] : &g->joining[h.worker];
+            if (*p) dt_request_refuse(*p, "this worker has asked again"); /* it had given up */
+            *p = q;
+            if (out) dt__ps_coord_leave(d, h.worker);
+            dt__ps_pump(ps, g);
             return;
         }
+        dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
         l->batch = -1; /* it stays the worker's */
         if (out) dt__ps_coord_leave(d, h.worker);
         else dt__ps_coord_join(d, h.worker);
@@ -3963,11 +3972,13 @@ static void dt__ps_pass_on(dt_ps *ps, const dt__ps_head *h) /* the work of this 
 }
 static void dt__ps_rest_answer(dt_ps *ps, dt__ps_group *g, const char *why)
 {
-    for (int i = 0; i < ps->nworkers; i++) {
-        dt_request *q = g->resting[i];
-        g->resting[i] = NULL;
-        if (q && why) dt_request_refuse(q, why);
-        else if (q) dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+    for (int i = 0; i < 2 * ps->nworkers; i++) {
+        dt_request **p = i < ps->nworkers ? &g->resting[i] : &g->joining[i - ps->nworkers], *q = *p;
+        bool         waits = i >= ps->nworkers && g->coord.learner[i - ps->nworkers].state == DT__PS_OUT; /* for others of the machine */
+        if (!q || (waits && !why)) continue;
+        *p = NULL;
+        if (why) dt_request_refuse(q, why);
+        else dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
     }
 }
 static void dt__ps_joint_moved(dt_ps *ps, dt__ps_group *g, int status)
@@ -3978,21 +3989,26 @@ static void dt__ps_joint_moved(dt_ps *ps, dt__ps_group *g, int status)
     else { /* those who have asked are where they were */
         snprintf(why, sizeof why, "%s", dt__ps_outer_why());
         for (int i = 0; i < ps->nworkers; i++) {
-            dt__ps_learner *l = &g->coord.learner[i];
-            if (!g->resting[i] || ps->gone[i]) continue;
-            if (l->state == DT__PS_OUT) dt__ps_coord_join(&g->coord, i);
-            else dt__ps_coord_leave(&g->coord, i);
+            int state = g->coord.learner[i].state;
+            if (g->resting[i] && !ps->gone[i] && state == DT__PS_OUT) dt__ps_coord_join(&g->coord, i);
+            else if (g->joining[i]) dt__ps_coord_leave(&g->coord, i);
         }
         dt__ps_rest_answer(ps, g, why);
     }
     dt__ps_pump(ps, g);
 }
-/* Does the machine take part as its workers do? If all of them rest, it rests. */
+/* Does the machine take part as its workers do? If all of them rest, it rests. Those who rest begin again together: else one of them would
+   be an exchange ahead of the others. */
 static void dt__ps_joint_look(dt_ps *ps, dt__ps_group *g)
 {
     const dt__ps_team *t = (const dt__ps_team *)dt__ps_map_get(&ps->outer->teams, g->id);
-    bool               in = g->coord.nruns + g->coord.nwaits > 0;
+    dt__ps_coord      *d = &g->coord;
+    bool               all = true;
     if (g->moving || g->busy) return;
+    for (int i = 0; i < ps->nworkers; i++) all = all && (ps->gone[i] || d->learner[i].state != DT__PS_OUT || g->joining[i]);
+    for (int i = 0; i < ps->nworkers && all; i++)
+        if (g->joining[i] && !ps->gone[i] && d->learner[i].state == DT__PS_OUT) dt__ps_coord_join(d, i);
+    bool in = d->nruns + d->nwaits > 0;
     if (in != g->out || g->bad[0] || ps->ngone == ps->nworkers || !t) {
         dt__ps_rest_answer(ps, g, g->bad[0] ? g->bad : NULL);
         return;
@@ -4410,7 +4426,7 @@ static int dt__ps_free_one(dt_ps *ps)
         int bad = dt__ps_serve(ps);
         if (!bad) bad = dt__ps_log_write(ps);
         if (bad && !rc) rc = bad, snprintf(why, sizeof why, "%s", ps->said);
-        for (int i = 0; ps->server == 0 && i < ps->size; i++) { /* a scheduler waits for it */
+        for (int i = 0; ps->server == 0 && !ps->outer && i < ps->size; i++) { /* a scheduler waits for it */
             dt_msg_opts o = DT__NO_OPTIONS;
             bool        server = false;
             for (int k = 0; k < ps->nservers; k++) server = server || ps->server_rank[k] == i;
