@@ -333,15 +333,15 @@ DT_API int      dt_plan_predict(dt_plan_prediction *out, dt_coll coll, dt_algo a
 
    Stages. p ranks with v chunks each have p v stages. Chunk c of rank r is stage c p + r, so the next stage is on the next
    rank, around. F, B, W: seconds of the forward, of the gradient of the inputs and of the gradient of the weights, of one
-   micro-batch on one rank (all its chunks); m: micro-batches.
+   micro-batch on one rank (all its chunks); m: micro-batches. If all stages take the same time, and messages none:
 
      kind                     idle time of a rank                  micro-batches held by rank r
-     DT_PIPE_GPIPE            (p-1) (F+B+W)                        m
      DT_PIPE_1F1B             (p-1) (F+B+W)                        min(p - r, m)
+     DT_PIPE_GPIPE            (p-1) (F+B+W)                        m
      DT_PIPE_INTERLEAVED      (p-1) (F+B+W) / v                    min((v p + p - 1 - 2 r) / v, m); needs m % p = 0
      DT_PIPE_ZB_H1            (p-1) (F+B) - (min(p, m) - 1) W      min(p, m); the idle time holds if W <= F and W <= B
 
-   GPipe runs all forwards, then all backwards. 1F1B alternates them and so holds less. Interleaved is 1F1B with several
+   1F1B alternates forwards and backwards. GPipe runs all forwards first and so holds more. Interleaved is 1F1B with several
    smaller stages on a rank. ZB-H1 (zero bubble) computes the gradients of the weights apart, later, when the rank would
    wait. A micro-batch is held from the beginning of its forward to the end of the gradient of its weights.
 
@@ -353,12 +353,12 @@ DT_API int      dt_plan_predict(dt_plan_prediction *out, dt_coll coll, dt_algo a
    that all four kinds obey: with one buffer interleaved schedules do not end. */
 /* The kinds, one row each: X(enum, name, steps of a stage and micro-batch, needs several chunks) */
 #define DT__PIPE_KINDS(X)                      \
-    X(GPIPE,       gpipe,       2, false)      \
     X(1F1B,        1f1b,        2, false)      \
+    X(GPIPE,       gpipe,       2, false)      \
     X(INTERLEAVED, interleaved, 2, true)       \
     X(ZB_H1,       zb_h1,       3, false)
 #define DT__PIPE_ENUM(E, ...) DT_PIPE_##E,
-typedef enum dt_pipe_kind { /* DT_PIPE_GPIPE = 0 ... DT_PIPE_ZB_H1 */
+typedef enum dt_pipe_kind { /* DT_PIPE_1F1B = 0 ... DT_PIPE_ZB_H1 */
     DT__PIPE_KINDS(DT__PIPE_ENUM)
     DT_PIPE_KIND_COUNT
 } dt_pipe_kind;
@@ -390,7 +390,7 @@ typedef struct dt_pipe_opts {
 /* The schedule of all ranks; NULL: dt_plan_error says why. */
 DT_API dt_pipe_schedule *dt_pipe_schedule_new_with(dt_pipe_opts o DT_OPT0(dt_pipe_opts));
 DT_API void              dt_pipe_schedule_free(dt_pipe_schedule *s); /* NULL is accepted */
-DT_API const char       *dt_pipe_kind_name(dt_pipe_kind k); /* "gpipe", "1f1b", "interleaved", "zb_h1"; "?" for others */
+DT_API const char       *dt_pipe_kind_name(dt_pipe_kind k); /* "1f1b", "gpipe", "interleaved", "zb_h1"; "?" for others */
 DT_API dt_pipe_kind      dt_pipe_kind_find(const char *name); /* DT_PIPE_KIND_COUNT if no kind has this name */
 /* Micro-batches that a rank holds at most, times chunks: each stage of the rank counts for itself. -1: bad options. */
 DT_API int64_t           dt_pipe_held(dt_pipe_opts o, int rank);
@@ -500,8 +500,8 @@ typedef struct dt_pipe_stage {
     int     first, last; /* layers */
     int     replicas;    /* devices */
     int     held;        /* micro-batches in flight on each of them; interleaved: of all stages of the rank together */
-    double  work;        /* seconds of its layers for one micro-batch */
-    double  seconds;     /* as above */
+    double  forward, backward; /* seconds of its layers for one micro-batch */
+    double  seconds;     /* with messages and replicas, as above */
     int64_t params, memory; /* bytes of parameters; of each device (interleaved: with all its stages) */
     int64_t in, out;     /* bytes that cross the cuts before and after it */
 } dt_pipe_stage;
@@ -3136,7 +3136,7 @@ static int dt__pipe_options(dt_pipe_opts *o, const char *call)
 {
     const dt__pipe_row *row = dt__pipe_row_of((int)o->kind);
     if (!row)
-        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: kind is %d: expected DT_PIPE_GPIPE (0) to %d, a dt_pipe_kind", call,
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: kind is %d: expected DT_PIPE_1F1B (0) to %d, a dt_pipe_kind", call,
                             (int)o->kind, (int)DT_PIPE_KIND_COUNT - 1);
     if (o->ranks < 1 || o->ranks > DT__PIPE_RANKS)
         return dt__comm_bad(DT_COMM_ERR_ARG, "%s: ranks is %d: expected 1 to %d", call, o->ranks, (int)DT__PIPE_RANKS);
@@ -3767,13 +3767,17 @@ static void dt__cuts_read(const dt__cuts *d, dt_pipe_partition *p)
         size_t         at = (size_t)used * row + (size_t)j;
         int            k = d->from[at];
         memset(&u, 0, sizeof u);
-        for (int l = j - 1; l >= k; l--) dt__cuts_add(&u, &d->o->layers[l]);
+        s->forward = s->backward = 0;
+        for (int l = j - 1; l >= k; l--) {
+            dt__cuts_add(&u, &d->o->layers[l]);
+            s->forward += d->o->layers[l].forward;
+            s->backward += d->o->layers[l].backward;
+        }
         s->first = k;
         s->last = j - 1;
         s->replicas = d->with[at];
         used -= s->replicas;
         s->held = dt__cuts_flight(d, used, s->replicas);
-        s->work = u.work;
         s->seconds = dt__cuts_seconds(d, &u, k, j, s->replicas);
         s->params = dt__cuts_bytes(u.params);
         s->memory = dt__cuts_bytes(dt__cuts_memory(&u, s->held));
@@ -4033,12 +4037,13 @@ DT_API size_t dt_pipe_partition_text(const dt_pipe_partition *p, const dt_pipe_l
     double       all = 0;
     if (nbytes) buf[0] = 0;
     dt__emitf(&o, "stage devices  work ms  with messages  share   parameters       memory  crosses the cut after it  layers\n");
-    for (int i = 0; i < p->nstages; i++) all += p->stage[i].work;
+    for (int i = 0; i < p->nstages; i++) all += p->stage[i].forward + p->stage[i].backward;
     for (int i = 0; i < p->nstages; i++) {
         const dt_pipe_stage *s = &p->stage[i];
-        dt__emitf(&o, "%5d %7d %8s", i, s->replicas, dt__number(number, sizeof number, s->work * 1e3, 4));
+        double               work = s->forward + s->backward;
+        dt__emitf(&o, "%5d %7d %8s", i, s->replicas, dt__number(number, sizeof number, work * 1e3, 4));
         dt__emitf(&o, " %14s %5d%% %12s %12s %25s  ", dt__number(number, sizeof number, s->seconds * 1e3, 4),
-                  all > 0 ? (int)(100 * s->work / all + 0.5) : 0, dt__cuts_size((double)s->params, a),
+                  all > 0 ? (int)(100 * work / all + 0.5) : 0, dt__cuts_size((double)s->params, a),
                   dt__cuts_size((double)s->memory, b), i + 1 < p->nstages ? dt__cuts_size((double)s->out, c) : "-");
         dt__emitf(&o, "%s to %s%s\n", dt__cuts_name(layers, s->first, one), dt__cuts_name(layers, s->last, two),
                   i == p->slowest ? "  <- slowest" : "");
