@@ -684,8 +684,7 @@ static dt__pline_run *dt__pline_run_of(dt_pipeline *p, int stage, int micro)
 }
 static dt_msg_opts dt__pline_tag(int edge, bool gradient)
 {
-    dt_msg_opts o;
-    memset(&o, 0, sizeof o);
+    dt_msg_opts o = DT__NO_OPTIONS;
     o.tag = 2 * edge + gradient;
     return o;
 }
@@ -1300,8 +1299,7 @@ DT_API dt_pipeline *dt_pipeline_new_with(dt_model *m, dt_comm *c, dt_pipeline_op
     p->ranks = dt_comm_size(c);
     if (!p->o.micro) p->o.micro = p->ranks;
     if (!p->o.chunks) p->o.chunks = p->o.schedule == DT_PIPE_INTERLEAVED ? 2 : 1;
-    dt_pipe_opts s;
-    memset(&s, 0, sizeof s);
+    dt_pipe_opts s = DT__NO_OPTIONS;
     s.kind = p->o.schedule;
     s.ranks = p->ranks;
     s.chunks = p->o.chunks;
