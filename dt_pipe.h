@@ -1101,7 +1101,7 @@ static int dt__pline_link(dt_pipeline *p, double *latency, double *bandwidth)
 }
 static int dt__pline_balance(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y)
 {
-    enum { HEAD = 2, EACH = 10 };
+    enum { HEAD = 2, EACH = 11 };
     double latency, bandwidth;
     size_t n = (size_t)p->stages, nbytes = (HEAD + EACH * n) * sizeof(double);
     if (!p->profile) p->profile = dt__pline_pieces(p);
@@ -1139,9 +1139,9 @@ static int dt__pline_balance(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_t
         for (int s = 0; best && s < p->stages; s++) {
             const dt_pipe_stage *g = &best->stage[s];
             double *to = said + HEAD + EACH * s, value[EACH];
-            value[0] = g->first, value[1] = g->last, value[2] = g->replicas, value[3] = g->held, value[4] = g->work;
+            value[0] = g->first, value[1] = g->last, value[2] = g->replicas, value[3] = g->held, value[4] = g->forward;
             value[5] = g->seconds, value[6] = (double)g->params, value[7] = (double)g->memory, value[8] = (double)g->in;
-            value[9] = (double)g->out;
+            value[9] = (double)g->out, value[10] = g->backward;
             memcpy(to, value, sizeof value);
         }
         if (best) said[0] = best->slowest, said[1] = best->seconds;
@@ -1158,7 +1158,7 @@ static int dt__pline_balance(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_t
             break;
         }
         before = v[0];
-        g->first = (int)v[0], g->last = (int)v[1], g->replicas = (int)v[2], g->held = (int)v[3], g->work = v[4], g->seconds = v[5];
+        g->first = (int)v[0], g->last = (int)v[1], g->replicas = (int)v[2], g->held = (int)v[3], g->forward = v[4], g->backward = v[10], g->seconds = v[5];
         g->params = (int64_t)v[6], g->memory = (int64_t)v[7], g->in = (int64_t)v[8], g->out = (int64_t)v[9];
         p->cut[s] = g->first;
         p->params_at[s] = s ? p->mark[g->first].params : 0;
