@@ -552,6 +552,7 @@ static void mistakes(team *t, dt_comm *c, int rank)
     dt_end();
     dt_pipeline_free(p);
     dt_error_clear();
+    dt_optimizer_free(opt);
     dt_model_free(m);
     dt_comm_error(c);
     dt_comm_free(c);
