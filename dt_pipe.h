@@ -114,6 +114,7 @@ typedef struct dt_pipeline_opts {
     int          micro DT_D;    /* micro-batches of a batch; default: one for each rank */
     dt_pipe_kind schedule DT_D; /* DT_PIPE_GPIPE, DT_PIPE_1F1B, DT_PIPE_INTERLEAVED, DT_PIPE_ZB_H1; default 1F1B */
     int          chunks DT_D;   /* stages of a rank; default 1, with DT_PIPE_INTERLEAVED 2 */
+    bool         recompute DT_D; /* keep only what crosses the cuts, and compute the rest again before the backward: less memory, more time */
     dt_amp      *amp DT_D;      /* mixed precision: the loss is scaled; an overflow on one rank skips the step on all */
     dt_pipe_balance balance DT_D;
     int64_t      memory DT_D;   /* with .balance: bytes of a rank that a stage may need, with gradients and two states of the optimiser
@@ -226,6 +227,10 @@ typedef struct dt__pline_send {
     void      *host;
     size_t     nbytes;
 } dt__pline_send;
+/* How a forward of a stage is computed. */
+enum { DT__LINE_WHOLE = 0, /* with a tape for the backward */
+       DT__LINE_LIGHT,     /* .recompute: without; only the outputs are sent */
+       DT__LINE_AGAIN };   /* ... the same again with a tape; the outputs are there already */
 enum { DT__PIPE_OFF = 0, DT__PIPE_TRACE, DT__PIPE_RUN };
 struct dt_pipeline {
     dt_model        *m;
@@ -240,6 +245,7 @@ struct dt_pipeline {
     bool             told;     /* all ranks know the error of this rank */
     /* the present forward */
     int              mode, stage, now; /* now: the stage that is computed */
+    int              how;      /* DT__LINE_... */
     int              count;    /* tensors so far */
     int              no_grad;  /* this stage has disabled gradients */
     dt__pline_run    *run;
@@ -333,7 +339,7 @@ static void dt__pline_hide(dt_pipeline *p, dt_tensor *t)
     t->offset = 0;
     t->layout = DT_LAYOUT_PLAIN;
     t->node = NULL;
-    t->requires_grad = 0;
+    t->requires_grad = p->mode == DT__PIPE_TRACE && t->leaf && w->requires_grad; /* a plan notes what needs a gradient */
     dt__dense_strides(t->stride, t->shape, t->ndim);
 }
 static void dt__pline_show(dt_pipeline *p, int k) /* ends dt__pline_hide */
@@ -510,7 +516,7 @@ static void dt__pline_place(dt_pipeline *p, bool stage, const char *scope, const
                 p->stage + 1, p->stage_name[p->stage + 1], full);
         return;
     }
-    if (dt__pline_active(p) && dt__pline_send_outputs(p)) return;
+    if (dt__pline_active(p) && p->how != DT__LINE_AGAIN && dt__pline_send_outputs(p)) return;
     p->stage++;
     dt__pline_enter(p);
 }
@@ -526,7 +532,7 @@ static dt_tensor *dt__pline_stage(void *user, const char *name, dt_tensor *x)
         dt__pline_place(p, true, "", name);
         return dt__err.code == DT_OK ? x : NULL;
     }
-    if (dt__pline_active(p) && dt__pline_send_outputs(p)) return NULL;
+    if (dt__pline_active(p) && p->how != DT__LINE_AGAIN && dt__pline_send_outputs(p)) return NULL;
     p->stage++;
     snprintf(p->last, sizeof p->last, "%s", name);
     if (p->mode == DT__PIPE_TRACE && p->stage < p->stages) {
@@ -1095,7 +1101,7 @@ static int dt__pline_link(dt_pipeline *p, double *latency, double *bandwidth)
 }
 static int dt__pline_balance(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y)
 {
-    enum { HEAD = 2, EACH = 10 };
+    enum { HEAD = 2, EACH = 11 };
     double latency, bandwidth;
     size_t n = (size_t)p->stages, nbytes = (HEAD + EACH * n) * sizeof(double);
     if (!p->profile) p->profile = dt__pline_pieces(p);
@@ -1116,6 +1122,7 @@ static int dt__pline_balance(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_t
     if (dt__err.code == DT_OK) dt__pline_link(p, &latency, &bandwidth);
     if (dt__err.code == DT_OK && p->rank == 0 && !dt__pline_costs(p, p->profile, fn, user, x, y)) {
         dt_pipe_partition_opts o;
+        for (int i = 0; i < pieces && p->o.recompute; i++) p->profile->layers[i].backward += p->profile->layers[i].forward;
         memset(&o, 0, sizeof o);
         o.layers = p->profile->layers;
         o.nlayers = pieces;
@@ -1133,9 +1140,9 @@ static int dt__pline_balance(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_t
         for (int s = 0; best && s < p->stages; s++) {
             const dt_pipe_stage *g = &best->stage[s];
             double *to = said + HEAD + EACH * s, value[EACH];
-            value[0] = g->first, value[1] = g->last, value[2] = g->replicas, value[3] = g->held, value[4] = g->work;
+            value[0] = g->first, value[1] = g->last, value[2] = g->replicas, value[3] = g->held, value[4] = g->forward;
             value[5] = g->seconds, value[6] = (double)g->params, value[7] = (double)g->memory, value[8] = (double)g->in;
-            value[9] = (double)g->out;
+            value[9] = (double)g->out, value[10] = g->backward;
             memcpy(to, value, sizeof value);
         }
         if (best) said[0] = best->slowest, said[1] = best->seconds;
@@ -1152,8 +1159,8 @@ static int dt__pline_balance(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_t
             break;
         }
         before = v[0];
-        g->first = (int)v[0], g->last = (int)v[1], g->replicas = (int)v[2], g->held = (int)v[3], g->work = v[4], g->seconds = v[5];
-        g->params = (int64_t)v[6], g->memory = (int64_t)v[7], g->in = (int64_t)v[8], g->out = (int64_t)v[9];
+        g->first = (int)v[0], g->last = (int)v[1], g->replicas = (int)v[2], g->held = (int)v[3], g->forward = v[4], g->seconds = v[5];
+        g->params = (int64_t)v[6], g->memory = (int64_t)v[7], g->in = (int64_t)v[8], g->out = (int64_t)v[9], g->backward = v[10];
         p->cut[s] = g->first;
         p->params_at[s] = s ? p->mark[g->first].params : 0;
         snprintf(p->stage_name[s], sizeof p->stage_name[0], "%s", p->profile->dt__name[g->first]);
@@ -1299,23 +1306,28 @@ typedef struct dt__pline_job { /* a call of dt_pipeline_backward or dt_pipeline_
     bool           train;
     double         sum;    /* of the losses: on the rank of the last stage */
     double         scale;  /* of the loss, by mixed precision */
+    dt__scaler    *scaler; /* ... or NULL */
     uint64_t       philox, thread_philox;
 } dt__pline_job;
-static int dt__pline_forward(dt_pipeline *p, dt__pline_job *j, int stage, int micro)
+static int dt__pline_forward(dt_pipeline *p, dt__pline_job *j, int stage, int micro, int how)
 {
     dt__pline_run *r = dt__pline_run_of(p, stage, micro);
+    bool           no_grad = !j->train || how == DT__LINE_LIGHT;
     char          who[120];
+    p->how = how;
+    p->m->again = how == DT__LINE_AGAIN;
     dt__step_swap(&r->step, &r->tape);
     p->m->rng.philox_offset = j->philox + (uint64_t)micro * p->draws;
     dt_rng_default()->philox_offset = j->thread_philox + (uint64_t)micro * p->thread_draws;
     p->run_micro = micro;
     dt_tensor *x = dt__pline_slice(j->x, micro, j->each), *y = dt__pline_slice(j->y, micro, j->each);
-    if (!j->train) dt_no_grad_begin();
+    if (no_grad) dt_no_grad_begin();
     dt__pline_begin(p, DT__PIPE_RUN, stage, r);
     dt_tensor *loss = dt__err.code == DT_OK ? j->fn(p->m, x, y, j->user) : NULL;
     int        found = p->stage + 1;
     dt__pline_end(p);
-    if (!j->train) dt_no_grad_end();
+    if (no_grad) dt_no_grad_end();
+    p->m->again = 0;
     if (dt__err.code == DT_OK && found != p->stages)
         dt_fail(DT_ERR_STATE, "dt_pipeline: %s: this forward had %d stages, the first one %d; it must make the same calls each time",
                 dt__pline_text(p, who, sizeof who), found, p->stages);
@@ -1323,9 +1335,22 @@ static int dt__pline_forward(dt_pipeline *p, dt__pline_job *j, int stage, int mi
         dt_tensor *f = loss ? dt_cast(loss, DT_F32) : NULL;
         float      v = 0;
         if (f && !dt__download(f, &v)) {
-            j->sum += (double)v / p->o.micro;
+            if (how != DT__LINE_AGAIN) j->sum += (double)v / p->o.micro;
             r->loss = dt__ref(loss);
         }
+    }
+    if (how == DT__LINE_LIGHT) { /* only what came from other stages stays, in r->in */
+        for (int k = 0; k < p->nin[stage]; k++) {
+            dt__unref(r->input[k]);
+            r->input[k] = NULL;
+        }
+        for (int k = 0; k < p->nout[stage]; k++) {
+            dt__unref(r->output[k]);
+            r->output[k] = NULL;
+        }
+        dt__unref(r->loss);
+        r->loss = NULL;
+        dt__step_end();
     }
     dt__step_swap(&r->step, &r->tape);
     return dt__err.code;
@@ -1374,7 +1399,12 @@ static int dt__pline_backward(dt_pipeline *p, dt__pline_job *j, int stage, int m
         root[n] = r->loss;
         grad[n++] = seed;
     }
+    /* as dt_amp_backward does for each micro-batch: the gradients are added up in f32, without the scale */
+    bool scaled = j->scaler && part != DT__BACK_INPUTS && dt__err.code == DT_OK;
+    if (scaled) dt__amp_stash(p->m);
     if (dt__err.code == DT_OK && (n || part == DT__BACK_WEIGHTS)) dt__backward(root, grad, n, part, false);
+    if (j->scaler && p->o.amp->dynamic) dt__err.bad_loss = NULL; /* after an overflow the scaler decides */
+    if (scaled && dt__err.code == DT_OK) dt__amp_take_back(p->m, j->scaler);
     dt__unref(seed);
     for (int k = 0; k < p->nin[stage] && part != DT__BACK_WEIGHTS && dt__err.code == DT_OK; k++) {
         const dt__pline_edge *e = &p->edge[p->in[stage][k]];
@@ -1424,15 +1454,17 @@ static int dt__pline_tied(dt_pipeline *p)
                 if (first < 0) first = r;
             }
         if (owners < 2 || !dt__pline_owns(p, i, p->rank)) continue;
-        dt_tensor  *g = q->t->grad;
-        int64_t     nbytes = q->t->numel * (int64_t)dt__dtype_size[q->t->dtype];
+        dt__mblock *b = q->block >= 0 ? &m->block[q->block] : NULL; /* mixed precision keeps gradients in mgrad */
+        bool        apart = b && b->use_mgrad;
+        dt_tensor  *g = apart ? dt__slice(b->mgrad, 0, q->offset, q->t->numel) : dt__ref(q->t->grad);
+        int64_t     nbytes = g ? g->numel * (int64_t)dt__dtype_size[g->dtype] : 0;
         char       *host = (char *)dt_mem_alloc((size_t)(nbytes ? nbytes : 1));
-        dt_tensor  *there = dt__new("dt_pipeline", p->dev, q->t->dtype, q->t->shape, q->t->ndim, DT_LAYOUT_PLAIN);
+        dt_tensor  *there = g ? dt__new("dt_pipeline", p->dev, g->dtype, g->shape, g->ndim, DT_LAYOUT_PLAIN) : NULL;
         dt_msg_opts o = dt__pline_tag(p->nedges + i, false);
-        if (!host || !there || !g) dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the gradient of '%s'", q->name);
-        else if (q->t->grad_state == DT__GRAD_EMPTY && dt__fill(g, 0)) {
+        if (!host || !there) dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the gradient of '%s'", q->name);
+        else if (!apart && q->t->grad_state == DT__GRAD_EMPTY && dt__fill(g, 0)) {
         } else if (p->rank == first) {
-            q->t->grad_state = DT__GRAD_SET;
+            if (!apart) q->t->grad_state = DT__GRAD_SET;
             for (int r = first + 1; r < p->ranks && dt__err.code == DT_OK; r++) {
                 if (!dt__pline_owns(p, i, r)) continue;
                 if (dt_comm_recv_with(p->c, host, nbytes, DT_COMM_U8, r, o)) dt__pline_comm_fail(p, "dt_pipeline_backward");
@@ -1447,7 +1479,7 @@ static int dt__pline_tied(dt_pipeline *p)
                 if (dt__pline_owns(p, i, r) && dt_comm_send_with(p->c, host, nbytes, DT_COMM_U8, r, o))
                     dt__pline_comm_fail(p, "dt_pipeline_backward");
         } else {
-            q->t->grad_state = DT__GRAD_SET;
+            if (!apart) q->t->grad_state = DT__GRAD_SET;
             dt_tensor *d = dt__dense("dt_pipeline", g);
             if (d) dt__download(d, host);
             dt__unref(d);
@@ -1457,6 +1489,7 @@ static int dt__pline_tied(dt_pipeline *p)
             if (dt__err.code == DT_OK && !dt__upload(there, host)) dt__copy_to(g, there, 0);
         }
         dt__unref(there);
+        dt__unref(g);
         dt_mem_free(host, (size_t)(nbytes ? nbytes : 1));
     }
     return dt__err.code;
@@ -1659,16 +1692,18 @@ static int dt__pline_go(dt_pipeline *p, dt__pline_job *j)
         for (; posted < end && posted <= k + AHEAD && dt__err.code == DT_OK; posted++)
             if (j->train || s->step[posted].op == DT_PIPE_FORWARD) dt__pline_post_step(p, &s->step[posted]);
         if (t->op == DT_PIPE_FORWARD) {
-            dt__pline_forward(p, j, stage, t->micro);
+            dt__pline_forward(p, j, stage, t->micro, j->train && p->o.recompute ? (int)DT__LINE_LIGHT : (int)DT__LINE_WHOLE);
             if (!j->train && dt__err.code == DT_OK) {
                 dt__pline_run *r = dt__pline_run_of(p, stage, t->micro);
                 dt__step_swap(&r->step, &r->tape);
                 dt__pline_run_end(p, r, stage);
                 dt__step_swap(&r->step, &r->tape);
             }
-        } else if (j->train)
-            dt__pline_backward(p, j, stage, t->micro,
+        } else if (j->train) {
+            if (p->o.recompute && t->op != DT_PIPE_BACKWARD_WEIGHT) dt__pline_forward(p, j, stage, t->micro, DT__LINE_AGAIN);
+            if (dt__err.code == DT_OK) dt__pline_backward(p, j, stage, t->micro,
                               t->op == DT_PIPE_BACKWARD ? DT__BACK_ALL : t->op == DT_PIPE_BACKWARD_INPUT ? DT__BACK_INPUTS : DT__BACK_WEIGHTS);
+        }
         if (dt__err.code == DT_OK) dt__pline_sends_wait(p, false);
     }
     if (dt__err.code == DT_OK) dt__pline_sends_wait(p, true);
@@ -1685,9 +1720,8 @@ static int dt__pline_call(dt_pipeline *p, const char *call, dt__pline_job *j, do
     if (!rc) {
         j->scale = 1;
         if (p->o.amp && j->train) {
-            s = &p->o.amp->scaler[0];
+            j->scaler = s = &p->o.amp->scaler[0];
             j->scale = s->scale;
-            rc = dt__amp_stash(p->m);
         }
         j->philox = p->m->rng.philox_offset;
         j->thread_philox = dt_rng_default()->philox_offset;
@@ -1696,8 +1730,6 @@ static int dt__pline_call(dt_pipeline *p, const char *call, dt__pline_job *j, do
     if (!rc && j->train) rc = dt__pline_tied(p);
     double all[2] = { j->sum, 0 };
     if (!rc && s) {
-        if (p->o.amp->dynamic) dt__err.bad_loss = NULL;
-        rc = dt__amp_take_back(p->m, s);
         s->used = 1;
         all[1] = s->found;
     }

@@ -373,7 +373,7 @@ UTEST(mutants, the_check_flags_those_that_run_wrong_and_no_other)
         if (*utest_result == UTEST_TEST_FAILURE) break;
     }
     printf("right %d of 10000, deadlocks %d\n", rights, stuck);
-    EXPECT_TRUE(rights > 1000 && stuck > 100);
+    EXPECT_TRUE(rights > 1000 && stuck > 50);
     EXPECT_TRUE(right[NEIGHBOURS] > 50 && wrong[NEIGHBOURS] > 50 && right[MOVED] > 20 && right[SPLIT] > 100);
     EXPECT_TRUE(wrong[DROPPED] > 900 && wrong[DOUBLED] > 900 && wrong[SWAPPED] > 500 && right[LATER] > 100);
 }
@@ -585,6 +585,17 @@ UTEST(refused, garbage)
 {
     dt_pipe_schedule *s = dt_pipe_schedule_new(.kind = DT_PIPE_INTERLEAVED, .ranks = 3, .micro = 6);
     ASSERT_TRUE(s != NULL);
+    for (int r = 0; r <= 3; r++) { /* the borders of ranks */
+        static const int64_t wrong[] = { INT64_MIN, -(INT64_C(1) << 40), -1, 1, 71, 73, INT64_C(1) << 40, INT64_MAX };
+        int64_t              kept = s->first[r];
+        for (int n = 0; n < 8; n++) {
+            s->first[r] = wrong[n];
+            ASSERT_TRUE(dt_pipe_check(s) < 0);
+            ASSERT_TRUE(dt_pipe_simulate(s, .forward = 1) == NULL);
+        }
+        s->first[r] = kept;
+    }
+    ASSERT_EQ(0, dt_pipe_check(s));
     for (int n = 0; n < 2000; n++) {
         for (int64_t i = 0; i < s->nsteps; i++) {
             s->step[i].op = (int16_t)(n % 2 ? draw(5) : draw(65536) - 32768);
@@ -593,14 +604,6 @@ UTEST(refused, garbage)
         }
         ASSERT_TRUE(dt_pipe_check(s) < 0);
         ASSERT_TRUE(dt_pipe_simulate(s, .forward = 1) == NULL);
-    }
-    for (int r = 0; r <= 3; r++) { /* the borders of ranks */
-        int64_t kept = s->first[r];
-        for (int n = 0; n < 20; n++) {
-            s->first[r] = n < 10 ? kept + 1 + n * 10 : n < 19 ? kept - (n - 9) * 10 : INT64_MIN;
-            ASSERT_TRUE(dt_pipe_check(s) < 0);
-        }
-        s->first[r] = kept;
     }
     dt_pipe_schedule_free(s);
 }
