@@ -57,13 +57,13 @@ static dt_tensor *places(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
     }
     return dt_mse_loss(dt_linear(m, "out", x, .out = 1), y);
 }
-/* Two equal halves of 8 layers. Between them one number for each sample goes on, elsewhere 256. */
+/* Two equal halves of 8 layers. Between them one number for each place of a sample goes on, elsewhere 64. */
 static dt_tensor *narrow(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
 {
     (void)user;
     for (int half = 0; half < 2; half++) {
         dt_scope_begin(m, "half%d", half);
-        for (int i = 0; i < 7; i++) x = dt_tanh(layer(m, "fc%d", i, x, 256));
+        for (int i = 0; i < 7; i++) x = dt_tanh(layer(m, "fc%d", i, x, 64));
         x = layer(m, "end%d", half, x, 1);
         dt_scope_end(m);
     }
@@ -74,7 +74,8 @@ static dt_pipeline_fn const models[] = { mlp, conv, places, narrow };
 static void batch(int kind, dt_tensor **x, dt_tensor **y) /* of the thread's generator */
 {
     *x = kind == CONV ? dt_normal(0, 1, DT_SHAPE(BATCH, 3, 8, 8)) : dt_normal(0, 1, DT_SHAPE(BATCH, 6));
-    *y = kind == CONV ? dt_cast(dt_uniform(0, 9.99, DT_SHAPE(BATCH)), DT_I64) : dt_sum(*x, .dims = DT_DIM(1), .keepdim = true);
+    if (kind == NARROW) *x = dt_normal(0, 1, DT_SHAPE(BATCH, 64, 6));
+    *y = kind == CONV ? dt_cast(dt_uniform(0, 9.99, DT_SHAPE(BATCH)), DT_I64) : dt_sum(*x, .dims = DT_DIM(-1), .keepdim = true);
 }
 
 /* ==================================================================================================== >>same_bits */
@@ -100,6 +101,38 @@ static int differ(dt_model *m, dt_model *whole, int *mine) /* parameters of this
     }
     dt_end();
     return bad;
+}
+static bool same_on_all(dt_comm *c, const void *data, size_t n)
+{
+    int64_t both[2] = { 0, 0 };
+    for (size_t i = 0; i < n; i++) both[0] = (both[0] * 31 + ((const uint8_t *)data)[i]) % 1000000007;
+    both[1] = -both[0];
+    return !dt_comm_allreduce(c, both, 2, DT_COMM_I64, DT_COMM_MAX) && both[0] == -both[1];
+}
+/* The schedule as it ran: on each rank one step after the other; nothing ends before the stage that it depends on has begun. */
+static void timing(team *t, dt_comm *c, int rank, dt_pipeline *p)
+{
+    const dt_pipe_schedule *s = dt_pipeline_schedule(p);
+    dt_pipe_timing         *run = dt_pipeline_timing(p), *planned = dt_pipeline_planned(p, run);
+    CHECK(run && planned && !dt_error());
+    if (!run || !planned) return;
+    CHECK(run->nsteps == s->nsteps && run->ranks == t->n && run->seconds > 0 && run->bubble >= 0 && run->bubble < 1);
+    CHECK(same_on_all(c, run->start, (size_t)s->nsteps * sizeof *run->start) && same_on_all(c, run->end, (size_t)s->nsteps * sizeof *run->end));
+    for (int r = 0; r < t->n; r++)
+        for (int64_t i = s->first[r]; i < s->first[r + 1]; i++) {
+            CHECK(run->start[i] >= 0 && run->end[i] >= run->start[i] && run->end[i] <= run->seconds);
+            CHECK(i == s->first[r] || run->start[i] >= run->end[i - 1]);
+            dt_pipe_message m;
+            for (int64_t k = s->first[0]; dt_pipe_input(s, r, &s->step[i], &m) && k < s->nsteps; k++) {
+                bool from = k >= s->first[m.from] && k < s->first[m.from + 1] && s->step[k].chunk * t->n + m.from == m.stage;
+                if (from && s->step[k].micro == m.micro && (s->step[k].op != DT_PIPE_FORWARD) == m.gradient &&
+                    s->step[k].op != DT_PIPE_BACKWARD_WEIGHT)
+                    CHECK(run->start[k] <= run->end[i]);
+            }
+        }
+    CHECK(planned->seconds > 0 && planned->held[0] == run->held[0]);
+    dt_pipe_timing_free(run);
+    dt_pipe_timing_free(planned);
 }
 static void same_bits(team *t, dt_comm *c, int rank)
 {
@@ -136,10 +169,10 @@ static void same_bits(team *t, dt_comm *c, int rank)
     CHECK(mine > 0 && mine < dt_model_count(m));
     size_t len = dt_pipeline_describe(p, text, sizeof text); /* the same on all ranks */
     CHECK(len > 100 && len < sizeof text && strstr(text, "crosses the cut") && strstr(text, "<- slowest"));
-    uint64_t sum[2] = { 0, 0 };
-    for (size_t i = 0; i < len; i++) sum[0] = sum[0] * 31 + (uint8_t)text[i];
-    sum[0] >>= 1, sum[1] = ~sum[0];
-    CHECK(!dt_comm_allreduce(c, sum, 2, DT_COMM_I64, DT_COMM_MAX) && sum[0] == ~sum[1]);
+    CHECK(same_on_all(c, text, len));
+    if (!dt_error()) timing(t, c, rank, p);
+    dt_optimizer_free(opt);
+    dt_optimizer_free(all);
     dt_pipeline_free(p);
     dt_model_free(m);
     dt_model_free(whole);
@@ -348,4 +381,24 @@ UTEST(cuts, memory_is_too_small)
 UTEST(cuts, a_forward_that_changes)
 {
     cut(utest_result, 2, (wish){ .model = MLP, .how = DT_BALANCE_ESTIMATED, .changes = true, .error = "must make the same calls" });
+}
+static void too_early(team *t, dt_comm *c, int rank)
+{
+    dt_model    *m = dt_model_new(.seed = 3);
+    dt_pipeline *p = dt_pipeline_new(m, c);
+    CHECK(!dt_pipeline_timing(p) && strstr(dt_error(), "call dt_pipeline_backward before"));
+    dt_error_clear();
+    CHECK(!dt_pipeline_timing(NULL) && strstr(dt_error(), "the pipeline is NULL"));
+    dt_error_clear();
+    CHECK(!dt_pipeline_planned(p, NULL) && strstr(dt_error(), "NULL"));
+    dt_error_clear();
+    dt_pipeline_free(p);
+    dt_model_free(m);
+    dt_comm_free(c);
+}
+UTEST(timing, before_the_first_backward)
+{
+    team t = team_of("shm", 2, 30, too_early);
+    EXPECT_EQ(0, team_run(&t));
+    EXPECT_EQ(2, t.done);
 }
