@@ -157,6 +157,14 @@ typedef struct dt_pipe_profile {
 DT_API dt_pipe_profile *dt_pipe_profile_new(dt_model *m, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y, dt_pipe_balance how);
 DT_API void             dt_pipe_profile_free(dt_pipe_profile *f); /* NULL is accepted */
 
+/* The schedule as it ran in the last dt_pipeline_backward: when each step began and ended, for dt_pipe_svg. A step begins when what it
+   needs has come: the time that it waited is idle. All ranks call it and get the same; NULL: an error. If the ranks are on several
+   machines, their clocks are compared. Free it with dt_pipe_timing_free. */
+DT_API const dt_pipe_schedule *dt_pipeline_schedule(const dt_pipeline *p);
+DT_API dt_pipe_timing         *dt_pipeline_timing(dt_pipeline *p);
+/* The same schedule if each step took the median time of its stage in `run`, and messages no time: dt_pipe_simulate. */
+DT_API dt_pipe_timing         *dt_pipeline_planned(const dt_pipeline *p, const dt_pipe_timing *run);
+
 #ifdef __cplusplus
 }
 #endif
@@ -286,6 +294,10 @@ struct dt_pipeline {
     int             *cut;             /* of each stage: the piece with which it begins; NULL: the cuts are not known */
     dt_pipe_profile  *profile;        /* the names of the pieces; on rank 0 also what they cost */
     dt_pipe_partition *partition;
+    /* dt_pipeline_timing */
+    double          *step_time;       /* of the steps of this rank: begin, then end, in seconds of dt_trace_now */
+    bool             timed;           /* a whole dt_pipeline_backward has run */
+    uint64_t         waited;          /* nanoseconds that the present step has waited for messages */
 };
 
 static const char *dt__pline_text(const dt_pipeline *p, char *buf, size_t nbytes)
@@ -516,7 +528,7 @@ static void dt__pline_place(dt_pipeline *p, bool stage, const char *scope, const
                 p->stage + 1, p->stage_name[p->stage + 1], full);
         return;
     }
-    if (dt__pline_active(p) && dt__pline_send_outputs(p)) return;
+    if (dt__pline_active(p) && p->how != DT__LINE_AGAIN && dt__pline_send_outputs(p)) return;
     p->stage++;
     dt__pline_enter(p);
 }
@@ -1096,7 +1108,7 @@ static int dt__pline_link(dt_pipeline *p, double *latency, double *bandwidth)
     }
     dt_mem_free(buf, LARGE);
     *latency = best[0];
-    *bandwidth = best[1] > best[0] ? LARGE / (best[1] - best[0]) : 0;
+    *bandwidth = LARGE / fmax(best[1] - best[0], 0.5 * best[1] + 1e-9); /* other work may disturb one of them */
     return dt__err.code;
 }
 static int dt__pline_balance(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y)
@@ -1122,6 +1134,7 @@ static int dt__pline_balance(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_t
     if (dt__err.code == DT_OK) dt__pline_link(p, &latency, &bandwidth);
     if (dt__err.code == DT_OK && p->rank == 0 && !dt__pline_costs(p, p->profile, fn, user, x, y)) {
         dt_pipe_partition_opts o;
+        for (int i = 0; i < pieces && p->o.recompute; i++) p->profile->layers[i].backward += p->profile->layers[i].forward;
         memset(&o, 0, sizeof o);
         o.layers = p->profile->layers;
         o.nlayers = pieces;
@@ -1158,8 +1171,8 @@ static int dt__pline_balance(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_t
             break;
         }
         before = v[0];
-        g->first = (int)v[0], g->last = (int)v[1], g->replicas = (int)v[2], g->held = (int)v[3], g->forward = v[4], g->backward = v[10], g->seconds = v[5];
-        g->params = (int64_t)v[6], g->memory = (int64_t)v[7], g->in = (int64_t)v[8], g->out = (int64_t)v[9];
+        g->first = (int)v[0], g->last = (int)v[1], g->replicas = (int)v[2], g->held = (int)v[3], g->forward = v[4], g->seconds = v[5];
+        g->params = (int64_t)v[6], g->memory = (int64_t)v[7], g->in = (int64_t)v[8], g->out = (int64_t)v[9], g->backward = v[10];
         p->cut[s] = g->first;
         p->params_at[s] = s ? p->mark[g->first].params : 0;
         snprintf(p->stage_name[s], sizeof p->stage_name[0], "%s", p->profile->dt__name[g->first]);
@@ -1206,8 +1219,11 @@ static int dt__pline_arrive(dt_pipeline *p, dt__pline_cell *cell, const dt__plin
     if (!cell->t) return dt_fail(DT_ERR_STATE, "dt_pipeline: stage %d needs a tensor of stage %d before it was computed", e->to, e->from);
     if (!cell->work) return 0;
     dt_work *w = cell->work;
+    uint64_t since = dt_trace_now();
     cell->work = NULL;
-    if (dt_work_wait(w)) return dt__pline_comm_fail(p, "dt_pipeline_backward");
+    int bad = dt_work_wait(w);
+    p->waited += dt_trace_now() - since;
+    if (bad) return dt__pline_comm_fail(p, "dt_pipeline_backward");
     if (!cell->host) return 0;
     int rc = dt__upload(cell->t, cell->host);
     dt_mem_free(cell->host, cell->nhost);
@@ -1684,12 +1700,15 @@ static int dt__pline_go(dt_pipeline *p, dt__pline_job *j)
 {
     const dt_pipe_schedule *s = p->plan;
     enum { AHEAD = 2 };
-    int64_t end = s->first[p->rank + 1], posted = s->first[p->rank];
+    int64_t end = s->first[p->rank + 1], posted = s->first[p->rank], begin = posted;
+    p->timed = false;
     for (int64_t k = posted; k < end && dt__err.code == DT_OK; k++) {
         const dt_pipe_step *t = &s->step[k];
         int                 stage = t->chunk * p->ranks + p->rank;
         for (; posted < end && posted <= k + AHEAD && dt__err.code == DT_OK; posted++)
             if (j->train || s->step[posted].op == DT_PIPE_FORWARD) dt__pline_post_step(p, &s->step[posted]);
+        uint64_t since = dt_trace_now();
+        p->waited = 0;
         if (t->op == DT_PIPE_FORWARD) {
             dt__pline_forward(p, j, stage, t->micro, j->train && p->o.recompute ? (int)DT__LINE_LIGHT : (int)DT__LINE_WHOLE);
             if (!j->train && dt__err.code == DT_OK) {
@@ -1703,9 +1722,12 @@ static int dt__pline_go(dt_pipeline *p, dt__pline_job *j)
             if (dt__err.code == DT_OK) dt__pline_backward(p, j, stage, t->micro,
                               t->op == DT_PIPE_BACKWARD ? DT__BACK_ALL : t->op == DT_PIPE_BACKWARD_INPUT ? DT__BACK_INPUTS : DT__BACK_WEIGHTS);
         }
+        p->step_time[2 * (k - begin)] = 1e-9 * (double)(since + p->waited);
+        p->step_time[2 * (k - begin) + 1] = 1e-9 * (double)dt_trace_now();
         if (dt__err.code == DT_OK) dt__pline_sends_wait(p, false);
     }
     if (dt__err.code == DT_OK) dt__pline_sends_wait(p, true);
+    p->timed = j->train && dt__err.code == DT_OK;
     return dt__err.code;
 }
 static int dt__pline_call(dt_pipeline *p, const char *call, dt__pline_job *j, double *value)
@@ -1858,7 +1880,9 @@ DT_API dt_pipeline *dt_pipeline_new_with(dt_model *m, dt_comm *c, dt_pipeline_op
         return NULL;
     }
     p->stages = p->ranks * p->o.chunks;
-    if (!dt__pline_alloc(p) && dt_comm_dup(c, &p->c)) dt_fail(DT_ERR_COMM, "dt_pipeline_new: %s", dt_comm_error(c));
+    p->step_time = (double *)dt__alloc_zero((size_t)(2 * p->plan->nsteps / p->ranks) * sizeof *p->step_time);
+    if (!p->step_time) dt_fail(DT_ERR_MEMORY, "dt_pipeline_new: out of memory");
+    else if (!dt__pline_alloc(p) && dt_comm_dup(c, &p->c)) dt_fail(DT_ERR_COMM, "dt_pipeline_new: %s", dt_comm_error(c));
     p->watch.user = p;
     p->watch.step = dt__pline_on_step;
     p->watch.agree = dt__pline_agree;
@@ -1885,6 +1909,7 @@ DT_API void dt_pipeline_free(dt_pipeline *p)
     if (p->m && p->m->parts == &p->parts) p->m->parts = NULL;
     if (p->m && p->m->watch == &p->watch) p->m->watch = NULL;
     if (p->c) dt_comm_free(p->c);
+    if (p->step_time) dt_mem_free(p->step_time, (size_t)(2 * p->plan->nsteps / p->ranks) * sizeof *p->step_time);
     dt_pipe_schedule_free(p->plan);
     dt_mem_free(p->nin, n * sizeof(int));
     dt_mem_free(p->nout, n * sizeof(int));
@@ -1902,6 +1927,122 @@ DT_API void dt_pipeline_free(dt_pipeline *p)
     dt_mem_free(p->swap, (size_t)p->swap_cap * sizeof *p->swap);
     dt_mem_free(p->send, (size_t)p->send_cap * sizeof *p->send);
     dt_mem_free(p, sizeof *p);
+}
+static dt_pipe_times dt__pline_units(void)
+{
+    dt_pipe_times o;
+    memset(&o, 0, sizeof o);
+    o.forward = o.backward_input = o.backward_weight = 1;
+    return o;
+}
+/* By how much the clock of this rank is ahead of rank 0's, in seconds: half of the shortest of several ways there and back is the
+   error. On one machine all ranks have the same clock. */
+static int dt__pline_clock(dt_pipeline *p, double *ahead)
+{
+    enum { TURNS = 8 };
+    dt_msg_opts o;
+    int64_t     hosts[2];
+    *ahead = 0;
+    hosts[0] = dt_comm_local_size(p->c) == p->ranks ? 0 : 1;
+    if (dt__pline_agree(p, "dt_pipeline_timing", hosts, 1) || !hosts[0]) return dt__err.code;
+    memset(&o, 0, sizeof o);
+    o.tag = 1;
+    double shortest = 1e9;
+    for (int r = 1; r < p->ranks && dt__err.code == DT_OK; r++)
+        for (int k = 0; k < TURNS && (p->rank == 0 || p->rank == r) && dt__err.code == DT_OK; k++) {
+            double there = 0, since = 1e-9 * (double)dt_trace_now();
+            int    bad;
+            if (p->rank == r) { /* asks rank 0 what time it is */
+                bad = dt_comm_send_with(p->c, &there, 1, DT_COMM_F64, 0, o) || dt_comm_recv_with(p->c, &there, 1, DT_COMM_F64, 0, o);
+                double now = 1e-9 * (double)dt_trace_now();
+                if (now - since < shortest) {
+                    shortest = now - since;
+                    *ahead = 0.5 * (since + now) - there;
+                }
+            } else {
+                bad = dt_comm_recv_with(p->c, &there, 1, DT_COMM_F64, r, o);
+                there = 1e-9 * (double)dt_trace_now();
+                bad = bad || dt_comm_send_with(p->c, &there, 1, DT_COMM_F64, r, o);
+            }
+            if (bad) dt__pline_comm_fail(p, "dt_pipeline_timing");
+        }
+    return dt__err.code;
+}
+DT_API const dt_pipe_schedule *dt_pipeline_schedule(const dt_pipeline *p) { return p ? p->plan : NULL; }
+DT_API dt_pipe_timing *dt_pipeline_timing(dt_pipeline *p)
+{
+    if (dt__err.code != DT_OK) return NULL;
+    if (!p || !p->timed) {
+        dt_fail(DT_ERR_STATE, "dt_pipeline_timing: %s", p ? "call dt_pipeline_backward before" : "the pipeline is NULL");
+        if (p) dt__pline_tell(p);
+        return NULL;
+    }
+    const dt_pipe_schedule *s = p->plan;
+    dt_pipe_timing *t = dt_pipe_simulate_with(s, dt__pline_units()); /* for its memory, and .held */
+    int64_t         each = s->nsteps / p->ranks;
+    size_t          nbytes = (size_t)(2 * (s->nsteps + each)) * sizeof(double);
+    double         *all = (double *)dt__alloc_zero(nbytes), ahead = 0, first = 0, busy = 0;
+    if (!t || !all) dt_fail(DT_ERR_MEMORY, "dt_pipeline_timing: out of memory");
+    else if (!dt__pline_clock(p, &ahead)) {
+        double *mine = all + 2 * s->nsteps;
+        for (int64_t i = 0; i < 2 * each; i++) mine[i] = p->step_time[i] - ahead;
+        if (dt_comm_allgather(p->c, mine, all, 2 * each, NULL, DT_COMM_F64)) dt__pline_comm_fail(p, "dt_pipeline_timing");
+    }
+    if (dt__err.code == DT_OK) {
+        for (int64_t i = 0; i < s->nsteps; i++) first = i == 0 || all[2 * i] < first ? all[2 * i] : first;
+        t->seconds = 0;
+        memset(t->busy, 0, (size_t)t->ranks * sizeof *t->busy);
+        for (int64_t i = 0; i < s->nsteps; i++) {
+            t->start[i] = all[2 * i] - first;
+            t->end[i] = all[2 * i + 1] - first;
+            t->busy[i / each] += t->end[i] - t->start[i];
+            busy += t->end[i] - t->start[i];
+            if (t->end[i] > t->seconds) t->seconds = t->end[i];
+        }
+        t->bubble = t->seconds > 0 ? 1 - busy / (t->seconds * p->ranks) : 0;
+    } else dt__pline_tell(p);
+    dt_mem_free(all, nbytes);
+    if (dt__err.code == DT_OK) return t;
+    dt_pipe_timing_free(t);
+    return NULL;
+}
+static int dt__pline_order(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+DT_API dt_pipe_timing *dt_pipeline_planned(const dt_pipeline *p, const dt_pipe_timing *run)
+{
+    enum { OPS = DT_PIPE_BACKWARD_WEIGHT + 1 };
+    if (dt__err.code != DT_OK) return NULL;
+    if (!p || !run || run->nsteps != p->plan->nsteps) {
+        dt_fail(DT_ERR_ARG, "dt_pipeline_planned: the pipeline or the times are NULL, or the times are of another schedule");
+        return NULL;
+    }
+    const dt_pipe_schedule *s = p->plan;
+    size_t          n = (size_t)p->stages, room = (size_t)p->o.micro;
+    double         *median = (double *)dt__alloc_zero((OPS * n + room) * sizeof *median), *list = median ? median + OPS * n : NULL;
+    dt_pipe_timing *t = NULL;
+    dt_pipe_times   o = dt__pline_units();
+    for (int op = 1; median && op < (int)OPS; op++)
+        for (int stage = 0; stage < p->stages; stage++) {
+            size_t k = 0;
+            for (int64_t i = s->first[stage % p->ranks]; i < s->first[stage % p->ranks + 1]; i++)
+                if (s->step[i].op == op && s->step[i].chunk == stage / p->ranks && k < room) list[k++] = run->end[i] - run->start[i];
+            qsort(list, k, sizeof *list, dt__pline_order);
+            if (k) median[(size_t)op * n + (size_t)stage] = list[k / 2];
+        }
+    for (size_t i = 0; median && i < n; i++) /* a step for both gradients has the sum of their times */
+        median[DT_PIPE_BACKWARD_INPUT * n + i] += median[DT_PIPE_BACKWARD * n + i];
+    if (median) {
+        o.forwards = median + DT_PIPE_FORWARD * n;
+        o.backward_inputs = median + DT_PIPE_BACKWARD_INPUT * n;
+        o.backward_weights = median + DT_PIPE_BACKWARD_WEIGHT * n;
+        t = dt_pipe_simulate_with(s, o);
+        if (!t) dt_fail(DT_ERR_ARG, "dt_pipeline_planned: %s", dt_plan_error());
+    } else dt_fail(DT_ERR_MEMORY, "dt_pipeline_planned: out of memory");
+    dt_mem_free(median, (OPS * n + room) * sizeof *median);
+    return t;
 }
 DT_API int dt_pipeline_stages(const dt_pipeline *p) { return p ? p->stages : 0; }
 DT_API int dt_pipeline_stage_of(const dt_pipeline *p, const char *parameter)
