@@ -184,6 +184,7 @@ static double job_backward(job *j)
         dt_tensor *l = loss_of(j->m, part_of(j->x, i), part_of(j->y, i), j);
         loss += dt_item(l) / MICRO;
         dt_backward(l, .grad = dt_full(1.0 / MICRO, dt_shape_of(l)));
+        dt_end(); /* frees the micro-batch */
     }
     return loss;
 }
