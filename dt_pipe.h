@@ -528,7 +528,7 @@ static void dt__pline_place(dt_pipeline *p, bool stage, const char *scope, const
                 p->stage + 1, p->stage_name[p->stage + 1], full);
         return;
     }
-    if (dt__pline_active(p) && p->how != DT__LINE_AGAIN && dt__pline_send_outputs(p)) return;
+    if (dt__pline_active(p) && dt__pline_send_outputs(p)) return;
     p->stage++;
     dt__pline_enter(p);
 }
@@ -544,7 +544,7 @@ static dt_tensor *dt__pline_stage(void *user, const char *name, dt_tensor *x)
         dt__pline_place(p, true, "", name);
         return dt__err.code == DT_OK ? x : NULL;
     }
-    if (dt__pline_active(p) && p->how != DT__LINE_AGAIN && dt__pline_send_outputs(p)) return NULL;
+    if (dt__pline_active(p) && dt__pline_send_outputs(p)) return NULL;
     p->stage++;
     snprintf(p->last, sizeof p->last, "%s", name);
     if (p->mode == DT__PIPE_TRACE && p->stage < p->stages) {
@@ -1194,8 +1194,7 @@ static dt__pline_run *dt__pline_run_of(dt_pipeline *p, int stage, int micro)
 }
 static dt_msg_opts dt__pline_tag(int edge, bool gradient)
 {
-    dt_msg_opts o;
-    memset(&o, 0, sizeof o);
+    dt_msg_opts o = DT__NO_OPTIONS;
     o.tag = 2 * edge + gradient;
     return o;
 }
@@ -1294,6 +1293,7 @@ static int dt__pline_send_one(dt_pipeline *p, int edge, bool gradient, int micro
 static int dt__pline_send_outputs(dt_pipeline *p) /* the stage that is computed has ended */
 {
     char who[120];
+    if (p->how == DT__LINE_AGAIN) return 0; /* they have been sent */
     dt__tls.split = NULL;
     for (int k = 0; k < p->nout[p->now] && dt__err.code == DT_OK; k++) {
         dt_tensor *t = p->run->output[k];
@@ -1868,8 +1868,7 @@ DT_API dt_pipeline *dt_pipeline_new_with(dt_model *m, dt_comm *c, dt_pipeline_op
     p->ranks = dt_comm_size(c);
     if (!p->o.micro) p->o.micro = p->ranks;
     if (!p->o.chunks) p->o.chunks = p->o.schedule == DT_PIPE_INTERLEAVED ? 2 : 1;
-    dt_pipe_opts s;
-    memset(&s, 0, sizeof s);
+    dt_pipe_opts s = DT__NO_OPTIONS;
     s.kind = p->o.schedule;
     s.ranks = p->ranks;
     s.chunks = p->o.chunks;

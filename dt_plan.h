@@ -350,7 +350,8 @@ DT_API int      dt_plan_predict(dt_plan_prediction *out, dt_coll coll, dt_algo a
    has ended, and received before the step that needs it begins. A rank receives for its next step only. It has
    DT_PIPE_SENDS buffers for sends, used in turn: a step that sends begins when the send that had its buffer has ended. A send
    ends only with its receive. dt_pipe_check proves that all ranks get to the end under this rule, which is the strictest
-   that all four kinds obey: with one buffer interleaved schedules do not end. */
+   that all four kinds obey: with one buffer interleaved schedules do not end. In all four kinds the k-th message from one
+   rank to another is also the k-th that this other rank receives from it, so messages need no names. */
 /* The kinds, one row each: X(enum, name, steps of a stage and micro-batch, needs several chunks) */
 #define DT__PIPE_KINDS(X)                      \
     X(1F1B,        1f1b,        2, false)      \
@@ -417,7 +418,7 @@ typedef struct dt_pipe_times { /* seconds of one stage and micro-batch; arrays h
     int           dt__first DT_D;
     double        forward DT_D, backward_input DT_D, backward_weight DT_D; /* of every stage, unless an array is given */
     const double *forwards DT_D, *backward_inputs DT_D, *backward_weights DT_D;
-    double        transfer DT_D;   /* of a message between stages on different ranks; a rank computes meanwhile */
+    double        transfer DT_D;   /* of a message between ranks. Ranks compute meanwhile; messages do not share a link */
     const double *transfers DT_D;  /* an element for each stage but the last: from it to the next one, and back */
     int           sends DT_D;      /* buffers for sends, 1 to 64: a message begins when sender and receiver are ready, as
                                       described above. 0: any number, and a message begins when its step has ended */
@@ -449,7 +450,7 @@ DT_API int             dt_pipe_svg(const char *path, const dt_pipe_schedule *s, 
 /* ---------------------------------------------------------------------------------------------------- >>partitions
    Cuts a model into the stages of a pipeline so that the slowest stage is as fast as possible, within the memory of a
    device. The result is exact, by dynamic programming. Among partitions with the same slowest stage the one is taken
-   whose cuts are crossed by the fewest bytes; among those the one whose last cuts are latest.
+   whose cuts are crossed by the fewest bytes; among those the one whose last stages have the fewest devices and layers.
 
    Layers are in the order in which they run. Without edges they are a chain: .out bytes of each layer go to the next one.
    With edges they are a graph without cycles in topological order. A tensor crosses every cut between its layer and the

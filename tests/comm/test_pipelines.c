@@ -135,6 +135,34 @@ UTEST(proofs, the_largest)
     PROVE(opts_of(DT_PIPE_INTERLEAVED, 2, 1024, 4), 1, 1, 1);
     PROVE(opts_of(DT_PIPE_GPIPE, 1, 1, 65536), 1, 1, 1);
 }
+/* The k-th message from one rank to another is the k-th that this one receives from it. */
+UTEST(proofs, messages_between_two_ranks_arrive_in_order)
+{
+    int64_t seen = 0;
+    for (int p = 2; p <= 8; p++)
+        for (int m = 1; m <= 4 * p; m++)
+            for (int k = 0; k < (int)DT_PIPE_KIND_COUNT; k++)
+                for (int v = 2; v <= 4; v++) {
+                    if (k == DT_PIPE_INTERLEAVED ? m % p != 0 : v > 2) continue;
+                    dt_pipe_schedule *s = dt_pipe_schedule_new_with(opts_of((dt_pipe_kind)k, p, v, m));
+                    ASSERT_TRUE(s != NULL);
+                    for (int from = 0; from < p; from++)
+                        for (int to = 0; to < p; to++) {
+                            dt_pipe_message a, b;
+                            int64_t         i = s->first[from], j = s->first[to];
+                            for (;; i++, j++, seen++) {
+                                while (i < s->first[from + 1] && !(dt_pipe_output(s, from, &s->step[i], &a) && a.to == to)) i++;
+                                while (j < s->first[to + 1] && !(dt_pipe_input(s, to, &s->step[j], &b) && b.from == from)) j++;
+                                if (i == s->first[from + 1] || j == s->first[to + 1]) break;
+                                ASSERT_TRUE(a.from == from && b.to == to && a.stage == b.stage && a.micro == b.micro &&
+                                            a.gradient == b.gradient);
+                            }
+                            ASSERT_TRUE(i == s->first[from + 1] && j == s->first[to + 1]); /* none is left */
+                        }
+                    dt_pipe_schedule_free(s);
+                }
+    EXPECT_TRUE(seen > 10000);
+}
 /* What the manual says of buffers for sends: one is enough for all kinds but interleaved. */
 UTEST(proofs, only_interleaved_needs_two_buffers_for_sends)
 {

@@ -4,6 +4,7 @@
 #include "dt_test.h"
 
 #include "dt_pipe.h"
+#include "fake_device.h"
 #include "teams.h"
 #include "temp_files.h"
 
@@ -96,10 +97,11 @@ typedef struct plan { /* of a test */
     bool        recompute;
     const char *amp; /* level, or NULL */
     float       clip;
+    bool        fake; /* a device whose memory the host cannot read */
 } plan;
 static plan plan_of(int model, int schedule, int chunks, int micro, int steps)
 {
-    plan k = { model, schedule, chunks, micro, steps, false, NULL, 0 };
+    plan k = { model, schedule, chunks, micro, steps, false, NULL, 0, false };
     return k;
 }
 enum { BATCH = 16 };
@@ -155,7 +157,10 @@ static void same_bits(team *t, dt_comm *c, int rank)
     int      mine = 0;
 
     dt_rng   start;
-    dt_model *m = dt_model_new(.seed = 3), *whole = dt_model_new(.seed = 3);
+    fake_device *f = k->fake ? fake_device_new(0) : NULL;
+    dt_device   *dev = f ? f->dev : NULL;
+    if (f) dt_set_default_device(dev);
+    dt_model *m = dt_model_new(.device = dev, .seed = 3), *whole = dt_model_new(.device = dev, .seed = 3);
     bool      sums = k->model == WORDS; /* of the table the order of a sum differs: Adam would enlarge that */
     dt_optimizer *opt = sums ? dt_sgd(m, .lr = 0.1f, .momentum = 0.9f) : dt_adam(m, .lr = 0.01f);
     dt_optimizer *all = sums ? dt_sgd(whole, .lr = 0.1f, .momentum = 0.9f) : dt_adam(whole, .lr = 0.01f);
@@ -201,6 +206,11 @@ static void same_bits(team *t, dt_comm *c, int rank)
     dt_optimizer_free(opt), dt_optimizer_free(all);
     dt_model_free(m);
     dt_model_free(whole);
+    if (f) {
+        dt_end();
+        dt_set_default_device(NULL);
+        CHECK(fake_device_free(f) == DT_OK); /* no tensor is left on it */
+    }
     CHECK(!dt_comm_free(c));
 }
 static void compare(int *utest_result, int ranks, plan k)
@@ -237,7 +247,7 @@ UTEST(same_bits, odd_numbers)
 UTEST(same_bits, computed_again)
 {
     for (int i = 0; i < 2; i++) {
-        plan k = { i ? CONV : MLP, DT_PIPE_1F1B, 1, 4, 3, true, NULL, 0 };
+        plan k = { i ? CONV : MLP, DT_PIPE_1F1B, 1, 4, 3, true, NULL, 0, false };
         compare(utest_result, 2, k);
         k.schedule = DT_PIPE_ZB_H1;
         compare(utest_result, 4, k);
@@ -246,11 +256,19 @@ UTEST(same_bits, computed_again)
         compare(utest_result, 2, k);
     }
 }
+UTEST(same_bits, memory_that_the_host_cannot_read)
+{
+    for (int i = 0; i < 4; i++) {
+        plan k = plan_of(i % 3, i == 3 ? DT_PIPE_INTERLEAVED : i == 1 ? DT_PIPE_ZB_H1 : DT_PIPE_1F1B, i == 3 ? 2 : 1, 4, 2);
+        k.fake = true;
+        compare(utest_result, 2, k);
+    }
+}
 UTEST(same_bits, mixed_precision)
 {
     static const char *const level[] = { "O1", "O2" };
     for (int i = 0; i < 4; i++) {
-        plan k = { i / 2 ? CONV : MLP, DT_PIPE_1F1B, 1, 4, 3, false, level[i % 2], 0 };
+        plan k = { i / 2 ? CONV : MLP, DT_PIPE_1F1B, 1, 4, 3, false, level[i % 2], 0, false };
         compare(utest_result, 2, k);
         k.schedule = DT_PIPE_ZB_H1;
         compare(utest_result, 2, k);
@@ -534,6 +552,7 @@ static void mistakes(team *t, dt_comm *c, int rank)
     dt_end();
     dt_pipeline_free(p);
     dt_error_clear();
+    dt_optimizer_free(opt);
     dt_model_free(m);
     dt_comm_error(c);
     dt_comm_free(c);
