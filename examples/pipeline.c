@@ -107,7 +107,8 @@ static int stage_main(void *args)
             if (++step == 1 && rank == 0 && !dt_error()) { /* the cuts are known */
                 char text[8192];
                 dt_pipeline_describe(p, text, sizeof text);
-                dt_progress_note(bar, "%s", text);
+                fputs(text, stdout);
+                fflush(stdout);
             }
             dt_progress_step(bar, loss, .items = (double)b.n, .lr = dt_optimizer_lr(opt, 0));
             stop = step == limit || dt_error() != NULL;
