@@ -528,7 +528,7 @@ static void dt__pline_place(dt_pipeline *p, bool stage, const char *scope, const
                 p->stage + 1, p->stage_name[p->stage + 1], full);
         return;
     }
-    if (dt__pline_active(p) && p->how != DT__LINE_AGAIN && dt__pline_send_outputs(p)) return;
+    if (dt__pline_active(p) && dt__pline_send_outputs(p)) return;
     p->stage++;
     dt__pline_enter(p);
 }

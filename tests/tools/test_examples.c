@@ -1,10 +1,11 @@
-/* test_examples.c: examples/mnist.c, resnet_cifar.c, gpt.c and messages.c as they are, on their own and under each
-   launcher. This program is also the one that is started: test_examples mnist|resnet|gpt|messages ARGUMENTS.
+/* test_examples.c: examples/mnist.c, resnet_cifar.c, gpt.c, messages.c and pipeline.c as they are, on their own and under each
+   launcher. This program is also the one that is started: test_examples mnist|resnet|gpt|messages|pipeline ARGUMENTS.
    run: alone, asan-later */
 #include "dt_test.h"
 
 #include "dt_data.h"
 #include "dt_dist.h"
+#include "dt_pipe.h"
 #include "launchers.h"
 #include "temp_files.h"
 
@@ -35,6 +36,10 @@
 #include "examples/messages.c"
 #undef main
 #undef result
+#define main pipeline_main
+#include "examples/pipeline.c"
+#undef DT_IMPLEMENTATION
+#undef main
 
 UTEST_STATE();
 static char self[4096];
@@ -44,6 +49,7 @@ int         main(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "resnet")) return resnet_main(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "gpt")) return gpt_main(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "messages")) return messages_main(argc - 1, argv + 1);
+    if (argc > 1 && !strcmp(argv[1], "pipeline")) return pipeline_main(argc - 1, argv + 1);
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     self[n > 0 ? n : 0] = 0;
     launchers_forget();
@@ -206,4 +212,35 @@ UTEST(messages, says_what_it_cannot_do)
     EXPECT_TRUE(strstr(out, "/nowhere/picture.pgm: No such file") != NULL);
     EXPECT_FALSE(run("env -C /", "messages join", out, sizeof out));
     EXPECT_TRUE(strstr(out, "mandelbrot.join: No such file") != NULL);
+}
+
+/* The digits of "... loss X" after the second step: the same for all schedules and numbers of ranks. */
+static bool trains_in_stages(const char *launcher, const char *options, const char *result)
+{
+    static char out[65536], want[64];
+    char       *dir = temp_dir(), arguments[4096], svg[64] = "";
+    snprintf(arguments, sizeof arguments, "pipeline --depth 8 --batch 16 --micro 4 --steps 2 %s --run '%s/run.svg' --planned '%s/planned.svg'",
+             options, dir, dir);
+    bool        ok = run(launcher, arguments, out, sizeof out);
+    const char *line = strstr(out, "2/2  loss "), *table = strstr(out, "crosses the cut");
+    if (ok && line && !want[0]) snprintf(want, sizeof want, "%.16s", line);
+    ok = ok && line && table && !strncmp(line, want, strlen(want)) && strstr(out, result) && strstr(out, "<- slowest");
+    ok = ok && bytes_of(temp_in(dir, "run.svg"), svg, 5) == 5 && !strcmp(svg, "<svg ");
+    ok = ok && bytes_of(temp_in(dir, "planned.svg"), svg, 5) == 5 && !strcmp(svg, "<svg ");
+    if (!ok) printf("    %s, expected '%s':\n%s\n", options, want, out);
+    temp_remove(dir);
+    return ok;
+}
+UTEST(pipeline, trains_alike_with_every_schedule)
+{
+    EXPECT_TRUE(trains_in_stages("env", "--ranks 2", "in 2 stages on 2 ranks, 1f1b, 4 micro-batches"));
+    EXPECT_TRUE(trains_in_stages("env", "--ranks 4 --schedule gpipe --estimate", "in 4 stages on 4 ranks, gpipe"));
+    EXPECT_TRUE(trains_in_stages("env", "--ranks 2 --schedule interleaved", "in 4 stages on 2 ranks, interleaved"));
+    EXPECT_TRUE(trains_in_stages("build/tools/dtrun -n 2", "--schedule zb_h1", "in 2 stages on 2 ranks, zb_h1"));
+}
+UTEST(pipeline, says_what_it_cannot_do)
+{
+    static char out[65536];
+    EXPECT_FALSE(run("env", "pipeline --schedule fast", out, sizeof out));
+    EXPECT_TRUE(strstr(out, "--schedule must be 1f1b, gpipe, interleaved or zb_h1") != NULL);
 }
