@@ -943,6 +943,7 @@ struct dt_ps {
     /* .replicas = 2 */
     uint64_t    away;          /* servers whose rank has gone; atomic */
     int64_t     asked;         /* the number of the last call of this worker */
+    bool        sending, resend; /* a thread is in dt__ps_calls_go; it must look again. Under lock */
     struct dt_ps *copy;        /* of the server before this one */
     struct dt_ps *main;        /* a copy: the store that it belongs to */
     struct dt__ps_rep *rep;    /* of a server and of a copy */
@@ -2803,6 +2804,8 @@ typedef struct dt__ps_post {   /* a message to another server that is not answer
     struct dt__ps_post *next;
     dt_ps      *ps;
     int         to, holder;    /* holder: whose rank it was sent to; -1: it is not under way */
+    char        early;         /* the answer: the one before it has not come */
+    dt_msg_info info;
     size_t      n;
     dt__ps_link link;          /* the letter follows */
 } dt__ps_post;
@@ -3281,6 +3284,10 @@ static void dt__ps_take_link(dt_ps *ps, dt_request *q) /* a message of another s
         else dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
         return;
     }
+    if (l.number > r->heard[l.from] + 1) { /* a large message before it was lost with its sender: both come again */
+        dt_request_reply_with(q, "x", 1, dt__ps_no_reply());
+        return;
+    }
     dt__ps_step *s = dt__ps_step_new(ps, l.tag, ps->server_rank[l.from], (size_t)q->n - sizeof l);
     if (!s) {
         dt_comm_abort(ps->c, "dt_ps: out of memory"); /* as in dt__ps_letter_new */
@@ -3405,7 +3412,8 @@ static void dt__ps_posted(void *user, int status)
     dt_ps        *ps = p->ps, *store = dt__ps_main(ps);
     dt__ps_post **list = &ps->rep->post[p->to];
     int           to = p->to, holder = p->holder;
-    bool          ended = store->ended >> to & 1 && !(store->rep->died >> to & 1), again = status == DT_COMM_ERR_PEER || status == DT_COMM_ERR_TIMEOUT;
+    bool          early = !status && p->info.n, again = early || status == DT_COMM_ERR_PEER || status == DT_COMM_ERR_TIMEOUT;
+    bool          ended = store->ended >> to & 1 && !(store->rep->died >> to & 1);
     p->holder = -1;
     if (status == DT_COMM_ERR_PEER) dt__ps_gone_away(ps, holder);
     if (!again || ended || ps->closing || dt_comm_get_status(ps->c)) {
@@ -3413,7 +3421,7 @@ static void dt__ps_posted(void *user, int status)
         if (*list) *list = p->next;
         DT_COMM_FREE(p);
     }
-    dt__ps_posts_send(ps, to);
+    if (!early) dt__ps_posts_send(ps, to); /* else when the one before it has ended */
     dt__ps_over_look(ps);
     dt__ps_count(ps, -1);
 }
@@ -3435,10 +3443,12 @@ static void dt__ps_posts_send(dt_ps *ps, int to) /* what is not under way, in or
             continue;
         }
         o.timeout = ps->timeout;
+        o.info = &p->info;
+        p->info.n = 0;
         p->holder = holder;
         dt__ps_count(ps, 1);
         dt_work *w = dt_comm_call_start_with(ps->c, ps->server_rank[holder], dt__ps_tag_at(DT__PS_LINK, to, holder), &p->link,
-                                             (int64_t)(sizeof p->link + p->n), NULL, 0, o);
+                                             (int64_t)(sizeof p->link + p->n), &p->early, 1, o);
         if (w) dt_work_then(w, dt__ps_posted, p);
         else dt__ps_posted(p, DT_COMM_ERR_STATE);
     }
@@ -3634,12 +3644,14 @@ typedef struct dt__ps_out {    /* a message with a part of a push */
     struct dt__ps_call *call;
     dt_work  *work;            /* NULL: it has ended */
 } dt__ps_out;
+enum { DT__PS_CALL_NONE = 0, DT__PS_CALL_TODO, DT__PS_CALL_SENT }; /* neither; it waits for its turn; it is under way */
 typedef struct dt__ps_try { struct dt__ps_call *call; int no; } dt__ps_try;
 typedef struct dt__ps_call {   /* to one server */
     dt_ps_op   *op;
     int         server;
     int         holder;        /* the server whose rank was asked: server, or the one with its copy */
     int         no;            /* 1: it was asked again, after a death */
+    int         state;         /* .replicas: DT__PS_CALL_... */
     dt__ps_try  attempt[2];
     char       *in, *out;
     int64_t     nin, nout;
@@ -3741,7 +3753,20 @@ static void dt__ps_call_bad(dt__ps_call *k, int status)
     else snprintf(text, sizeof text, "server %d (rank %d): %.500s", k->server, ps->server_rank[k->server], dt__ps_why(ps) ? dt__ps_why(ps) : "no answer");
     dt__ps_op_bad(k->op, status, text);
 }
-static void dt__ps_call_go(dt__ps_call *k);
+static void dt__ps_calls_go(dt_ps *ps);
+static void dt__ps_call_todo(dt__ps_call *k)
+{
+    pthread_mutex_lock(&k->op->ps->lock);
+    k->state = DT__PS_CALL_TODO;
+    pthread_mutex_unlock(&k->op->ps->lock);
+}
+static void dt__ps_call_ended(dt__ps_call *k)
+{
+    pthread_mutex_lock(&k->op->ps->lock);
+    k->state = DT__PS_CALL_NONE;
+    pthread_mutex_unlock(&k->op->ps->lock);
+    dt__ps_calls_go(k->op->ps);
+}
 /* .replicas: the rank that was asked has gone. The one with its copy is asked: false: there is none. */
 static bool dt__ps_call_again(dt__ps_call *k, int status)
 {
@@ -3750,15 +3775,19 @@ static bool dt__ps_call_again(dt__ps_call *k, int status)
     dt__ps_gone_away(ps, k->holder);
     if (dt__ps_holder(ps, k->server) < 0) return false;
     k->no = 1;
-    dt__ps_call_go(k);
+    __atomic_add_fetch(&k->op->left, 1, __ATOMIC_ACQ_REL);
+    dt__ps_call_todo(k);
     return true;
 }
 static void dt__ps_value_came(void *user, int status)
 {
     const dt__ps_try *t = (const dt__ps_try *)user;
     dt__ps_call      *k = t->call;
-    if (status && t->no == k->no && !dt__ps_call_again(k, status)) dt__ps_call_bad(k, status); /* else they come again */
+    dt_ps            *ps = k->op->ps;
+    bool              again = status && t->no == k->no && dt__ps_call_again(k, status);
+    if (status && t->no == k->no && !again) dt__ps_call_bad(k, status); /* else they come again */
     dt__ps_op_less(k->op);
+    if (again) dt__ps_calls_go(ps);
 }
 static void dt__ps_answered(void *user, int status)
 {
@@ -3768,8 +3797,10 @@ static void dt__ps_answered(void *user, int status)
     dt__ps_answer_head *h = (dt__ps_answer_head *)(void *)k->out;
     if (status && dt__ps_call_again(k, status)) {
         dt__ps_op_less(op);
+        dt__ps_calls_go(ps);
         return;
     }
+    if (ps->o.replicas == 2) dt__ps_call_ended(k);
     if (status) {
         dt__ps_call_bad(k, status);
         for (int i = 0; i < k->nsends; i++) /* the server does not want them any more */
@@ -3863,7 +3894,7 @@ static int64_t dt__ps_show(dt_ps *ps, int server, const void *p, size_t n) /* as
     if (!c->shared || (c->host && c->host[server] != c->host[c->rank])) return -1;
     return dt__shared_at((const dt__shared *)c->shared, p, n);
 }
-static void dt__ps_call_go(dt__ps_call *k) /* sends a request, and the parts that are messages of their own */
+static void dt__ps_call_go(dt__ps_call *k, int holder) /* sends a request, and the parts that are messages of their own */
 {
     dt_ps_op          *op = k->op;
     dt_ps             *ps = op->ps;
@@ -3872,11 +3903,8 @@ static void dt__ps_call_go(dt__ps_call *k) /* sends a request, and the parts tha
     dt_msg_opts        o = DT__NO_OPTIONS;
     o.timeout = ps->timeout;
     o.info = &k->info;
-    k->holder = ps->o.replicas == 2 ? dt__ps_holder(ps, k->server) : k->server;
-    if (k->holder < 0) k->holder = k->server; /* it ends at once */
-    int rank = ps->server_rank[k->holder];
-    __atomic_add_fetch(&op->left, 1, __ATOMIC_ACQ_REL);
-    dt_work *work = dt_comm_call_start_with(ps->c, rank, dt__ps_tag_at(DT__PS_EXCHANGE, k->server, k->holder), k->in, k->nin, k->out, k->nout, o);
+    int rank = ps->server_rank[holder];
+    dt_work *work = dt_comm_call_start_with(ps->c, rank, dt__ps_tag_at(DT__PS_EXCHANGE, k->server, holder), k->in, k->nin, k->out, k->nout, o);
     for (int i = 0, item_no = 0; work && i < h->nparts; i++) {
         if (w[i].tag < 0) continue;
         while (op->item[item_no].key != w[i].key) item_no++;
@@ -3894,6 +3922,47 @@ static void dt__ps_call_go(dt__ps_call *k) /* sends a request, and the parts tha
     }
     if (work) dt_work_then(work, dt__ps_answered, k);
     else dt__ps_answered(k, dt_comm_get_status(ps->c) ? dt_comm_get_status(ps->c) : (int)DT_COMM_ERR_MEMORY);
+}
+/* .replicas: after a death calls that were made before it end one after the other. They are made again in their order, and later ones wait for
+   them: a server takes the requests of a worker for a group in the order of seq. */
+static dt__ps_call *dt__ps_call_next(dt_ps *ps, int *holder) /* the next that can be sent; NULL: none */
+{
+    for (dt_ps_op *op = ps->ops; op; op = op->next)
+        for (int i = 0; i < op->ncalls; i++) {
+            dt__ps_call *k = &op->call[i];
+            bool         first = k->state == DT__PS_CALL_TODO;
+            *holder = dt__ps_holder(ps, k->server);
+            if (*holder < 0) *holder = k->server; /* it ends at once */
+            for (const dt_ps_op *e = ps->ops; e && first; e = e->next)
+                for (int j = 0; j < e->ncalls && first && e->team == op->team && e->seq < op->seq; j++) {
+                    const dt__ps_call *b = &e->call[j];
+                    if (b->server == k->server) first = b->state == DT__PS_CALL_NONE || (b->state == DT__PS_CALL_SENT && b->holder == *holder);
+                }
+            if (first) return k;
+        }
+    return NULL;
+}
+static void dt__ps_calls_go(dt_ps *ps) /* by the thread of the program, and by the one that drives the communicator */
+{
+    int holder;
+    dt__ps_count(ps, 1); /* the store stays meanwhile */
+    pthread_mutex_lock(&ps->lock);
+    bool mine = !ps->sending;
+    ps->resend = true;
+    ps->sending = true;
+    while (mine && ps->resend) {
+        ps->resend = false;
+        for (dt__ps_call *k; (k = dt__ps_call_next(ps, &holder)) != NULL;) {
+            k->state = DT__PS_CALL_SENT;
+            k->holder = holder;
+            pthread_mutex_unlock(&ps->lock);
+            dt__ps_call_go(k, holder); /* its operation may be gone now */
+            pthread_mutex_lock(&ps->lock);
+        }
+    }
+    if (mine) ps->sending = false;
+    pthread_mutex_unlock(&ps->lock);
+    dt__ps_count(ps, -1); /* ps may be gone now */
 }
 static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *item, int nitems)
 {
@@ -3999,7 +4068,10 @@ static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *ite
             if (x->nbytes) memcpy(payload, (const char *)item[i].push + (size_t)x->at * dt__elem_nbytes(x->dtype), (size_t)x->nbytes);
             payload += dt__ps_up8((size_t)x->nbytes);
         }
-        dt__ps_call_go(k);
+        k->holder = k->server;
+        __atomic_add_fetch(&op->left, 1, __ATOMIC_ACQ_REL);
+        if (ps->o.replicas == 2) dt__ps_call_todo(k), dt__ps_calls_go(ps);
+        else dt__ps_call_go(k, k->server);
     }
     dt__ps_op_less(op);
     return op;
