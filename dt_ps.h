@@ -4122,9 +4122,8 @@ static int dt__ps_ask_with(dt_ps *ps, int server, int tag, void *in, int64_t nin
         int sent = send ? dt_work_wait(send) : 0;
         if (!rc && sent && sent != DT_COMM_ERR_PEER) return sent;
         if (rc != DT_COMM_ERR_PEER || dt_comm_get_status(ps->c)) break;
-        bool away = dt__ps_away(ps, holder);
         dt__ps_gone_away(ps, holder);
-        if (!away && ps->o.replicas == 2 && dt__ps_holder(ps, server) >= 0) continue;
+        if (ps->o.replicas == 2 && dt__ps_holder(ps, server) >= 0) continue; /* another one */
         dt__ps_lost_text(ps, server, why, sizeof why, dt__ps_why(ps));
         break;
     }

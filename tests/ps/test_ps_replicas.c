@@ -339,3 +339,277 @@ UTEST(virtual_time, two_servers_die)
     EXPECT_GT(lost, errors / 2);
     dt_set_log(NULL, NULL);
 }
+/* Several operations of a worker at once, pushes, pulls and both: after a death they are sent again in their order. */
+enum { DEPTH = 6 };
+static int pipeline(uint64_t seed, int victim, int64_t k, bool *died) /* how much was wrong */
+{
+    static int64_t into[MOST_WORKERS][LONG]; /* where pulls go */
+    world    w;
+    outcome  out;
+    int      bad = 0;
+    memset(&out, 0, sizeof out);
+    if (!world_new(&w, 3, 3, opts_of(DT_PS_ASYNC, 2), seed)) return 1;
+    dt_sim_kill_before(w.sim, victim, k);
+    for (int i = 0; i < 3; i++) bad += !arrays_init(w.ps[i], &w.k[i].a);
+    for (int round = 0; round < 2; round++) {
+        dt_ps_op *op[MOST_WORKERS][DEPTH];
+        for (int d = 0; d < DEPTH; d++)
+            for (int i = 0; i < 3; i++) {
+                dt_ps_item item[KEYS];
+                for (int m = 0; m < KEYS; m++) {
+                    item[m] = w.k[i].a.item[m];
+                    if (d % 3 == 1) item[m].push = NULL;
+                    item[m].pull = d % 3 == 2 ? NULL : (void *)into[i];
+                }
+                op[i][d] = dt_ps_exchange_start(w.ps[i], item, KEYS);
+            }
+        for (int i = 0; i < 3; i++)
+            for (int d = 0; d < DEPTH; d++)
+                if (!op[i][d] || dt_ps_wait(op[i][d], NULL)) bad++, printf("    worker %d, operation %d: %s\n", i, d, dt_ps_error(w.ps[i]));
+    }
+    dt_sim_run(w.sim, dt_sim_now(w.sim) + 1); /* a push is answered before it is used */
+    arrays *a = &w.k[0].a;
+    for (int m = 0; m < KEYS; m++) a->item[m].push = NULL;
+    if (dt_ps_wait(dt_ps_exchange_start(w.ps[0], a->item, KEYS), NULL)) bad++;
+    for (int i = 0; i < 3; i++) bad += arrays_count(a, i) != 2 * DEPTH * 2 / 3;
+    *died = dead(&w, victim);
+    for (int i = 0; i < 3; i++) {
+        if (dt_ps_free(w.ps[i])) bad++, printf("    worker %d: dt_ps_free: %s\n", i, dt_comm_error(NULL));
+        w.k[i].freed = true;
+    }
+    world_end(&w, &out);
+    return bad + out.wrong;
+}
+UTEST(virtual_time, operations_at_once)
+{
+    dt_set_log(quiet, NULL);
+    for (int victim = 3; victim < 6; victim++) {
+        int64_t step = dt_test_quick() ? 41 : 1, k = 1 + victim % step;
+        for (bool died = true; died; k += step) {
+            int wrong = pipeline(7 + (uint64_t)k, victim, k, &died);
+            if (wrong) printf("    rank %d died before frame %d\n", victim, (int)k);
+            ASSERT_EQ(0, wrong);
+        }
+        ASSERT_GT(k, 150);
+    }
+    dt_set_log(NULL, NULL);
+}
+/* ---- rounds that all workers begin together, one after the other */
+static int rounds(world *w, int from, int to)
+{
+    dt_ps_op *op[MOST_WORKERS];
+    int       bad = 0;
+    for (int r = from; r < to; r++) {
+        for (int i = 0; i < w->nworkers; i++) {
+            arrays_compute(&w->k[i].a, r);
+            op[i] = dt_ps_exchange_start(w->ps[i], w->k[i].a.item, KEYS);
+        }
+        for (int i = 0; i < w->nworkers; i++)
+            if (!op[i] || dt_ps_wait(op[i], NULL)) {
+                bad++;
+                if (!w->k[i].errors) said(&w->k[i], dt_ps_error(w->ps[i]));
+            }
+    }
+    return bad;
+}
+UTEST(options, replicas_need_servers_and_a_tolerant_communicator)
+{
+    dt_sim    *s = dt_sim_new(.world = 3, .seed = 1), *t = dt_sim_new(.world = 3, .seed = 1, .tolerant = true);
+    dt_ps_opts o = opts_of(DT_PS_SYNC, 2);
+    o.servers = 2;
+    EXPECT_TRUE(!dt_ps_new_with(dt_sim_comm(s, 0), o) && strstr(dt_comm_error(NULL), ".tolerant = true"));
+    o.servers = 1;
+    EXPECT_TRUE(!dt_ps_new_with(dt_sim_comm(t, 0), o) && strstr(dt_comm_error(NULL), "2 servers or more"));
+    o.servers = 2;
+    o.replicas = 3;
+    EXPECT_TRUE(!dt_ps_new_with(dt_sim_comm(t, 0), o) && strstr(dt_comm_error(NULL), ".replicas must be 1"));
+    o.replicas = -1;
+    EXPECT_TRUE(!dt_ps_new_with(dt_sim_comm(t, 0), o) && strstr(dt_comm_error(NULL), ".replicas must be 1"));
+    dt_sim_free(s);
+    dt_sim_free(t);
+}
+UTEST(options, ranks_that_do_not_agree)
+{
+    for (int other = 0; other < 2; other++) { /* the worker, the servers have copies */
+        dt_sim *t = dt_sim_new(.world = 3, .seed = 1, .tolerant = true);
+        dt_ps  *ps[3];
+        float   x = 1;
+        for (int i = 0; i < 3; i++) {
+            dt_ps_opts o = opts_of(DT_PS_SYNC, (i == 0) == (other == 0) ? 2 : 1);
+            o.servers = 2;
+            ps[i] = dt_ps_new_with(dt_sim_comm(t, i), o);
+        }
+        EXPECT_TRUE(dt_ps_init(ps[0], 0, &x, 1, DT_COMM_F32) == DT_COMM_ERR_REMOTE && strstr(dt_ps_error(ps[0]), ".replicas"));
+        for (int i = 0; i < 3; i++) EXPECT_EQ(0, dt_ps_free(ps[i]));
+        dt_sim_free(t);
+    }
+}
+UTEST(options, the_statistics_say_how_many_hold_an_array)
+{
+    world       w;
+    outcome     out;
+    dt_ps_stats st;
+    dt_set_log(quiet, NULL);
+    memset(&out, 0, sizeof out);
+    ASSERT_TRUE(world_new(&w, 2, 3, opts_of(DT_PS_SYNC, 2), 3));
+    for (int i = 0; i < 2; i++) ASSERT_TRUE(arrays_init(w.ps[i], &w.k[i].a));
+    EXPECT_EQ(0, rounds(&w, 0, 2));
+    EXPECT_TRUE(!dt_ps_get_stats(w.ps[1], 0, &st) && st.replicas == 2 && st.version == 2);
+    dt_sim_kill(w.sim, 3, dt_sim_now(w.sim));
+    EXPECT_EQ(0, rounds(&w, 2, 4));
+    EXPECT_TRUE(!dt_ps_get_stats(w.ps[0], 0, &st) && st.replicas == 1 && st.version == 4 && st.used == 8);
+    for (int i = 0; i < 2; i++) {
+        EXPECT_EQ(0, dt_ps_free(w.ps[i]));
+        w.k[i].freed = true;
+    }
+    world_end(&w, &out);
+    EXPECT_EQ(0, out.wrong);
+    dt_set_log(NULL, NULL);
+}
+/* Without replicas: the error of all names the server and its part of the arrays, and comes long before the timeout; a run from the
+   checkpoint ends with the bits of a run without the death. With replicas: a second death of the pair, the same. */
+UTEST(checkpoint, a_run_begins_again_after_an_error)
+{
+    static float   value[2][400], state[2][400];
+    static int64_t sum[2][LONG];
+    dt_set_log(quiet, NULL);
+    for (int replicas = 1; replicas <= 2; replicas++) {
+        outcome calm = train(3, 3, opts_of(DT_PS_SYNC, 1), 5, at(0, 0), at(0, 0)), out;
+        world   w;
+        int64_t cursor[16], n = 0;
+        memset(&out, 0, sizeof out);
+        ASSERT_TRUE(world_new(&w, 3, 3, opts_of(DT_PS_SYNC, replicas), 3));
+        for (int i = 0; i < 3; i++) ASSERT_TRUE(arrays_init(w.ps[i], &w.k[i].a));
+        EXPECT_EQ(0, rounds(&w, 0, 2));
+        for (int k = 0; k < 2; k++) {
+            EXPECT_EQ(0, dt_ps_get_state(w.ps[1], k, DT_PS_VALUE, value[k]));
+            EXPECT_EQ(0, dt_ps_get_state(w.ps[1], k, 0, state[k]));
+            EXPECT_EQ(0, dt_ps_get_state(w.ps[1], k + 2, DT_PS_VALUE, sum[k]));
+        }
+        EXPECT_EQ(0, dt_ps_get_cursor(w.ps[1], 0, cursor, 16, &n));
+        EXPECT_EQ(0, rounds(&w, 2, 3));
+        for (int r = 0; r < replicas; r++) dt_sim_kill(w.sim, 4 + r, dt_sim_now(w.sim));
+        double began = dt_sim_now(w.sim);
+        EXPECT_EQ(3, rounds(&w, 3, 4));
+        EXPECT_LT(dt_sim_now(w.sim) - began, 20.0);
+        for (int i = 0; i < 3; i++) { /* of key 0 elements 192 to 319 are on server 1 */
+            const char *text = w.k[i].said;
+            EXPECT_TRUE(strstr(text, "server 1 (rank 4)") && strstr(text, "key 0 (elements ") && strstr(text, "start again from a checkpoint"));
+            if (replicas == 2) EXPECT_TRUE(strstr(text, "and its copy (rank 5)") != NULL);
+        }
+        EXPECT_EQ(3, rounds(&w, 4, 5)); /* and again */
+        world_end(&w, &out);
+        EXPECT_EQ(0, out.wrong);
+        ASSERT_TRUE(world_new(&w, 3, 3, opts_of(DT_PS_SYNC, replicas), 4));
+        for (int i = 0; i < 3; i++) ASSERT_TRUE(arrays_init(w.ps[i], &w.k[i].a));
+        for (int k = 0; k < 2; k++) {
+            EXPECT_EQ(0, dt_ps_set_state(w.ps[0], k, DT_PS_VALUE, value[k]));
+            EXPECT_EQ(0, dt_ps_set_state(w.ps[0], k, 0, state[k]));
+            EXPECT_EQ(0, dt_ps_set_state(w.ps[0], k + 2, DT_PS_VALUE, sum[k]));
+        }
+        EXPECT_EQ(0, dt_ps_set_cursor(w.ps[0], 0, cursor, n));
+        if (replicas == 2) dt_sim_kill(w.sim, 3, dt_sim_now(w.sim)); /* what was set is in the copy, too */
+        for (int i = 0; i < 3; i++) {
+            for (int k = 0; k < KEYS; k++) w.k[i].a.item[k].push = NULL;
+            EXPECT_EQ(0, dt_ps_wait(dt_ps_exchange_start(w.ps[i], w.k[i].a.item, KEYS), NULL));
+            for (int k = 0; k < KEYS; k++) w.k[i].a.item[k].push = k < 2 ? (const void *)w.k[i].a.g[k] : (const void *)w.k[i].a.add;
+        }
+        EXPECT_EQ(0, rounds(&w, 2, ROUNDS));
+        EXPECT_TRUE(arrays_hash(&w.k[0].a) == calm.hash);
+        for (int i = 0; i < 3; i++) {
+            EXPECT_EQ(0, dt_ps_free(w.ps[i]));
+            w.k[i].freed = true;
+        }
+        memset(&out, 0, sizeof out);
+        world_end(&w, &out);
+        EXPECT_EQ(0, out.wrong);
+    }
+    dt_set_log(NULL, NULL);
+}
+
+/* ---------------------------------------------------------------------------------------------------- processes that are killed
+   Ranks train with barriers in between; one of them is killed at a random time, from its first call to its last. */
+typedef struct hall { uint64_t hash[8]; int64_t ns; bool end[8]; int count[8]; } hall; /* seen by all */
+static hall      *seen;
+static int        doomed; /* this rank dies after so many microseconds */
+static int64_t    doom_us;
+static dt_ps_opts real_opts;
+static void killed(int sig) { (void)sig, kill(getpid(), SIGKILL); }
+static void trained(team *t, dt_comm *c, int rank)
+{
+    arrays  a;
+    int64_t began = dt_test_ns();
+    dt_ps  *ps = dt_ps_new_with(c, real_opts);
+    team_check(t, ps != NULL, "dt_ps_new", __LINE__, rank, c);
+    if (!ps) return;
+    int number = dt_ps_worker(ps), rc = 0;
+    if (dt_ps_server(ps) >= 0) team_check(t, !dt_ps_on_update(ps, momentum, NULL, 1), "dt_ps_on_update", __LINE__, rank, c);
+    if (rank == doomed) {
+        struct itimerval it;
+        memset(&it, 0, sizeof it);
+        it.it_value.tv_sec = doom_us / 1000000;
+        it.it_value.tv_usec = doom_us % 1000000;
+        signal(SIGALRM, killed);
+        setitimer(ITIMER_REAL, &it, NULL);
+    }
+    if (number >= 0) {
+        arrays_fill(&a, number);
+        bool ok = arrays_init(ps, &a);
+        for (int r = 0; r < 40 && ok && !rc; r++) {
+            arrays_compute(&a, r);
+            rc = dt_ps_wait(dt_ps_exchange_start(ps, a.item, KEYS), NULL);
+            if (!rc && r % 5 == 4) rc = dt_ps_barrier(ps);
+        }
+        seen->end[rank] = ok && !rc;
+        if (!seen->end[rank]) printf("    rank %d: %s\n", rank, dt_ps_error(ps) ? dt_ps_error(ps) : "?");
+        seen->hash[rank] = arrays_hash(&a);
+        for (int i = 0; i < 3 && seen->end[rank]; i++) team_check(t, arrays_count(&a, i) >= 0, "the servers have the same pushes", __LINE__, rank, c);
+    }
+    rc = dt_ps_free(ps);
+    team_check(t, !rc, "dt_ps_free", __LINE__, rank, c);
+    if (rank == 0) seen->ns = dt_test_ns() - began;
+    dt_comm_error(c);
+    dt_comm_free(c);
+}
+static int real_run(const char *how, int n, int servers, int victim, int64_t us)
+{
+    team t = team_of(how, n, 30, trained);
+    t.o.tolerant = true;
+    memset(seen, 0, sizeof *seen);
+    real_opts = opts_of(DT_PS_SYNC, 2);
+    real_opts.servers = servers;
+    doomed = victim;
+    doom_us = us;
+    return team_run(&t);
+}
+UTEST(processes, are_killed_at_random_times)
+{
+    static const char *const hows[] = { "shm", "tcp" };
+    static const struct { int n, servers; } worlds[] = { { 5, 2 }, { 6, 3 }, { 3, 0 } }; /* the last: each is a worker and a server */
+    uint64_t random = 11;
+    seen = (hall *)mmap(NULL, sizeof *seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    dt_set_log(quiet, NULL);
+    for (int i = 0; i < 2; i++)
+        for (int m = 0; m < 3; m++) {
+            const char *how = hows[i];
+            int         n = worlds[m].n, servers = worlds[m].servers;
+            ASSERT_EQ(0, real_run(how, n, servers, -1, 0));
+            uint64_t calm = seen->hash[0];
+            int64_t  ns = seen->ns;
+            for (int k = 0; k < (dt_test_quick() ? 1 : 9); k++) {
+                int     victim = m == 2 ? 1 + k % 2 : k % 4 == 3 ? 1 + k / 4 : n - servers + k % servers;
+                bool    server = servers && victim >= n - servers;
+                int64_t us = 1 + (int64_t)(dt_test_random(&random) % (uint64_t)(ns / 1000 + 1));
+                int     wrong = real_run(how, n, servers, victim, us);
+                for (int r = 0; r < (servers ? n - servers : n); r++) {
+                    if (r == victim) continue;
+                    if (!seen->end[r]) wrong++, printf("    rank %d did not come to its end\n", r);
+                    else if (server ? seen->hash[r] != calm : seen->hash[r] != seen->hash[0]) wrong++, printf("    rank %d has other bits\n", r);
+                }
+                if (wrong) printf("    %s, %d ranks, %d servers: rank %d was killed after %d us of %d\n", how, n, servers, victim, (int)us, (int)(ns / 1000));
+                ASSERT_EQ(0, wrong);
+            }
+        }
+    munmap(seen, sizeof *seen);
+    dt_set_log(NULL, NULL);
+}
