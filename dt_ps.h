@@ -387,6 +387,7 @@ DT__INSIDE void dt__ps_coord_join(dt__ps_coord *d, int learner); /* it must be o
 DT__INSIDE void dt__ps_coord_set_k(dt__ps_coord *d, int k);
 DT__INSIDE int  dt__ps_coord_replay(dt__ps_coord *d, const dt__ps_entry *log, int64_t n); /* 0, or negative after dt__comm_bad */
 
+DT__INSIDE bool dt__ps_copies(const dt_ps *ps); /* .replicas = 2 */
 DT__INSIDE void dt__ps_on_free(dt_ps *ps, void (*fn)(void *user), void *user); /* when the store is freed, after its last update */
 #ifdef __cplusplus
 }
@@ -5086,6 +5087,7 @@ static void dt__ps_set_updater(void *user) /* by dt__comm_drive */
 }
 DT_API int dt_ps_servers(const dt_ps *ps) { return ps ? ps->nservers : 0; }
 DT_API dt_comm *dt_ps_comm(const dt_ps *ps) { return ps ? ps->c : NULL; }
+DT__INSIDE bool dt__ps_copies(const dt_ps *ps) { return ps->o.replicas == 2; }
 DT__INSIDE void dt__ps_on_free(dt_ps *ps, void (*fn)(void *user), void *user)
 {
     ps->freed = fn;
