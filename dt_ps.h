@@ -3443,6 +3443,12 @@ static dt__ps_step *dt__ps_gather(dt_ps *ps, dt_request *q, int tag) /* NULL: ou
     dt__ps_step_leave(s);
     return s;
 }
+/* There is no memory for a request. Others may have their part of it, and wait for this one: this rank ends, and the copy takes over. */
+static void dt__ps_give_up(dt_ps *ps, dt_request *q)
+{
+    dt_comm_abort(ps->c, "dt_ps: out of memory");
+    dt_request_refuse(q, "the server is out of memory");
+}
 static void dt__ps_take_link(dt_ps *ps, dt_request *q) /* a message of another server */
 {
     dt__ps_link l;
@@ -3468,7 +3474,7 @@ static void dt__ps_take_link(dt_ps *ps, dt_request *q) /* a message of another s
     }
     dt__ps_step *s = dt__ps_step_new(ps, l.tag, ps->server_rank[l.from], (size_t)q->n - sizeof l);
     if (!s) {
-        dt_comm_abort(ps->c, "dt_ps: out of memory"); /* as in dt__ps_letter_new */
+        dt__ps_give_up(ps, q);
         return;
     }
     memcpy(s->block + s->front, (const char *)q->data + sizeof l, (size_t)q->n - sizeof l);
@@ -3497,7 +3503,7 @@ static void dt__ps_take(dt_request *q) /* all requests for servers */
             if (p) r->waiting = p, r->waiting_cap = more;
         }
         if (r->nwaiting < r->waiting_cap) r->waiting[r->nwaiting++] = q;
-        else dt_request_refuse(q, "the server is out of memory");
+        else dt__ps_give_up(ps, q);
         return;
     }
     q->user = ps;
@@ -3521,8 +3527,8 @@ static void dt__ps_take(dt_request *q) /* all requests for servers */
         dt__ps_handler_of(tag)(q);
         return;
     }
-    if (!dt__ps_gather(ps, q, tag)) dt_request_refuse(q, "the server is out of memory");
-    else dt__ps_arrived(ps);
+    if (dt__ps_gather(ps, q, tag)) dt__ps_arrived(ps);
+    else dt__ps_give_up(ps, q);
 }
 static void dt__ps_on_forward(dt_request *q) /* a copy gets a step */
 {
