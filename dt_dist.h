@@ -3006,11 +3006,13 @@ static int dt__serve_tick(void *user, const char *call, int64_t *x, int n)
     }
     return 0;
 }
-static void dt__serve_first_batch(dt_ps_model *pm) /* as the coordinator gives them out */
+static void dt__serve_first_batch(dt_ps_model *pm) /* as the coordinator gives them out: W numbers to each machine, one to each worker */
 {
-    int64_t n = pm->ncursor >= 2 ? pm->ncursor - 2 : 0;
-    pm->next = pm->worker < n ? pm->cursor[2 + pm->worker] : (pm->ncursor >= 2 ? pm->cursor[1] : 0) + (pm->worker - n);
-    if (pm->o.batches && pm->next >= pm->o.batches) pm->next = -1;
+    int     learner, most, at = dt__ps_place_of(pm->store, &learner, &most);
+    int64_t n = pm->ncursor >= 2 ? (pm->ncursor - 2) / most : 0, next = pm->ncursor >= 2 ? pm->cursor[1] : 0, all = pm->o.batches;
+    pm->next = learner < n ? pm->cursor[2 + (int64_t)learner * most] : ((next + most - 1) / most + (learner - n)) * most;
+    pm->next += at;
+    if (all && pm->next >= (all + most - 1) / most * most) pm->next = -1;
 }
 static int dt__serve_visit(void *user, dt__visit *v)
 {

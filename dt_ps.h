@@ -45,6 +45,7 @@ CONTENTS
     >>server         the arrays of a server, and its requests
     >>replicas       copies of servers, and what happens when one dies
     >>worker         the calls
+    >>machines       two levels: the workers of a machine, and its one exchange with the servers
 
 ERRORS
 
@@ -124,7 +125,20 @@ extern "C" {
      - step of dt_codec_encode is the number of this worker's pushes of the group that were not thrown away. QSGD draws other numbers
        for each worker and key.
      - One push of a group can be under way: the next one waits until the verdict of the one before is known. So dt_ps_push waits
-       for the update of the push before it if the discipline does. */
+       for the update of the push before it if the discipline does.
+
+   TWO LEVELS. With .two_level the workers of a machine add their pushes up in its memory, and one of them, the first, pushes the sum to
+   the servers and gives the answer to the others. Less goes through the network: one push and one pull a machine.
+     - Every push and pull of a group is made by all workers of a machine together; it waits for those that have not left, rest or
+       died. A machine whose workers all only pull, pulls. If some push and some pull, those that push are added up. The worker that
+       speaks for the others must live: if it dies, their calls fail with DT_COMM_ERR_PEER.
+     - For the discipline a machine is what a worker is without it: K, .staleness, the statistics and verdicts are of machines. The
+       mean of an update is that of the pushes of workers, so machines count by how many of their workers have pushed. DT_PS_SYNC
+       gives the same values as without two levels, but for the order of the sums: first within each machine, then over machines.
+     - A codec encodes the sum of a machine. If that fails, its workers get DT_COMM_ERR_REMOTE with the text.
+     - Batches: a machine gets a number b, and its worker i, counted from 0, computes batch b * W + i (this is dt_ps_info.batch). W is
+       the most workers that a machine has. So .batches is rounded up to a multiple of W, and where a machine has fewer workers, or
+       one of them has gone, its numbers are not computed. */
 typedef enum dt_ps_mode {
     DT_PS_SYNC = 0, DT_PS_K_SYNC, DT_PS_K_BATCH_SYNC, DT_PS_K_ASYNC, DT_PS_K_BATCH_ASYNC, DT_PS_ASYNC, DT_PS_SSP, DT_PS_SSP_CLOCK,
     DT_PS_MODES
@@ -160,6 +174,8 @@ typedef struct dt_ps_opts { /* the same on all ranks */
     double      timeout DT_D;        /* seconds without an answer; default: that of the communicator */
     const char *record DT_D;         /* dt_ps_free writes the order of updates to FILE.S on each server S */
     const char *replay DT_D;         /* the files of a .record with the same ranks: updates are made of the same pushes in the same order */
+    bool        two_level DT_D;      /* the workers of a machine push together: see TWO LEVELS above */
+    const int  *machines DT_D;       /* .two_level: of each rank the number of its machine; default: what the communicator knows */
 } dt_ps_opts;
 /* The store uses c until dt_ps_free; the program may make other calls on it, with tags below DT_PS_TAG. If c is tolerant, a worker
    may die. This call does not wait for other ranks. NULL on error: see dt_comm_error(NULL). */
@@ -171,7 +187,7 @@ enum { DT_PS_TAG = 1 << 29 };
    had their copy on the rank that died, have no copy: dt_ps_stats.replicas is 1, and the log says so. If their last holder dies, too,
    all calls for them fail with the name of the server and its arrays. The functions of dt_ps_on_update run for copies, too. A copy needs the
    memory of a server; in modes other than DT_PS_SYNC it also keeps the values that each worker was last sent. Requests wait for a server
-   that is stopped, as they do without replicas. */
+   that is stopped, as they do without replicas. Not with .two_level. */
 DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o DT_OPT0(dt_ps_opts));
 enum { DT_PS_IS_WORKER = 1, DT_PS_IS_SERVER = 2 };
 /* Collective: asks all ranks for their role and writes it to roles, which has room for all. It is that of the variable DT_ROLE
@@ -285,7 +301,8 @@ DT_API int  dt_ps_barrier(dt_ps *ps); /* of the workers that are alive */
 DT_API bool dt_ps_cancelled(const dt_ps *ps, int key);
 DT_API int  dt_ps_set_k(dt_ps *ps, int key, int k); /* from the next push on */
 /* on: the group goes on without this worker, as if it had left; it must not push or pull the group meanwhile. false: it takes
-   part again, with the batch that it had; its next call for the group must be a pull. */
+   part again, with the batch that it had; its next call for the group must be a pull. .two_level: false waits for all workers of
+   the machine that rest. */
 DT_API int  dt_ps_rest(dt_ps *ps, int key, bool on);
 
 /* Reads and writes arrays apart from their group, for checkpoints: which: the number of a state, DT_PS_VALUE, or DT_PS_COUNT (one
@@ -308,7 +325,7 @@ typedef struct dt_ps_stats { /* of a group, from its coordinator */
     int64_t histogram[DT_PS_HISTOGRAM];  /* used pushes by staleness; the last also counts all above */
     int64_t first, last;                 /* ns: when the first and the last update were made */
     int64_t waiting;                     /* batches that will be given out again */
-    int     k, workers;                  /* K; workers that are alive */
+    int     k, workers;                  /* K; workers that are alive; .two_level: machines */
     int     replicas;                    /* how many ranks hold each array; the fewest of all parts */
 } dt_ps_stats;
 DT_API int dt_ps_get_stats(dt_ps *ps, int key, dt_ps_stats *out);
@@ -337,10 +354,12 @@ typedef struct dt__ps_learner {
     int64_t staleness;
     bool    told;              /* it was told that its work is cancelled */
     int64_t replay;            /* the next of its entries in the log; -1: none */
+    int     workers;           /* whose pushes its next push is the sum of; 1 but for machines */
 } dt__ps_learner;
 typedef struct dt__ps_push { /* that waits for its update */
     int     learner;
-    float   weight;            /* in the update: 1 / pushes, less for stale ones. Sums ignore it */
+    float   weight;            /* in the update: 1 / pushes of workers, less for stale ones. Sums ignore it */
+    int64_t workers;
     int64_t seq, version, batch;
     int64_t due;               /* pushes of one update have the same: the clock (DT_PS_SSP_CLOCK), the update (replay), or 0 */
 } dt__ps_push;
@@ -376,6 +395,7 @@ typedef struct dt__ps_coord {
     int64_t *after;            /* replay: the next entry of the same worker; -1: none */
     int64_t nlog, log_cap, log_at;
     bool    record, replay;
+    bool    joint;             /* the workers of a machine: an update is made when all wait, with a push or without. See dt__ps_joint_begin */
     bool    memory, differs;   /* the group has failed: no memory; the run is not that of the log */
 } dt__ps_coord;
 DT__INSIDE bool dt__ps_coord_init(dt__ps_coord *d, const dt_ps_discipline *o, int learners); /* false: out of memory */
@@ -389,6 +409,8 @@ DT__INSIDE int  dt__ps_coord_replay(dt__ps_coord *d, const dt__ps_entry *log, in
 
 DT__INSIDE bool dt__ps_copies(const dt_ps *ps); /* .replicas = 2 */
 DT__INSIDE void dt__ps_on_free(dt_ps *ps, void (*fn)(void *user), void *user); /* when the store is freed, after its last update */
+/* *learner: the number of this worker, or of its machine; *most: the most workers of a machine, or 1; returns its number there, or 0 */
+DT__INSIDE int dt__ps_place_of(const dt_ps *ps, int *learner, int *most);
 #ifdef __cplusplus
 }
 #endif
@@ -513,8 +535,10 @@ static void dt__ps_record(dt__ps_coord *d, const dt__ps_push *p)
 }
 static void dt__ps_update(dt__ps_coord *d, int64_t due) /* of the pending pushes that are due */
 {
-    int n = 0, rest = 0;
-    for (int i = 0; i < d->npending; i++) n += d->pending[i].due == due;
+    int     n = 0, rest = 0;
+    int64_t workers = 0;
+    for (int i = 0; i < d->npending; i++)
+        if (d->pending[i].due == due) n++, workers += d->pending[i].workers;
     for (int i = 0; i < n; i++) {
         void *p = d->used;
         if (!dt__ps_room(d, &p, d->nused + i, &d->used_cap, sizeof *d->used)) return;
@@ -534,7 +558,7 @@ static void dt__ps_update(dt__ps_coord *d, int64_t due) /* of the pending pushes
     d->nused += n;
     for (int i = 0; i < n; i++) {
         int64_t old = d->version - set[i].version;
-        set[i].weight = 1.0f / (float)n;
+        set[i].weight = 1.0f / (float)workers;
         if (d->scale && old > 1) set[i].weight /= (float)old;
         if (d->replay) set[i].weight = d->log[d->log_at + i].weight;
         dt__ps_record(d, &set[i]);
@@ -573,6 +597,13 @@ static void dt__ps_decide(dt__ps_coord *d)
 {
     if (d->replay) {
         dt__ps_replay_step(d);
+        return;
+    }
+    if (d->joint) {
+        if (d->nruns || (!d->nwaits && !d->npending)) return;
+        dt__ps_update(d, 0);
+        for (int i = 0; i < d->nlearners; i++)
+            if (d->learner[i].state == DT__PS_WAITS) dt__ps_answer(d, i, d->learner[i].verdict, true);
         return;
     }
     if (d->mode == DT_PS_SSP || d->mode == DT_PS_SSP_CLOCK) {
@@ -636,7 +667,7 @@ DT__INSIDE void dt__ps_coord_push(dt__ps_coord *d, int learner, int64_t seq, int
         dt__ps_decide(d);
         return;
     }
-    if (!d->replay && ((sync && old) || (d->max_staleness && old > d->max_staleness))) {
+    if (!d->replay && !d->joint && ((sync && old) || (d->max_staleness && old > d->max_staleness))) {
         if (!l->told) dt__ps_waste(d, l, sync ? &d->stats.cancelled : &d->stats.stale); /* else it was counted then */
         dt__ps_push_drop(d, learner, sync ? DT_PS_CANCELLED : DT_PS_STALE);
         if (!ssp) dt__ps_answer(d, learner, l->verdict, true);
@@ -652,6 +683,7 @@ DT__INSIDE void dt__ps_coord_push(dt__ps_coord *d, int learner, int64_t seq, int
     q->version = version;
     q->due = e ? e->update : d->mode == DT_PS_SSP_CLOCK ? l->clock - 1 : 0;
     q->batch = l->batch;
+    q->workers = l->workers;
     q->weight = 1;
     l->batch = -1;
     l->verdict = DT_PS_KEPT;
@@ -666,7 +698,7 @@ DT__INSIDE void dt__ps_coord_pull(dt__ps_coord *d, int learner, int64_t seq)
 {
     dt__ps_learner *l = &d->learner[learner];
     l->seq = seq;
-    if (!d->replay) {
+    if (!d->replay && !d->joint) {
         dt__ps_answer(d, learner, DT_PS_NONE, true);
         return;
     }
@@ -721,6 +753,7 @@ DT__INSIDE bool dt__ps_coord_init(dt__ps_coord *d, const dt_ps_discipline *o, in
         d->learner[i].state = DT__PS_RUNS;
         d->learner[i].batch = dt__ps_batch(d);
         d->learner[i].replay = -1;
+        d->learner[i].workers = 1;
     }
     return true;
 }
@@ -833,7 +866,7 @@ typedef struct dt__ps_head {   /* of requests */
     int32_t  group, worker;
     int64_t  seq, version;
     uint64_t servers;          /* a bit for each server that gets a part of this request */
-    int32_t  nparts, what;
+    int32_t  nparts, what;     /* what: of an exchange: how many workers its push is of; 0: one */
     int64_t  number;           /* .replicas: of the calls of this worker. Of an exchange: the oldest of its group that has not ended */
 } dt__ps_head;
 typedef struct dt__ps_wire {   /* a part in a request or an answer */
@@ -858,8 +891,12 @@ typedef struct dt__ps_asks {   /* DT__PS_INIT */
     double   ratio;
     int64_t  bucket;
     uint64_t seed;
+    int32_t  outer_server, outer_coordinator;   /* two levels: what the machine's first worker was told */
 } dt__ps_asks;
-typedef struct dt__ps_where { int32_t server, coordinator; } dt__ps_where; /* the answer: of the array, or DT__PS_CUT; of its group */
+typedef struct dt__ps_where {  /* the answer */
+    int32_t server, coordinator; /* of the array, or DT__PS_CUT; of its group */
+    int32_t outer_server, outer_coordinator;
+} dt__ps_where;
 typedef struct dt__ps_buf { int readers; bool old; void *p; } dt__ps_buf; /* old: its array has another one now */
 typedef struct dt__ps_held {   /* a part of an array on this server */
     dt_ps_part  part;
@@ -916,6 +953,14 @@ typedef struct dt__ps_group {
     uint64_t      *left;       /* by worker: servers that get no more requests of it */
     bool           busy;       /* acts are being done: new ones wait */
     struct dt__ps_group *next;
+    /* two levels, the inner store: see dt__ps_joint_begin */
+    dt__ps_act    *act;        /* these acts are being done, at: the next one */
+    int            nacts, at, act_cap;
+    dt__ps_push   *used;
+    struct dt_ps  *ps;
+    bool           waits, starting; /* for the end of that exchange; it is being started */
+    bool           out, moving; /* the machine rests; it is about to begin or to end that */
+    dt_request   **resting, **joining; /* by worker: its DT__PS_ASK_REST or JOIN, which is answered after that */
 } dt__ps_group;
 typedef struct dt__ps_name {   /* the first server: what it knows of a key */
     dt__ps_asks asks;
@@ -979,6 +1024,15 @@ struct dt_ps {
     float      *sum;           /* of an update */
     int64_t     nsum;
     dt_request **barrier;      /* by worker; the first server */
+    /* two levels: see >>machines */
+    struct dt_ps *outer;       /* of an inner store: that of the machines. NULL: it is none */
+    struct dt_ps *inner;       /* of an outer store, on workers */
+    int         base;          /* is added to all tags */
+    int         number, total; /* of this worker; of workers, on all machines */
+    int        *machine_of;    /* of an outer store, by rank: whose worker it is; -1: it is none */
+    int        *crew;          /* of an outer store, by machine: its workers at the start */
+    int         most;          /* the largest of them */
+    bool        at_barrier;    /* of an inner store: the machine is at the barrier of machines */
     /* .replicas = 2 */
     uint64_t    away;          /* servers whose rank has gone; atomic */
     int64_t     asked;         /* the number of the last call of this worker */
@@ -1018,14 +1072,18 @@ static void dt__ps_range(const dt_ps *ps, int64_t total, int server, int where, 
     *at = where == DT__PS_CUT ? first : 0;
     *n = where == DT__PS_CUT ? end - first : server == where ? total : 0;
 }
-static DT__PRINTF(3, 4) int dt__ps_say(dt_ps *ps, int status, const char *format, ...)
+static DT__PRINTF(3, 4) int dt__ps_say(dt_ps *ps, int status, const char *format, ...) /* ps NULL: not a call of the program */
 {
+    char    text[sizeof ps->said];
     va_list ap;
     va_start(ap, format);
-    vsnprintf(ps->said, sizeof ps->said, format, ap);
+    vsnprintf(text, sizeof text, format, ap);
     va_end(ap);
-    ps->bad = true;
-    return dt__comm_bad(status, "%s", ps->said);
+    if (ps) {
+        memcpy(ps->said, text, sizeof text);
+        ps->bad = true;
+    }
+    return dt__comm_bad(status, "%s", text);
 }
 static void dt__ps_count(dt_ps *ps, int n)
 {
@@ -1067,7 +1125,7 @@ static void dt__ps_tell(dt_ps *ps, int rank, int tag, void *letter, size_t n) /*
     o.timeout = ps->timeout;
     dt__ps_count(ps, 1);
     ps->ntells++;
-    dt_work *w = dt_comm_call_start_with(ps->c, rank, tag, letter, (int64_t)n, NULL, 0, o);
+    dt_work *w = dt_comm_call_start_with(ps->c, rank, ps->base + tag, letter, (int64_t)n, NULL, 0, o);
     if (w) dt_work_then(w, dt__ps_told, t);
     else dt__ps_told(t, DT_COMM_ERR_STATE);
 }
@@ -1326,7 +1384,7 @@ static bool dt__ps_value(dt_ps *ps, dt_request *q, int tag, dt__ps_held *h) /* v
 }
 static int dt__ps_next_tag(dt_ps *ps) /* the messages of a rank, as server and as worker, have tags of their own */
 {
-    return DT__PS_DATA + (__atomic_fetch_add(ps->main ? &ps->main->tag : &ps->tag, 1, __ATOMIC_RELAXED) & ((1 << 27) - 1));
+    return ps->base + DT__PS_DATA + (__atomic_fetch_add(ps->main ? &ps->main->tag : &ps->tag, 1, __ATOMIC_RELAXED) & ((1 << 27) - 1));
 }
 typedef struct dt__ps_answer_head { dt_ps_info info; int32_t nparts, zero; } dt__ps_answer_head;
 static size_t dt__ps_up8(size_t n) { return (n + 7) & ~(size_t)7; }
@@ -1429,6 +1487,8 @@ static int dt__ps_decode(dt_ps *ps, const dt_codec *codec, dt__ps_input *in)
 }
 static void dt__ps_group_fail(dt_ps *ps, dt__ps_group *g, const char *why);
 static void dt__ps_barrier_look(dt_ps *ps);
+static void dt__ps_barrier_passed(dt_ps *ps, dt__ps_group *g, int status);
+static void dt__ps_outer_call(dt_ps *ps, dt__ps_group *g, int server, int tag, int what, void (*fn)(dt_ps *ps, dt__ps_group *g, int status));
 static void dt__ps_end(dt_ps *ps);
 static int  dt__ps_replay_load(dt_ps *ps, dt__ps_group *g);
 static dt_reply_opts dt__ps_no_reply(void)
@@ -1623,21 +1683,22 @@ static void dt__ps_cancel(dt_ps *ps, dt__ps_group *g, const dt__ps_act *a) /* by
     h->version = a->version;
     dt__ps_tell(ps, ps->worker_rank[a->learner], DT__PS_NOTICE, h, sizeof *h);
 }
+static void dt__ps_do_one(dt_ps *ps, dt__ps_group *g, const dt__ps_act *a, int more, const dt__ps_push *used) /* more: acts that follow */
+{
+    switch (a->kind) {
+    case DT__PS_APPLY: dt__ps_do_apply(ps, g, used + a->first, a->n, a->version, a + 1, more); break;
+    case DT__PS_ANSWER: dt__ps_do_answer(ps, g, a); break;
+    case DT__PS_DROP: dt__ps_do_drop(ps, g, a->learner, a->seq); break;
+    case DT__PS_FORGET: dt__ps_do_forget(ps, g, a->learner, a->seq); break;
+    case DT__PS_REFUSE: dt__ps_do_refuse(ps, g, a->learner, a->seq); break;
+    case DT__PS_TAKE: dt__ps_do_take(ps, g, a); break;
+    case DT__PS_CANCEL: if (g->here) dt__ps_cancel(ps, g, a); break;
+    default: break;
+    }
+}
 static void dt__ps_do(dt_ps *ps, dt__ps_group *g, const dt__ps_act *act, int nacts, const dt__ps_push *used)
 {
-    for (int i = 0; i < nacts; i++) {
-        const dt__ps_act *a = &act[i];
-        switch (a->kind) {
-        case DT__PS_APPLY: dt__ps_do_apply(ps, g, used + a->first, a->n, a->version, a + 1, nacts - i - 1); break;
-        case DT__PS_ANSWER: dt__ps_do_answer(ps, g, a); break;
-        case DT__PS_DROP: dt__ps_do_drop(ps, g, a->learner, a->seq); break;
-        case DT__PS_FORGET: dt__ps_do_forget(ps, g, a->learner, a->seq); break;
-        case DT__PS_REFUSE: dt__ps_do_refuse(ps, g, a->learner, a->seq); break;
-        case DT__PS_TAKE: dt__ps_do_take(ps, g, a); break;
-        case DT__PS_CANCEL: if (g->here) dt__ps_cancel(ps, g, a); break;
-        default: break;
-        }
-    }
+    for (int i = 0; i < nacts; i++) dt__ps_do_one(ps, g, &act[i], nacts - i - 1, used);
 }
 static void dt__ps_line_drop(dt__ps_group *g, int worker) /* the first of its lines */
 {
@@ -1677,6 +1738,7 @@ static bool dt__ps_feed(dt_ps *ps, dt__ps_group *g, int w)
         dt__ps_coord_pull(d, w, h.seq);
         return true;
     }
+    d->learner[w].workers = h.what ? h.what : 1;
     dt__ps_coord_push(d, w, h.seq, h.version);
     if (g->codec.kind && !(h.flags & DT__PS_WANTS)) {
         dt__ps_act *a = dt__ps_act_add(d, DT__PS_TAKE, w);
@@ -1694,6 +1756,26 @@ static bool dt__ps_all_left(dt_ps *ps, const dt__ps_group *g)
     if (ps->ngone < ps->nworkers) return false;
     for (int w = 0; w < ps->nworkers; w++)
         if (g->servers & ~g->left[w]) return false;
+    return true;
+}
+static void dt__ps_joint_begin(dt_ps *ps, dt__ps_group *g, const dt__ps_act *a);
+static void dt__ps_joint_look(dt_ps *ps, dt__ps_group *g);
+/* Does g->act from g->at on. False: an exchange with the servers has begun, and dt__ps_joint_done goes on. */
+static bool dt__ps_go_on(dt_ps *ps, dt__ps_group *g)
+{
+    while (g->at < g->nacts) {
+        const dt__ps_act *a = &g->act[g->at++];
+        if (a->kind != DT__PS_APPLY || !ps->outer || g->bad[0]) dt__ps_do_one(ps, g, a, g->nacts - g->at, g->used);
+        else dt__ps_joint_begin(ps, g, a);
+        if (g->waits) return false;
+    }
+    dt__ps_coord *d = &g->coord;
+    if (!d->act) d->act = g->act, d->act_cap = g->act_cap;
+    else DT_COMM_FREE(g->act);
+    DT_COMM_FREE(g->used);
+    g->act = NULL;
+    g->used = NULL;
+    g->nacts = 0;
     return true;
 }
 /* Gives the coordinator what has come, and does what it says, until nothing more happens. */
@@ -1714,20 +1796,19 @@ static void dt__ps_pump(dt_ps *ps, dt__ps_group *g)
             dt__ps_group_fail(ps, g, d->memory ? "the coordinator is out of memory" : "replay: the workers do not push what the log says");
         if (!d->nacts) continue;
         dt__ps_carry_out(ps, g);
-        /* acts may be added while these are done */
-        dt__ps_act  *act = d->act;
-        dt__ps_push *used = d->used;
-        int          nacts = d->nacts, cap = d->act_cap;
+        g->act = d->act; /* acts may be added while these are done */
+        g->used = d->used;
+        g->nacts = d->nacts;
+        g->act_cap = d->act_cap;
+        g->at = 0;
         d->act = NULL;
         d->used = NULL;
         d->nacts = d->act_cap = d->nused = d->used_cap = 0;
-        dt__ps_do(ps, g, act, nacts, used);
-        if (!d->act) d->act = act, d->act_cap = cap;
-        else DT_COMM_FREE(act);
-        DT_COMM_FREE(used);
+        if (!dt__ps_go_on(ps, g)) return; /* it stays busy */
         more = true;
     }
     g->busy = false;
+    if (ps->outer) dt__ps_joint_look(ps, g);
     if (ps->ngone == ps->nworkers) dt__ps_over_look(ps);
 }
 
@@ -1789,8 +1870,7 @@ static int dt__ps_replay_load(dt_ps *ps, dt__ps_group *g)
 }
 static dt_codec dt__ps_codec_of(const dt__ps_asks *a)
 {
-    dt_codec c;
-    memset(&c, 0, sizeof c);
+    dt_codec c = DT__NO_OPTIONS;
     c.kind = a->codec;
     c.ratio = a->ratio;
     c.levels = a->levels;
@@ -1830,18 +1910,29 @@ static dt__ps_group *dt__ps_group_of(dt_ps *ps, const dt__ps_asks *a)
     d.drop_batches = a->drop != 0;
     d.batches = a->batches;
     g->codec = dt__ps_codec_of(a);
+    g->ps = ps;
+    if (ps->outer) { /* the discipline is that of machines */
+        dt_ps_discipline plain = DT__NO_OPTIONS;
+        d = plain;
+        g->codec = plain.codec;
+        g->resting = (dt_request **)dt__comm_zeroed(n, sizeof *g->resting);
+        g->joining = (dt_request **)dt__comm_zeroed(n, sizeof *g->joining);
+    }
     g->left = (uint64_t *)dt__comm_zeroed(n, sizeof *g->left);
-    bool ok = g->request && g->line && g->fed && g->left && (!g->here || dt__ps_coord_init(&g->coord, &d, ps->nworkers)) &&
+    bool ok = g->request && g->line && g->fed && g->left && (!ps->outer || (g->resting && g->joining)) && (!g->here || dt__ps_coord_init(&g->coord, &d, ps->nworkers)) &&
               dt__ps_map_put(&ps->groups, id, g);
     if (!ok) dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory");
     else if (g->here && ps->o.replay && dt__ps_replay_load(ps, g)) ok = false;
     g->coord.record = g->here && ps->o.record != NULL;
+    g->coord.joint = ps->outer != NULL;
     if (!ok) {
         if (dt__ps_map_get(&ps->groups, id)) ps->groups.at[id] = NULL;
         DT_COMM_FREE(g->request);
         DT_COMM_FREE(g->line);
         DT_COMM_FREE(g->fed);
         DT_COMM_FREE(g->left);
+        DT_COMM_FREE(g->resting);
+        DT_COMM_FREE(g->joining);
         dt__ps_coord_free(&g->coord);
         DT_COMM_FREE(g);
         return NULL;
@@ -1870,6 +1961,14 @@ static void dt__ps_group_free(dt_ps *ps, dt__ps_group *g)
     DT_COMM_FREE(g->fed);
     DT_COMM_FREE(g->left);
     DT_COMM_FREE(g->held);
+    for (int i = 0; g->resting && i < ps->nworkers; i++) {
+        if (g->resting[i]) dt_request_refuse(g->resting[i], "the parameter server has ended");
+        if (g->joining[i]) dt_request_refuse(g->joining[i], "the parameter server has ended");
+    }
+    DT_COMM_FREE(g->resting);
+    DT_COMM_FREE(g->joining);
+    DT_COMM_FREE(g->act);
+    DT_COMM_FREE(g->used);
     DT_COMM_FREE(g);
 }
 static DT__PRINTF(2, 3) void dt__ps_refuse(dt_request *q, const char *format, ...)
@@ -1889,7 +1988,10 @@ static bool dt__ps_head_from(dt_ps *ps, dt_request *q, dt__ps_head *h, size_t n)
         dt__ps_refuse(q, "server %d: rank %d sent %" PRId64 " bytes that are no request of dt_ps.h of this version", ps->server, q->from, q->n);
         return false;
     }
-    if (h->worker < 0 || h->worker >= ps->nworkers || ps->worker_rank[h->worker] != q->from) {
+    /* two levels: every worker of a machine may ask for what changes no update */
+    int  kind = q->tag - ps->base;
+    bool open = ps->machine_of && (kind == DT__PS_ASK || kind == DT__PS_STATE || kind == DT__PS_PLACE);
+    if (h->worker < 0 || h->worker >= ps->nworkers || (ps->worker_rank[h->worker] != q->from && !(open && ps->machine_of[q->from] == h->worker))) {
         dt__ps_refuse(q, "server %d: rank %d speaks as worker %d, which it is not", ps->server, q->from, h->worker);
         return false;
     }
@@ -1945,7 +2047,8 @@ static void dt__ps_hear(dt_ps *ps, dt__ps_group *g, const dt__ps_head *h, int se
         }
         t->staged |= bit;
         uint32_t kind = DT__PS_HAS_PUSH | DT__PS_WANTS;
-        if (h->flags & DT__PS_REFUSED || (h->flags & kind) != (t->head.flags & kind) || h->version != t->head.version || h->servers != t->head.servers)
+        if (h->flags & DT__PS_REFUSED || (h->flags & kind) != (t->head.flags & kind) || h->version != t->head.version || h->servers != t->head.servers ||
+            h->what != t->head.what)
             t->refused = true;
     }
     dt__ps_pump(ps, g);
@@ -2032,7 +2135,7 @@ static void dt__ps_timer(dt_ps *ps)
 {
     dt_msg_opts o = DT__NO_OPTIONS;
     if (ps->timer || ps->closing) return;
-    o.tag = DT__PS_WATCH + 1;
+    o.tag = ps->base + DT__PS_WATCH + 1;
     o.timeout = ps->timeout / 4 < 1 ? ps->timeout / 4 : 1;
     ps->timer = dt_comm_recv_start_with(ps->c, &ps->nothing, 1, DT_COMM_U8, dt_comm_rank(ps->c), o);
     if (!ps->timer) return; /* the communicator has failed, or is out of memory: sends end at their timeout */
@@ -2096,7 +2199,7 @@ static dt__ps_held *dt__ps_part_ok(dt_ps *ps, dt_request *q, const dt__ps_head *
     } else if (push && ps->rep) { /* dt__ps_gather has received them, if they came */
         dt__ps_refuse(q, "server %d: the values of key %d did not come", ps->server, w->key);
         return NULL;
-    } else if (push && (w->tag < DT__PS_DATA || w->tag > DT__PS_DATA + (1 << 28))) {
+    } else if (push && (w->tag - ps->base < DT__PS_DATA || w->tag - ps->base > DT__PS_DATA + (1 << 27))) {
         dt__ps_refuse(q, "server %d: key %d: tag %d", ps->server, w->key, w->tag);
         return NULL;
     }
@@ -2170,7 +2273,7 @@ static void dt__ps_on_exchange(dt_request *q)
     if (!dt__ps_head_of(ps, q, &h, sizeof h)) return;
     dt__ps_group *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, h.group);
     if (h.nparts < 0 || h.nparts > DT__PS_PARTS || (size_t)q->n < sizeof h + (size_t)h.nparts * sizeof(dt__ps_wire) || !(h.flags & 3) || h.flags & ~3u ||
-        !(h.servers >> ps->server & 1) || (ps->nservers < 64 && h.servers >> ps->nservers) || !dt__ps_group_possible(h.group, -1) || h.seq < 1 ||
+        h.what < 0 || h.what > (ps->crew ? ps->crew[h.worker] : 1) || !(h.servers >> ps->server & 1) || (ps->nservers < 64 && h.servers >> ps->nservers) || !dt__ps_group_possible(h.group, -1) || h.seq < 1 ||
         h.version < 0) {
         dt__ps_refuse(q, "server %d: the request of worker %d is broken", ps->server, h.worker);
         return;
@@ -2183,8 +2286,7 @@ static void dt__ps_on_exchange(dt_request *q)
         dt__ps_wire wire;
         size_t      at = (size_t)q->n;
         memcpy(&wire, (const char *)q->data + sizeof h, sizeof wire);
-        dt_codec none;
-        memset(&none, 0, sizeof none);
+        dt_codec none = DT__NO_OPTIONS;
         h.flags &= ~(uint32_t)DT__PS_HAS_PUSH; /* what was pushed does not matter */
         if (dt__ps_part_ok(ps, q, &h, &wire, &none, &at)) dt__ps_refuse(q, "server %d: key %d is in another group", ps->server, wire.key);
     } else if (!g) dt__ps_refuse(q, "server %d: there is no such group of keys: call dt_ps_init first", ps->server);
@@ -2423,6 +2525,23 @@ static void dt__ps_server_gone(dt_ps *ps, int server, const char *why)
     if (ps->rep) dt__ps_rep_gone(ps, server, why);
     else dt__ps_server_lost(ps, server, why);
 }
+/* Two levels: a worker that does not speak for its machine has died. The machine goes on without it, unless .fail_on_death is set. */
+static void dt__ps_member_died(dt_ps *ps, int rank, const char *why)
+{
+    if (ps->closing || ps->death[0]) return;
+    snprintf(ps->death, sizeof ps->death, "the worker of rank %d has gone, and .fail_on_death is set: %.200s", rank, why);
+    for (dt__ps_group *g = ps->all; g; g = g->next)
+        if (g->here) dt__ps_group_fail(ps, g, ps->death);
+    for (int i = 0; i < ps->names.n; i++) {
+        dt__ps_name *n = (dt__ps_name *)ps->names.at[i];
+        if (n && !n->ready) dt__ps_name_bad(ps, n, ps->death);
+    }
+    for (int k = 0; k < ps->nworkers; k++) {
+        dt_request *q = ps->barrier[k];
+        ps->barrier[k] = NULL;
+        if (q) dt_request_refuse(q, ps->death);
+    }
+}
 typedef struct dt__ps_watcher { dt_ps *ps; int rank; char byte; } dt__ps_watcher;
 static void dt__ps_watched(void *user, int status)
 {
@@ -2434,6 +2553,7 @@ static void dt__ps_watched(void *user, int status)
     if (status == DT_COMM_ERR_PEER && !dt_comm_get_status(ps->c)) {
         if (ps->worker_of[w->rank] >= 0 && ps->rep) dt__ps_rep_died(ps, ps->worker_of[w->rank], why);
         else if (ps->worker_of[w->rank] >= 0) dt__ps_worker_gone(ps, ps->worker_of[w->rank], 2, why);
+        else if (ps->machine_of && ps->machine_of[w->rank] >= 0 && ps->o.fail_on_death) dt__ps_member_died(ps, w->rank, why);
         for (int s = 0; s < ps->nservers; s++)
             if (ps->server_rank[s] == w->rank) dt__ps_server_gone(ps, s, why);
     } else if (status && status != DT_COMM_ERR_CANCELLED) __atomic_store_n(&ps->over, 1, __ATOMIC_RELEASE); /* the communicator has failed */
@@ -2451,7 +2571,12 @@ static void dt__ps_barrier_look(dt_ps *ps)
 {
     int n = 0, alive = ps->nworkers - ps->ngone;
     for (int i = 0; i < ps->nworkers; i++) n += ps->barrier[i] != NULL;
-    if (!n || n < alive) return;
+    if (!n || n < alive || ps->at_barrier) return;
+    if (ps->outer) {
+        ps->at_barrier = true;
+        dt__ps_outer_call(ps, NULL, 0, DT__PS_BARRIER, 0, dt__ps_barrier_passed);
+        return;
+    }
     for (int i = 0; i < ps->nworkers; i++) {
         dt_request *q = ps->barrier[i];
         ps->barrier[i] = NULL;
@@ -2506,7 +2631,7 @@ static void dt__ps_asks_fill(const dt_ps *ps, dt__ps_asks *a, int key, int64_t n
     a->max_staleness = d.max_staleness;
     a->scale = d.scale_by_staleness;
     a->drop = d.drop_batches;
-    a->batches = d.batches;
+    a->batches = ps->most > 1 ? d.batches / ps->most + (d.batches % ps->most != 0) : d.batches;
     a->codec = d.codec.kind;
     a->levels = d.codec.levels;
     a->ratio = d.codec.ratio;
@@ -2583,7 +2708,11 @@ static void dt__ps_on_init(dt_request *q) /* the first server: where is, or will
             dt_request_refuse(q, why);
             return;
         }
-        if (!a.head.worker) n->bad[0] = 0; /* it tries again */
+        if (!a.head.worker) { /* it tries again */
+            n->bad[0] = 0;
+            n->where.outer_server = a.outer_server;
+            n->where.outer_coordinator = a.outer_coordinator;
+        }
         if (n->bad[0]) {
             dt_request_refuse(q, n->bad);
             return;
@@ -2598,6 +2727,8 @@ static void dt__ps_on_init(dt_request *q) /* the first server: where is, or will
             return;
         }
         n->asks = a;
+        n->where.outer_server = a.outer_server;
+        n->where.outer_coordinator = a.outer_coordinator;
         dt__ps_place(ps, n);
     }
     if (a.head.worker && !n->ready && ps->gone[0]) {
@@ -2711,7 +2842,7 @@ static void dt__ps_set_came(void *user, int status)
         dt__ps_say_to(ps, g->coordinator, &s->head);
         return;
     }
-    dt_work *w = dt_comm_call_start_with(ps->c, ps->server_rank[g->coordinator], DT__PS_STAGED, &s->head, sizeof s->head, NULL, 0, o);
+    dt_work *w = dt_comm_call_start_with(ps->c, ps->server_rank[g->coordinator], ps->base + DT__PS_STAGED, &s->head, sizeof s->head, NULL, 0, o);
     if (w) dt_work_then(w, dt__ps_set_told, s);
     else dt__ps_set_told(s, DT_COMM_ERR_STATE);
 }
@@ -2739,11 +2870,12 @@ static void dt__ps_on_set(dt_request *q) /* worker 0 brings the values of an arr
         dt__ps_refuse(q, "server %d: key %d has values already", ps->server, w->key);
         return;
     }
-    if (w->rule == DT_PS_UPDATE && w->dtype == DT_COMM_F32 && !ps->fn && !ps->settled && ps->nearly < 4) { /* see dt__ps_settle */
+    int rule = ps->outer ? (int)DT_PS_ASSIGN : w->rule; /* the machine's sum; the servers have the rule */
+    if (rule == DT_PS_UPDATE && w->dtype == DT_COMM_F32 && !ps->fn && !ps->settled && ps->nearly < 4) { /* see dt__ps_settle */
         ps->early[ps->nearly++] = q;
         return;
     }
-    if (w->rule == DT_PS_UPDATE && (!ps->fn || w->dtype != DT_COMM_F32)) {
+    if (rule == DT_PS_UPDATE && (!ps->fn || w->dtype != DT_COMM_F32)) {
         dt__ps_refuse(q, "server %d: key %d has the rule DT_PS_UPDATE: %s", ps->server, w->key,
                       w->dtype == DT_COMM_F32 ? "call dt_ps_on_update on every server, before dt_ps_init and dt_ps_serve" : "its dtype must be f32");
         return;
@@ -2751,7 +2883,7 @@ static void dt__ps_on_set(dt_request *q) /* worker 0 brings the values of an arr
     dt__ps_held    *h = (dt__ps_held *)dt__comm_zeroed(1, sizeof *h);
     dt__ps_setting *s = (dt__ps_setting *)DT_COMM_MALLOC(sizeof *s);
     bool            ok = h && s && (h->buf = dt__ps_buf_new(ps, (size_t)w->nbytes)) != NULL;
-    for (int i = 0; ok && w->rule == DT_PS_UPDATE && i < ps->nstate; i++) {
+    for (int i = 0; ok && rule == DT_PS_UPDATE && i < ps->nstate; i++) {
         size_t bytes = (size_t)n * sizeof(float);
         h->part.state[i] = (float *)dt_comm_alloc(ps->c, bytes);
         ok = h->part.state[i] != NULL;
@@ -2771,7 +2903,7 @@ static void dt__ps_on_set(dt_request *q) /* worker 0 brings the values of an arr
     h->part.value = h->buf->p;
     h->part.label = a.label;
     h->part.count = &h->count;
-    h->rule = w->rule;
+    h->rule = rule;
     h->whole = a.whole != 0;
     h->group = a.head.group;
     s->ps = ps;
@@ -2830,6 +2962,18 @@ static void dt__ps_on_ask(dt_request *q)
             dt__ps_refuse(q, "worker %d rests already, takes part already, or has a push under way", h.worker);
             return;
         }
+        if (ps->worker_rank[h.worker] != q->from) {
+            dt__ps_refuse(q, "rank %d does not speak for machine %d", q->from, h.worker);
+            return;
+        }
+        if (ps->outer) { /* dt__ps_joint_look answers it */
+            dt_request **p = out ? &g->resting[h.worker] : &g->joining[h.worker];
+            if (*p) dt_request_refuse(*p, "this worker has asked again"); /* it had given up */
+            *p = q;
+            if (out) dt__ps_coord_leave(d, h.worker);
+            dt__ps_pump(ps, g);
+            return;
+        }
         dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
         l->batch = -1; /* it stays the worker's */
         if (out) dt__ps_coord_leave(d, h.worker);
@@ -2859,7 +3003,7 @@ static void dt__ps_on_ask(dt_request *q)
         int  at = snprintf(text, sizeof text, "update %" PRId64 " waits for", d->version), named = 0;
         for (int i = 0; i < ps->nworkers && at < 300; i++)
             if (d->learner[i].state == DT__PS_RUNS && i != h.worker) at += snprintf(text + at, sizeof text - (size_t)at, "%s worker %d (rank %d)", named++ ? "," : "", i, ps->worker_rank[i]);
-        if (!named) snprintf(text, sizeof text, "nobody else computes");
+        if (!named) snprintf(text, sizeof text, "%s", g->waits ? "the machine waits for the servers, or for other machines" : "nobody else computes");
         dt_request_reply_with(q, text, (int64_t)strlen(text), dt__ps_no_reply());
     }
 }
@@ -3507,6 +3651,7 @@ static void dt__ps_take(dt_request *q) /* all requests for servers */
         return;
     }
     q->user = ps;
+    q->tag = tag;
     if (r->broken && tag == DT__PS_BYE) dt__ps_on_bye(q);
     else if (r->broken && tag == DT__PS_LINK) dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
     else if (r->broken)
@@ -3775,6 +3920,7 @@ static bool dt__ps_rep_new(dt_ps *ps) /* false: out of memory */
     copy->server = (ps->server + ps->nservers - 1) % ps->nservers;
     copy->watch = NULL;
     copy->watcher = NULL;
+    copy->machine_of = copy->crew = NULL;
     pthread_mutex_init(&copy->lock, NULL);
     copy->gone = (uint8_t *)dt__comm_zeroed((size_t)ps->nworkers, 1);
     copy->barrier = (dt_request **)dt__comm_zeroed((size_t)ps->nworkers, sizeof *copy->barrier);
@@ -4059,6 +4205,7 @@ static int dt__ps_worker_ok(dt_ps *ps, const char *call)
 {
     if (!ps) return dt__comm_bad(DT_COMM_ERR_ARG, "%s: the store is NULL", call);
     ps->bad = false;
+    if (ps->outer) ps->outer->bad = false;
     if (ps->worker < 0) return dt__ps_say(ps, DT_COMM_ERR_STATE, "%s: rank %d is a server only: it calls dt_ps_serve", call, dt_comm_rank(ps->c));
     int rc = dt_comm_get_status(ps->c);
     return rc ? dt__ps_say(ps, rc, "%s: %s", call, dt_comm_error(ps->c)) : 0;
@@ -4132,19 +4279,19 @@ static dt_codec dt__ps_codec_for(const dt_codec *codec, int worker, int key) /* 
     if (c.kind == DT_CODEC_QSGD) c.seed += (uint64_t)worker * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)key * UINT64_C(0xc2b2ae3d27d4eb4f);
     return c;
 }
-/* Encodes a push; the residuals count when it is known that the push does. Returns 0, or negative after dt__ps_say. */
-static int dt__ps_encode(dt_ps *ps, const char *call, dt__ps_team *t, const dt_ps_item *item, int nitems)
+/* Encodes a push; the residuals count when it is known that the push does. Returns 0, or negative after dt__ps_say of say. */
+static int dt__ps_encode(dt_ps *ps, dt_ps *say, const char *call, dt__ps_team *t, const dt_ps_item *item, int nitems)
 {
     if (!__atomic_load_n(&t->settled, __ATOMIC_ACQUIRE)) dt__comm_until(ps->c, &t->settled, DT_FOREVER);
     if (!__atomic_load_n(&t->settled, __ATOMIC_ACQUIRE)) { /* in a handler, or the communicator has failed */
         int rc = dt_comm_get_status(ps->c);
-        return dt__ps_say(ps, rc ? rc : (int)DT_COMM_ERR_STATE, "%s: key %d: the push before this one has not ended, and a codec needs its verdict: %s", call,
+        return dt__ps_say(say, rc ? rc : (int)DT_COMM_ERR_STATE, "%s: key %d: the push before this one has not ended, and a codec needs its verdict: %s", call,
                           item[0].key, dt__ps_why(ps) ? dt__ps_why(ps) : "wait for it first");
     }
     for (int i = 0; i < nitems; i++) {
         dt__ps_key *k = (dt__ps_key *)dt__ps_map_get(&ps->keys, item[i].key);
         dt_codec    codec = dt__ps_codec_for(&t->codec, ps->worker, item[i].key);
-        if (!dt__ps_code_room(ps, t, k)) return dt__ps_say(ps, DT_COMM_ERR_MEMORY, "%s: key %d: out of memory for a push with codec %s", call, item[i].key,
+        if (!dt__ps_code_room(ps, t, k)) return dt__ps_say(say, DT_COMM_ERR_MEMORY, "%s: key %d: out of memory for a push with codec %s", call, item[i].key,
                                                            dt_codec_name(codec.kind));
         float *residual = k->residual[!t->now];
         if (residual && item[i].n) memcpy(residual, k->residual[t->now], (size_t)item[i].n * sizeof(float));
@@ -4159,7 +4306,7 @@ static int dt__ps_encode(dt_ps *ps, const char *call, dt__ps_team *t, const dt_p
             if (got < 0) {
                 char why[500];
                 snprintf(why, sizeof why, "%s", dt_comm_error(NULL) ? dt_comm_error(NULL) : "?");
-                return dt__ps_say(ps, (int)got, "%s: key %d, elements %" PRId64 " to %" PRId64 ": %s", call, item[i].key, at, at + n - 1, why);
+                return dt__ps_say(say, (int)got, "%s: key %d, elements %" PRId64 " to %" PRId64 ": %s", call, item[i].key, at, at + n - 1, why);
             }
             k->coded[s].n = got;
         }
@@ -4182,7 +4329,7 @@ static void dt__ps_call_go(dt__ps_call *k, int holder) /* sends a request, and t
     o.timeout = ps->timeout;
     o.info = &k->info;
     int rank = ps->server_rank[holder];
-    dt_work *work = dt_comm_call_start_with(ps->c, rank, dt__ps_tag_at(DT__PS_EXCHANGE, k->server, holder), k->in, k->nin, k->out, k->nout, o);
+    dt_work *work = dt_comm_call_start_with(ps->c, rank, ps->base + dt__ps_tag_at(DT__PS_EXCHANGE, k->server, holder), k->in, k->nin, k->out, k->nout, o);
     for (int i = 0, item_no = 0; work && i < h->nparts; i++) {
         if (w[i].tag < 0) continue;
         while (op->item[item_no].key != w[i].key) item_no++;
@@ -4246,10 +4393,10 @@ static void dt__ps_calls_go(dt_ps *ps) /* by the thread of the program, and by t
     pthread_mutex_unlock(&ps->lock);
     dt__ps_count(ps, -1); /* ps may be gone now */
 }
-static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *item, int nitems)
+/* say: where a message is kept, or NULL. workers: how many the push is of. version: of the values that it was computed with; -1: those that
+   this worker has */
+static dt_ps_op *dt__ps_begin(dt_ps *ps, dt_ps *say, const char *call, dt__ps_team *team, const dt_ps_item *item, int nitems, int workers, int64_t version)
 {
-    dt__ps_team *team = NULL;
-    if (dt__ps_items_ok(ps, call, item, nitems, &team)) return NULL;
     bool      push = item[0].push != NULL, pull = item[0].pull != NULL;
     uint64_t  servers = 0;
     dt_ps_op *op = (dt_ps_op *)dt__comm_zeroed(1, sizeof *op);
@@ -4259,7 +4406,7 @@ static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *ite
         servers |= k->server == DT__PS_CUT ? (ps->nservers == 64 ? ~(uint64_t)0 : ((uint64_t)1 << ps->nservers) - 1) : (uint64_t)1 << k->server;
     }
     bool coded = push && team->codec.kind;
-    if (op && coded && dt__ps_encode(ps, call, team, item, nitems)) {
+    if (op && coded && dt__ps_encode(ps, say, call, team, item, nitems)) {
         DT_COMM_FREE(op);
         return NULL;
     }
@@ -4305,10 +4452,10 @@ static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *ite
             if (!op->call) op->ncalls = 0;
             dt__ps_op_free(op);
         }
-        dt__ps_say(ps, DT_COMM_ERR_MEMORY, "%s: out of memory", call);
+        dt__ps_say(say, DT_COMM_ERR_MEMORY, "%s: out of memory", call);
         return NULL;
     }
-    int64_t version = __atomic_load_n(&team->version, __ATOMIC_ACQUIRE); /* an operation before this one may end now: the same for all servers */
+    if (version < 0) version = __atomic_load_n(&team->version, __ATOMIC_ACQUIRE); /* an operation before this one may end now: the same for all servers */
     int64_t oldest = op->seq = ++team->seq;
     if (coded) __atomic_store_n(&team->settled, 0, __ATOMIC_RELAXED);
     op->left = 1;
@@ -4332,6 +4479,7 @@ static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *ite
         h->seq = team->seq;
         h->version = version;
         h->servers = servers;
+        h->what = push ? workers : 0;
         h->number = oldest;
         dt__ps_wire *w = (dt__ps_wire *)(void *)(h + 1);
         int          parts = 0;
@@ -4368,6 +4516,11 @@ static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *ite
     }
     dt__ps_op_less(op);
     return op;
+}
+static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *item, int nitems)
+{
+    dt__ps_team *team = NULL;
+    return dt__ps_items_ok(ps, call, item, nitems, &team) ? NULL : dt__ps_begin(ps, ps, call, team, item, nitems, 1, -1);
 }
 DT_API dt_ps_op *dt_ps_exchange_start(dt_ps *ps, const dt_ps_item *item, int nitems) { return dt__ps_start(ps, "dt_ps_exchange_start", item, nitems); }
 DT_API bool dt_ps_test(dt_ps_op *op)
@@ -4409,7 +4562,7 @@ static int dt__ps_ask_with(dt_ps *ps, int server, int tag, void *in, int64_t nin
         o.tag = message;
         if (part && !(send = dt_comm_send_start_with(ps->c, part, npart, DT_COMM_U8, ps->server_rank[holder], o))) return dt_comm_get_status(NULL);
         o.tag = 0;
-        rc = dt_comm_call_with(ps->c, ps->server_rank[holder], dt__ps_tag_at(tag, server, holder), in, nin, out, nout, got, o);
+        rc = dt_comm_call_with(ps->c, ps->server_rank[holder], ps->base + dt__ps_tag_at(tag, server, holder), in, nin, out, nout, got, o);
         snprintf(why, sizeof why, "%s", rc && dt__ps_why(ps) ? dt__ps_why(ps) : "");
         if (send && rc) dt_work_cancel(send);
         int sent = send ? dt_work_wait(send) : 0;
@@ -4500,6 +4653,7 @@ DT_API bool dt_ps_cancelled(const dt_ps *ps, int key)
     pthread_mutex_unlock(lock);
     return t && __atomic_load_n(&t->newest, __ATOMIC_ACQUIRE) > __atomic_load_n(&t->version, __ATOMIC_ACQUIRE);
 }
+static void dt__ps_pass_on(dt_ps *ps, const dt__ps_head *h);
 static void dt__ps_on_notice(dt_request *q) /* the work on old values is useless */
 {
     dt_ps       *ps = (dt_ps *)q->user;
@@ -4511,10 +4665,18 @@ static void dt__ps_on_notice(dt_request *q) /* the work on old values is useless
     pthread_mutex_unlock(&ps->lock);
     if (t && (ps->server_rank[t->coordinator] == q->from || ps->o.replicas == 2) && h.version > __atomic_load_n(&t->newest, __ATOMIC_RELAXED))
         __atomic_store_n(&t->newest, h.version, __ATOMIC_RELEASE);
+    if (t && ps->inner && ps->server_rank[t->coordinator] == q->from) dt__ps_pass_on(ps->inner, &h);
     dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+}
+static dt_ps *dt__ps_far(dt_ps *ps) /* two levels: who speaks with the servers */
+{
+    if (!ps || !ps->outer) return ps;
+    ps->bad = false;
+    return ps->outer;
 }
 DT_API int dt_ps_set_k(dt_ps *ps, int key, int k)
 {
+    ps = dt__ps_far(ps);
     dt__ps_head h;
     int         rc = dt__ps_worker_ok(ps, "dt_ps_set_k");
     dt__ps_team *t = rc ? NULL : dt__ps_team_of(ps, key);
@@ -4527,6 +4689,7 @@ DT_API int dt_ps_set_k(dt_ps *ps, int key, int k)
 }
 DT_API int dt_ps_get_stats(dt_ps *ps, int key, dt_ps_stats *out)
 {
+    ps = dt__ps_far(ps);
     dt__ps_head h;
     int64_t     n = 0;
     int         rc = dt__ps_worker_ok(ps, "dt_ps_get_stats");
@@ -4554,6 +4717,7 @@ DT_API int dt_ps_rest(dt_ps *ps, int key, bool on)
 enum { DT__PS_PIECE = 1 << 17 }; /* elements */
 static int dt__ps_state(dt_ps *ps, const char *call, int key, int which, char *data, bool write)
 {
+    ps = dt__ps_far(ps);
     int               rc = dt__ps_worker_ok(ps, call);
     const dt__ps_key *k = rc ? NULL : (const dt__ps_key *)dt__ps_map_get(&ps->keys, key);
     if (rc) return rc;
@@ -4592,37 +4756,51 @@ DT_API int dt_ps_set_state(dt_ps *ps, int key, int which, const void *data)
 }
 DT_API int dt_ps_get_cursor(dt_ps *ps, int key, int64_t *cursor, int64_t max, int64_t *n)
 {
+    ps = dt__ps_far(ps);
     dt__ps_head  h;
     int          rc = dt__ps_worker_ok(ps, "dt_ps_get_cursor");
     dt__ps_team *t = rc ? NULL : dt__ps_team_of(ps, key);
-    int64_t      got = 0, most = (1 << 16) * (int64_t)sizeof *cursor;
+    int64_t      got = 0, room = (1 << 16) * (int64_t)sizeof *cursor;
     if (rc) return rc;
     if (!t || !cursor || max < 0 || !n) return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_get_cursor: key %d does not exist, or an argument is NULL", key);
-    int64_t *all = (int64_t *)DT_COMM_MALLOC((size_t)most);
+    int64_t *all = (int64_t *)DT_COMM_MALLOC((size_t)room);
     if (!all) return dt__ps_say(ps, DT_COMM_ERR_MEMORY, "dt_ps_get_cursor: out of memory");
     dt__ps_head_fill(ps, &h, t->id, DT__PS_ASK_CURSOR);
-    rc = dt__ps_ask(ps, t->coordinator, DT__PS_ASK, &h, sizeof h, all, most, &got, ps->timeout);
+    rc = dt__ps_ask(ps, t->coordinator, DT__PS_ASK, &h, sizeof h, all, room, &got, ps->timeout);
     *n = got / (int64_t)sizeof *cursor;
     if (!rc && *n < 2) rc = dt__comm_bad(DT_COMM_ERR_MISMATCH, "the answer of the coordinator is broken");
-    if (!rc) memcpy(cursor, all, (size_t)(*n < max ? *n : max) * sizeof *cursor);
+    int64_t most = ps->most > 1 ? ps->most : 1, have = *n; /* of machines: their numbers stand for those of their workers */
+    for (int64_t i = 0; i < have && !rc; i++)
+        for (int64_t k = 0, times = i < 2 ? 1 : most; k < times; k++) {
+            int64_t at = i < 2 ? i : 2 + (i - 2) * most + k;
+            if (at < max) cursor[at] = i == 0 ? all[i] : all[i] * most + k;
+        }
+    *n = 2 + (have - 2) * most;
     DT_COMM_FREE(all);
     return rc ? dt__ps_say(ps, rc, "dt_ps_get_cursor: %s", dt__ps_why(ps)) : 0;
 }
 DT_API int dt_ps_set_cursor(dt_ps *ps, int key, const int64_t *cursor, int64_t n)
 {
+    ps = dt__ps_far(ps);
     int          rc = dt__ps_worker_ok(ps, "dt_ps_set_cursor");
     dt__ps_team *t = rc ? NULL : dt__ps_team_of(ps, key);
     uint64_t     servers = 0;
     if (rc) return rc;
     if (!t || !cursor || n < 2 || n > (1 << 20) || cursor[0] < 0 || cursor[1] < 0)
         return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_set_cursor: key %d does not exist, or the cursor is impossible", key);
-    size_t       bytes = (size_t)(n - 2) * sizeof *cursor;
+    int64_t most = ps->most > 1 ? ps->most : 1, left = (n - 2) % most;
+    for (int64_t i = 2; i < n && !left; i++) left = cursor[i] % most != (i - 2) % most || cursor[i] / most != cursor[i - (i - 2) % most] / most;
+    if (left)
+        return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_set_cursor: .two_level: the batches that are in no update are not those of machines with %d workers: go on "
+                          "without .two_level, or with the machines that it is of", ps->most);
+    n = 2 + (n - 2) / most;
+    size_t bytes = (size_t)(n - 2) * sizeof *cursor;
     dt__ps_head *h = (dt__ps_head *)DT_COMM_MALLOC(sizeof *h + bytes);
     if (!h) return dt__ps_say(ps, DT_COMM_ERR_MEMORY, "dt_ps_set_cursor: out of memory");
     dt__ps_head_fill(ps, h, t->id, 0);
     h->version = cursor[0];
-    h->seq = cursor[1];
-    if (bytes) memcpy(h + 1, cursor + 2, bytes);
+    h->seq = (cursor[1] + most - 1) / most;
+    for (int64_t i = 0; i < n - 2; i++) ((int64_t *)(void *)(h + 1))[i] = cursor[2 + i * most] / most;
     for (int i = 0; i < t->nkeys; i++) {
         const dt__ps_key *k = (const dt__ps_key *)dt__ps_map_get(&ps->keys, t->key[i]);
         servers |= k->server == DT__PS_CUT ? (ps->nservers == 64 ? ~(uint64_t)0 : ((uint64_t)1 << ps->nservers) - 1) : (uint64_t)1 << k->server;
@@ -4685,7 +4863,7 @@ static bool dt__ps_team_add(dt_ps *ps, const dt__ps_asks *a, const dt__ps_where 
     if (!t && (t = (dt__ps_team *)dt__comm_zeroed(1, sizeof *t)) != NULL) {
         t->id = a->head.group;
         t->coordinator = where->coordinator;
-        t->codec = dt__ps_codec_of(a);
+        if (!ps->outer) t->codec = dt__ps_codec_of(a);
         t->settled = 1;
         if (!dt__ps_map_put(&ps->teams, t->id, t)) {
             DT_COMM_FREE(t);
@@ -4707,12 +4885,24 @@ static bool dt__ps_team_add(dt_ps *ps, const dt__ps_asks *a, const dt__ps_where 
     k->group = a->head.group;
     return true;
 }
-DT_API int dt_ps_init_with(dt_ps *ps, int key, const void *data, int64_t n, int dtype, dt_ps_init_opts o)
+typedef struct dt__ps_adding { dt_ps *ps; const dt__ps_asks *asks; const dt__ps_where *where; bool added; } dt__ps_adding;
+static void dt__ps_add(void *user) /* by dt__comm_drive, because exchanges of a machine begin on the thread that drives; or not */
+{
+    dt__ps_adding *x = (dt__ps_adding *)user;
+    pthread_mutex_lock(&x->ps->lock);
+    x->added = dt__ps_team_add(x->ps, x->asks, x->where);
+    pthread_mutex_unlock(&x->ps->lock);
+}
+/* told: two levels: what the servers have answered to this machine; NULL: nothing. why: the servers have refused it, and this machine should
+   know; or NULL. *found: the answer */
+static int dt__ps_init_one(dt_ps *ps, int key, const void *data, int64_t n, int dtype, dt_ps_init_opts o, const dt__ps_where *told, const char *refused,
+                           dt__ps_where *found)
 {
     dt__ps_asks a;
-    dt__ps_where where = { 0, 0 };
+    dt__ps_where where;
     int         rc = dt__ps_worker_ok(ps, "dt_ps_init");
     int64_t     got = 0;
+    memset(&where, 0, sizeof where);
     if (rc) return rc;
     if (key < 0 || key >= DT_PS_KEYS || n < 0 || n > INT64_MAX / 64 || dtype < 0 || dtype >= DT_COMM_DTYPES || o.rule < 0 || o.rule >= DT_PS_RULES ||
         o.group < 0 || o.group >= DT_PS_KEYS || (n && !data && !ps->worker))
@@ -4732,12 +4922,13 @@ DT_API int dt_ps_init_with(dt_ps *ps, int key, const void *data, int64_t n, int 
     dt__ps_asks_fill(ps, &a, key, n, dtype, o.rule, o.group);
     a.whole = o.whole;
     a.label = o.label;
+    if (told) a.outer_server = told->server, a.outer_coordinator = told->coordinator;
     rc = dt__ps_ask(ps, 0, DT__PS_INIT, &a, sizeof a, &where, sizeof where, &got, ps->timeout);
     if (!rc && (got != (int64_t)sizeof where || where.server < DT__PS_CUT || where.server >= ps->nservers || where.coordinator < 0 ||
                 where.coordinator >= ps->nservers))
         rc = dt__comm_bad(DT_COMM_ERR_MISMATCH, "the answer of server 0 is broken: do all ranks have the same version of dt?");
     if (!rc && ps->worker == 0) {
-        rc = dt__ps_bring(ps, &a, where.server, where.coordinator, data);
+        rc = refused ? dt__comm_bad(DT_COMM_ERR_REMOTE, "%s", refused) : dt__ps_bring(ps, &a, where.server, where.coordinator, data);
         if (rc) { /* those who wait for it should know */
             struct { dt__ps_head head; char why[300]; } letter;
             char why[600];
@@ -4756,10 +4947,50 @@ DT_API int dt_ps_init_with(dt_ps *ps, int key, const void *data, int64_t n, int 
     if (rc == DT_COMM_ERR_TIMEOUT && ps->worker)
         return dt__ps_say(ps, rc, "dt_ps_init: key %d: worker 0 has not brought its values within %g s: does it call dt_ps_init, too?", key, ps->timeout);
     if (rc) return dt__ps_say(ps, rc, "dt_ps_init: key %d: %s", key, dt__ps_why(ps));
-    pthread_mutex_lock(&ps->lock);
-    bool added = dt__ps_team_add(ps, &a, &where);
-    pthread_mutex_unlock(&ps->lock);
-    return added ? 0 : dt__ps_say(ps, DT_COMM_ERR_MEMORY, "dt_ps_init: out of memory");
+    dt__ps_adding adding = { ps, &a, &where, false };
+    if (ps->inner) dt__comm_drive(ps->c, dt__ps_add, &adding);
+    else dt__ps_add(&adding);
+    if (found) *found = where;
+    return adding.added ? 0 : dt__ps_say(ps, DT_COMM_ERR_MEMORY, "dt_ps_init: out of memory");
+}
+/* Two levels: the first worker of a machine makes the key on the servers, and then with the workers of its machine. */
+static int dt__ps_init_both(dt_ps *ps, int key, const void *data, int64_t n, int dtype, dt_ps_init_opts o)
+{
+    dt_ps       *outer = ps->outer;
+    dt__ps_where where;
+    void        *zeros = NULL;
+    int          rc = 0;
+    memset(&where, 0, sizeof where);
+    if (!ps->worker) {
+        rc = dt__ps_init_one(outer, key, data, n, dtype, o, NULL, NULL, &where);
+        if (!rc && !data && n && !(data = zeros = dt__comm_zeroed((size_t)n, dt__elem_nbytes(dtype))))
+            rc = dt__ps_say(outer, DT_COMM_ERR_MEMORY, "dt_ps_init: key %d: out of memory", key);
+        if (rc == DT_COMM_ERR_ARG) return rc; /* as on all workers */
+        if (rc) {
+            char why[600];
+            snprintf(why, sizeof why, "%s", outer->said);
+            dt__ps_init_one(ps, key, "", n, dtype, o, &where, why, NULL);
+            return dt__ps_say(ps, rc, "%s", why);
+        }
+        rc = dt__ps_init_one(ps, key, data, n, dtype, o, &where, NULL, NULL);
+        DT_COMM_FREE(zeros);
+        return rc;
+    }
+    if (o.rule == DT_PS_UPDATE && outer->server >= 0) dt__comm_drive(ps->c, dt__ps_settle, outer);
+    rc = dt__ps_init_one(ps, key, NULL, n, dtype, o, NULL, NULL, &where);
+    if (rc) return rc;
+    dt__ps_asks a;
+    dt__ps_asks_fill(outer, &a, key, n, dtype, o.rule, o.group);
+    where.server = where.outer_server;
+    where.coordinator = where.outer_coordinator;
+    dt__ps_adding adding = { outer, &a, &where, false };
+    if (where.server >= DT__PS_CUT && where.server < outer->nservers && where.coordinator >= 0 && where.coordinator < outer->nservers)
+        dt__comm_drive(ps->c, dt__ps_add, &adding);
+    return adding.added ? 0 : dt__ps_say(ps, DT_COMM_ERR_MEMORY, "dt_ps_init: key %d: out of memory, or the answer of rank %d is broken", key, ps->server_rank[0]);
+}
+DT_API int dt_ps_init_with(dt_ps *ps, int key, const void *data, int64_t n, int dtype, dt_ps_init_opts o)
+{
+    return ps && ps->outer ? dt__ps_init_both(ps, key, data, n, dtype, o) : dt__ps_init_one(ps, key, data, n, dtype, o, NULL, NULL, NULL);
 }
 
 static const char *dt__ps_discipline_bad(const dt_ps_discipline *d) /* NULL: it is right */
@@ -4780,9 +5011,209 @@ DT_API int dt_ps_group_with(dt_ps *ps, int group, dt_ps_discipline o)
     dt_ps_discipline *d = (dt_ps_discipline *)DT_COMM_MALLOC(sizeof *d);
     if (!o.k) o.k = 1;
     if (d) *d = o;
-    if (d && dt__ps_map_put(&ps->disciplines, group, d)) return 0;
+    if (d && dt__ps_map_put(&ps->disciplines, group, d)) {
+        rc = ps->outer ? dt_ps_group_with(ps->outer, group, o) : 0;
+        if (!rc) return 0;
+        ps->disciplines.at[group] = NULL;
+    }
     DT_COMM_FREE(d);
     return dt__ps_say(ps, DT_COMM_ERR_MEMORY, "dt_ps_group: out of memory");
+}
+
+/* ==================================================================================================== >>machines
+   Two levels. A worker has two stores. The inner one is of its machine: all workers of the machine, and the first of them as its server;
+   its tags are others (base). The outer one is that of the servers, whose workers are the first workers of the machines. The program has
+   the inner one in its hands. An exchange goes to the inner server. Its coordinator (joint) makes an update when all workers of the
+   machine wait: the sum of what they have pushed. Then, before the answers, it begins an exchange of this sum with the outer servers
+   (dt__ps_joint_begin), and when that has ended it gives its answer to the workers (dt__ps_joint_done). Meanwhile the group is busy.
+
+   Calls that concern no update (statistics, K, states, cursors) go from each worker to the outer servers directly. The barrier and
+   resting are gathered by the inner server, and passed on when they hold for the whole machine.
+
+   All of this runs on the thread that drives the communicator: no locks. */
+typedef struct dt__ps_errand { /* a call of the inner server to an outer one */
+    dt_ps        *ps;
+    dt__ps_group *g;
+    void        (*fn)(dt_ps *ps, dt__ps_group *g, int status);
+    dt__ps_head   head;
+} dt__ps_errand;
+static void dt__ps_errand_done(void *user, int status)
+{
+    dt__ps_errand *e = (dt__ps_errand *)user;
+    dt_ps         *ps = e->ps;
+    e->fn(ps, e->g, status);
+    DT_COMM_FREE(e);
+    ps->ntells--;
+    dt__ps_over_look(ps);
+    dt__ps_count(ps, -1);
+}
+static void dt__ps_outer_call(dt_ps *ps, dt__ps_group *g, int server, int tag, int what, void (*fn)(dt_ps *ps, dt__ps_group *g, int status))
+{
+    dt__ps_errand *e = (dt__ps_errand *)DT_COMM_MALLOC(sizeof *e);
+    dt_msg_opts    o = DT__NO_OPTIONS;
+    if (!e) {
+        dt__comm_bad(DT_COMM_ERR_MEMORY, "rank %d is out of memory", dt_comm_rank(ps->c));
+        fn(ps, g, DT_COMM_ERR_MEMORY);
+        return;
+    }
+    e->ps = ps;
+    e->g = g;
+    e->fn = fn;
+    dt__ps_head_fill(ps->outer, &e->head, g ? g->id : 0, what);
+    o.timeout = ps->timeout;
+    dt__ps_count(ps, 1);
+    ps->ntells++;
+    dt_work *w = dt_comm_call_start_with(ps->c, ps->outer->server_rank[server], ps->outer->base + tag, &e->head, sizeof e->head, NULL, 0, o);
+    if (w) dt_work_then(w, dt__ps_errand_done, e);
+    else dt__ps_errand_done(e, DT_COMM_ERR_STATE);
+}
+static const char *dt__ps_outer_why(void) { return dt_comm_error(NULL) ? dt_comm_error(NULL) : "the communicator has failed"; }
+static void dt__ps_barrier_passed(dt_ps *ps, dt__ps_group *g, int status)
+{
+    char why[400];
+    (void)g;
+    if (status) snprintf(why, sizeof why, "%s", dt__ps_outer_why());
+    ps->at_barrier = false;
+    for (int i = 0; i < ps->nworkers; i++) {
+        dt_request *q = ps->barrier[i];
+        ps->barrier[i] = NULL;
+        if (q && status) dt_request_refuse(q, why);
+        else if (q) dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+    }
+}
+static void dt__ps_pass_on(dt_ps *ps, const dt__ps_head *h) /* the work of this machine is useless */
+{
+    for (int i = 0; ps->server >= 0 && i < ps->nworkers; i++) {
+        dt__ps_head *t = ps->gone[i] ? NULL : (dt__ps_head *)dt__ps_letter_new(ps, sizeof *t);
+        if (!t) continue;
+        *t = *h;
+        dt__ps_tell(ps, ps->worker_rank[i], DT__PS_NOTICE, t, sizeof *t);
+    }
+}
+static void dt__ps_rest_answer(dt_ps *ps, dt__ps_group *g, const char *why)
+{
+    for (int i = 0; i < 2 * ps->nworkers; i++) {
+        dt_request **p = i < ps->nworkers ? &g->resting[i] : &g->joining[i - ps->nworkers], *q = *p;
+        bool         waits = i >= ps->nworkers && g->coord.learner[i - ps->nworkers].state == DT__PS_OUT; /* for others of the machine */
+        if (!q || (waits && !why)) continue;
+        *p = NULL;
+        if (why) dt_request_refuse(q, why);
+        else dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+    }
+}
+static void dt__ps_joint_moved(dt_ps *ps, dt__ps_group *g, int status)
+{
+    char why[400];
+    g->moving = false;
+    if (!status) g->out = !g->out;
+    else { /* those who have asked are where they were */
+        snprintf(why, sizeof why, "%s", dt__ps_outer_why());
+        for (int i = 0; i < ps->nworkers; i++) {
+            int state = g->coord.learner[i].state;
+            if (g->resting[i] && !ps->gone[i] && state == DT__PS_OUT) dt__ps_coord_join(&g->coord, i);
+            else if (g->joining[i]) dt__ps_coord_leave(&g->coord, i);
+        }
+        dt__ps_rest_answer(ps, g, why);
+    }
+    dt__ps_pump(ps, g);
+}
+/* Does the machine take part as its workers do? If all of them rest, it rests. Those who rest begin again together: else one of them would
+   be an exchange ahead of the others. */
+static void dt__ps_joint_look(dt_ps *ps, dt__ps_group *g)
+{
+    const dt__ps_team *t = (const dt__ps_team *)dt__ps_map_get(&ps->outer->teams, g->id);
+    dt__ps_coord      *d = &g->coord;
+    bool               all = true;
+    if (g->moving || g->busy) return;
+    for (int i = 0; i < ps->nworkers; i++) all = all && (ps->gone[i] || d->learner[i].state != DT__PS_OUT || g->joining[i]);
+    for (int i = 0; i < ps->nworkers && all; i++)
+        if (g->joining[i] && !ps->gone[i] && d->learner[i].state == DT__PS_OUT) dt__ps_coord_join(d, i);
+    bool in = d->nruns + d->nwaits > 0;
+    if (in != g->out || g->bad[0] || ps->ngone == ps->nworkers || !t) {
+        dt__ps_rest_answer(ps, g, g->bad[0] ? g->bad : NULL);
+        return;
+    }
+    g->moving = true;
+    dt__ps_outer_call(ps, g, t->coordinator, DT__PS_ASK, in ? DT__PS_ASK_JOIN : DT__PS_ASK_REST, dt__ps_joint_moved);
+}
+/* ---- exchanges */
+static int dt__ps_item_before(const void *x, const void *y) { return ((const dt_ps_item *)x)->key < ((const dt_ps_item *)y)->key ? -1 : 1; }
+static void dt__ps_joint_done(void *user, int status, const dt_ps_info *info)
+{
+    dt__ps_group      *g = (dt__ps_group *)user;
+    dt_ps             *ps = g->ps;
+    const dt__ps_team *t = (const dt__ps_team *)dt__ps_map_get(&ps->outer->teams, g->id);
+    int64_t            version = g->nheld ? g->held[0]->part.version : 0, most = ps->outer->most;
+    char               why[400] = "";
+    if (status) snprintf(why, sizeof why, "%s", dt__ps_outer_why());
+    int64_t now = status ? (t ? __atomic_load_n(&t->version, __ATOMIC_ACQUIRE) : 0) : info->version;
+    if (now > version) version = now;
+    for (int i = 0; i < g->nheld; i++) g->held[i]->part.version = version;
+    g->coord.version = version;
+    for (int i = 0; i < ps->nworkers; i++) g->coord.learner[i].version = version;
+    for (int i = g->at; i < g->nacts && g->act[i].kind != DT__PS_APPLY; i++) {
+        dt__ps_act     *a = &g->act[i];
+        dt__ps_request *r = a->kind == DT__PS_ANSWER ? dt__ps_find(g, a->learner, a->seq) : NULL;
+        if (!r) continue;
+        if (status) {
+            a->kind = 0;
+            dt__ps_drop(ps, r, why);
+            dt__ps_tidy(ps, g, a->learner);
+            continue;
+        }
+        a->version = info->version;
+        a->info = *info;
+        if (!(r->head.flags & DT__PS_HAS_PUSH)) a->info.verdict = DT_PS_NONE, a->info.staleness = 0;
+        if (info->batch >= 0) a->info.batch = info->batch * most + a->learner;
+    }
+    g->waits = false;
+    if (!g->starting && dt__ps_go_on(ps, g)) {
+        g->busy = false;
+        dt__ps_pump(ps, g);
+    }
+    dt__ps_count(ps, -1);
+}
+static void dt__ps_joint_begin(dt_ps *ps, dt__ps_group *g, const dt__ps_act *a)
+{
+    const dt__ps_push *push = g->used + a->first;
+    dt__ps_team       *t = (dt__ps_team *)dt__ps_map_get(&ps->outer->teams, g->id);
+    int                n = a->n;
+    int64_t            version = INT64_MAX;
+    bool               pull = false;
+    for (int i = g->at; i < g->nacts && g->act[i].kind != DT__PS_APPLY; i++) {
+        const dt__ps_request *r = g->act[i].kind == DT__PS_ANSWER ? dt__ps_find(g, g->act[i].learner, g->act[i].seq) : NULL;
+        pull = pull || (r && r->q && r->head.flags & DT__PS_WANTS);
+    }
+    for (int i = 0; i < n; i++) version = push[i].version < version ? push[i].version : version; /* the oldest of them */
+    if (n) dt__ps_do_apply(ps, g, push, n, a->version, NULL, 0);
+    if (g->bad[0] || (!n && !pull)) return;
+    dt_ps_item *item = t && t->nkeys == g->nheld ? (dt_ps_item *)DT_COMM_MALLOC((size_t)g->nheld * sizeof *item) : NULL;
+    for (int i = 0; item && i < g->nheld; i++) {
+        dt__ps_held *h = g->held[i];
+        if (!n && !dt__ps_writable(ps, h)) { /* n: the update has seen to it that nobody reads the values */
+            dt__ps_group_fail(ps, g, "out of memory for a pull");
+            DT_COMM_FREE(item);
+            return;
+        }
+        item[i].key = h->part.key;
+        item[i].dtype = h->part.dtype;
+        item[i].n = h->part.n;
+        item[i].push = n ? h->part.value : NULL;
+        item[i].pull = pull ? h->part.value : NULL;
+    }
+    if (item) qsort(item, (size_t)g->nheld, sizeof *item, dt__ps_item_before);
+    g->waits = g->starting = true;
+    dt__ps_count(ps, 1);
+    dt_ps_op *op = item ? dt__ps_begin(ps->outer, NULL, "dt_ps_exchange_start", t, item, g->nheld, n, n ? version : -1) : NULL;
+    if (op) dt_ps_then(op, dt__ps_joint_done, g);
+    else {
+        dt_ps_info none;
+        memset(&none, 0, sizeof none);
+        if (!item) dt__comm_bad(DT_COMM_ERR_STATE, "rank %d is out of memory, or has not got all keys of this group yet", dt_comm_rank(ps->c));
+        dt__ps_joint_done(g, dt_comm_get_status(NULL) ? dt_comm_get_status(NULL) : (int)DT_COMM_ERR_STATE, &none);
+    }
+    g->starting = false;
+    DT_COMM_FREE(item);
 }
 
 /* ---- making and freeing a store */
@@ -4790,6 +5221,7 @@ static void dt__ps_close(void *user) /* by dt__comm_drive */
 {
     dt_ps *ps = (dt_ps *)user;
     ps->closing = true;
+    if (ps->outer) ps->outer->inner = NULL;
     if (ps->rep) dt__ps_rep_close(ps);
     if (ps->copy) {
         ps->copy->closing = true;
@@ -4817,7 +5249,7 @@ static int dt__ps_serve_tag(dt_ps *ps, int tag, dt_request_fn fn)
     dt_serve_opts o = DT__NO_OPTIONS;
     o.user = ps;
     o.at_once = true;
-    return dt_comm_serve_with(ps->c, tag, fn, o);
+    return dt_comm_serve_with(ps->c, ps->base + tag, fn, o);
 }
 static int dt__ps_serve_all(dt_ps *ps, bool on) /* the calls for servers */
 {
@@ -4884,6 +5316,8 @@ static void dt__ps_delete(dt_ps *ps)
     DT_COMM_FREE(ps->watch);
     DT_COMM_FREE(ps->watcher);
     DT_COMM_FREE(ps->barrier);
+    DT_COMM_FREE(ps->machine_of);
+    DT_COMM_FREE(ps->crew);
     if (ps->freed && !ps->main) ps->freed(ps->freed_user);
     DT_COMM_FREE(ps);
 }
@@ -4905,34 +5339,14 @@ DT_API int dt_ps_roles(dt_comm *c, int *roles)
     if (role < 0) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_roles: %s is '%.40s'; expected worker, server or scheduler", from, text);
     return bad ? dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_roles: DT_ROLE or DMLC_ROLE of another rank is unknown") : 0;
 }
-DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o)
+typedef struct dt__ps_level { /* what dt__ps_make needs to know of two levels */
+    dt_ps *outer;              /* of an inner store */
+    int   *machine_of, *crew;  /* of an outer store, which frees them */
+    int    most;
+} dt__ps_level;
+static dt_ps *dt__ps_make(dt_comm *c, dt_ps_opts o, const int *roles, dt__ps_level level)
 {
     int size = dt_comm_size(c), rank = dt_comm_rank(c);
-    if (!c) {
-        dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_new: the communicator is NULL");
-        return NULL;
-    }
-    dt_ps_discipline d = DT__NO_OPTIONS;
-    d.mode = o.mode;
-    d.k = o.k;
-    d.staleness = o.staleness;
-    d.max_staleness = o.max_staleness;
-    d.batches = o.batches;
-    d.codec = o.codec;
-    const char *why = dt__ps_discipline_bad(&d);
-    int         nservers = 0, nworkers = 0, most = size - 1 < DT_PS_SERVERS ? size - 1 : (int)DT_PS_SERVERS;
-    for (int i = 0; o.roles && i < size; i++) nservers += (o.roles[i] & DT_PS_IS_SERVER) != 0, nworkers += (o.roles[i] & DT_PS_IS_WORKER) != 0;
-    if (o.big < 0 || !(o.timeout >= 0)) why = ".big or .timeout is negative";
-    if (!o.roles && (o.servers < 0 || o.servers > most)) why = ".servers is out of range: at least one rank must be a worker, and 64 can be servers";
-    if (o.roles && (o.servers || !nservers || !nworkers)) why = ".roles has no worker or no server, or .servers is given, too";
-    if (!o.roles) nservers = o.servers ? o.servers : size;
-    if (!why && (o.replicas < 0 || o.replicas > 2)) why = ".replicas must be 1 (no copies) or 2";
-    if (!why && o.replicas == 2 && nservers < 2) why = ".replicas = 2 needs 2 servers or more";
-    if (!why && o.replicas == 2 && !c->members) why = ".replicas = 2 needs a communicator that survives deaths: make it with .tolerant = true";
-    if (why) {
-        dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_new: %s (.servers %d of %d ranks, .mode %d, .k %d, .replicas %d)", why, o.servers, size, o.mode, o.k, o.replicas);
-        return NULL;
-    }
     dt_ps *ps = (dt_ps *)dt__comm_zeroed(1, sizeof *ps);
     if (ps) {
         ps->c = c;
@@ -4941,11 +5355,17 @@ DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o)
         if (!ps->o.replicas) ps->o.replicas = 1;
         if (!ps->o.big) ps->o.big = 1000000;
         ps->o.roles = NULL;
+        ps->o.machines = NULL;
+        ps->outer = level.outer;
+        ps->machine_of = level.machine_of;
+        ps->crew = level.crew;
+        ps->most = level.most;
+        ps->base = ps->outer ? 1 << 28 : 0;
         ps->worker = ps->server = -1;
         ps->worker_rank = (int *)dt__comm_zeroed((size_t)size, sizeof(int));
         ps->worker_of = (int *)dt__comm_zeroed((size_t)size, sizeof(int));
         for (int i = 0; ps->worker_rank && ps->worker_of && i < size; i++) {
-            int role = o.roles ? o.roles[i] : !o.servers ? DT_PS_IS_WORKER | DT_PS_IS_SERVER : i < size - o.servers ? DT_PS_IS_WORKER : DT_PS_IS_SERVER;
+            int role = roles[i];
             ps->worker_of[i] = -1;
             if (role & DT_PS_IS_WORKER) {
                 if (i == rank) ps->worker = ps->nworkers;
@@ -4957,6 +5377,8 @@ DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o)
                 ps->server_rank[ps->nservers++] = i;
             }
         }
+        ps->number = ps->worker;
+        ps->total = ps->nworkers;
         ps->timeout = o.timeout > 0 ? o.timeout : c->timeout;
         ps->pending = 1;
         pthread_mutex_init(&ps->lock, NULL);
@@ -4969,13 +5391,17 @@ DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o)
     if (!ps || !ps->worker_rank || !ps->worker_of || !ps->gone || !ps->watch || !ps->watcher || !ps->barrier ||
         (ps->server >= 0 && ps->o.replicas == 2 && !dt__ps_rep_new(ps))) {
         if (ps) dt__ps_delete(ps);
+        else {
+            DT_COMM_FREE(level.machine_of);
+            DT_COMM_FREE(level.crew);
+        }
         dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_ps_new: out of memory");
         return NULL;
     }
     int rc = 0;
     for (int i = 0; ps->server >= 0 && i < size && !rc; i++) {
         dt_msg_opts m = DT__NO_OPTIONS;
-        m.tag = DT__PS_WATCH;
+        m.tag = ps->base + DT__PS_WATCH;
         m.timeout = DT_FOREVER;
         ps->watcher[i].ps = ps;
         ps->watcher[i].rank = i;
@@ -4999,6 +5425,108 @@ DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o)
     }
     return ps;
 }
+/* Two levels: on a worker an inner store of its machine, whose outer store is that of the machines; else only this. */
+static dt_ps *dt__ps_new_both(dt_comm *c, dt_ps_opts o, const int *roles)
+{
+    int          size = dt_comm_size(c), rank = dt_comm_rank(c), nmachines = 0, number = -1, total = 0, most = 1;
+    const int   *host = o.machines ? o.machines : c->host; /* NULL: threads of one process */
+    dt__ps_level level;
+    int         *outer_role = (int *)dt__comm_zeroed((size_t)size, sizeof(int)), *inner_role = (int *)dt__comm_zeroed((size_t)size, sizeof(int));
+    memset(&level, 0, sizeof level);
+    level.machine_of = (int *)dt__comm_zeroed((size_t)size, sizeof(int));
+    level.crew = (int *)dt__comm_zeroed((size_t)size, sizeof(int));
+    if (!outer_role || !inner_role || !level.machine_of || !level.crew) {
+        DT_COMM_FREE(outer_role);
+        DT_COMM_FREE(inner_role);
+        DT_COMM_FREE(level.machine_of);
+        DT_COMM_FREE(level.crew);
+        dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_ps_new: out of memory");
+        return NULL;
+    }
+    for (int i = 0; i < size; i++) { /* machines are numbered in the order of their first workers */
+        int first = 0;
+        level.machine_of[i] = -1;
+        outer_role[i] = roles[i] & DT_PS_IS_SERVER;
+        if (!(roles[i] & DT_PS_IS_WORKER)) continue;
+        if (i == rank) number = total;
+        total++;
+        while (first < i && !(roles[first] & DT_PS_IS_WORKER && (host ? host[first] == host[i] : true))) first++;
+        level.machine_of[i] = first < i ? level.machine_of[first] : nmachines++;
+        if (first == i) outer_role[i] |= DT_PS_IS_WORKER;
+        if (++level.crew[level.machine_of[i]] > most) most = level.crew[level.machine_of[i]];
+    }
+    int here = level.machine_of[rank];
+    for (int i = 0; i < size; i++)
+        if (here >= 0 && level.machine_of[i] == here) inner_role[i] = DT_PS_IS_WORKER | (outer_role[i] & DT_PS_IS_WORKER ? (int)DT_PS_IS_SERVER : 0);
+    level.most = most;
+    dt_ps *outer = dt__ps_make(c, o, outer_role, level), *inner = NULL;
+    memset(&level, 0, sizeof level);
+    level.outer = outer;
+    dt_ps_opts inside = o;
+    inside.record = inside.replay = NULL;
+    if (outer && here >= 0) {
+        outer->worker = here; /* it asks for its machine; the first worker of the machine speaks for it */
+        inner = dt__ps_make(c, inside, inner_role, level);
+        if (inner) {
+            inner->number = number;
+            inner->total = total;
+            outer->inner = inner;
+        } else {
+            char why[600];
+            snprintf(why, sizeof why, "%s", dt_comm_error(NULL) ? dt_comm_error(NULL) : "?");
+            if (!(inner_role[rank] & DT_PS_IS_SERVER)) outer->worker = -1;
+            dt__ps_end(outer);
+            outer = NULL;
+            dt__comm_bad(DT_COMM_ERR_STATE, "%s", why);
+        }
+    }
+    if (outer && here < 0) outer->total = total;
+    DT_COMM_FREE(outer_role);
+    DT_COMM_FREE(inner_role);
+    return inner ? inner : outer;
+}
+DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o)
+{
+    int size = dt_comm_size(c);
+    if (!c) {
+        dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_new: the communicator is NULL");
+        return NULL;
+    }
+    dt_ps_discipline d = DT__NO_OPTIONS;
+    d.mode = o.mode;
+    d.k = o.k;
+    d.staleness = o.staleness;
+    d.max_staleness = o.max_staleness;
+    d.batches = o.batches;
+    d.codec = o.codec;
+    const char *why = dt__ps_discipline_bad(&d);
+    int         nservers = 0, nworkers = 0, most = size - 1 < DT_PS_SERVERS ? size - 1 : (int)DT_PS_SERVERS;
+    for (int i = 0; o.roles && i < size; i++) nservers += (o.roles[i] & DT_PS_IS_SERVER) != 0, nworkers += (o.roles[i] & DT_PS_IS_WORKER) != 0;
+    if (o.big < 0 || !(o.timeout >= 0)) why = ".big or .timeout is negative";
+    if (!o.roles && (o.servers < 0 || o.servers > most)) why = ".servers is out of range: at least one rank must be a worker, and 64 can be servers";
+    if (o.roles && (o.servers || !nservers || !nworkers)) why = ".roles has no worker or no server, or .servers is given, too";
+    if (!o.roles) nservers = o.servers ? o.servers : size;
+    if (!why && (o.replicas < 0 || o.replicas > 2)) why = ".replicas must be 1 (no copies) or 2";
+    if (!why && o.replicas == 2 && nservers < 2) why = ".replicas = 2 needs 2 servers or more";
+    if (!why && o.replicas == 2 && !c->members) why = ".replicas = 2 needs a communicator that survives deaths: make it with .tolerant = true";
+    if (!why && o.replicas == 2 && o.two_level) why = ".replicas = 2 is not possible with .two_level: leave out one of them";
+    if (why) {
+        dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_new: %s (.servers %d of %d ranks, .mode %d, .k %d, .replicas %d)", why, o.servers, size, o.mode, o.k, o.replicas);
+        return NULL;
+    }
+    int *role = (int *)dt__comm_zeroed((size_t)size, sizeof(int));
+    if (!role) {
+        dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_ps_new: out of memory");
+        return NULL;
+    }
+    for (int i = 0; i < size; i++)
+        role[i] = o.roles ? o.roles[i] : !o.servers ? DT_PS_IS_WORKER | DT_PS_IS_SERVER : i < size - o.servers ? DT_PS_IS_WORKER : DT_PS_IS_SERVER;
+    dt__ps_level level;
+    memset(&level, 0, sizeof level);
+    dt_ps *ps = o.two_level ? dt__ps_new_both(c, o, role) : dt__ps_make(c, o, role, level);
+    DT_COMM_FREE(role);
+    return ps;
+}
 /* No more requests; then everything that was started is waited for, and the store is freed. */
 static void dt__ps_end(dt_ps *ps)
 {
@@ -5010,9 +5538,15 @@ static void dt__ps_end(dt_ps *ps)
     while (ps->ops) dt__ps_op_free(ps->ops);
     dt__ps_delete(ps);
 }
+static int dt__ps_serve(dt_ps *ps);
 DT_API int dt_ps_serve(dt_ps *ps)
 {
     if (!ps) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_serve: the store is NULL");
+    ps = dt__ps_far(ps);
+    return dt__ps_serve(ps);
+}
+static int dt__ps_serve(dt_ps *ps)
+{
     ps->bad = false;
     if (ps->server < 0 && ps->worker >= 0) return dt__ps_say(ps, DT_COMM_ERR_STATE, "dt_ps_serve: rank %d is no server", dt_comm_rank(ps->c));
     if (ps->server < 0) { /* a scheduler: the first server says when all is over */
@@ -5029,9 +5563,8 @@ DT_API int dt_ps_serve(dt_ps *ps)
     int rc = dt_comm_get_status(ps->c);
     return rc ? dt__ps_say(ps, rc, "dt_ps_serve: %s", dt_comm_error(ps->c)) : 0;
 }
-DT_API int dt_ps_free(dt_ps *ps)
+static int dt__ps_free_one(dt_ps *ps)
 {
-    if (!ps) return 0;
     int  rc = dt_comm_get_status(ps->c), left = 0;
     char why[600] = "";
     if (rc) snprintf(why, sizeof why, "%s", dt_comm_error(ps->c));
@@ -5050,18 +5583,18 @@ DT_API int dt_ps_free(dt_ps *ps)
         snprintf(why, sizeof why, "server %d (rank %d): %.500s", s, ps->server_rank[s], dt__ps_why(ps) ? dt__ps_why(ps) : "?");
     }
     if (ps->server >= 0 && !dt_comm_get_status(ps->c)) {
-        int bad = dt_ps_serve(ps);
+        int bad = dt__ps_serve(ps);
         if (!bad) bad = dt__ps_log_write(ps);
         if (!bad && ps->copy && ps->copy->rep->active && (bad = dt__ps_log_write(ps->copy)) != 0) snprintf(ps->said, sizeof ps->said, "%s", ps->copy->said);
         if (bad && !rc) rc = bad, snprintf(why, sizeof why, "%s", ps->said);
-        bool first = ps->server == 0 || (ps->copy && ps->copy->rep->active && ps->copy->server == 0);
+        bool first = (ps->server == 0 && !ps->outer) || (ps->copy && ps->copy->rep->active && ps->copy->server == 0);
         for (int i = 0; first && i < ps->size; i++) { /* a scheduler waits for it */
             dt_msg_opts o = DT__NO_OPTIONS;
             bool        server = false;
             for (int k = 0; k < ps->nservers; k++) server = server || ps->server_rank[k] == i;
             o.tag = DT__PS_WATCH;
             o.timeout = ps->timeout;
-            if (!server && ps->worker_of[i] < 0) dt_comm_send_with(ps->c, "", 1, DT_COMM_U8, i, o);
+            if (!server && ps->worker_of[i] < 0 && (!ps->machine_of || ps->machine_of[i] < 0)) dt_comm_send_with(ps->c, "", 1, DT_COMM_U8, i, o);
         }
     }
     if (!rc && left) {
@@ -5071,10 +5604,32 @@ DT_API int dt_ps_free(dt_ps *ps)
     dt__ps_end(ps);
     return rc ? dt__comm_bad(rc, "dt_ps_free: %s", why) : 0;
 }
-DT_API const char *dt_ps_error(const dt_ps *ps) { return ps ? (ps->bad ? ps->said : NULL) : dt_comm_error(NULL); }
-DT_API int dt_ps_worker(const dt_ps *ps) { return ps ? ps->worker : -1; }
-DT_API int dt_ps_workers(const dt_ps *ps) { return ps ? ps->nworkers : 0; }
-DT_API int dt_ps_server(const dt_ps *ps) { return ps ? ps->server : -1; }
+DT_API int dt_ps_free(dt_ps *ps)
+{
+    if (!ps) return 0;
+    if (!ps->outer) return dt__ps_free_one(ps);
+    dt_ps *outer = ps->outer;
+    bool   first = !ps->worker;
+    int    rc = dt__ps_free_one(ps); /* the first worker of a machine waits until the others have left */
+    char   why[600] = "";
+    if (rc) snprintf(why, sizeof why, "%s", dt_comm_error(NULL) ? dt_comm_error(NULL) : "?");
+    if (!first) outer->worker = -1; /* it says no farewell for its machine */
+    int also = dt__ps_free_one(outer);
+    return rc ? dt__comm_bad(rc, "%s", why) : also;
+}
+DT_API const char *dt_ps_error(const dt_ps *ps)
+{
+    return !ps ? dt_comm_error(NULL) : ps->bad ? ps->said : ps->outer && ps->outer->bad ? ps->outer->said : NULL;
+}
+DT_API int dt_ps_worker(const dt_ps *ps) { return ps ? ps->number : -1; }
+DT_API int dt_ps_workers(const dt_ps *ps) { return ps ? ps->total : 0; }
+DT_API int dt_ps_server(const dt_ps *ps) { return !ps ? -1 : ps->outer ? ps->outer->server : ps->server; }
+DT__INSIDE int dt__ps_place_of(const dt_ps *ps, int *learner, int *most)
+{
+    *learner = ps->outer ? ps->outer->worker : ps->worker;
+    *most = ps->outer ? ps->outer->most : 1;
+    return ps->outer ? ps->worker : 0;
+}
 typedef struct dt__ps_updater { dt_ps *ps; dt_ps_update_fn fn; void *user; int nstate; bool late; } dt__ps_updater;
 static void dt__ps_set_updater(void *user) /* by dt__comm_drive */
 {
@@ -5091,17 +5646,19 @@ static void dt__ps_set_updater(void *user) /* by dt__comm_drive */
     ps->fn = u->fn;
     dt__ps_early(ps);
 }
-DT_API int dt_ps_servers(const dt_ps *ps) { return ps ? ps->nservers : 0; }
+DT_API int dt_ps_servers(const dt_ps *ps) { return !ps ? 0 : ps->outer ? ps->outer->nservers : ps->nservers; }
 DT_API dt_comm *dt_ps_comm(const dt_ps *ps) { return ps ? ps->c : NULL; }
 DT__INSIDE bool dt__ps_copies(const dt_ps *ps) { return ps->o.replicas == 2; }
 DT__INSIDE void dt__ps_on_free(dt_ps *ps, void (*fn)(void *user), void *user)
 {
+    if (ps->outer) ps = ps->outer;
     ps->freed = fn;
     ps->freed_user = user;
 }
 DT_API int dt_ps_on_update(dt_ps *ps, dt_ps_update_fn fn, void *user, int nstate)
 {
     if (!ps) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_on_update: the store is NULL");
+    ps = dt__ps_far(ps);
     if (!fn || nstate < 0 || nstate > DT_PS_STATES)
         return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_on_update: the function is NULL, or %d arrays of state; expected 0 to %d", nstate, DT_PS_STATES);
     dt__ps_updater u;

@@ -1296,6 +1296,316 @@ UTEST(codecs, pushes_without_pulls)
         }
 }
 
+/* A process dies; a thread gives up, which is the same for the others. */
+static void die(const team *t, dt_comm *c)
+{
+    if (strcmp(t->how, "threads")) kill(getpid(), SIGKILL);
+    dt_comm_abort(c, "it gives up");
+}
+/* ---------------------------------------------------------------------------------------------------- two levels
+   Machines are pretended by .machines. */
+static const int machines_of[][8] = {
+    { 0, 0, 1, 1, 0, 1, 0, 1 },  /* two of two workers */
+    { 0, 1, 1, 1, 0, 1, 0, 1 },  /* of one and of three */
+    { 5, 3, 5, 3, 5, 3, 5, 3 },  /* in turns */
+    { 0, 1, 2, 3, 4, 5, 6, 7 },  /* one worker on each */
+    { 0, 0, 0, 0, 0, 0, 0, 0 },  /* one machine */
+};
+enum { TOPOLOGIES = sizeof machines_of / sizeof *machines_of };
+static dt_ps_opts two_levels(const team *t, int topology)
+{
+    dt_ps_opts o = t->o;
+    o.two_level = true;
+    o.machines = machines_of[topology];
+    return o;
+}
+/* The sums of SYNC, of all dtypes, on one server and cut; push and pull, only push, only pull. arg: the topology */
+static void levels_sums(team *t, dt_comm *c, int rank)
+{
+    enum { MAX = 20001 };
+    static const int64_t lengths[] = { 0, 1, 500, MAX };
+    dt_ps *ps = dt_ps_new_with(c, two_levels(t, t->arg));
+    CHECK(ps != NULL);
+    CHECK(dt_ps_workers(ps) == t->n - t->o.servers && dt_ps_servers(ps) == (t->o.servers ? t->o.servers : t->n));
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    CHECK(dt_ps_worker(ps) == rank && dt_ps_server(ps) == (t->o.servers ? -1 : rank));
+    int   workers = dt_ps_workers(ps), key = 0;
+    char *in = (char *)malloc(MAX * 8), *out = (char *)malloc(MAX * 8), *want = (char *)malloc(MAX * 8);
+    for (int dtype = 0; dtype < DT_COMM_DTYPES; dtype += dt_test_quick() ? 2 : 1)
+        for (int l = 0; l < 4; l++)
+            for (int rule = DT_PS_ASSIGN; rule <= DT_PS_SUM; rule++, key++) {
+                int64_t n = lengths[l];
+                size_t  size = size_of(dtype);
+                for (int64_t i = 0; i < n; i++) write_at(in, dtype, i, start_of(i));
+                CHECK(!dt_ps_init(ps, key, rank ? NULL : in, n, dtype, .rule = rule));
+                memset(out, 77, (size_t)n * size);
+                CHECK(!dt_ps_pull(ps, key, out, n, dtype) && !memcmp(in, out, (size_t)n * size));
+                for (int round = 1; round <= 2; round++) {
+                    for (int64_t i = 0; i < n; i++) {
+                        int sum = 0;
+                        for (int w = 0; w < workers; w++) sum += pushed_of(w, i);
+                        write_at(want, dtype, i, rule == DT_PS_SUM ? start_of(i) + round * sum : sum);
+                        write_at(in, dtype, i, pushed_of(rank, i));
+                    }
+                    memset(out, 77, (size_t)n * size);
+                    if (round == 1) CHECK(!dt_ps_push_pull(ps, key, in, out, n, dtype));
+                    else CHECK(!dt_ps_push(ps, key, in, n, dtype) && !dt_ps_pull(ps, key, out, n, dtype));
+                    CHECK(!memcmp(want, out, (size_t)n * size));
+                }
+                CHECK(!dt_ps_barrier(ps));
+                memset(out, 0, (size_t)n * size); /* apart from the group: each worker alone */
+                CHECK(!dt_ps_get_state(ps, key, DT_PS_VALUE, out) && !memcmp(want, out, (size_t)n * size));
+            }
+    dt_ps_stats st;
+    CHECK(!dt_ps_get_stats(ps, 0, &st) && st.version == 2);
+    free(in), free(out), free(want);
+    CHECK(!dt_ps_barrier(ps));
+    FREE();
+}
+UTEST(two_levels, sums)
+{
+    for (int i = 0; i < (dt_test_quick() ? 5 : 15); i++) {
+        plan p = plan_of(4 + i % 3, i % 3, DT_PS_SYNC);
+        p.o.big = 3000;
+        p.arg = i % TOPOLOGIES;
+        EXPECT_EQ(0, run(hows[(i + i / 3) % 3], p, levels_sums));
+    }
+}
+/* The mean of an update is that of the workers, also on machines of different sizes. */
+static int add_mean(const dt_ps_part *p, const float *grad, void *user)
+{
+    (void)user;
+    for (int64_t i = 0; i < p->n; i++) ((float *)p->value)[i] += grad[i];
+    return 0;
+}
+static void levels_means(team *t, dt_comm *c, int rank)
+{
+    enum { N = 2000 };
+    dt_ps_opts o = two_levels(t, t->arg % TOPOLOGIES);
+    if (t->arg >= TOPOLOGIES) o.codec = codec_of(DT_CODEC_BF16); /* whole numbers: exact */
+    dt_ps *ps = dt_ps_new_with(c, o);
+    float  g[N], w[N] = { 0 };
+    CHECK(ps != NULL);
+    if (dt_ps_server(ps) >= 0) CHECK(!dt_ps_on_update(ps, add_mean, NULL, 0));
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    int wrong = 0;
+    CHECK(!dt_ps_init(ps, 7, w, N, DT_COMM_F32, .rule = DT_PS_UPDATE, .group = 2) && !dt_ps_init(ps, 3, w, 3, DT_COMM_F32, .rule = DT_PS_UPDATE, .group = 2));
+    for (int round = 1; round < 4; round++) {
+        dt_ps_item it[2] = { { 3, DT_COMM_F32, 3, g, w }, { 7, DT_COMM_F32, N, g, w } };
+        dt_ps_info info;
+        for (int i = 0; i < N; i++) g[i] = (float)(4 * (rank + i % 3)); /* four workers: 4 * 1.5 + 4 * (i % 3) is their mean */
+        CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, it, 2), &info) && info.verdict == DT_PS_USED && info.version == round && !info.staleness);
+        for (int i = 0; i < N; i++) wrong += w[i] != (float)(round * (6 + 4 * (i % 3)));
+    }
+    CHECK(!wrong);
+    FREE();
+}
+UTEST(two_levels, means_of_workers)
+{
+    for (int i = 0; i < 2 * TOPOLOGIES; i++) {
+        plan p = plan_of(4 + i % 3, i % 3, DT_PS_SYNC);
+        p.o.big = 1000;
+        p.arg = i;
+        EXPECT_EQ(0, run(hows[(i + i / 3) % 3], p, levels_means));
+    }
+}
+/* All disciplines: each batch is used once, all workers of a machine see the same versions, and each push is in the sum once. W is 2. */
+static void levels_batches(team *t, dt_comm *c, int rank)
+{
+    enum { N = 300 };
+    dt_ps *ps = dt_ps_new_with(c, two_levels(t, t->arg));
+    CHECK(ps != NULL);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    int64_t    in[N], out[N] = { 0 };
+    dt_ps_item it = { 0, DT_COMM_I64, N, NULL, out };
+    dt_ps_info info = { 0 };
+    CHECK(!dt_ps_init(ps, 0, out, N, DT_COMM_I64, .rule = DT_PS_SUM) && !dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), &info));
+    uint64_t random = (uint64_t)rank;
+    while (info.batch >= 0) {
+        for (int i = 0; i < N; i++) in[i] = i == info.batch;
+        CHECK(info.batch < N);
+        if (dt_test_random(&random) % 3 == 0) usleep(300);
+        it.push = dt_ps_cancelled(ps, 0) ? NULL : in;
+        CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), &info));
+        if (t->failed) break;
+    }
+    CHECK(!dt_ps_rest(ps, 0, true)); /* it has no more; the others go on */
+    CHECK(!dt_ps_barrier(ps));
+    int wrong = 0;
+    CHECK(!dt_ps_get_state(ps, 0, DT_PS_VALUE, out));
+    for (int i = 0; i < N; i++) wrong += out[i] != (i < 100);
+    CHECK(!wrong);
+    CHECK(!dt_ps_rest(ps, 0, false) && !dt_ps_pull(ps, 0, out, N, DT_COMM_I64)); /* and again */
+    for (int i = 0; i < N; i++) wrong += out[i] != (i < 100);
+    CHECK(!wrong && !dt_ps_barrier(ps));
+    FREE();
+}
+UTEST(two_levels, each_batch_is_used_once_in_all_disciplines)
+{
+    for (int mode = 0; mode < DT_PS_MODES; mode++) {
+        plan p = plan_of(4 + mode % 3, mode % 3, mode);
+        p.o.batches = 99; /* which is 50 of machines, and 100 */
+        p.o.big = 50;
+        p.o.k = 1;
+        p.arg = mode % 2 ? 2 : 0;
+        EXPECT_EQ(0, run(hows[(mode + mode / 3) % 3], p, levels_batches));
+    }
+}
+/* Machine 1 is late: it is cancelled, all its workers hear of it, and whether they push or pull then, they go on with the new values. */
+static void levels_cancel(team *t, dt_comm *c, int rank)
+{
+    dt_ps *ps = dt_ps_new_with(c, two_levels(t, 0));
+    CHECK(ps != NULL);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    float      one = 1, w = 0;
+    dt_ps_item it = { 0, DT_COMM_F32, 1, &one, &w };
+    dt_ps_info info;
+    CHECK(!dt_ps_init(ps, 0, &w, 1, DT_COMM_F32, .rule = DT_PS_SUM) && !dt_ps_pull(ps, 0, &w, 1, DT_COMM_F32) && !dt_ps_barrier(ps));
+    if (rank < 2) CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), &info) && info.verdict == DT_PS_USED && info.version == 1 && w == 2);
+    else {
+        while (!dt_ps_cancelled(ps, 0)) usleep(200);
+        if (rank == 3) it.push = NULL; /* it has looked, and only pulls; worker 2 was quicker */
+        CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), &info) && info.version == 1 && w == 2 && !dt_ps_cancelled(ps, 0));
+        CHECK(info.verdict == (rank == 3 ? DT_PS_NONE : DT_PS_CANCELLED));
+    }
+    CHECK(!dt_ps_barrier(ps));
+    dt_ps_stats st;
+    CHECK(!dt_ps_get_stats(ps, 0, &st) && st.used == 1 && st.cancelled == 1 && st.workers == 2 && st.version == 1);
+    CHECK(!dt_ps_barrier(ps));
+    if (rank >= 2) {
+        it.push = &one;
+        CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), &info) && info.verdict == DT_PS_USED && w == 4);
+    }
+    CHECK(!dt_ps_barrier(ps));
+    FREE();
+}
+UTEST(two_levels, a_machine_is_cancelled)
+{
+    for (int i = 0; i < 3; i++) {
+        plan p = plan_of(4 + i, i, DT_PS_K_SYNC);
+        p.o.k = 1;
+        EXPECT_EQ(0, run(hows[i], p, levels_cancel));
+    }
+}
+/* A worker of a machine dies or leaves; the machine goes on without it. If its first worker dies, the other one is told. arg: 0: worker 1
+   dies, 1: it leaves, 2: worker 0 dies, 3: worker 1 with .fail_on_death, 4: worker 0 leaves and serves the other one on */
+static void levels_death(team *t, dt_comm *c, int rank)
+{
+    dt_ps *ps = dt_ps_new_with(c, two_levels(t, 0));
+    CHECK(ps != NULL);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    int64_t    one = 1, w = 0, before = 0;
+    dt_ps_item it = { 0, DT_COMM_I64, 1, &one, &w };
+    int        who = t->arg == 2 || t->arg == 4 ? 0 : 1, rc = 0;
+    CHECK(!dt_ps_init(ps, 0, &w, 1, DT_COMM_I64, .rule = DT_PS_SUM));
+    CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), NULL) && w == 4 && !dt_ps_barrier(ps));
+    if (rank == who) {
+        if (t->arg == 1 || t->arg == 4) {
+            FREE();
+            return;
+        }
+        die(t, c);
+        dt_ps_free(ps);
+        return;
+    }
+    int64_t end = dt_test_ns() + (int64_t)(30e9 * dt_test_slow());
+    do { /* the others do not know when it goes */
+        before = w;
+        dt_ps_op *op = dt_ps_exchange_start(ps, &it, 1);
+        rc = op ? dt_ps_wait(op, NULL) : DT_COMM_ERR_STATE;
+    } while (!rc && dt_test_ns() < end && w - before != (t->arg == 2 ? 2 : 3));
+    if (t->arg == 2 && rank == 1) CHECK(rc == DT_COMM_ERR_PEER && says(ps, "rank 0"));
+    else if (t->arg == 3) CHECK(rc == DT_COMM_ERR_REMOTE && says(ps, "rank 1"));
+    else CHECK(!rc && dt_test_ns() < end);
+    if (!rc) { /* all are there once more */
+        set(t, 0);
+        while (get(t, 0) < (t->arg == 2 ? 2 : 3) && !rc) rc = dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), NULL);
+        CHECK(!rc);
+    }
+    FREE();
+}
+UTEST(two_levels, deaths_and_departures)
+{
+    for (int i = 0; i < 15; i++) {
+        plan p = plan_of(5 + i % 2, 1 + i % 2, DT_PS_SYNC);
+        p.arg = i % 5;
+        p.tolerant = true;
+        p.dead = p.arg == 1 || p.arg == 4 ? 0 : 1;
+        p.o.fail_on_death = p.arg == 3;
+        if (dt_test_quick() && i >= 10) break;
+        EXPECT_EQ(0, run(hows[(i + i / 5) % 3], p, levels_death));
+    }
+}
+/* Errors of the servers reach all workers of a machine, and the store goes on. */
+static void levels_errors(team *t, dt_comm *c, int rank)
+{
+    enum { N = 5000 };
+    dt_ps_opts o = two_levels(t, 0);
+    o.codec = codec_of(DT_CODEC_F16);
+    dt_ps *ps = dt_ps_new_with(c, o);
+    CHECK(ps != NULL);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    float x[N], y[N] = { 0 };
+    for (int i = 0; i < N; i++) x[i] = 1;
+    CHECK(!dt_ps_init(ps, 0, y, N, DT_COMM_F32, .rule = DT_PS_SUM));
+    CHECK(!dt_ps_push_pull(ps, 0, x, y, N, DT_COMM_F32) && y[N - 1] == 4);
+    if (rank < 2) { /* each is finite, but f16 does not have their sum: machine 0 is told, and machine 1 waits for it */
+        x[9] = 40000;
+        CHECK(dt_ps_push_pull(ps, 0, x, y, N, DT_COMM_F32) == DT_COMM_ERR_REMOTE && says(ps, "key 0") && says(ps, "f16"));
+        x[9] = 1;
+    }
+    CHECK(!dt_ps_push_pull(ps, 0, x, y, N, DT_COMM_F32) && y[N - 1] == 8 && y[9] == 8);
+    CHECK(dt_ps_init(ps, 1, x, 3, DT_COMM_I64) == DT_COMM_ERR_ARG && says(ps, "i64"));
+    int differs = dt_ps_init(ps, 2, x, 3 + rank / 2, DT_COMM_F32); /* machine 1 has another length: at least one machine is told, both of its workers */
+    CHECK(!differs || (differs == DT_COMM_ERR_REMOTE && says(ps, "key 2")));
+    t->sum[rank] = differs;
+    CHECK(!dt_ps_barrier(ps) && t->sum[0] == t->sum[1] && t->sum[2] == t->sum[3] && t->sum[0] + t->sum[2]);
+    CHECK(!dt_ps_init(ps, 4, x, 3, DT_COMM_F32));
+    int rc = dt_ps_init(ps, 5, x, 3 + (rank == 1), DT_COMM_F32); /* a worker differs from the first of its machine */
+    if (rank == 1) CHECK(rc == DT_COMM_ERR_REMOTE && says(ps, "key 5"));
+    CHECK(!dt_ps_barrier(ps));
+    FREE();
+}
+UTEST(two_levels, errors_reach_the_machine)
+{
+    for (int i = 0; i < 3; i++) {
+        plan p = plan_of(4 + i, i, DT_PS_SYNC);
+        p.o.big = 1000;
+        p.timeout = 5;
+        EXPECT_EQ(0, run(hows[i], p, levels_errors));
+    }
+}
+UTEST(two_levels, a_recorded_run_is_repeated)
+{
+    static const int modes[] = { DT_PS_ASYNC, DT_PS_K_SYNC, DT_PS_SSP };
+    for (int i = 0; i < 3; i++) {
+        plan p = plan_of(6, 2, modes[i]);
+        p.o.two_level = true;
+        p.o.machines = machines_of[0];
+        p.o.k = 1;
+        if (i == 1) p.o.codec = codec_of(DT_CODEC_TOPK);
+        record_and_repeat(utest_result, p, i);
+    }
+}
+
 /* ---------------------------------------------------------------------------------------------------- memory */
 typedef struct kept { dt_ps *ps; int n; int64_t nbytes; } kept;
 static void kept_look(void *user) /* on the thread that drives the communicator */
@@ -1354,12 +1664,6 @@ UTEST(memory, of_pushes_is_kept_and_given_back)
 }
 
 /* ---------------------------------------------------------------------------------------------------- deaths */
-/* A process dies; a thread gives up, which is the same for the others. */
-static void die(const team *t, dt_comm *c)
-{
-    if (strcmp(t->how, "threads")) kill(getpid(), SIGKILL);
-    dt_comm_abort(c, "it gives up");
-}
 /* Worker 2 of 3 dies, with an operation under way or not, or leaves without dt_ps_free; the others go on, and no server has something
    else than the others. arg: 0: between operations; 1: in an operation; 2: dt_comm_free; 3: .fail_on_death */
 static void worker_dies(team *t, dt_comm *c, int rank)

@@ -515,6 +515,9 @@ UTEST(options, replicas_need_servers_and_a_tolerant_communicator)
     o.servers = 1;
     EXPECT_TRUE(!dt_ps_new_with(dt_sim_comm(t, 0), o) && strstr(dt_comm_error(NULL), "2 servers or more"));
     o.servers = 2;
+    o.two_level = true;
+    EXPECT_TRUE(!dt_ps_new_with(dt_sim_comm(t, 0), o) && strstr(dt_comm_error(NULL), "leave out one of them"));
+    o.two_level = false;
     o.replicas = 3;
     EXPECT_TRUE(!dt_ps_new_with(dt_sim_comm(t, 0), o) && strstr(dt_comm_error(NULL), ".replicas must be 1"));
     o.replicas = -1;
