@@ -283,6 +283,7 @@ DT_API int dt_comm_probe_with(dt_comm *c, dt_msg_info *info, int from, dt_msg_op
    DT_COMM_ERR_REMOTE: the other rank refused; dt_comm_error(NULL) has its words. */
 DT_API int dt_comm_call_with(dt_comm *c, int to, int tag, const void *in, int64_t nin, void *out, int64_t nout, int64_t *got,
                              dt_msg_opts o DT_OPT0(dt_msg_opts));
+struct dt_reply_opts;
 typedef struct dt_request { /* a call that has come in */
     int         from, tag;
     const void *data;
@@ -290,6 +291,8 @@ typedef struct dt_request { /* a call that has come in */
     dt_comm    *c;
     void       *user;       /* as given to dt_comm_serve */
     struct dt__request *dt__inside; /* private */
+    int       (*dt__answer)(struct dt_request *q, const void *data, int64_t n, const struct dt_reply_opts *o, bool refuse); /* private: of a
+                               request that another header has made, and that did not come as a message */
 } dt_request;
 /* A handler answers a request once, with dt_request_reply or dt_request_refuse: at once or later, from any handler or, while
    no call of this communicator runs, from the program. The request, its data included, is valid until then. Handlers get the
@@ -4241,6 +4244,7 @@ static void dt__reply_sent(dt_comm *c, dt__req *r)
 }
 static int dt__request_answer(dt_request *q, const void *data, int64_t n, const dt_reply_opts *o, bool refuse)
 {
+    if (q && q->dt__answer) return q->dt__answer(q, data, n, o, refuse);
     if (!q || !q->dt__inside || n < 0 || (n && !data))
         return dt__comm_bad(DT_COMM_ERR_ARG, "dt_request_reply: the request was answered before, or the data is NULL");
     dt__request *t = q->dt__inside;

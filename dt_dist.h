@@ -2045,6 +2045,7 @@ typedef struct dt__server_part { /* .clip_norm: an update waits until all its gr
     bool       none;           /* no worker had a gradient */
 } dt__server_part;
 typedef struct dt__server {
+    struct dt__server *copy;   /* the same for copies of another server's arrays (.replicas of dt_ps_new), whose version may be another one */
     dt_optimizer *opt;         /* private copies */
     dt_scheduler *scheduler;
     int           dense[DT__MAX_STATES]; /* state k of the optimiser is state dense[k] of the store; -1: not needed */
@@ -2230,7 +2231,7 @@ static int dt__server_update(const dt_ps_part *p, const float *grad, void *user)
     dt__pending before = dt__err; /* without a progress thread this is the thread that trains */
     int       rc;
     memset(&dt__err, 0, sizeof dt__err);
-    rc = dt__server_part_update((dt__server *)user, p, grad);
+    rc = dt__server_part_update(p->copy ? ((dt__server *)user)->copy : (dt__server *)user, p, grad);
     if (rc || dt__err.code != DT_OK)
         rc = dt__comm_bad(DT_COMM_ERR_STATE, "%s", dt__err.code != DT_OK ? dt__err.message : "the update failed");
     dt__err = before;
@@ -2240,6 +2241,7 @@ static void dt__server_free(void *user)
 {
     dt__server *s = (dt__server *)user;
     if (!s) return;
+    dt__server_free(s->copy);
     for (int64_t i = 0; i < s->part_cap; i++) dt_mem_free(s->part[i].grad, (size_t)s->part[i].cap * sizeof(float));
     dt_mem_free(s->part, (size_t)s->part_cap * sizeof *s->part);
     dt_mem_free(s->temp, (size_t)s->ntemp * sizeof(float));
@@ -2257,17 +2259,27 @@ static int dt__serve_states(const dt_optimizer *opt, int *dense) /* which states
     for (int k = 0; k < DT__MAX_STATES; k++) dense[k] = slots >> k & 1u ? n++ : -1;
     return n;
 }
-static int dt__server_new(dt_ps *store, const dt_optimizer *opt, const dt_scheduler *scheduler)
+static dt__server *dt__server_make(const dt_optimizer *opt, const dt_scheduler *scheduler) /* NULL: out of memory */
 {
     dt__server *s = (dt__server *)dt__alloc_zero(sizeof *s);
     if (s) s->opt = dt__optimizer_copy(opt);
     if (s && s->opt && scheduler) s->scheduler = dt__scheduler_copy(scheduler, s->opt);
     if (!s || !s->opt || (scheduler && !s->scheduler)) {
         dt__server_free(s);
-        return dt_fail(DT_ERR_MEMORY, "dt_ps_attach: out of memory");
+        return NULL;
     }
     s->clips = opt->group[0].clip_norm > 0;
     s->nstate = dt__serve_states(opt, s->dense);
+    return s;
+}
+static int dt__server_new(dt_ps *store, const dt_optimizer *opt, const dt_scheduler *scheduler)
+{
+    dt__server *s = dt__server_make(opt, scheduler);
+    if (s && dt__ps_copies(store)) s->copy = dt__server_make(opt, scheduler);
+    if (!s || (dt__ps_copies(store) && !s->copy)) {
+        dt__server_free(s);
+        return dt_fail(DT_ERR_MEMORY, "dt_ps_attach: out of memory");
+    }
     if (dt_ps_on_update(store, dt__server_update, s, s->nstate)) {
         dt__server_free(s);
         return dt_fail(DT_ERR_COMM, "dt_ps_attach: %s", dt_ps_error(store));

@@ -43,6 +43,7 @@ CONTENTS
     >>inside         what tests and the headers above use of this one
     >>coordinator    implementation from here: which pushes make an update. Pure functions
     >>server         the arrays of a server, and its requests
+    >>replicas       copies of servers, and what happens when one dies
     >>worker         the calls
     >>machines       two levels: the workers of a machine, and its one exchange with the servers
 
@@ -168,6 +169,7 @@ typedef struct dt_ps_opts { /* the same on all ranks */
     int64_t     batches DT_D;
     dt_codec    codec DT_D;
     bool        fail_on_death DT_D;  /* tolerant communicators: the death of a worker is everyone's error; default: the others go on */
+    int         replicas DT_D;       /* 1: a server that dies takes its arrays with it; 2: each server has a copy on the next one. See below */
     int64_t     big DT_D;            /* elements: larger arrays are cut over all servers; default 1000000 */
     double      timeout DT_D;        /* seconds without an answer; default: that of the communicator */
     const char *record DT_D;         /* dt_ps_free writes the order of updates to FILE.S on each server S */
@@ -178,6 +180,14 @@ typedef struct dt_ps_opts { /* the same on all ranks */
 /* The store uses c until dt_ps_free; the program may make other calls on it, with tags below DT_PS_TAG. If c is tolerant, a worker
    may die. This call does not wait for other ranks. NULL on error: see dt_comm_error(NULL). */
 enum { DT_PS_TAG = 1 << 29 };
+/* Servers that die. With .replicas = 2, a tolerant communicator and 2 servers or more, the rank of server s + 1 (of the last server: that
+   of server 0) has a copy of what server s holds. A server carries out a request, and answers it, when the copy has it. When server s
+   dies, the copy takes over its arrays and its part in all groups, and the workers send it what was not answered. No push is
+   lost or used twice, and the values are those of a run without the death, bit for bit. From then on these arrays, and those that
+   had their copy on the rank that died, have no copy: dt_ps_stats.replicas is 1, and the log says so. If their last holder dies, too,
+   all calls for them fail with the name of the server and its arrays. The functions of dt_ps_on_update run for copies, too. A copy needs the
+   memory of a server; in modes other than DT_PS_SYNC it also keeps the values that each worker was last sent. Requests wait for a server
+   that is stopped, as they do without replicas. Not with .two_level. */
 DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o DT_OPT0(dt_ps_opts));
 enum { DT_PS_IS_WORKER = 1, DT_PS_IS_SERVER = 2 };
 /* Collective: asks all ranks for their role and writes it to roles, which has room for all. It is that of the variable DT_ROLE
@@ -208,6 +218,8 @@ typedef struct dt_ps_part {
     float   *state[DT_PS_STATES];
     int      label;                  /* of dt_ps_init */
     int64_t *count;                  /* a number for the function, 0 at first */
+    bool     copy;                   /* .replicas: this is the copy of another server's part. The update of a part and that of its copy must give
+                                        the same values: a function that remembers something remembers it for parts and copies apart */
 } dt_ps_part;
 typedef int (*dt_ps_update_fn)(const dt_ps_part *p, const float *grad, void *user);
 /* On every server, before the first push: the function of the arrays with DT_PS_UPDATE. nstate: arrays of state that it needs. */
@@ -314,6 +326,7 @@ typedef struct dt_ps_stats { /* of a group, from its coordinator */
     int64_t first, last;                 /* ns: when the first and the last update were made */
     int64_t waiting;                     /* batches that will be given out again */
     int     k, workers;                  /* K; workers that are alive; .two_level: machines */
+    int     replicas;                    /* how many ranks hold each array; the fewest of all parts */
 } dt_ps_stats;
 DT_API int dt_ps_get_stats(dt_ps *ps, int key, dt_ps_stats *out);
 
@@ -394,6 +407,7 @@ DT__INSIDE void dt__ps_coord_join(dt__ps_coord *d, int learner); /* it must be o
 DT__INSIDE void dt__ps_coord_set_k(dt__ps_coord *d, int k);
 DT__INSIDE int  dt__ps_coord_replay(dt__ps_coord *d, const dt__ps_entry *log, int64_t n); /* 0, or negative after dt__comm_bad */
 
+DT__INSIDE bool dt__ps_copies(const dt_ps *ps); /* .replicas = 2 */
 DT__INSIDE void dt__ps_on_free(dt_ps *ps, void (*fn)(void *user), void *user); /* when the store is freed, after its last update */
 /* *learner: the number of this worker, or of its machine; *most: the most workers of a machine, or 1; returns its number there, or 0 */
 DT__INSIDE int dt__ps_place_of(const dt_ps *ps, int *learner, int *most);
@@ -837,6 +851,8 @@ enum { DT__PS_AREAS = 16, DT__PS_AREA = 1 << 18 }; /* areas that are kept, at mo
 enum { /* tags of calls: what is asked of a server, and by DT__PS_NOTICE of a worker */
     DT__PS_INIT = DT_PS_TAG, DT__PS_SET, DT__PS_READY, DT__PS_EXCHANGE, DT__PS_STAGED, DT__PS_ORDER, DT__PS_BYE, DT__PS_BARRIER, DT__PS_ASK, DT__PS_END, DT__PS_NOTICE,
     DT__PS_STATE, DT__PS_PLACE,
+    DT__PS_FORWARD, DT__PS_LINK, DT__PS_DIED, /* >>replicas */
+    DT__PS_COPY = 32, /* added to these: the request is for the copy on this rank */
     DT__PS_WATCH = DT_PS_TAG + 64, DT__PS_DATA = DT_PS_TAG + 128
 };
 enum { DT__PS_HAS_PUSH = 1, DT__PS_WANTS = 2,  /* flags: of an exchange */
@@ -851,6 +867,7 @@ typedef struct dt__ps_head {   /* of requests */
     int64_t  seq, version;
     uint64_t servers;          /* a bit for each server that gets a part of this request */
     int32_t  nparts, what;     /* what: of an exchange: how many workers its push is of; 0: one */
+    int64_t  number;           /* .replicas: of the calls of this worker. Of an exchange: the oldest of its group that has not ended */
 } dt__ps_head;
 typedef struct dt__ps_wire {   /* a part in a request or an answer */
     int32_t key, dtype;
@@ -869,6 +886,7 @@ typedef struct dt__ps_asks {   /* DT__PS_INIT */
     int32_t  coordinator, label;                /* DT__PS_SET: the server that coordinates the group */
     int64_t  big, batches;
     int64_t  given;            /* 1: the group has a discipline of its own, by dt_ps_group */
+    int64_t  replicas;
     int32_t  codec, levels;    /* of its codec */
     double   ratio;
     int64_t  bucket;
@@ -986,6 +1004,7 @@ struct dt_ps {
     char        nothing;
     dt_request *early[4];      /* DT__PS_SET of arrays with DT_PS_UPDATE that came before dt_ps_on_update; worker 0 has one at a time */
     int         nearly;
+    struct dt__ps_setting *setting; /* .replicas: new arrays of which the coordinator has not answered yet */
     bool        settled;       /* the program has gone on without dt_ps_on_update */
     uint8_t    *gone;          /* by worker: 1: it has left; 2: it has died */
     dt_work   **watch;         /* by rank: ends when it dies */
@@ -1014,6 +1033,13 @@ struct dt_ps {
     int        *crew;          /* of an outer store, by machine: its workers at the start */
     int         most;          /* the largest of them */
     bool        at_barrier;    /* of an inner store: the machine is at the barrier of machines */
+    /* .replicas = 2 */
+    uint64_t    away;          /* servers whose rank has gone; atomic */
+    int64_t     asked;         /* the number of the last call of this worker */
+    bool        sending, resend; /* a thread is in dt__ps_calls_go; it must look again. Under lock */
+    struct dt_ps *copy;        /* of the server before this one */
+    struct dt_ps *main;        /* a copy: the store that it belongs to */
+    struct dt__ps_rep *rep;    /* of a server and of a copy */
 };
 static void *dt__ps_map_get(const dt__ps_map *m, int key) { return key >= 0 && key < m->n ? m->at[key] : NULL; }
 static bool  dt__ps_map_put(dt__ps_map *m, int key, void *p)
@@ -1028,6 +1054,11 @@ static bool  dt__ps_map_put(dt__ps_map *m, int key, void *p)
     }
     m->at[key] = p;
     return true;
+}
+static bool dt__ps_away(const dt_ps *ps, int server) /* has its rank gone? */
+{
+    if (ps->main) ps = ps->main;
+    return __atomic_load_n(&ps->away, __ATOMIC_ACQUIRE) >> server & 1;
 }
 static int dt__ps_group_id(int key, int group) { return group > 0 ? 2 * group + 1 : 2 * key; } /* even: an array of its own */
 /* The range of an array on a server: equal ranges, at multiples of 64 elements. */
@@ -1056,9 +1087,11 @@ static DT__PRINTF(3, 4) int dt__ps_say(dt_ps *ps, int status, const char *format
 }
 static void dt__ps_count(dt_ps *ps, int n)
 {
+    if (ps->main) ps = ps->main;
     if (__atomic_add_fetch(&ps->pending, n, __ATOMIC_ACQ_REL) == 0) __atomic_store_n(&ps->idle, 1, __ATOMIC_RELEASE); /* ps may be gone now */
 }
 static void dt__ps_over_look(dt_ps *ps);
+static bool dt__ps_rep_idle(const dt_ps *ps);
 typedef struct dt__ps_letter { dt_ps *ps; int64_t unused; } dt__ps_letter; /* what is told follows */
 static void dt__ps_told(void *user, int status)
 {
@@ -1080,10 +1113,15 @@ static void *dt__ps_letter_new(dt_ps *ps, size_t n) /* where to write what is to
     t->ps = ps;
     return t + 1;
 }
+static bool dt__ps_post_new(dt_ps *ps, int rank, int tag, const void *letter, size_t n);
 static void dt__ps_tell(dt_ps *ps, int rank, int tag, void *letter, size_t n) /* a call whose answer does not matter */
 {
     dt__ps_letter *t = (dt__ps_letter *)letter - 1;
     dt_msg_opts    o = DT__NO_OPTIONS;
+    if (ps->rep && dt__ps_post_new(ps, rank, tag, letter, n)) {
+        DT_COMM_FREE(t);
+        return;
+    }
     o.timeout = ps->timeout;
     dt__ps_count(ps, 1);
     ps->ntells++;
@@ -1209,6 +1247,7 @@ static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, 
             continue;
         }
         dt_ps_part part = h->part;
+        part.copy = ps->main != NULL;
         part.at += at;
         part.n = m;
         part.value = value;
@@ -1320,7 +1359,7 @@ static void dt__ps_sent(void *user, int status)
     dt__ps_count(s->ps, -1);
     DT_COMM_FREE(s);
 }
-static bool dt__ps_send(dt_ps *ps, int rank, int tag, dt__ps_held *h)
+static bool dt__ps_send(dt_ps *ps, int rank, int tag, dt__ps_buf *buf, int64_t nbytes)
 {
     dt__ps_sending *s = (dt__ps_sending *)DT_COMM_MALLOC(sizeof *s);
     dt_msg_opts     o = DT__NO_OPTIONS;
@@ -1328,17 +1367,24 @@ static bool dt__ps_send(dt_ps *ps, int rank, int tag, dt__ps_held *h)
     o.tag = tag;
     o.timeout = ps->timeout;
     s->ps = ps;
-    s->buf = h->buf;
+    s->buf = buf;
     s->buf->readers++;
     dt__ps_count(ps, 1);
-    dt_work *w = dt_comm_send_start_with(ps->c, h->part.value, h->part.n * (int64_t)dt__elem_nbytes(h->part.dtype), DT_COMM_U8, rank, o);
+    dt_work *w = dt_comm_send_start_with(ps->c, buf->p, nbytes, DT_COMM_U8, rank, o);
     if (w) dt_work_then(w, dt__ps_sent, s);
     else dt__ps_sent(s, DT_COMM_ERR_STATE);
     return w != NULL;
 }
+static bool dt__ps_later(dt_ps *ps, dt_request *q, int tag, dt__ps_buf *buf, int64_t nbytes, bool *ok);
+static bool dt__ps_value(dt_ps *ps, dt_request *q, int tag, dt__ps_held *h) /* values for the worker that asks; a copy keeps them for later */
+{
+    int64_t nbytes = h->part.n * (int64_t)dt__elem_nbytes(h->part.dtype);
+    bool    ok = true;
+    return ps->rep && dt__ps_later(ps, q, tag, h->buf, nbytes, &ok) ? ok : dt__ps_send(ps, q->from, tag, h->buf, nbytes);
+}
 static int dt__ps_next_tag(dt_ps *ps) /* the messages of a rank, as server and as worker, have tags of their own */
 {
-    return ps->base + DT__PS_DATA + (__atomic_fetch_add(&ps->tag, 1, __ATOMIC_RELAXED) & ((1 << 27) - 1));
+    return ps->base + DT__PS_DATA + (__atomic_fetch_add(ps->main ? &ps->main->tag : &ps->tag, 1, __ATOMIC_RELAXED) & ((1 << 27) - 1));
 }
 typedef struct dt__ps_answer_head { dt_ps_info info; int32_t nparts, zero; } dt__ps_answer_head;
 static size_t dt__ps_up8(size_t n) { return (n + 7) & ~(size_t)7; }
@@ -1378,7 +1424,7 @@ static void   dt__ps_reply(dt_ps *ps, dt__ps_request *r, const dt_ps_info *info,
             memcpy(buf + at, h->part.value, (size_t)w->nbytes);
             at += dt__ps_up8((size_t)w->nbytes);
         }
-        if (w->tag >= 0 && !dt__ps_send(ps, q->from, w->tag, h)) {
+        if (w->tag >= 0 && !dt__ps_value(ps, q, w->tag, h)) {
             DT_COMM_FREE(buf);
             dt_request_refuse(q, "the server is out of memory");
             return;
@@ -2145,11 +2191,14 @@ static dt__ps_held *dt__ps_part_ok(dt_ps *ps, dt_request *q, const dt__ps_head *
         return NULL;
     }
     if (push && w->tag < 0) {
-        if (w->nbytes > DT__PS_INLINE || q->n < (int64_t)*at || q->n - (int64_t)*at < w->nbytes) {
+        if ((w->nbytes > DT__PS_INLINE && !ps->rep) || w->nbytes < 0 || q->n < (int64_t)*at || q->n - (int64_t)*at < w->nbytes) {
             dt__ps_refuse(q, "server %d: key %d: the request is shorter than it says", ps->server, w->key);
             return NULL;
         }
         *at += dt__ps_up8((size_t)w->nbytes);
+    } else if (push && ps->rep) { /* dt__ps_gather has received them, if they came */
+        dt__ps_refuse(q, "server %d: the values of key %d did not come", ps->server, w->key);
+        return NULL;
     } else if (push && (w->tag - ps->base < DT__PS_DATA || w->tag - ps->base > DT__PS_DATA + (1 << 27))) {
         dt__ps_refuse(q, "server %d: key %d: tag %d", ps->server, w->key, w->tag);
         return NULL;
@@ -2296,9 +2345,15 @@ static void dt__ps_on_staged(dt_request *q) /* of another server: see dt__ps_hea
     if (h.flags & DT__PS_BAD) memcpy(bad, (const char *)q->data + sizeof h, (size_t)q->n - sizeof h < 399 ? (size_t)q->n - sizeof h : 399);
     dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
     if (h.flags & DT__PS_BAD) dt__ps_group_fail(ps, g, bad);
-    else if (h.flags & DT__PS_HOLDS) g->servers |= (uint64_t)1 << server;
-    else dt__ps_hear(ps, g, &h, server);
+    else if (h.flags & DT__PS_HOLDS) {
+        g->servers |= (uint64_t)1 << server;
+        dt__ps_head *t = ps->rep ? (dt__ps_head *)dt__ps_letter_new(ps, sizeof *t) : NULL; /* else the reply says that it is known */
+        if (!t) return;
+        *t = h;
+        dt__ps_tell(ps, ps->server_rank[server], DT__PS_ORDER, t, sizeof *t);
+    } else dt__ps_hear(ps, g, &h, server);
 }
+static void dt__ps_set_known(dt_ps *ps, int key);
 static bool dt__ps_order_ok(const dt_ps *ps, const dt__ps_head *h, const dt__ps_act *act, const dt__ps_push *used)
 {
     for (int i = 0; i < h->nparts; i++) {
@@ -2324,7 +2379,8 @@ static void dt__ps_on_order(dt_request *q) /* the coordinator has decided */
         memcpy(bad, act, room < 399 ? room : 399);
         if (!g->bad[0]) snprintf(g->bad, sizeof g->bad, "%s", bad[0] ? bad : "it failed"); /* so it is not told to the coordinator */
         dt__ps_group_fail(ps, g, g->bad);
-    } else if (ok) {
+    } else if (ok && ps->rep && h.flags & DT__PS_HOLDS) dt__ps_set_known(ps, h.what);
+    else if (ok) {
         ok = h.nparts >= 0 && h.what >= 0 && (size_t)h.nparts <= room / sizeof *act &&
              room == (size_t)h.nparts * sizeof *act + (size_t)h.what * sizeof(dt__ps_push) &&
              dt__ps_order_ok(ps, &h, act, (const dt__ps_push *)(const void *)(act + h.nparts));
@@ -2373,7 +2429,7 @@ static void dt__ps_worker_gone(dt_ps *ps, int worker, int how, const char *why)
     ps->gone[worker] = (uint8_t)how;
     ps->ngone++;
     if (how == 2) {
-        dt__logf(1, "dt_ps: server %d: worker %d has gone: %s", ps->server, worker, why);
+        if (!ps->main) dt__logf(1, "dt_ps: server %d: worker %d has gone: %s", ps->server, worker, why);
         if (ps->o.fail_on_death && !ps->death[0])
             snprintf(ps->death, sizeof ps->death, "worker %d has gone, and .fail_on_death is set: %.200s", worker, why);
     }
@@ -2405,7 +2461,8 @@ static void dt__ps_worker_gone(dt_ps *ps, int worker, int how, const char *why)
 static void dt__ps_over_look(dt_ps *ps) /* not before the last worker has gone, and all of them from all servers of each group */
 {
     uint64_t all = ps->nservers == 64 ? ~(uint64_t)0 : ((uint64_t)1 << ps->nservers) - 1;
-    if (ps->server < 0 || ps->ngone < ps->nworkers || ps->ntells) return;
+    if (ps->main) ps = ps->main; /* a copy ends with its store */
+    if (ps->server < 0 || ps->ngone < ps->nworkers || ps->ntells || (ps->rep && !dt__ps_rep_idle(ps))) return;
     for (const dt__ps_group *g = ps->all; g && !ps->said_end; g = g->next) /* its coordinator may still have orders */
         if (g->here && !g->bad[0] && (g->busy || !dt__ps_all_left(ps, g))) return;
     if (!ps->said_end) {
@@ -2442,22 +2499,31 @@ static void dt__ps_name_bad(dt_ps *ps, dt__ps_name *n, const char *why) /* those
         if (q) dt_request_refuse(q, n->bad);
     }
 }
-static void dt__ps_server_gone(dt_ps *ps, int server, const char *why)
+static void dt__ps_rep_close(dt_ps *ps);
+static void dt__ps_server_lost(dt_ps *ps, int server, const char *why) /* nobody has its arrays any more */
 {
     char text[400];
-    if (ps->closing || ps->ended >> server & 1) return;
-    ps->ended |= (uint64_t)1 << server;
     ps->dead |= (uint64_t)1 << server;
     snprintf(text, sizeof text, "server %d (rank %d) has gone, and the values that only it had are lost: start again from a checkpoint. %.200s", server,
              ps->server_rank[server], why);
-    dt__logf(1, "dt_ps: server %d: %s", ps->server, text);
+    if (!ps->main) dt__logf(1, "dt_ps: server %d: %s", ps->server, text);
     for (dt__ps_group *g = ps->all; g; g = g->next)
         if (g->servers >> server & 1 || g->coordinator == server) dt__ps_group_fail(ps, g, text);
+    if (ps->setting) dt__ps_rep_close(ps); /* new arrays: their coordinator may be lost */
     for (int i = 0; i < ps->names.n; i++) { /* what waits for an array there */
         dt__ps_name *n = (dt__ps_name *)ps->names.at[i];
         if (n && !n->ready && (n->where.server == server || n->where.server == DT__PS_CUT)) dt__ps_name_bad(ps, n, text);
     }
     dt__ps_over_look(ps);
+}
+static void dt__ps_rep_gone(dt_ps *ps, int server, const char *why);
+static void dt__ps_rep_died(dt_ps *ps, int worker, const char *why);
+static void dt__ps_server_gone(dt_ps *ps, int server, const char *why)
+{
+    if (ps->closing || ps->ended >> server & 1) return;
+    ps->ended |= (uint64_t)1 << server;
+    if (ps->rep) dt__ps_rep_gone(ps, server, why);
+    else dt__ps_server_lost(ps, server, why);
 }
 /* Two levels: a worker that does not speak for its machine has died. The machine goes on without it, unless .fail_on_death is set. */
 static void dt__ps_member_died(dt_ps *ps, int rank, const char *why)
@@ -2485,7 +2551,8 @@ static void dt__ps_watched(void *user, int status)
     ps->watch[w->rank] = NULL;
     snprintf(why, sizeof why, "%s", dt_comm_error(NULL) ? dt_comm_error(NULL) : "it died");
     if (status == DT_COMM_ERR_PEER && !dt_comm_get_status(ps->c)) {
-        if (ps->worker_of[w->rank] >= 0) dt__ps_worker_gone(ps, ps->worker_of[w->rank], 2, why);
+        if (ps->worker_of[w->rank] >= 0 && ps->rep) dt__ps_rep_died(ps, ps->worker_of[w->rank], why);
+        else if (ps->worker_of[w->rank] >= 0) dt__ps_worker_gone(ps, ps->worker_of[w->rank], 2, why);
         else if (ps->machine_of && ps->machine_of[w->rank] >= 0 && ps->o.fail_on_death) dt__ps_member_died(ps, w->rank, why);
         for (int s = 0; s < ps->nservers; s++)
             if (ps->server_rank[s] == w->rank) dt__ps_server_gone(ps, s, why);
@@ -2574,6 +2641,7 @@ static void dt__ps_asks_fill(const dt_ps *ps, dt__ps_asks *a, int key, int64_t n
     a->nservers = ps->nservers;
     a->nworkers = ps->nworkers;
     a->big = ps->o.big;
+    a->replicas = ps->o.replicas;
     a->given = group > 0 && dt__ps_map_get(&ps->disciplines, group);
 }
 static void dt__ps_place(dt_ps *ps, dt__ps_name *n) /* chooses the server of an array, and the coordinator if its group is new */
@@ -2609,9 +2677,11 @@ static void dt__ps_on_init(dt_request *q) /* the first server: where is, or will
         dt__ps_refuse(q, "server 0: the request of worker %d is broken", a.head.worker);
         return;
     }
-    if (a.nservers != ps->nservers || a.nworkers != ps->nworkers || a.big != ps->o.big || a.fail != (int)ps->o.fail_on_death) {
+    if (a.nservers != ps->nservers || a.nworkers != ps->nworkers || a.big != ps->o.big || a.fail != (int)ps->o.fail_on_death ||
+        a.replicas != ps->o.replicas) {
         dt__ps_refuse(q, "dt_ps_new has other options on worker %d than on server 0: %d servers and %d, .big %" PRId64 " and %" PRId64
-                      ", .fail_on_death %d and %d", a.head.worker, a.nservers, ps->nservers, a.big, ps->o.big, a.fail, (int)ps->o.fail_on_death);
+                      ", .fail_on_death %d and %d, .replicas %d and %d", a.head.worker, a.nservers, ps->nservers, a.big, ps->o.big, a.fail,
+                      (int)ps->o.fail_on_death, (int)a.replicas, ps->o.replicas);
         return;
     }
     dt__ps_asks own;
@@ -2697,7 +2767,10 @@ static void dt__ps_on_ready(dt_request *q) /* the first server: all servers have
         if (w) dt_request_reply_with(w, &n->where, sizeof n->where, dt__ps_no_reply());
     }
 }
-typedef struct dt__ps_setting { dt_ps *ps; dt_request *q; dt__ps_held *held; dt_msg_info info; int64_t nbytes; dt__ps_head head; } dt__ps_setting;
+typedef struct dt__ps_setting {
+    struct dt__ps_setting *next; /* in ps->setting */
+    dt_ps *ps; dt_request *q; dt__ps_held *held; dt_msg_info info; int64_t nbytes; dt__ps_head head;
+} dt__ps_setting;
 static void dt__ps_set_told(void *user, int status) /* the coordinator knows that this server has a part of the group, or there is nothing to tell */
 {
     dt__ps_setting *s = (dt__ps_setting *)user;
@@ -2714,6 +2787,14 @@ static void dt__ps_set_told(void *user, int status) /* the coordinator knows tha
     ps->ntells--;
     dt__ps_over_look(ps);
     dt__ps_count(ps, -1);
+}
+static void dt__ps_set_known(dt_ps *ps, int key)
+{
+    dt__ps_setting **p = &ps->setting, *s;
+    while (*p && (*p)->held->part.key != key) p = &(*p)->next;
+    if (!(s = *p)) return;
+    *p = s->next;
+    dt__ps_set_told(s, 0);
 }
 static const char *dt__ps_set_add(dt_ps *ps, dt__ps_held *held) /* NULL, or why not */
 {
@@ -2754,6 +2835,13 @@ static void dt__ps_set_came(void *user, int status)
     s->head.magic = DT__PS_MAGIC;
     s->head.group = g->id;
     s->head.flags = DT__PS_HOLDS;
+    s->head.what = s->held->part.key;
+    if (ps->rep) { /* the answer is an order: dt__ps_set_known */
+        s->next = ps->setting;
+        ps->setting = s;
+        dt__ps_say_to(ps, g->coordinator, &s->head);
+        return;
+    }
     dt_work *w = dt_comm_call_start_with(ps->c, ps->server_rank[g->coordinator], ps->base + DT__PS_STAGED, &s->head, sizeof s->head, NULL, 0, o);
     if (w) dt_work_then(w, dt__ps_set_told, s);
     else dt__ps_set_told(s, DT_COMM_ERR_STATE);
@@ -2854,6 +2942,9 @@ static void dt__ps_on_ask(dt_request *q)
         s.k = d->k;
         s.workers = d->nruns + d->nwaits;
         s.waiting = d->npool - d->pool_first;
+        s.replicas = ps->rep ? 2 : 1;
+        for (int i = 0; i < ps->nservers && ps->rep; i++)
+            if (g->servers >> i & 1 && (dt__ps_away(ps, i) || dt__ps_away(ps, (i + 1) % ps->nservers))) s.replicas = 1;
         dt_request_reply_with(q, &s, sizeof s, dt__ps_no_reply());
     } else if (h.what == DT__PS_ASK_K) {
         if (h.seq < 1 || h.seq > INT32_MAX) {
@@ -2979,6 +3070,890 @@ static void dt__ps_on_place(dt_request *q) /* the version of a group, and at its
     dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
 }
 
+/* ==================================================================================================== >>replicas
+   With .replicas = 2 a server carries out steps, one after the other. A step is a request of a worker that changes something, a
+   message of another server, or the death of a worker; all of the handlers above depend on nothing else. The rank of the next
+   server has a copy: another dt_ps with the same code, which carries out the same steps in the same order, and whose answers
+   and messages go nowhere. A server sends each step to its copy (DT__PS_FORWARD), and carries it out when the copy has it. So the
+   copy knows everything that can follow from what a server has said.
+
+   A server dies: its copy becomes active. Workers send their requests that were not answered again. The copy recognises them by worker
+   and number: it gives the answer that it has kept, or will give it. It keeps an answer until a later request of the worker says
+   that it has come. Servers number their messages to each other (DT__PS_LINK): a message is kept until it is answered, which is
+   when the copy of the receiver has it, is sent again to whoever is the receiver then, and is taken once. A server tells its copy
+   which of them were answered.
+
+   The parts of a request that are messages of their own are received first (dt__ps_gather): a step has everything in it. Requests of
+   one worker stay in order. Requests that only read are no steps. Handlers get a dt_request whose answer comes to dt__ps_step_answer.
+
+   Everything runs on the thread that drives the communicator. */
+typedef struct dt__ps_fwd {    /* a request DT__PS_FORWARD: a step. Of each server the last message that it has answered follows, then the step */
+    dt__ps_head head;          /* worker: -1: the step is not of a worker */
+    int64_t number, n;         /* of the step; its bytes */
+    int64_t order;             /* the step is this message of server `sender` */
+    int32_t sender, tag, from;
+    int32_t message;           /* the tag of the message with the bytes; -1: they follow */
+} dt__ps_fwd;
+typedef struct dt__ps_link { uint32_t magic; int32_t from; int64_t number; int32_t tag, zero; } dt__ps_link; /* between servers; the letter follows */
+typedef struct dt__ps_kept { int tag; dt__ps_buf *buf; int64_t nbytes; } dt__ps_kept; /* values of an answer */
+typedef struct dt__ps_piece { struct dt__ps_step *step; dt_msg_info info; int64_t nbytes; } dt__ps_piece; /* a message that belongs to a step */
+typedef struct dt__ps_step {
+    struct dt__ps_step *next;
+    dt_request  q;             /* what the handler sees */
+    dt_ps      *ps;
+    dt_request *real;          /* who waits for the answer; NULL: nobody yet. Of a copy: the server that forwards it */
+    int64_t     number, order;
+    int         worker, sender; /* -1: it is not of a worker; of a server */
+    dt__ps_head head;          /* of a worker */
+    char       *block;         /* room for a dt__ps_fwd, then q.data */
+    size_t      front;
+    dt__ps_piece *piece;
+    int64_t     nraw;          /* bytes of the request as it came; it is in raw while pieces are missing */
+    char       *raw;
+    int         missing;       /* pieces that have not come */
+    bool        bad;           /* one of them did not come */
+    bool        held;          /* the copy has it, or there is none */
+    bool        answered, refused;
+    int         users;         /* the lists; messages that use its memory */
+    char       *reply;
+    int64_t     nreply;
+    dt__ps_kept *kept;
+    int         nkept;
+    char        broken;        /* the copy says that it is not whole */
+    dt_msg_info info;          /* ... */
+} dt__ps_step;
+typedef struct dt__ps_post {   /* a message to another server that is not answered */
+    struct dt__ps_post *next;
+    dt_ps      *ps;
+    int         to, holder;    /* holder: whose rank it was sent to; -1: it is not under way */
+    char        early;         /* the answer: the one before it has not come */
+    dt_msg_info info;
+    size_t      n;
+    dt__ps_link link;          /* the letter follows */
+} dt__ps_post;
+typedef struct dt__ps_rep {
+    bool         active;       /* a server; a copy that has taken over */
+    bool         busy;         /* steps are being done */
+    bool         broken;       /* a copy that has lost a step */
+    int          backup;       /* the server whose rank has the copy; -1: there is none */
+    int64_t      number;       /* of the last step in the log */
+    dt__ps_step *coming;       /* steps that are not in the log: pieces, or steps before them, are missing */
+    dt__ps_step *first, *last; /* the log: steps that are not done */
+    dt__ps_step *open;         /* done, but not answered */
+    dt__ps_step *kept;         /* answered, but nobody has asked */
+    dt__ps_post *post[DT_PS_SERVERS]; /* by receiver, in order */
+    int64_t      posted[DT_PS_SERVERS], heard[DT_PS_SERVERS]; /* the last message to; from */
+    dt_request **waiting;      /* requests for a copy that has not taken over yet */
+    int          nwaiting, waiting_cap;
+    uint64_t     died;         /* servers that died before they ended */
+    uint8_t     *dead_worker;  /* by worker: its rank has died */
+} dt__ps_rep;
+static dt_ps *dt__ps_main(dt_ps *ps) { return ps->main ? ps->main : ps; }
+static int dt__ps_holder(const dt_ps *ps, int server) /* the server whose rank holds it; -1: nobody */
+{
+    int next = (server + 1) % ps->nservers;
+    return !dt__ps_away(ps, server) ? server : ps->o.replicas == 2 && !dt__ps_away(ps, next) ? next : -1;
+}
+static void dt__ps_gone_away(dt_ps *ps, int server) { __atomic_or_fetch(&dt__ps_main(ps)->away, (uint64_t)1 << server, __ATOMIC_ACQ_REL); }
+static int  dt__ps_tag_at(int tag, int server, int holder) { return holder == server ? tag : tag + (int)DT__PS_COPY; }
+
+/* ---- steps */
+static dt_request_fn dt__ps_handler_of(int tag);
+static void dt__ps_steps_do(dt_ps *ps);
+static int  dt__ps_step_answer(dt_request *q, const void *data, int64_t n, const dt_reply_opts *o, bool refuse);
+static dt__ps_step *dt__ps_step_new(dt_ps *ps, int tag, int from, size_t n) /* NULL: out of memory */
+{
+    dt__ps_step *s = (dt__ps_step *)dt__comm_zeroed(1, sizeof *s);
+    size_t       front = sizeof(dt__ps_fwd) + (size_t)ps->nservers * sizeof(int64_t);
+    if (!s) return NULL;
+    s->block = n < SIZE_MAX / 2 ? (char *)DT_COMM_MALLOC(front + n) : NULL;
+    if (!s->block) {
+        DT_COMM_FREE(s);
+        return NULL;
+    }
+    s->front = front;
+    s->ps = ps;
+    s->worker = s->sender = -1;
+    s->users = 1;
+    s->q.from = from;
+    s->q.tag = tag;
+    s->q.data = s->block + front;
+    s->q.n = (int64_t)n;
+    s->q.c = ps->c;
+    s->q.user = ps;
+    s->q.dt__answer = dt__ps_step_answer;
+    return s;
+}
+static void dt__ps_step_leave(dt__ps_step *s)
+{
+    if (--s->users) return;
+    for (int i = 0; i < s->nkept; i++) dt__ps_buf_leave(s->ps, s->kept[i].buf);
+    DT_COMM_FREE(s->kept);
+    DT_COMM_FREE(s->reply);
+    DT_COMM_FREE(s->piece);
+    DT_COMM_FREE(s->raw);
+    DT_COMM_FREE(s->block);
+    DT_COMM_FREE(s);
+}
+static void dt__ps_step_unlink(dt__ps_step **list, dt__ps_step *s)
+{
+    while (*list && *list != s) list = &(*list)->next;
+    if (*list) *list = s->next;
+    s->next = NULL;
+}
+static void dt__ps_real_answer(dt_request *real, const void *data, int64_t n, const dt_reply_opts *o, bool refuse)
+{
+    char text[401];
+    if (!refuse) {
+        dt_request_reply_with(real, data, n, *o);
+        return;
+    }
+    snprintf(text, sizeof text, "%.*s", (int)(n < 400 ? n : 400), (const char *)data);
+    dt_request_refuse(real, text);
+}
+static int dt__ps_step_answer(dt_request *q, const void *data, int64_t n, const dt_reply_opts *o, bool refuse)
+{
+    dt__ps_step *s = DT__OWNER(dt__ps_step, q, q);
+    dt_ps       *ps = s->ps;
+    dt_request  *real = s->real;
+    dt__ps_step_unlink(&ps->rep->open, s);
+    s->real = NULL;
+    if (real) {
+        dt__ps_real_answer(real, data, n, o, refuse);
+        dt__ps_step_leave(s);
+        return 0;
+    }
+    if (s->worker >= 0 && ps->gone[s->worker] != 2) s->reply = (char *)DT_COMM_MALLOC(n ? (size_t)n : 1); /* the worker may ask for it */
+    if (s->reply && n) memcpy(s->reply, data, (size_t)n);
+    if (o->done) o->done(o->user);
+    if (!s->reply) {
+        dt__ps_step_leave(s);
+        return 0;
+    }
+    s->nreply = n;
+    s->answered = true;
+    s->refused = refuse;
+    if (s->users == 1) {
+        DT_COMM_FREE(s->block);
+        s->block = NULL;
+        s->q.data = NULL;
+    }
+    s->next = ps->rep->kept;
+    ps->rep->kept = s;
+    return 0;
+}
+static bool dt__ps_later(dt_ps *ps, dt_request *q, int tag, dt__ps_buf *buf, int64_t nbytes, bool *ok) /* false: send them now */
+{
+    if (!q->dt__answer) return false;
+    dt__ps_step *s = DT__OWNER(dt__ps_step, q, q);
+    if (s->real) return false;
+    if (s->worker < 0 || ps->gone[s->worker] == 2) return true;
+    dt__ps_kept *p = (dt__ps_kept *)DT_COMM_REALLOC(s->kept, (size_t)(s->nkept + 1) * sizeof *p);
+    *ok = p != NULL;
+    if (!p) return true;
+    s->kept = p;
+    p[s->nkept].tag = tag;
+    p[s->nkept].buf = buf;
+    p[s->nkept++].nbytes = nbytes;
+    buf->readers++;
+    return true;
+}
+static bool dt__ps_step_is(const dt__ps_step *s, int tag, const dt__ps_head *h)
+{
+    return s->worker == h->worker && s->q.tag == tag &&
+           (tag == DT__PS_EXCHANGE ? s->head.group == h->group && s->head.seq == h->seq : s->head.number == h->number);
+}
+static dt__ps_step *dt__ps_step_find(dt_ps *ps, int tag, const dt__ps_head *h)
+{
+    dt__ps_step *list[3];
+    list[0] = ps->rep->first;
+    list[1] = ps->rep->open;
+    list[2] = ps->rep->kept;
+    for (int i = 0; i < 3; i++)
+        for (dt__ps_step *s = list[i]; s; s = s->next)
+            if (dt__ps_step_is(s, tag, h)) return s;
+    return NULL;
+}
+static void dt__ps_step_claim(dt__ps_step *s, dt_request *real) /* a worker asks again, for a step that is here */
+{
+    dt_ps        *ps = s->ps;
+    dt_reply_opts o = DT__NO_OPTIONS;
+    if (s->real) dt_request_refuse(s->real, "this worker has asked again"); /* it had given up */
+    s->real = real;
+    if (!s->answered) return;
+    s->real = NULL;
+    dt__ps_step_unlink(&ps->rep->kept, s);
+    for (int i = 0; i < s->nkept; i++) dt__ps_send(ps, real->from, s->kept[i].tag, s->kept[i].buf, s->kept[i].nbytes); /* else the worker waits in vain, and says so */
+    dt__ps_real_answer(real, s->reply, s->nreply, &o, s->refused);
+    dt__ps_step_leave(s);
+}
+static void dt__ps_kept_drop(dt_ps *ps, const dt__ps_step *by) /* a step of a worker says which answers have come */
+{
+    dt__ps_step **p = &ps->rep->kept;
+    while (*p) {
+        dt__ps_step *s = *p;
+        bool ask = s->q.tag != DT__PS_EXCHANGE, same = ask == (by->q.tag != DT__PS_EXCHANGE);
+        bool old = by->q.tag == DT__PS_BYE || by->q.tag == DT__PS_DIED ||
+                   (same && (ask ? s->head.number < by->head.number : s->head.group == by->head.group && s->head.seq < by->head.number));
+        if (s->worker != by->head.worker || !old) {
+            p = &s->next;
+            continue;
+        }
+        *p = s->next;
+        dt__ps_step_leave(s);
+    }
+}
+/* May it be done? Values for an array with DT_PS_UPDATE wait for dt_ps_on_update, as in dt__ps_on_set; so do the steps after them. */
+static bool dt__ps_step_ready(const dt_ps *ps, const dt__ps_step *s)
+{
+    const dt__ps_asks *a = (const dt__ps_asks *)s->q.data;
+    if (!s->held) return false;
+    return s->q.tag != DT__PS_SET || ps->fn || ps->settled || s->q.n < (int64_t)sizeof *a || a->array.rule != DT_PS_UPDATE;
+}
+static void dt__ps_steps_do(dt_ps *ps)
+{
+    dt__ps_rep *r = ps->rep;
+    if (r->busy) return;
+    r->busy = true;
+    while (r->first && dt__ps_step_ready(ps, r->first)) {
+        dt__ps_step *s = r->first;
+        dt_request  *real = s->worker < 0 ? s->real : NULL;
+        r->first = s->next;
+        if (!r->first) r->last = NULL;
+        if (real) { /* of a server: it need not keep the message any more */
+            s->real = NULL;
+            dt_request_reply_with(real, NULL, 0, dt__ps_no_reply());
+        }
+        if (s->worker >= 0 || s->q.tag == DT__PS_DIED) dt__ps_kept_drop(ps, s);
+        s->next = r->open;
+        r->open = s;
+        if (s->q.tag == DT__PS_DIED) {
+            dt__ps_worker_gone(ps, s->head.worker, 2, (const char *)s->q.data + sizeof s->head);
+            dt__ps_step_unlink(&r->open, s);
+            dt__ps_step_leave(s);
+        } else dt__ps_handler_of(s->q.tag)(&s->q); /* s may be gone now */
+    }
+    r->busy = false;
+    dt__ps_over_look(ps);
+}
+/* ---- a server: steps go to the copy */
+static void dt__ps_alone(dt_ps *ps, const char *why)
+{
+    dt__ps_rep *r = ps->rep;
+    if (r->backup < 0) return;
+    dt__logf(1, "dt_ps: server %d goes on without a copy: %s", ps->server, why);
+    r->backup = -1;
+    for (dt__ps_step *s = r->first; s; s = s->next) s->held = true;
+    dt__ps_steps_do(ps);
+}
+static void dt__ps_forward(dt__ps_step *s);
+static void dt__ps_forwarded(void *user, int status)
+{
+    dt__ps_step *s = (dt__ps_step *)user;
+    dt_ps       *ps = s->ps;
+    char         why[300];
+    snprintf(why, sizeof why, "%s", dt_comm_error(NULL) ? dt_comm_error(NULL) : "?");
+    if (!status && s->info.n) dt__ps_alone(ps, "the rank of the next server could not keep a request"); /* it will not take over then */
+    else if (!status) {
+        s->held = true;
+        dt__ps_steps_do(ps);
+    } else if (status == DT_COMM_ERR_PEER && !dt_comm_get_status(ps->c)) dt__ps_alone(ps, why);
+    else if (status == DT_COMM_ERR_TIMEOUT && !s->held && !ps->closing && ps->rep->backup >= 0) dt__ps_forward(s); /* it is stopped; going on without it would not be safe */
+    dt__ps_step_leave(s); /* DT_COMM_ERR_REMOTE: the copy has taken over. This server was declared dead, and says nothing more */
+    dt__ps_over_look(ps);
+    dt__ps_count(ps, -1);
+}
+static void dt__ps_forward_sent(void *user, int status)
+{
+    dt__ps_step *s = (dt__ps_step *)user;
+    dt_ps       *ps = s->ps;
+    (void)status; /* the call says it, too */
+    dt__ps_step_leave(s);
+    dt__ps_count(ps, -1);
+}
+static void dt__ps_forward(dt__ps_step *s)
+{
+    dt_ps      *ps = s->ps;
+    dt__ps_fwd *f = (dt__ps_fwd *)(void *)s->block;
+    int64_t    *answered = (int64_t *)(void *)(f + 1);
+    int         rank = ps->server_rank[ps->rep->backup];
+    bool        large = s->q.n > DT__PS_INLINE;
+    dt_msg_opts o = DT__NO_OPTIONS, so = DT__NO_OPTIONS;
+    memset(f, 0, sizeof *f);
+    f->head.magic = DT__PS_MAGIC;
+    f->head.worker = s->worker;
+    f->number = s->number;
+    f->order = s->order;
+    f->n = s->q.n;
+    f->sender = s->sender;
+    f->tag = s->q.tag;
+    f->from = s->q.from;
+    f->message = large ? dt__ps_next_tag(ps) : -1;
+    for (int i = 0; i < ps->nservers; i++) answered[i] = ps->rep->post[i] ? ps->rep->post[i]->link.number - 1 : ps->rep->posted[i];
+    o.timeout = so.timeout = ps->timeout;
+    o.info = &s->info;
+    s->info.n = 0;
+    s->users++;
+    dt__ps_count(ps, 1);
+    dt_work *w = dt_comm_call_start_with(ps->c, rank, DT__PS_FORWARD, s->block, (int64_t)s->front + (large ? 0 : s->q.n), &s->broken, 1, o);
+    if (w && large) {
+        so.tag = f->message;
+        s->users++;
+        dt__ps_count(ps, 1);
+        dt_work *send = dt_comm_send_start_with(ps->c, s->q.data, s->q.n, DT_COMM_U8, rank, so);
+        if (send) dt_work_then(send, dt__ps_forward_sent, s);
+        else dt__ps_forward_sent(s, DT_COMM_ERR_MEMORY);
+    }
+    if (w) dt_work_then(w, dt__ps_forwarded, s);
+    else dt__ps_forwarded(s, dt_comm_get_status(NULL) == DT_COMM_ERR_PEER ? DT_COMM_ERR_PEER : DT_COMM_ERR_STATE);
+}
+static void dt__ps_admit(dt__ps_step *s) /* the next in the log of a server */
+{
+    dt__ps_rep *r = s->ps->rep;
+    s->number = ++r->number;
+    s->next = NULL;
+    if (r->last) r->last->next = s;
+    else r->first = s;
+    r->last = s;
+    if (s->sender >= 0) r->heard[s->sender] = s->order;
+    s->held = r->backup < 0;
+    if (s->held) dt__ps_steps_do(s->ps);
+    else dt__ps_forward(s);
+}
+/* ---- steps that come */
+static dt__ps_step *dt__ps_next_step(const dt__ps_rep *r) /* one that is whole, and whose turn it is; NULL: there is none */
+{
+    for (dt__ps_step *s = r->coming; s; s = s->next) {
+        bool turn = !s->missing && (r->active || s->number == r->number + 1);
+        for (const dt__ps_step *e = r->coming; r->active && e != s && turn; e = e->next) turn = e->worker != s->worker;
+        if (turn) return s;
+    }
+    return NULL;
+}
+static void dt__ps_arrived(dt_ps *ps) /* such steps go to the log */
+{
+    dt__ps_rep *r = ps->rep;
+    for (dt__ps_step *s; (s = dt__ps_next_step(r)) != NULL;) {
+        dt__ps_step_unlink(&r->coming, s);
+        if (!r->active) {
+            memcpy(&s->head, s->q.data, sizeof s->head);
+            r->number++;
+            if (r->last) r->last->next = s;
+            else r->first = s;
+            r->last = s;
+            if (s->sender >= 0) r->heard[s->sender] = s->order;
+            s->held = true;
+            dt__ps_steps_do(ps);
+            continue;
+        }
+        if (s->bad) { /* as it came: the handler refuses it, and says so to the coordinator */
+            memcpy(s->block + s->front, s->raw, (size_t)s->nraw);
+            s->q.n = s->nraw;
+        }
+        dt__ps_step *same = dt__ps_step_find(ps, s->q.tag, &s->head);
+        if (!same) dt__ps_admit(s);
+        else {
+            dt__ps_step_claim(same, s->real);
+            dt__ps_step_leave(s);
+        }
+    }
+}
+static void dt__ps_coming_add(dt__ps_step *s)
+{
+    dt__ps_step **p = &s->ps->rep->coming;
+    while (*p) p = &(*p)->next;
+    *p = s;
+    s->next = NULL;
+}
+static void dt__ps_broken(dt_ps *ps, dt_request *q) /* a copy cannot keep a step: from now on it is none */
+{
+    dt_reply_opts o = DT__NO_OPTIONS;
+    ps->rep->broken = true;
+    dt__logf(1, "dt_ps: rank %d: the copy of server %d is not whole, and will not be used: out of memory, or a message did not come", ps->c->rank, ps->server);
+    dt_request_reply_with(q, "x", 1, o);
+}
+static void dt__ps_piece_came(void *user, int status)
+{
+    dt__ps_piece *p = (dt__ps_piece *)user;
+    dt__ps_step  *s = p->step;
+    dt_ps        *ps = s->ps;
+    s->missing--;
+    if (status || p->info.n != p->nbytes) s->bad = true;
+    if (ps->main && s->number && s->real && !s->missing) { /* of a copy: the server wants to know */
+        dt_request *real = s->real;
+        s->real = NULL;
+        if (s->bad && status == DT_COMM_ERR_PEER) dt_request_refuse(real, "the server has died"); /* it has not done this step */
+        else if (s->bad) dt__ps_broken(ps, real);
+        else dt_request_reply_with(real, NULL, 0, dt__ps_no_reply());
+    }
+    if (s->number && (s->bad || ps->rep->active)) dt__ps_step_unlink(&ps->rep->coming, s), dt__ps_step_leave(s);
+    else dt__ps_arrived(ps);
+    dt__ps_count(ps, -1);
+}
+static void dt__ps_piece_get(dt__ps_step *s, dt__ps_piece *p, char *to, int64_t nbytes, int from, int tag)
+{
+    dt_ps      *ps = s->ps;
+    dt_msg_opts o = DT__NO_OPTIONS;
+    o.tag = tag;
+    o.timeout = ps->timeout;
+    o.info = &p->info;
+    p->step = s;
+    p->nbytes = nbytes;
+    dt__ps_count(ps, 1);
+    dt_work *w = dt_comm_recv_start_with(ps->c, to, nbytes, DT_COMM_U8, from, o);
+    if (w) dt_work_then(w, dt__ps_piece_came, p);
+    else dt__ps_piece_came(p, DT_COMM_ERR_MEMORY);
+}
+/* Where the bytes of a request go: those that followed it, and those that are messages, one behind the other. */
+static int dt__ps_gather_plan(const dt_request *q, int tag, size_t *first, size_t *total) /* how many messages; 0: none, or the request is broken */
+{
+    const dt__ps_head *h = (const dt__ps_head *)q->data;
+    size_t             at, n = (size_t)q->n;
+    int                count = 0;
+    if (tag == DT__PS_SET) {
+        const dt__ps_asks *a = (const dt__ps_asks *)q->data;
+        if (n != sizeof *a || a->array.tag < DT__PS_DATA || a->array.nbytes < 0 || a->array.nbytes > INT64_MAX / 64) return 0;
+        *first = sizeof *a;
+        *total = sizeof *a + (size_t)a->array.nbytes;
+        return 1;
+    }
+    const dt__ps_wire *w = (const dt__ps_wire *)(const void *)(h + 1);
+    if (tag != DT__PS_EXCHANGE || !(h->flags & DT__PS_HAS_PUSH) || h->nparts < 0 || h->nparts > DT__PS_PARTS ||
+        (n - sizeof *h) / sizeof *w < (size_t)h->nparts)
+        return 0;
+    *first = *total = at = sizeof *h + (size_t)h->nparts * sizeof *w;
+    for (int i = 0; i < h->nparts; i++) {
+        if (w[i].nbytes < 0 || w[i].nbytes > INT64_MAX / 64 || *total > SIZE_MAX / 4) return 0;
+        size_t up = dt__ps_up8((size_t)w[i].nbytes);
+        *total += up;
+        if (w[i].tag >= DT__PS_DATA) count++;
+        else if (w[i].tag >= 0 || at > n || n - at < (size_t)w[i].nbytes) return 0;
+        else at += up;
+    }
+    return count;
+}
+static dt__ps_step *dt__ps_gather(dt_ps *ps, dt_request *q, int tag) /* NULL: out of memory */
+{
+    size_t       first = 0, total = 0, n = (size_t)q->n, at, from;
+    int          count = dt__ps_gather_plan(q, tag, &first, &total);
+    dt__ps_step *s = dt__ps_step_new(ps, tag, q->from, count ? (total > n ? total : n) : n);
+    if (!s) return NULL;
+    memcpy(&s->head, q->data, sizeof s->head);
+    s->worker = s->head.worker;
+    s->real = q;
+    char *to = s->block + s->front;
+    memcpy(to, q->data, n);
+    if (!count) {
+        dt__ps_coming_add(s);
+        return s;
+    }
+    s->piece = (dt__ps_piece *)dt__comm_zeroed((size_t)count, sizeof *s->piece);
+    s->raw = (char *)DT_COMM_MALLOC(n);
+    if (!s->piece || !s->raw) {
+        dt__ps_step_leave(s);
+        return NULL;
+    }
+    memcpy(s->raw, q->data, n);
+    s->nraw = q->n;
+    s->q.n = (int64_t)total;
+    s->missing = count;
+    dt__ps_coming_add(s);
+    if (tag == DT__PS_SET) {
+        dt__ps_asks *a = (dt__ps_asks *)(void *)to;
+        int          message = a->array.tag;
+        a->array.tag = -1;
+        dt__ps_piece_get(s, s->piece, to + first, a->array.nbytes, q->from, message);
+        return s;
+    }
+    dt__ps_wire *w = (dt__ps_wire *)(void *)(to + sizeof(dt__ps_head));
+    const dt__ps_wire *was = (const dt__ps_wire *)(const void *)(s->raw + sizeof(dt__ps_head));
+    int nparts = s->head.nparts;
+    at = from = first;
+    s->users++; /* s stays while its receives are posted */
+    for (int i = 0; i < nparts; i++) {
+        size_t up = dt__ps_up8((size_t)was[i].nbytes);
+        w[i].tag = DT__PS_FOLLOWS;
+        if (was[i].tag < 0) {
+            memcpy(to + at, s->raw + from, (size_t)was[i].nbytes);
+            from += up;
+        }
+        at += up;
+    }
+    at = first;
+    for (int i = 0, k = 0; i < nparts; i++) {
+        if (was[i].tag >= 0) dt__ps_piece_get(s, &s->piece[k++], to + at, was[i].nbytes, q->from, was[i].tag);
+        at += dt__ps_up8((size_t)was[i].nbytes);
+    }
+    dt__ps_step_leave(s);
+    return s;
+}
+/* There is no memory for a request. Others may have their part of it, and wait for this one: this rank ends, and the copy takes over. */
+static void dt__ps_give_up(dt_ps *ps, dt_request *q)
+{
+    dt_comm_abort(ps->c, "dt_ps: out of memory");
+    dt_request_refuse(q, "the server is out of memory");
+}
+static void dt__ps_take_link(dt_ps *ps, dt_request *q) /* a message of another server */
+{
+    dt__ps_link l;
+    dt__ps_rep *r = ps->rep;
+    if (q->n >= (int64_t)sizeof l) memcpy(&l, q->data, sizeof l);
+    if (q->n < (int64_t)(sizeof l + sizeof(dt__ps_head)) || l.magic != DT__PS_MAGIC || l.from < 0 || l.from >= ps->nservers || l.number < 1 ||
+        (l.tag != DT__PS_STAGED && l.tag != DT__PS_ORDER) ||
+        (q->from != ps->server_rank[l.from] && q->from != ps->server_rank[(l.from + 1) % ps->nservers])) {
+        dt__ps_refuse(q, "server %d: rank %d is no server, or its message is broken", ps->server, q->from);
+        return;
+    }
+    if (l.number <= r->heard[l.from]) { /* it was here before; if the copy does not have it yet, the answer waits */
+        dt__ps_step *s = r->first;
+        while (s && (s->sender != l.from || s->order != l.number)) s = s->next;
+        if (s && s->real) dt_request_refuse(s->real, "sent again");
+        if (s) s->real = q;
+        else dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+        return;
+    }
+    if (l.number > r->heard[l.from] + 1) { /* a large message before it was lost with its sender: both come again */
+        dt_request_reply_with(q, "x", 1, dt__ps_no_reply());
+        return;
+    }
+    dt__ps_step *s = dt__ps_step_new(ps, l.tag, ps->server_rank[l.from], (size_t)q->n - sizeof l);
+    if (!s) {
+        dt__ps_give_up(ps, q);
+        return;
+    }
+    memcpy(s->block + s->front, (const char *)q->data + sizeof l, (size_t)q->n - sizeof l);
+    s->sender = l.from;
+    s->order = l.number;
+    s->real = q;
+    dt__ps_admit(s);
+}
+static void dt__ps_take(dt_request *q) /* all requests for servers */
+{
+    dt_ps      *store = (dt_ps *)q->user, *ps = store;
+    int         tag = q->tag;
+    dt__ps_head h;
+    if (tag >= (int)DT_PS_TAG + (int)DT__PS_COPY) tag -= (int)DT__PS_COPY, ps = store->copy;
+    dt__ps_rep *r = ps->rep;
+    bool        ended = store->ended >> ps->server & 1 && !(store->rep->died >> ps->server & 1);
+    if (!r->active && ended) { /* that server has nothing more to say, and so has this one */
+        if (tag == DT__PS_LINK || tag == DT__PS_BYE) dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+        else dt__ps_refuse(q, "server %d has ended", ps->server);
+        return;
+    }
+    if (!r->active) { /* who asks knows earlier than this rank that the server has died */
+        if (r->nwaiting == r->waiting_cap) {
+            int          more = r->waiting_cap ? 2 * r->waiting_cap : 16;
+            dt_request **p = (dt_request **)DT_COMM_REALLOC(r->waiting, (size_t)more * sizeof *p);
+            if (p) r->waiting = p, r->waiting_cap = more;
+        }
+        if (r->nwaiting < r->waiting_cap) r->waiting[r->nwaiting++] = q;
+        else dt__ps_give_up(ps, q);
+        return;
+    }
+    q->user = ps;
+    q->tag = tag;
+    if (r->broken && tag == DT__PS_BYE) dt__ps_on_bye(q);
+    else if (r->broken && tag == DT__PS_LINK) dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+    else if (r->broken)
+        dt__ps_refuse(q, "server %d (rank %d) has gone, and its copy is not whole: start again from a checkpoint", ps->server, ps->server_rank[ps->server]);
+    else if (tag == DT__PS_LINK) dt__ps_take_link(ps, q);
+    if (r->broken || tag == DT__PS_LINK) return;
+    bool valid = q->n >= (int64_t)sizeof h;
+    if (valid) memcpy(&h, q->data, sizeof h);
+    valid = valid && h.magic == DT__PS_MAGIC && h.worker >= 0 && h.worker < ps->nworkers && ps->worker_rank[h.worker] == q->from;
+    dt__ps_step *same = valid && ps->gone[h.worker] == 1 ? dt__ps_step_find(ps, tag, &h) : NULL; /* its farewell, again */
+    if (same) {
+        dt__ps_step_claim(same, q);
+        return;
+    }
+    if (!dt__ps_head_from(ps, q, &h, sizeof h)) return;
+    if ((tag == DT__PS_ASK && (h.what == DT__PS_ASK_STATS || h.what == DT__PS_ASK_WHY || h.what == DT__PS_ASK_CURSOR)) ||
+        (tag == DT__PS_STATE && !(h.flags & DT__PS_HAS_PUSH))) {
+        dt__ps_handler_of(tag)(q);
+        return;
+    }
+    if (dt__ps_gather(ps, q, tag)) dt__ps_arrived(ps);
+    else dt__ps_give_up(ps, q);
+}
+static void dt__ps_on_forward(dt_request *q) /* a copy gets a step */
+{
+    dt_ps      *store = (dt_ps *)q->user, *ps = store->copy;
+    dt__ps_rep *r = ps->rep;
+    dt__ps_fwd  f;
+    size_t      front = sizeof f + (size_t)ps->nservers * sizeof(int64_t);
+    if (q->n >= (int64_t)front) memcpy(&f, q->data, sizeof f);
+    if (q->n < (int64_t)front || f.head.magic != DT__PS_MAGIC || q->from != ps->server_rank[ps->server] || f.n < 0 || f.n > INT64_MAX / 64 || f.number < 1 ||
+        (f.message < 0 ? q->n - (int64_t)front != f.n : f.message < DT__PS_DATA) || f.sender < -1 || f.sender >= ps->nservers || f.head.worker < -1 ||
+        f.head.worker >= ps->nworkers || (f.tag != DT__PS_DIED && !dt__ps_handler_of(f.tag)) || f.from < 0 || f.from >= ps->size ||
+        f.n < (int64_t)sizeof(dt__ps_head)) {
+        dt__ps_refuse(q, "rank %d is not the server before this one, or its message is broken", q->from);
+        return;
+    }
+    if (r->active || r->broken) { /* broken: the server knows it */
+        dt__ps_refuse(q, "rank %d has taken over server %d", ps->c->rank, ps->server);
+        return;
+    }
+    const int64_t *answered = (const int64_t *)(const void *)((const char *)q->data + sizeof f);
+    for (int i = 0; i < ps->nservers; i++)
+        while (r->post[i] && r->post[i]->link.number <= answered[i]) {
+            dt__ps_post *p = r->post[i];
+            r->post[i] = p->next;
+            DT_COMM_FREE(p);
+        }
+    for (dt__ps_step *s = r->coming; s; s = s->next) {
+        if (s->number != f.number) continue;
+        if (s->real) dt_request_refuse(s->real, "sent again");
+        s->real = s->missing ? q : NULL;
+        if (s->missing) return;
+        f.number = r->number; /* it is here */
+    }
+    if (f.number <= r->number) {
+        dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+        return;
+    }
+    dt__ps_step *s = dt__ps_step_new(ps, f.tag, f.from, (size_t)f.n);
+    if (s && f.message >= 0) s->piece = (dt__ps_piece *)dt__comm_zeroed(1, sizeof *s->piece);
+    if (!s || (f.message >= 0 && !s->piece)) {
+        if (s) dt__ps_step_leave(s);
+        dt__ps_broken(ps, q);
+        return;
+    }
+    s->number = f.number;
+    s->order = f.order;
+    s->sender = f.sender;
+    s->worker = f.head.worker;
+    dt__ps_coming_add(s);
+    if (f.message >= 0) {
+        s->missing = 1;
+        s->real = q;
+        dt__ps_piece_get(s, s->piece, s->block + s->front, f.n, q->from, f.message);
+        return;
+    }
+    memcpy(s->block + s->front, (const char *)q->data + front, (size_t)f.n);
+    dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+    dt__ps_arrived(ps);
+}
+/* ---- messages between servers */
+static void dt__ps_posts_send(dt_ps *ps, int to);
+static void dt__ps_posted(void *user, int status)
+{
+    dt__ps_post  *p = (dt__ps_post *)user;
+    dt_ps        *ps = p->ps, *store = dt__ps_main(ps);
+    dt__ps_post **list = &ps->rep->post[p->to];
+    int           to = p->to, holder = p->holder;
+    bool          early = !status && p->info.n, again = early || status == DT_COMM_ERR_PEER || status == DT_COMM_ERR_TIMEOUT;
+    bool          ended = store->ended >> to & 1 && !(store->rep->died >> to & 1);
+    p->holder = -1;
+    if (status == DT_COMM_ERR_PEER) dt__ps_gone_away(ps, holder);
+    if (!again || ended || ps->closing || dt_comm_get_status(ps->c)) {
+        while (*list && *list != p) list = &(*list)->next;
+        if (*list) *list = p->next;
+        DT_COMM_FREE(p);
+    }
+    if (!early) dt__ps_posts_send(ps, to); /* else when the one before it has ended */
+    dt__ps_over_look(ps);
+    dt__ps_count(ps, -1);
+}
+static void dt__ps_posts_send(dt_ps *ps, int to) /* what is not under way, in order */
+{
+    dt__ps_rep *r = ps->rep;
+    while (r->active && !ps->closing && !dt_comm_get_status(ps->c)) { /* a call may end at once, in dt_work_then */
+        int          holder = dt__ps_holder(ps, to);
+        dt__ps_post *p = r->post[to];
+        dt_msg_opts  o = DT__NO_OPTIONS;
+        for (; p && p->holder >= 0; p = p->next)
+            if (p->holder != holder) return; /* to one that has gone: its end comes first */
+        for (const dt__ps_post *e = p; e; e = e->next)
+            if (e->holder >= 0 && e->holder != holder) return;
+        if (!p) return;
+        if (holder < 0) { /* nobody is there */
+            r->post[to] = p->next;
+            DT_COMM_FREE(p);
+            continue;
+        }
+        o.timeout = ps->timeout;
+        o.info = &p->info;
+        p->info.n = 0;
+        p->holder = holder;
+        dt__ps_count(ps, 1);
+        dt_work *w = dt_comm_call_start_with(ps->c, ps->server_rank[holder], dt__ps_tag_at(DT__PS_LINK, to, holder), &p->link,
+                                             (int64_t)(sizeof p->link + p->n), &p->early, 1, o);
+        if (w) dt_work_then(w, dt__ps_posted, p);
+        else dt__ps_posted(p, DT_COMM_ERR_STATE);
+    }
+}
+static bool dt__ps_post_new(dt_ps *ps, int rank, int tag, const void *letter, size_t n) /* false: it is no such message */
+{
+    dt__ps_rep *r = ps->rep;
+    if (tag == DT__PS_NOTICE) return !r->active;
+    if (tag != DT__PS_STAGED && tag != DT__PS_ORDER) return false;
+    int           to = dt__ps_server_of(ps, rank);
+    dt__ps_post **p = &r->post[to], *t = (dt__ps_post *)dt__comm_zeroed(1, sizeof *t + n);
+    if (!t) {
+        dt_comm_abort(ps->c, "dt_ps: out of memory");
+        return true;
+    }
+    while (*p) p = &(*p)->next;
+    *p = t;
+    t->ps = ps;
+    t->to = to;
+    t->holder = -1;
+    t->n = n;
+    t->link.magic = DT__PS_MAGIC;
+    t->link.from = ps->server;
+    t->link.number = ++r->posted[to];
+    t->link.tag = tag;
+    memcpy(t + 1, letter, n);
+    dt__ps_posts_send(ps, to);
+    return true;
+}
+/* ---- deaths */
+static void dt__ps_died_step(dt_ps *ps, int worker, const char *why)
+{
+    size_t       n = strlen(why) + 1, room = n < sizeof(dt__ps_head) ? sizeof(dt__ps_head) : n;
+    dt__ps_step *s = dt__ps_step_new(ps, DT__PS_DIED, ps->worker_rank[worker], sizeof(dt__ps_head) + room);
+    if (!s) {
+        dt_comm_abort(ps->c, "dt_ps: out of memory");
+        return;
+    }
+    memset(s->block + s->front, 0, sizeof(dt__ps_head) + room);
+    s->head.magic = DT__PS_MAGIC;
+    s->head.worker = worker;
+    memcpy(s->block + s->front, &s->head, sizeof s->head);
+    memcpy(s->block + s->front + sizeof s->head, why, n);
+    dt__ps_admit(s);
+}
+static void dt__ps_rep_died(dt_ps *ps, int worker, const char *why) /* the rank of a worker */
+{
+    if (ps->closing) return;
+    ps->rep->dead_worker[worker] = 1;
+    dt__ps_died_step(ps, worker, why);
+    if (ps->copy->rep->active) dt__ps_died_step(ps->copy, worker, why);
+}
+static void dt__ps_take_over(dt_ps *ps, const char *why) /* a copy */
+{
+    dt__ps_rep *r = ps->rep;
+    dt_ps      *store = ps->main;
+    dt__logf(1, "dt_ps: rank %d takes over server %d, which has no copy now: %s", ps->c->rank, ps->server, why);
+    for (dt__ps_step *s = r->coming, *next; s; s = next) { /* steps before them are missing: the server has not done them */
+        next = s->next;
+        if (s->real) dt_request_refuse(s->real, "the server has died");
+        s->real = NULL;
+        if (s->missing) continue; /* dt__ps_piece_came frees it */
+        dt__ps_step_unlink(&r->coming, s);
+        dt__ps_step_leave(s);
+    }
+    r->active = true;
+    if (r->broken)
+        for (dt__ps_group *g = ps->all; g; g = g->next) dt__ps_group_fail(ps, g, "a server has died, and its copy is not whole: start again from a checkpoint");
+    for (int i = 0; i < ps->nworkers; i++)
+        if (store->rep->dead_worker[i]) dt__ps_died_step(ps, i, "it died");
+    for (int i = 0; i < ps->nservers; i++) dt__ps_posts_send(ps, i);
+    for (int i = 0; i < r->nwaiting; i++) {
+        r->waiting[i]->user = store;
+        dt__ps_take(r->waiting[i]);
+    }
+    r->nwaiting = 0;
+}
+static void dt__ps_rep_gone(dt_ps *ps, int server, const char *why) /* the rank of a server */
+{
+    dt_ps *copy = ps->copy;
+    ps->rep->died |= (uint64_t)1 << server;
+    dt__ps_gone_away(ps, server);
+    if (ps->rep->backup == server) dt__ps_alone(ps, why);
+    for (int s = 0; s < ps->nservers; s++) {
+        uint64_t both = (uint64_t)1 << s | (uint64_t)1 << (s + 1) % ps->nservers;
+        if ((ps->rep->died & both) != both || ps->dead >> s & 1) continue;
+        dt__ps_server_lost(ps, s, why);
+        dt__ps_server_lost(copy, s, why);
+    }
+    if (copy->server == server) dt__ps_take_over(copy, why);
+    for (int s = 0; s < ps->nservers; s++) {
+        dt__ps_posts_send(ps, s);
+        dt__ps_posts_send(copy, s);
+    }
+    dt__ps_over_look(ps);
+}
+static bool dt__ps_machine_idle(const dt_ps *ps)
+{
+    const dt__ps_rep *r = ps->rep;
+    if (ps->ngone < ps->nworkers || r->busy || r->first || r->coming || ps->ntells) return false;
+    for (int i = 0; i < ps->nservers; i++)
+        if (r->post[i]) return false;
+    for (const dt__ps_group *g = ps->all; g; g = g->next)
+        if (g->here && !g->bad[0] && (g->busy || !dt__ps_all_left((dt_ps *)(uintptr_t)ps, g))) return false;
+    return true;
+}
+static bool dt__ps_rep_idle(const dt_ps *ps) { return dt__ps_machine_idle(ps) && (!ps->copy->rep->active || dt__ps_machine_idle(ps->copy)); }
+static void dt__ps_rep_settled(dt_ps *ps) /* dt_ps_on_update was called, or the program has gone on without */
+{
+    ps->copy->fn = ps->fn;
+    ps->copy->user = ps->user;
+    ps->copy->nstate = ps->nstate;
+    ps->copy->settled = ps->settled;
+    dt__ps_steps_do(ps);
+    dt__ps_steps_do(ps->copy);
+}
+static void dt__ps_rep_close(dt_ps *ps) /* what only another server could end */
+{
+    while (ps->setting) {
+        dt__ps_setting *s = ps->setting;
+        ps->setting = s->next;
+        dt__ps_set_told(s, DT_COMM_ERR_STATE);
+    }
+}
+static bool dt__ps_rep_new(dt_ps *ps) /* false: out of memory */
+{
+    ps->rep = (dt__ps_rep *)dt__comm_zeroed(1, sizeof *ps->rep);
+    if (ps->rep) ps->rep->backup = -1;
+    if (ps->main || !ps->rep) return ps->rep != NULL;
+    dt_ps *copy = ps->copy = (dt_ps *)DT_COMM_MALLOC(sizeof *copy);
+    if (!copy) return false;
+    ps->rep->active = true;
+    ps->rep->backup = (ps->server + 1) % ps->nservers;
+    ps->rep->dead_worker = (uint8_t *)dt__comm_zeroed((size_t)ps->nworkers, 1);
+    memcpy((void *)copy, ps, sizeof *copy);
+    copy->copy = NULL;
+    copy->rep = NULL;
+    copy->main = ps;
+    copy->worker = -1;
+    copy->server = (ps->server + ps->nservers - 1) % ps->nservers;
+    copy->watch = NULL;
+    copy->watcher = NULL;
+    copy->machine_of = copy->crew = NULL;
+    pthread_mutex_init(&copy->lock, NULL);
+    copy->gone = (uint8_t *)dt__comm_zeroed((size_t)ps->nworkers, 1);
+    copy->barrier = (dt_request **)dt__comm_zeroed((size_t)ps->nworkers, sizeof *copy->barrier);
+    return dt__ps_rep_new(copy) && ps->rep->dead_worker && copy->gone && copy->barrier;
+}
+static void dt__ps_rep_free(dt_ps *ps)
+{
+    dt__ps_rep *r = ps->rep;
+    if (!r) return;
+    dt__ps_step *list[4];
+    list[0] = r->coming;
+    list[1] = r->first;
+    list[2] = r->open;
+    list[3] = r->kept;
+    for (int i = 0; i < 4; i++)
+        for (dt__ps_step *s = list[i], *next; s; s = next) {
+            next = s->next;
+            if (s->real) dt_request_refuse(s->real, "the parameter server has ended");
+            s->real = NULL;
+            dt__ps_step_leave(s);
+        }
+    for (int i = 0; i < ps->nservers; i++)
+        for (dt__ps_post *p = r->post[i], *next; p; p = next) {
+            next = p->next;
+            DT_COMM_FREE(p);
+        }
+    for (int i = 0; i < r->nwaiting; i++) dt_request_refuse(r->waiting[i], "the parameter server has ended");
+    DT_COMM_FREE(r->waiting);
+    DT_COMM_FREE(r->dead_worker);
+    DT_COMM_FREE(r);
+    ps->rep = NULL;
+}
+
 /* ==================================================================================================== >>worker
    An operation is a call to each server that has a part of the group's arrays. When all answers are there, large parts are received
    directly to their place. The thread that drives the communicator moves it on; the program waits for `done`. */
@@ -3008,9 +3983,15 @@ typedef struct dt__ps_out {    /* a message with a part of a push */
     struct dt__ps_call *call;
     dt_work  *work;            /* NULL: it has ended */
 } dt__ps_out;
+enum { DT__PS_CALL_NONE = 0, DT__PS_CALL_TODO, DT__PS_CALL_SENT }; /* neither; it waits for its turn; it is under way */
+typedef struct dt__ps_try { struct dt__ps_call *call; int no; } dt__ps_try;
 typedef struct dt__ps_call {   /* to one server */
     dt_ps_op   *op;
     int         server;
+    int         holder;        /* the server whose rank was asked: server, or the one with its copy */
+    int         no;            /* 1: it was asked again, after a death */
+    int         state;         /* .replicas: DT__PS_CALL_... */
+    dt__ps_try  attempt[2];
     char       *in, *out;
     int64_t     nin, nout;
     dt_msg_info info;
@@ -3028,8 +4009,9 @@ struct dt_ps_op {
     dt__ps_call *call;
     int          ncalls;
     int          left;         /* calls and messages that have not ended; atomic */
-    int          status;       /* the first that is not 0; atomic */
+    int          status;       /* the first that is not 0, or that of a server that has gone; atomic */
     int          phase;        /* DT__PS_DONE ...; atomic */
+    int64_t      seq;
     dt_ps_info   info;
     char         said[600];
     void       (*fn)(void *user, int status, const dt_ps_info *info);
@@ -3054,9 +4036,12 @@ static void dt__ps_op_free(dt_ps_op *op)
 }
 static void dt__ps_op_bad(dt_ps_op *op, int status, const char *why)
 {
-    int zero = 0;
-    if (!__atomic_compare_exchange_n(&op->status, &zero, status, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return;
-    snprintf(op->said, sizeof op->said, "%s", why ? why : "the communicator has failed");
+    pthread_mutex_lock(&op->ps->lock);
+    if (!op->status || (op->status == DT_COMM_ERR_REMOTE && status == DT_COMM_ERR_PEER)) { /* the latter knows which arrays are lost */
+        snprintf(op->said, sizeof op->said, "%s", why ? why : "the communicator has failed");
+        __atomic_store_n(&op->status, status, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&op->ps->lock);
 }
 static void dt__ps_op_run(dt_ps_op *op)
 {
@@ -3087,18 +4072,68 @@ static const char *dt__ps_why(const dt_ps *ps) /* of a call that has just ended 
     const char *why = dt_comm_error(ps->c);
     return why ? why : dt_comm_error(NULL);
 }
+/* A server has gone for good: which arrays went with it. */
+static void dt__ps_lost_text(dt_ps *ps, int server, char *text, size_t n, const char *why)
+{
+    int at = snprintf(text, n, "server %d (rank %d)", server, ps->server_rank[server]), listed = 0, more = 0;
+    if (ps->o.replicas == 2) at += snprintf(text + at, n - (size_t)at, " and its copy (rank %d)", ps->server_rank[(server + 1) % ps->nservers]);
+    at += snprintf(text + at, n - (size_t)at, "%s gone, with", ps->o.replicas == 2 ? " have" : " has");
+    pthread_mutex_lock(&ps->lock);
+    for (int i = 0; i < ps->keys.n; i++) {
+        const dt__ps_key *k = (const dt__ps_key *)ps->keys.at[i];
+        int64_t           first, m;
+        if (!k || (k->server != DT__PS_CUT && k->server != server)) continue;
+        dt__ps_range(ps, k->wire.n, server, k->server, &first, &m);
+        if ((size_t)at + 120 > n / 2) more++;
+        else at += snprintf(text + at, n - (size_t)at, "%s key %d (elements %" PRId64 " to %" PRId64 ")", listed++ ? "," : "", i, first, first + m - 1);
+    }
+    pthread_mutex_unlock(&ps->lock);
+    if (more) at += snprintf(text + at, n - (size_t)at, " and %d more", more);
+    snprintf(text + at, n - (size_t)at, "%s: start again from a checkpoint. %.150s", listed ? "" : " no array that this worker knows", why ? why : "");
+}
 static void dt__ps_call_bad(dt__ps_call *k, int status)
 {
     dt_ps *ps = k->op->ps;
     char   text[600];
-    snprintf(text, sizeof text, "server %d (rank %d): %.500s", k->server, ps->server_rank[k->server], dt__ps_why(ps) ? dt__ps_why(ps) : "no answer");
+    if (status == DT_COMM_ERR_PEER && !dt_comm_get_status(ps->c)) dt__ps_lost_text(ps, k->server, text, sizeof text, dt__ps_why(ps));
+    else snprintf(text, sizeof text, "server %d (rank %d): %.500s", k->server, ps->server_rank[k->server], dt__ps_why(ps) ? dt__ps_why(ps) : "no answer");
     dt__ps_op_bad(k->op, status, text);
+}
+static void dt__ps_calls_go(dt_ps *ps);
+static void dt__ps_call_todo(dt__ps_call *k)
+{
+    pthread_mutex_lock(&k->op->ps->lock);
+    k->state = DT__PS_CALL_TODO;
+    pthread_mutex_unlock(&k->op->ps->lock);
+}
+static void dt__ps_call_ended(dt__ps_call *k)
+{
+    pthread_mutex_lock(&k->op->ps->lock);
+    k->state = DT__PS_CALL_NONE;
+    pthread_mutex_unlock(&k->op->ps->lock);
+    dt__ps_calls_go(k->op->ps);
+}
+/* .replicas: the rank that was asked has gone. The one with its copy is asked: false: there is none. */
+static bool dt__ps_call_again(dt__ps_call *k, int status)
+{
+    dt_ps *ps = k->op->ps;
+    if (status != DT_COMM_ERR_PEER || ps->o.replicas != 2 || k->no || dt_comm_get_status(ps->c)) return false;
+    dt__ps_gone_away(ps, k->holder);
+    if (dt__ps_holder(ps, k->server) < 0) return false;
+    k->no = 1;
+    __atomic_add_fetch(&k->op->left, 1, __ATOMIC_ACQ_REL);
+    dt__ps_call_todo(k);
+    return true;
 }
 static void dt__ps_value_came(void *user, int status)
 {
-    dt__ps_call *k = (dt__ps_call *)user;
-    if (status) dt__ps_call_bad(k, status);
+    const dt__ps_try *t = (const dt__ps_try *)user;
+    dt__ps_call      *k = t->call;
+    dt_ps            *ps = k->op->ps;
+    bool              again = status && t->no == k->no && dt__ps_call_again(k, status);
+    if (status && t->no == k->no && !again) dt__ps_call_bad(k, status); /* else they come again */
     dt__ps_op_less(k->op);
+    if (again) dt__ps_calls_go(ps);
 }
 static void dt__ps_answered(void *user, int status)
 {
@@ -3106,6 +4141,12 @@ static void dt__ps_answered(void *user, int status)
     dt_ps_op           *op = k->op;
     dt_ps              *ps = op->ps;
     dt__ps_answer_head *h = (dt__ps_answer_head *)(void *)k->out;
+    if (status && dt__ps_call_again(k, status)) {
+        dt__ps_op_less(op);
+        dt__ps_calls_go(ps);
+        return;
+    }
+    if (ps->o.replicas == 2) dt__ps_call_ended(k);
     if (status) {
         dt__ps_call_bad(k, status);
         for (int i = 0; i < k->nsends; i++) /* the server does not want them any more */
@@ -3138,9 +4179,11 @@ static void dt__ps_answered(void *user, int status)
         o.tag = w->tag;
         o.timeout = ps->timeout;
         __atomic_add_fetch(&op->left, 1, __ATOMIC_ACQ_REL);
-        dt_work *work = dt_comm_recv_start_with(ps->c, to, w->nbytes, DT_COMM_U8, ps->server_rank[k->server], o);
-        if (work) dt_work_then(work, dt__ps_value_came, k);
-        else dt__ps_value_came(k, DT_COMM_ERR_MEMORY);
+        dt_work *work = dt_comm_recv_start_with(ps->c, to, w->nbytes, DT_COMM_U8, ps->server_rank[k->holder], o);
+        k->attempt[k->no].call = k;
+        k->attempt[k->no].no = k->no;
+        if (work) dt_work_then(work, dt__ps_value_came, &k->attempt[k->no]);
+        else dt__ps_value_came(&k->attempt[k->no], DT_COMM_ERR_MEMORY);
     }
     if (!ok) dt__ps_op_bad(op, DT_COMM_ERR_MISMATCH, "dt_ps: the answer of a server is broken: do all ranks have the same version of dt?");
     dt__ps_op_less(op);
@@ -3149,7 +4192,8 @@ static void dt__ps_pushed(void *user, int status) /* a part was sent; if not, th
 {
     dt__ps_out *s = (dt__ps_out *)user;
     s->work = NULL;
-    if (status && status != DT_COMM_ERR_CANCELLED && status != DT_COMM_ERR_TIMEOUT) dt__ps_call_bad(s->call, status);
+    bool told = status == DT_COMM_ERR_PEER && s->call->op->ps->o.replicas == 2; /* the call ends with it, too, and is made again */
+    if (status && status != DT_COMM_ERR_CANCELLED && status != DT_COMM_ERR_TIMEOUT && !told) dt__ps_call_bad(s->call, status);
     dt__ps_op_less(s->call->op);
 }
 static dt__ps_team *dt__ps_team_of(const dt_ps *ps, int key)
@@ -3275,6 +4319,80 @@ static const char *dt__ps_payload(const dt__ps_team *t, const dt__ps_key *k, con
     *nbytes = t->codec.kind ? k->coded[server].n : n * (int64_t)dt__elem_nbytes(item->dtype);
     return t->codec.kind ? k->code + k->coded[server].at : (const char *)item->push + (size_t)at * dt__elem_nbytes(item->dtype);
 }
+static void dt__ps_call_go(dt__ps_call *k, int holder) /* sends a request, and the parts that are messages of their own */
+{
+    dt_ps_op          *op = k->op;
+    dt_ps             *ps = op->ps;
+    const dt__ps_head *h = (const dt__ps_head *)(const void *)k->in;
+    const dt__ps_wire *w = (const dt__ps_wire *)(const void *)(h + 1);
+    dt_msg_opts        o = DT__NO_OPTIONS;
+    o.timeout = ps->timeout;
+    o.info = &k->info;
+    int rank = ps->server_rank[holder];
+    dt_work *work = dt_comm_call_start_with(ps->c, rank, ps->base + dt__ps_tag_at(DT__PS_EXCHANGE, k->server, holder), k->in, k->nin, k->out, k->nout, o);
+    for (int i = 0, item_no = 0; work && i < h->nparts; i++) {
+        if (w[i].tag < 0) continue;
+        while (op->item[item_no].key != w[i].key) item_no++;
+        dt__ps_out *out = &k->send[k->nsends++];
+        dt_msg_opts so = DT__NO_OPTIONS;
+        so.timeout = ps->timeout;
+        so.tag = w[i].tag;
+        __atomic_add_fetch(&op->left, 1, __ATOMIC_ACQ_REL);
+        pthread_mutex_lock(&ps->lock);
+        const dt__ps_key *key = (const dt__ps_key *)dt__ps_map_get(&ps->keys, w[i].key);
+        pthread_mutex_unlock(&ps->lock);
+        int64_t     nbytes;
+        const char *from = dt__ps_payload(op->team, key, &op->item[item_no], k->server, w[i].at, w[i].n, &nbytes);
+        dt_work    *send = dt_comm_send_start_with(ps->c, from, nbytes, DT_COMM_U8, rank, so);
+        out->call = k;
+        out->work = send;
+        if (send) dt_work_then(send, dt__ps_pushed, out);
+        else dt__ps_pushed(out, DT_COMM_ERR_MEMORY);
+    }
+    if (work) dt_work_then(work, dt__ps_answered, k);
+    else dt__ps_answered(k, dt_comm_get_status(ps->c) ? dt_comm_get_status(ps->c) : (int)DT_COMM_ERR_MEMORY);
+}
+/* .replicas: after a death calls that were made before it end one after the other. They are made again in their order, and later ones wait for
+   them: a server takes the requests of a worker for a group in the order of seq. */
+static dt__ps_call *dt__ps_call_next(dt_ps *ps, int *holder) /* the next that can be sent; NULL: none */
+{
+    for (dt_ps_op *op = ps->ops; op; op = op->next)
+        for (int i = 0; i < op->ncalls; i++) {
+            dt__ps_call *k = &op->call[i];
+            bool         first = k->state == DT__PS_CALL_TODO;
+            *holder = dt__ps_holder(ps, k->server);
+            if (*holder < 0) *holder = k->server; /* it ends at once */
+            for (const dt_ps_op *e = ps->ops; e && first; e = e->next)
+                for (int j = 0; j < e->ncalls && first && e->team == op->team && e->seq < op->seq; j++) {
+                    const dt__ps_call *b = &e->call[j];
+                    if (b->server == k->server) first = b->state == DT__PS_CALL_NONE || (b->state == DT__PS_CALL_SENT && b->holder == *holder);
+                }
+            if (first) return k;
+        }
+    return NULL;
+}
+static void dt__ps_calls_go(dt_ps *ps) /* by the thread of the program, and by the one that drives the communicator */
+{
+    int holder;
+    dt__ps_count(ps, 1); /* the store stays meanwhile */
+    pthread_mutex_lock(&ps->lock);
+    bool mine = !ps->sending;
+    ps->resend = true;
+    ps->sending = true;
+    while (mine && ps->resend) {
+        ps->resend = false;
+        for (dt__ps_call *k; (k = dt__ps_call_next(ps, &holder)) != NULL;) {
+            k->state = DT__PS_CALL_SENT;
+            k->holder = holder;
+            pthread_mutex_unlock(&ps->lock);
+            dt__ps_call_go(k, holder); /* its operation may be gone now */
+            pthread_mutex_lock(&ps->lock);
+        }
+    }
+    if (mine) ps->sending = false;
+    pthread_mutex_unlock(&ps->lock);
+    dt__ps_count(ps, -1); /* ps may be gone now */
+}
 /* say: where a message is kept, or NULL. workers: how many the push is of. version: of the values that it was computed with; -1: those that
    this worker has */
 static dt_ps_op *dt__ps_begin(dt_ps *ps, dt_ps *say, const char *call, dt__ps_team *team, const dt_ps_item *item, int nitems, int workers, int64_t version)
@@ -3326,7 +4444,7 @@ static dt_ps_op *dt__ps_begin(dt_ps *ps, dt_ps *say, const char *call, dt__ps_te
         k->nout = (int64_t)nout;
         k->in = (char *)DT_COMM_MALLOC(nin);
         k->out = (char *)DT_COMM_MALLOC(nout);
-        k->send = (dt__ps_out *)dt__comm_zeroed((size_t)(large ? large : 1), sizeof *k->send);
+        k->send = (dt__ps_out *)dt__comm_zeroed((size_t)(large ? large : 1) * (size_t)ps->o.replicas, sizeof *k->send);
         ok = k->in && k->out && k->send;
     }
     if (!ok) {
@@ -3338,10 +4456,12 @@ static dt_ps_op *dt__ps_begin(dt_ps *ps, dt_ps *say, const char *call, dt__ps_te
         return NULL;
     }
     if (version < 0) version = __atomic_load_n(&team->version, __ATOMIC_ACQUIRE); /* an operation before this one may end now: the same for all servers */
-    team->seq++;
+    int64_t oldest = op->seq = ++team->seq;
     if (coded) __atomic_store_n(&team->settled, 0, __ATOMIC_RELAXED);
     op->left = 1;
     pthread_mutex_lock(&ps->lock);
+    for (dt_ps_op *e = ps->o.replicas == 2 ? ps->ops : NULL; e; e = e->next)
+        if (e->team == team && e->seq < oldest && __atomic_load_n(&e->left, __ATOMIC_ACQUIRE)) oldest = e->seq;
     op->next = ps->ops;
     op->link = &ps->ops;
     if (op->next) op->next->link = &op->next;
@@ -3360,6 +4480,7 @@ static dt_ps_op *dt__ps_begin(dt_ps *ps, dt_ps *say, const char *call, dt__ps_te
         h->version = version;
         h->servers = servers;
         h->what = push ? workers : 0;
+        h->number = oldest;
         dt__ps_wire *w = (dt__ps_wire *)(void *)(h + 1);
         int          parts = 0;
         for (int i = 0; i < nitems; i++) {
@@ -3388,30 +4509,10 @@ static dt_ps_op *dt__ps_begin(dt_ps *ps, dt_ps *say, const char *call, dt__ps_te
             if (nbytes) memcpy(payload, from, (size_t)nbytes);
             payload += dt__ps_up8((size_t)x->nbytes);
         }
-        dt_msg_opts o = DT__NO_OPTIONS;
-        o.timeout = ps->timeout;
-        o.info = &k->info;
+        k->holder = k->server;
         __atomic_add_fetch(&op->left, 1, __ATOMIC_ACQ_REL);
-        dt_work *work = dt_comm_call_start_with(ps->c, ps->server_rank[k->server], ps->base + DT__PS_EXCHANGE, k->in, k->nin, k->out, k->nout, o);
-        for (int i = 0, item_no = 0; work && i < h->nparts; i++) {
-            if (w[i].tag < 0) continue;
-            while (item[item_no].key != w[i].key) item_no++;
-            dt__ps_out *out = &k->send[k->nsends++];
-            dt_msg_opts so = DT__NO_OPTIONS;
-            so.timeout = ps->timeout;
-            so.tag = w[i].tag;
-            __atomic_add_fetch(&op->left, 1, __ATOMIC_ACQ_REL);
-            const dt__ps_key *key = (const dt__ps_key *)dt__ps_map_get(&ps->keys, w[i].key);
-            int64_t           nbytes;
-            const char       *from = dt__ps_payload(team, key, &item[item_no], k->server, w[i].at, w[i].n, &nbytes);
-            dt_work          *send = dt_comm_send_start_with(ps->c, from, nbytes, DT_COMM_U8, ps->server_rank[k->server], so);
-            out->call = k;
-            out->work = send;
-            if (send) dt_work_then(send, dt__ps_pushed, out);
-            else dt__ps_pushed(out, DT_COMM_ERR_MEMORY);
-        }
-        if (work) dt_work_then(work, dt__ps_answered, k);
-        else dt__ps_answered(k, dt_comm_get_status(ps->c) ? dt_comm_get_status(ps->c) : (int)DT_COMM_ERR_MEMORY);
+        if (ps->o.replicas == 2) dt__ps_call_todo(k), dt__ps_calls_go(ps);
+        else dt__ps_call_go(k, k->server);
     }
     dt__ps_op_less(op);
     return op;
@@ -3445,11 +4546,38 @@ static void dt__ps_head_fill(const dt_ps *ps, dt__ps_head *h, int group, int wha
     h->group = group;
     h->what = what;
 }
-static int dt__ps_ask(dt_ps *ps, int server, int tag, const void *in, int64_t nin, void *out, int64_t nout, int64_t *got, double timeout)
+/* Asks who holds this server: in begins with a dt__ps_head. part: a message of npart bytes with tag `message` goes with it. */
+static int dt__ps_ask_with(dt_ps *ps, int server, int tag, void *in, int64_t nin, void *out, int64_t nout, int64_t *got, double timeout, const void *part,
+                           int64_t npart, int message)
 {
-    dt_msg_opts o = DT__NO_OPTIONS;
-    o.timeout = timeout;
-    return dt_comm_call_with(ps->c, ps->server_rank[server], ps->base + tag, in, nin, out, nout, got, o);
+    char why[600];
+    int  rc = 0;
+    ((dt__ps_head *)in)->number = ++ps->asked;
+    for (;;) {
+        dt_msg_opts o = DT__NO_OPTIONS;
+        dt_work    *send = NULL;
+        int         holder = ps->o.replicas == 2 ? dt__ps_holder(ps, server) : server;
+        if (holder < 0) holder = server; /* it ends at once */
+        o.timeout = timeout;
+        o.tag = message;
+        if (part && !(send = dt_comm_send_start_with(ps->c, part, npart, DT_COMM_U8, ps->server_rank[holder], o))) return dt_comm_get_status(NULL);
+        o.tag = 0;
+        rc = dt_comm_call_with(ps->c, ps->server_rank[holder], ps->base + dt__ps_tag_at(tag, server, holder), in, nin, out, nout, got, o);
+        snprintf(why, sizeof why, "%s", rc && dt__ps_why(ps) ? dt__ps_why(ps) : "");
+        if (send && rc) dt_work_cancel(send);
+        int sent = send ? dt_work_wait(send) : 0;
+        if (!rc && sent && sent != DT_COMM_ERR_PEER) return sent;
+        if (rc != DT_COMM_ERR_PEER || dt_comm_get_status(ps->c)) break;
+        dt__ps_gone_away(ps, holder);
+        if (ps->o.replicas == 2 && dt__ps_holder(ps, server) >= 0) continue; /* another one */
+        dt__ps_lost_text(ps, server, why, sizeof why, dt__ps_why(ps));
+        break;
+    }
+    return rc ? dt__comm_bad(rc, "%s", why) : 0;
+}
+static int dt__ps_ask(dt_ps *ps, int server, int tag, void *in, int64_t nin, void *out, int64_t nout, int64_t *got, double timeout)
+{
+    return dt__ps_ask_with(ps, server, tag, in, nin, out, nout, got, timeout, NULL, 0, 0);
 }
 /* Nobody answered in time: the coordinator says whom it waits for. */
 static void dt__ps_explain(dt_ps *ps, dt_ps_op *op)
@@ -3535,7 +4663,7 @@ static void dt__ps_on_notice(dt_request *q) /* the work on old values is useless
     pthread_mutex_lock(&ps->lock);
     t = (dt__ps_team *)dt__ps_map_get(&ps->teams, h.group);
     pthread_mutex_unlock(&ps->lock);
-    if (t && ps->server_rank[t->coordinator] == q->from && h.version > __atomic_load_n(&t->newest, __ATOMIC_RELAXED))
+    if (t && (ps->server_rank[t->coordinator] == q->from || ps->o.replicas == 2) && h.version > __atomic_load_n(&t->newest, __ATOMIC_RELAXED))
         __atomic_store_n(&t->newest, h.version, __ATOMIC_RELEASE);
     if (t && ps->inner && ps->server_rank[t->coordinator] == q->from) dt__ps_pass_on(ps->inner, &h);
     dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
@@ -3683,6 +4811,7 @@ DT_API int dt_ps_set_cursor(dt_ps *ps, int key, const int64_t *cursor, int64_t n
     return rc ? dt__ps_say(ps, rc, "dt_ps_set_cursor: %s", dt__ps_why(ps)) : 0;
 }
 /* ---- keys */
+static void dt__ps_rep_settled(dt_ps *ps);
 /* A server may get values for an array with DT_PS_UPDATE before its program has come to dt_ps_on_update: they wait. But if the
    program goes on without it, they are refused. */
 static void dt__ps_early(dt_ps *ps)
@@ -3692,6 +4821,7 @@ static void dt__ps_early(dt_ps *ps)
     memcpy(q, ps->early, sizeof q);
     ps->nearly = 0;
     for (int i = 0; i < n; i++) dt__ps_on_set(q[i]);
+    if (ps->rep) dt__ps_rep_settled(ps);
 }
 static void dt__ps_settle(void *user) /* by dt__comm_drive */
 {
@@ -3710,8 +4840,6 @@ static int dt__ps_bring(dt_ps *ps, const dt__ps_asks *asks, int where, int coord
         size_t       bytes = (size_t)n * dt__elem_nbytes(asks->array.dtype), inl = bytes <= DT__PS_INLINE ? bytes : 0;
         const char  *from = (const char *)data + (size_t)at * dt__elem_nbytes(asks->array.dtype);
         dt__ps_asks *a = (dt__ps_asks *)DT_COMM_MALLOC(sizeof *a + inl);
-        dt_msg_opts  o = DT__NO_OPTIONS;
-        dt_work     *send = NULL;
         if (!a) return dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory");
         *a = *asks;
         a->head.seq = asks->array.n;
@@ -3722,16 +4850,8 @@ static int dt__ps_bring(dt_ps *ps, const dt__ps_asks *asks, int where, int coord
         a->array.nbytes = (int64_t)bytes;
         a->array.tag = inl == bytes ? -1 : dt__ps_next_tag(ps);
         if (inl) memcpy(a + 1, from, inl);
-        o.timeout = ps->timeout;
-        o.tag = a->array.tag;
-        if (inl != bytes && !(send = dt_comm_send_start_with(ps->c, from, (int64_t)bytes, DT_COMM_U8, ps->server_rank[s], o))) rc = dt_comm_get_status(NULL);
-        if (!rc) rc = dt__ps_ask(ps, s, DT__PS_SET, a, (int64_t)(sizeof *a + inl), NULL, 0, NULL, ps->timeout);
-        char why[400];
-        snprintf(why, sizeof why, "%s", rc ? dt__ps_why(ps) : "");
-        if (send && rc) dt_work_cancel(send);
-        int sent = send ? dt_work_wait(send) : 0;
-        if (!rc && sent) rc = sent;
-        else if (rc) dt__comm_bad(rc, "%s", why);
+        rc = dt__ps_ask_with(ps, s, DT__PS_SET, a, (int64_t)(sizeof *a + inl), NULL, 0, NULL, ps->timeout, inl == bytes ? NULL : from, (int64_t)bytes,
+                             a->array.tag);
         DT_COMM_FREE(a);
     }
     return rc;
@@ -4102,6 +5222,12 @@ static void dt__ps_close(void *user) /* by dt__comm_drive */
     dt_ps *ps = (dt_ps *)user;
     ps->closing = true;
     if (ps->outer) ps->outer->inner = NULL;
+    if (ps->rep) dt__ps_rep_close(ps);
+    if (ps->copy) {
+        ps->copy->closing = true;
+        dt__ps_rep_close(ps->copy);
+        if (ps->copy->timer) dt_work_cancel(ps->copy->timer);
+    }
     if (ps->timer) dt_work_cancel(ps->timer);
     for (int i = 0; i < ps->size; i++)
         if (ps->watch[i]) dt_work_cancel(ps->watch[i]);
@@ -4112,6 +5238,12 @@ static const struct { int tag; dt_request_fn fn; } dt__ps_handlers[] = {
     { DT__PS_ASK, dt__ps_on_ask }, { DT__PS_END, dt__ps_on_end }, { DT__PS_STATE, dt__ps_on_state }, { DT__PS_PLACE, dt__ps_on_place }
 };
 enum { DT__PS_HANDLERS = sizeof dt__ps_handlers / sizeof *dt__ps_handlers };
+static dt_request_fn dt__ps_handler_of(int tag)
+{
+    int i = 0;
+    while (i < DT__PS_HANDLERS && dt__ps_handlers[i].tag != tag) i++;
+    return i < DT__PS_HANDLERS ? dt__ps_handlers[i].fn : NULL;
+}
 static int dt__ps_serve_tag(dt_ps *ps, int tag, dt_request_fn fn)
 {
     dt_serve_opts o = DT__NO_OPTIONS;
@@ -4119,8 +5251,25 @@ static int dt__ps_serve_tag(dt_ps *ps, int tag, dt_request_fn fn)
     o.at_once = true;
     return dt_comm_serve_with(ps->c, ps->base + tag, fn, o);
 }
+static int dt__ps_serve_all(dt_ps *ps, bool on) /* the calls for servers */
+{
+    int rc = 0;
+    for (int i = 0; i < DT__PS_HANDLERS && (!rc || !on); i++) {
+        int  tag = dt__ps_handlers[i].tag;
+        bool link = tag == DT__PS_STAGED || tag == DT__PS_ORDER, both = ps->rep && tag != DT__PS_END;
+        if (link && both) tag = DT__PS_LINK;
+        rc = dt__ps_serve_tag(ps, tag, !on ? NULL : both ? dt__ps_take : dt__ps_handlers[i].fn);
+        if (both && !rc) rc = dt__ps_serve_tag(ps, tag + (int)DT__PS_COPY, on ? dt__ps_take : NULL);
+    }
+    if (ps->rep && !rc) rc = dt__ps_serve_tag(ps, DT__PS_FORWARD, on ? dt__ps_on_forward : NULL);
+    return rc;
+}
 static void dt__ps_delete(dt_ps *ps)
 {
+    if (ps->copy) {
+        ps->copy->worker_rank = ps->copy->worker_of = NULL; /* the store's */
+        dt__ps_delete(ps->copy);
+    }
     for (dt__ps_group *g = ps->all, *next; g; g = next) {
         next = g->next;
         dt__ps_group_free(ps, g);
@@ -4160,6 +5309,7 @@ static void dt__ps_delete(dt_ps *ps)
     DT_COMM_FREE(ps->held.at);
     DT_COMM_FREE(ps->names.at);
     DT_COMM_FREE(ps->groups.at);
+    dt__ps_rep_free(ps);
     DT_COMM_FREE(ps->gone);
     DT_COMM_FREE(ps->worker_rank);
     DT_COMM_FREE(ps->worker_of);
@@ -4168,7 +5318,7 @@ static void dt__ps_delete(dt_ps *ps)
     DT_COMM_FREE(ps->barrier);
     DT_COMM_FREE(ps->machine_of);
     DT_COMM_FREE(ps->crew);
-    if (ps->freed) ps->freed(ps->freed_user);
+    if (ps->freed && !ps->main) ps->freed(ps->freed_user);
     DT_COMM_FREE(ps);
 }
 DT_API int dt_ps_roles(dt_comm *c, int *roles)
@@ -4202,6 +5352,7 @@ static dt_ps *dt__ps_make(dt_comm *c, dt_ps_opts o, const int *roles, dt__ps_lev
         ps->c = c;
         ps->o = o;
         if (!ps->o.k) ps->o.k = 1;
+        if (!ps->o.replicas) ps->o.replicas = 1;
         if (!ps->o.big) ps->o.big = 1000000;
         ps->o.roles = NULL;
         ps->o.machines = NULL;
@@ -4237,7 +5388,8 @@ static dt_ps *dt__ps_make(dt_comm *c, dt_ps_opts o, const int *roles, dt__ps_lev
         ps->watcher = (dt__ps_watcher *)dt__comm_zeroed((size_t)size, sizeof *ps->watcher);
         ps->barrier = (dt_request **)dt__comm_zeroed((size_t)ps->nworkers, sizeof *ps->barrier);
     }
-    if (!ps || !ps->worker_rank || !ps->worker_of || !ps->gone || !ps->watch || !ps->watcher || !ps->barrier) {
+    if (!ps || !ps->worker_rank || !ps->worker_of || !ps->gone || !ps->watch || !ps->watcher || !ps->barrier ||
+        (ps->server >= 0 && ps->o.replicas == 2 && !dt__ps_rep_new(ps))) {
         if (ps) dt__ps_delete(ps);
         else {
             DT_COMM_FREE(level.machine_of);
@@ -4262,7 +5414,7 @@ static dt_ps *dt__ps_make(dt_comm *c, dt_ps_opts o, const int *roles, dt__ps_lev
         dt__ps_count(ps, 1);
         dt_work_then(ps->watch[i], dt__ps_watched, &ps->watcher[i]);
     }
-    for (int i = 0; ps->server >= 0 && i < DT__PS_HANDLERS && !rc; i++) rc = dt__ps_serve_tag(ps, dt__ps_handlers[i].tag, dt__ps_handlers[i].fn);
+    if (ps->server >= 0 && !rc) rc = dt__ps_serve_all(ps, true);
     if (!rc && ps->worker >= 0) rc = dt__ps_serve_tag(ps, DT__PS_NOTICE, dt__ps_on_notice);
     if (rc) {
         char text[600];
@@ -4353,8 +5505,13 @@ DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o)
     if (o.big < 0 || !(o.timeout >= 0)) why = ".big or .timeout is negative";
     if (!o.roles && (o.servers < 0 || o.servers > most)) why = ".servers is out of range: at least one rank must be a worker, and 64 can be servers";
     if (o.roles && (o.servers || !nservers || !nworkers)) why = ".roles has no worker or no server, or .servers is given, too";
+    if (!o.roles) nservers = o.servers ? o.servers : size;
+    if (!why && (o.replicas < 0 || o.replicas > 2)) why = ".replicas must be 1 (no copies) or 2";
+    if (!why && o.replicas == 2 && nservers < 2) why = ".replicas = 2 needs 2 servers or more";
+    if (!why && o.replicas == 2 && !c->members) why = ".replicas = 2 needs a communicator that survives deaths: make it with .tolerant = true";
+    if (!why && o.replicas == 2 && o.two_level) why = ".replicas = 2 is not possible with .two_level: leave out one of them";
     if (why) {
-        dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_new: %s (.servers %d of %d ranks, .mode %d, .k %d)", why, o.servers, size, o.mode, o.k);
+        dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_new: %s (.servers %d of %d ranks, .mode %d, .k %d, .replicas %d)", why, o.servers, size, o.mode, o.k, o.replicas);
         return NULL;
     }
     int *role = (int *)dt__comm_zeroed((size_t)size, sizeof(int));
@@ -4374,7 +5531,7 @@ DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o)
 static void dt__ps_end(dt_ps *ps)
 {
     dt__comm_drive(ps->c, dt__ps_close, ps);
-    for (int i = 0; ps->server >= 0 && i < DT__PS_HANDLERS; i++) dt__ps_serve_tag(ps, dt__ps_handlers[i].tag, NULL);
+    if (ps->server >= 0) dt__ps_serve_all(ps, false);
     if (ps->worker >= 0) dt__ps_serve_tag(ps, DT__PS_NOTICE, NULL);
     dt__ps_count(ps, -1);
     if (!__atomic_load_n(&ps->idle, __ATOMIC_ACQUIRE) && !dt__comm_until(ps->c, &ps->idle, DT_FOREVER)) return; /* in a handler: it stays */
@@ -4398,6 +5555,7 @@ static int dt__ps_serve(dt_ps *ps)
         o.tag = DT__PS_WATCH;
         o.timeout = DT_FOREVER;
         int bad = dt_comm_recv_with(ps->c, &byte, 1, DT_COMM_U8, ps->server_rank[0], o);
+        if (bad == DT_COMM_ERR_PEER && ps->o.replicas == 2) bad = dt_comm_recv_with(ps->c, &byte, 1, DT_COMM_U8, ps->server_rank[1], o);
         return bad ? dt__ps_say(ps, bad, "dt_ps_serve: %s", dt__ps_why(ps)) : 0;
     }
     dt__comm_drive(ps->c, dt__ps_settle, ps);
@@ -4417,7 +5575,9 @@ static int dt__ps_free_one(dt_ps *ps)
         dt__ps_head h;
         if (dt_comm_get_status(ps->c)) break;
         dt__ps_head_fill(ps, &h, 0, 0);
-        int bad = dt__ps_ask(ps, s, DT__PS_BYE, &h, sizeof h, NULL, 0, NULL, ps->timeout);
+        bool moved = dt__ps_away(ps, s);
+        int  bad = dt__ps_ask(ps, s, DT__PS_BYE, &h, sizeof h, NULL, 0, NULL, ps->timeout);
+        if (bad && !moved && dt__ps_away(ps, s) && !dt_comm_get_status(ps->c)) bad = 0; /* it died meanwhile; its copy may have ended before */
         if (!bad || bad == DT_COMM_ERR_PEER || rc) continue;
         rc = bad;
         snprintf(why, sizeof why, "server %d (rank %d): %.500s", s, ps->server_rank[s], dt__ps_why(ps) ? dt__ps_why(ps) : "?");
@@ -4425,8 +5585,10 @@ static int dt__ps_free_one(dt_ps *ps)
     if (ps->server >= 0 && !dt_comm_get_status(ps->c)) {
         int bad = dt__ps_serve(ps);
         if (!bad) bad = dt__ps_log_write(ps);
+        if (!bad && ps->copy && ps->copy->rep->active && (bad = dt__ps_log_write(ps->copy)) != 0) snprintf(ps->said, sizeof ps->said, "%s", ps->copy->said);
         if (bad && !rc) rc = bad, snprintf(why, sizeof why, "%s", ps->said);
-        for (int i = 0; ps->server == 0 && !ps->outer && i < ps->size; i++) { /* a scheduler waits for it */
+        bool first = (ps->server == 0 && !ps->outer) || (ps->copy && ps->copy->rep->active && ps->copy->server == 0);
+        for (int i = 0; first && i < ps->size; i++) { /* a scheduler waits for it */
             dt_msg_opts o = DT__NO_OPTIONS;
             bool        server = false;
             for (int k = 0; k < ps->nservers; k++) server = server || ps->server_rank[k] == i;
@@ -4486,6 +5648,7 @@ static void dt__ps_set_updater(void *user) /* by dt__comm_drive */
 }
 DT_API int dt_ps_servers(const dt_ps *ps) { return !ps ? 0 : ps->outer ? ps->outer->nservers : ps->nservers; }
 DT_API dt_comm *dt_ps_comm(const dt_ps *ps) { return ps ? ps->c : NULL; }
+DT__INSIDE bool dt__ps_copies(const dt_ps *ps) { return ps->o.replicas == 2; }
 DT__INSIDE void dt__ps_on_free(dt_ps *ps, void (*fn)(void *user), void *user)
 {
     if (ps->outer) ps = ps->outer;

@@ -109,6 +109,10 @@ DT_API dt_comm *dt_sim_comm(dt_sim *s, int rank); /* owned by the simulator: do 
 DT_API int      dt_sim_at(dt_sim *s, int rank, double when, void (*fn)(dt_comm *c, void *user), void *user);
 DT_API int      dt_sim_pause(dt_sim *s, int rank, double when, double seconds); /* it does nothing and sends nothing */
 DT_API int      dt_sim_kill(dt_sim *s, int rank, double when); /* its works end with DT_COMM_ERR_PEER */
+/* It dies before it sends frame number n of its messages from now on (1: the next one). A message is one frame or several: a large one is
+   offered, granted and sent in pieces. dt_sim_frames: how many it has sent so far. */
+DT_API int      dt_sim_kill_before(dt_sim *s, int rank, int64_t n);
+DT_API int64_t  dt_sim_frames(const dt_sim *s, int rank);
 /* At time `when` another rank wants to join, after a dt_comm_accept of rank 0; on the machine of rank 0. When it has joined, fn
    is called as in dt_sim_at. If it is refused, or rank 0 is dead, nothing happens. name may be NULL. */
 DT_API int      dt_sim_join(dt_sim *s, double when, const char *name, int64_t incarnation, void (*fn)(dt_comm *c, void *user), void *user);
@@ -213,6 +217,7 @@ typedef struct dt__sim_rank {
     int          have;
     int64_t   until, timer;            /* it is paused until; when the next timer of its control expires */
     bool      dead;
+    int64_t   frames, doom;            /* frames of messages that it has sent; it dies before this one, 0: it does not */
     bool      looking;                 /* an event LOOK is in the heap */
     int64_t   late;                    /* when the next event LATE happens; 0: there is none. Others in the heap do nothing */
     bool      stir;                    /* its control has something to send or to close */
@@ -379,6 +384,7 @@ static int dt__sim_recv(dt_comm *c, int peer, dt__msg *m)
     return 1;
 }
 /* ---- the lane of messages: small sizes, so that tests meet large messages */
+static int dt__sim_order_add(dt_sim *s, int kind, int rank, double when, double seconds, void (*fn)(dt_comm *c, void *user), void *user);
 enum { DT__SIM_EAGER = 256, DT__SIM_CHUNK = 512 };
 static int dt__sim_lane_put(dt_comm *c, int peer, dt__outgoing *o)
 {
@@ -390,6 +396,14 @@ static int dt__sim_lane_put(dt_comm *c, int peer, dt__outgoing *o)
         l->waiting = true;
         return 0;
     }
+    dt__sim_rank *r = &s->rank[c->rank];
+    if (r->doom && r->frames + 1 >= r->doom) { /* it ends now; until that event it only seems to send */
+        if (r->frames + 1 == r->doom) dt__sim_order_add(s, DT__SIM_KILL, c->rank, dt_sim_now(s), 0, NULL, NULL);
+        r->frames = r->doom;
+        o->done = sizeof o->head + o->n;
+        return 1;
+    }
+    r->frames++;
     int rc = dt__sim_put(c, l, peer, NULL, &o->head, o->ptr, o->n);
     o->done = sizeof o->head + o->n;
     return rc ? rc : 1;
@@ -985,6 +999,13 @@ DT_API int dt_sim_kill(dt_sim *s, int rank, double when)
 {
     return dt__sim_order_add(s, DT__SIM_KILL, rank, when, 0, NULL, NULL);
 }
+DT_API int dt_sim_kill_before(dt_sim *s, int rank, int64_t n)
+{
+    if (!s || rank < 0 || rank >= s->n || n < 1) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_sim_kill_before: rank %d, frame %" PRId64 "; expected 1 or more", rank, n);
+    s->rank[rank].doom = s->rank[rank].frames + n;
+    return 0;
+}
+DT_API int64_t dt_sim_frames(const dt_sim *s, int rank) { return s && rank >= 0 && rank < s->n ? s->rank[rank].frames : 0; }
 DT_API int dt_sim_join(dt_sim *s, double when, const char *name, int64_t incarnation, void (*fn)(dt_comm *c, void *user), void *user)
 {
     if (name && strlen(name) > 47) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_sim_join: the name has more than 47 bytes");

@@ -82,6 +82,7 @@ static void *crowd_main(void *arg)
     dt_comm_free(k->c);
     return NULL;
 }
+static bool crowd_tolerant; /* the next one survives deaths */
 static int crowd_run(crowd *a, int n, int servers, void (*fn)(member *k), const void *arg) /* how many ranks have failed */
 {
     dt_comm  *c[8];
@@ -91,7 +92,7 @@ static int crowd_run(crowd *a, int n, int servers, void (*fn)(member *k), const 
     a->servers = servers;
     a->fn = fn;
     a->arg = arg;
-    if (dt_comm_threads(n, c, .timeout = 20 * dt_test_slow())) return -1;
+    if (dt_comm_threads(n, c, .timeout = 20 * dt_test_slow(), .tolerant = crowd_tolerant)) return -1;
     for (int i = 0; i < n; i++) {
         a->m[i].all = a;
         a->m[i].c = c[i];
@@ -345,6 +346,50 @@ UTEST(attach, the_scheduler_counts_updates)
     EXPECT_EQ(0, memcmp(w, a.w[0], sizeof w));
     EXPECT_EQ(0, memcmp(w, a.w[1], sizeof w));
     EXPECT_TRUE(a.loss[0][0] == a.loss[1][0] && a.loss[0][0] > 0 && a.loss[0][0] < 0.1);
+}
+
+/* ---- a server gives up in the middle: its copy goes on with the same bits, those of the scheduler, too */
+static void replica_rank(member *k)
+{
+    const kind   *kd = (const kind *)k->all->arg;
+    dt_ps        *store = dt_ps_new(k->c, .servers = k->all->servers, .big = 100, .replicas = 2);
+    dt_model     *m = dt_model_new(.seed = 3);
+    dt_optimizer *opt = kd->make(m);
+    dt_scheduler *s = schedule(opt);
+    dt_ps_model  *pm = dt_ps_attach(m, opt, store, .scheduler = s);
+    if (k->rank == 3) {
+        while (!__atomic_load_n(&k->all->flag, __ATOMIC_ACQUIRE)) usleep(200);
+        dt_comm_abort(k->c, "it gives up");
+    } else if (dt_ps_worker(store) < 0) dt_ps_serve(store);
+    for (int i = 0; i < STEPS && dt_ps_worker(store) >= 0; i++) {
+        if (i == 3) __atomic_store_n(&k->all->flag, 1, __ATOMIC_RELEASE);
+        dt_backward(loss_of(m, dt_ps_next_batch(pm)));
+        dt_step(opt);
+    }
+    if (dt_ps_worker(store) >= 0) weights_of(m, k->all->w[k->rank]);
+    dt_ps_detach(pm);
+    dt_scheduler_free(s);
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    dt_ps_free(store);
+    if (k->rank == 3) dt_comm_error(k->c), dt_error_clear();
+}
+static void quiet(void *user, int level, const char *text);
+UTEST(attach, a_copy_of_a_server_takes_over)
+{
+    static crowd a;
+    static float w[WEIGHTS];
+    data_make();
+    dt_set_log(quiet, NULL);
+    crowd_tolerant = true;
+    for (int i = 0; i < (dt_test_quick() ? 3 : 30); i++) {
+        reference(&kinds[i % 4], 2, STEPS, w, schedule);
+        ASSERT_EQ(0, crowd_run(&a, 5, 3, replica_rank, &kinds[i % 4]));
+        EXPECT_EQ(0, memcmp(w, a.w[0], sizeof w));
+        EXPECT_EQ(0, memcmp(w, a.w[1], sizeof w));
+    }
+    crowd_tolerant = false;
+    dt_set_log(NULL, NULL);
 }
 
 /* ---- all disciplines on digits */

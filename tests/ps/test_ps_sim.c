@@ -322,13 +322,15 @@ UTEST(virtual_time, a_push_before_leaving_counts)
 UTEST(memory, each_allocation_fails_once)
 {
     static const int modes[] = { DT_PS_ASYNC, DT_PS_SYNC, DT_PS_K_SYNC, DT_PS_SSP_CLOCK };
-    for (int m = 0; m < 4; m++) {
-        int64_t reached = 0, step = dt_test_quick() ? 7 : 1;
+    for (int m = 0; m < 8; m++) {
+        int64_t    reached = 0, step = dt_test_quick() ? 7 : 1;
+        dt_ps_opts o = opts_of(modes[m % 4]);
+        o.replicas = 1 + m / 4; /* 2: with copies of the servers */
         for (int64_t k = 0;; k += step) {
             world w;
             allocations = 0;
             fail_at = k;
-            if (world_new(&w, 3, 2, opts_of(modes[m]), 9, true)) {
+            if (world_new(&w, 3, 2, o, 9, true)) {
                 w.updates = 6;
                 double  began = dt_sim_now(w.sim);
                 worker *last = world_run(&w, 300);
