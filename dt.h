@@ -911,6 +911,7 @@ typedef struct dt__split {
     /* t is an argument of a call that begins. It may change the memory of t, or fail */
     void (*use)(void *user, const char *call, dt_tensor *t);
     void (*made)(void *user, dt_tensor *t); /* a call has made t */
+    void (*node)(void *user, int64_t i);    /* a backward comes to node i of the tape; or NULL */
 } dt__split;
 
 typedef struct dt__ctx {
@@ -3943,6 +3944,7 @@ DT__INSIDE int dt__backward(dt_tensor *const *root, dt_tensor *const *grad, int 
         if (t->hook_used[i] && t->hook[i].begin) t->hook[i].begin(t->hook[i].user);
     for (int64_t s = first; s >= 0 && s < t->tape.n && !rc && !t->stop_backward; s--) {
         dt__node *node = (dt__node *)t->tape.at[s];
+        if (__builtin_expect(t->split != NULL, 0) && t->split->node) t->split->node(t->split->user, s);
         if (node->mark == id) rc = dt__backward_node(t, node);
         if (!rc && dt__err.code != DT_OK) rc = dt__err.code;
     }

@@ -789,7 +789,8 @@ struct dt_model {
     dt_model    *next_unsealed;
     dt__list     on_seal;      /* dt__on_seal * */
     dt__watch   *watch;        /* NULL if one rank trains the model */
-    const dt__staging *parts;    /* NULL if this rank has the whole model */
+    const dt__staging *parts;  /* NULL if this rank has the whole model */
+    uint8_t      again;        /* this forward repeats another one: buffers do not change */
     /* Fills a new parameter from the files that were loaded before it existed (see dt__load_want); NULL: no such file.
        Returns 1 if it filled p->t, 0 if no file has the name, or a negative status. */
     int        (*want)(dt_model *m, void *user, dt__param *p);
@@ -2009,6 +2010,7 @@ static dt_tensor *dt__batchnorm(dt_model *m, const char *kind, const char *name,
     b.momentum = o.momentum;
     b.act = o.act;
     b.add = o.add;
+    if (m->training && m->again) p[2] = p[3] = p[4] = NULL; /* its statistics have been counted */
     if (m->training && p[4]) {
         dt_call call;
         dt__call_begin(&call, DT_K_unary);
@@ -2017,7 +2019,9 @@ static dt_tensor *dt__batchnorm(dt_model *m, const char *kind, const char *name,
         dt__out(&call, p[4]);
         dt__in(&call, p[4]);
         if (dt__go(m->device, &call)) return NULL;
-        if (o.cumulative) b.momentum = 1 / dt_item(p[4]);
+        int64_t batches = 1;
+        if (o.cumulative && dt__download(p[4], &batches)) return NULL;
+        if (o.cumulative) b.momentum = 1 / (double)batches;
     }
     dt_tensor *y =
         dt__batch_norm(x, p[0], p[1], p[2], p[3], b, m->training && m->watch ? m->watch->norm : NULL);

@@ -48,8 +48,10 @@ A COMPLETE PROGRAM
 CONTENTS
 
     >>pipeline       making a pipeline, training with it
+    >>profiles       what the layers of a model cost
     >>ghosts         implementation from here: tensors of other stages
     >>tracing_stages the plan: what crosses the cuts
+    >>balancing      measuring a model, finding the cuts
     >>moving_parts   messages between stages
     >>stages         forward and backward of a stage
     >>whole          what concerns the whole model: norms, checkpoints
@@ -98,12 +100,25 @@ extern "C" {
    The forward must make the same calls each time; it cannot read values (dt_item) of other stages. The pipeline is made before
    the first forward, on all ranks of c; rank r computes the stages r, r + ranks, r + 2 ranks ... (with .chunks). */
 typedef struct dt_pipeline dt_pipeline;
+/* Who finds the cuts. Measured: rank 0 runs forward and backward of a micro-batch a few times with a copy of the whole model, and
+   dt_pipe_partition_new (dt_plan.h) makes the slowest stage as fast as possible. Estimated: for models that do not fit into
+   the memory of one rank; nothing is computed, the times are those of FLOPs and bytes. Stages begin at calls of dt_stage if
+   the forward has any, else at any layer. The rank 0 must be done within the timeout of the communicator. */
+typedef enum dt_pipe_balance {
+    DT_BALANCE_OFF = 0, /* the calls of dt_stage are the cuts */
+    DT_BALANCE_MEASURED,
+    DT_BALANCE_ESTIMATED
+} dt_pipe_balance;
 typedef struct dt_pipeline_opts {
     int          dt__first DT_D;
     int          micro DT_D;    /* micro-batches of a batch; default: one for each rank */
     dt_pipe_kind schedule DT_D; /* DT_PIPE_GPIPE, DT_PIPE_1F1B, DT_PIPE_INTERLEAVED, DT_PIPE_ZB_H1; default 1F1B */
     int          chunks DT_D;   /* stages of a rank; default 1, with DT_PIPE_INTERLEAVED 2 */
+    bool         recompute DT_D; /* keep only what crosses the cuts, and compute the rest again before the backward: less memory, more time */
     dt_amp      *amp DT_D;      /* mixed precision: the loss is scaled; an overflow on one rank skips the step on all */
+    dt_pipe_balance balance DT_D;
+    int64_t      memory DT_D;   /* with .balance: bytes of a rank that a stage may need, with gradients and two states of the optimiser
+                                   for each parameter; default 0: no limit */
 } dt_pipeline_opts;
 DT_API dt_pipeline *dt_pipeline_new_with(dt_model *m, dt_comm *c, dt_pipeline_opts o DT_OPT0(dt_pipeline_opts));
 #ifdef DT__LIT
@@ -122,9 +137,33 @@ DT_API dt_status dt_pipeline_backward(dt_pipeline *p, dt_pipeline_fn fn, void *u
 DT_API dt_status dt_pipeline_forward(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y, double *value);
 DT_API int  dt_pipeline_stages(const dt_pipeline *p);
 DT_API int  dt_pipeline_stage_of(const dt_pipeline *p, const char *parameter); /* its first stage; -1: no such parameter */
-/* A text with a line for each stage (its rank, parameters, what crosses the cut before it), like snprintf. After the first
-   dt_pipeline_backward. */
+/* A text with a line for each stage (its rank, parameters, what crosses the cut before it), like snprintf; with .balance also the
+   table of dt_pipe_partition_text. After the first dt_pipeline_backward. */
 DT_API size_t dt_pipeline_describe(const dt_pipeline *p, char *buf, size_t nbytes);
+
+/* ---------------------------------------------------------------------------------------------------- >>profiles
+   What the layers of a model cost for x and y, for dt_pipe_partition_new (>>partitions of dt_plan.h). A layer begins with the call
+   of a layer function of dt_nn.h and ends where the next one begins; the first one also has what the forward does before it.
+   If the forward calls dt_stage, what lies between two of these calls counts as one layer. Times are the shortest of several
+   runs. Estimated times count the FLOPs of the layer functions and the bytes of all results; backward: twice the forward. The
+   model m is not changed: a copy with the same dtype, device and frozen parameters runs, so m may be new, and may not have a
+   pipeline. */
+typedef struct dt_pipe_profile {
+    int            nlayers, nedges;
+    dt_pipe_layer *layers;
+    dt_pipe_edge  *edges; /* tensors that later layers use */
+    char         (*dt__name)[64];
+} dt_pipe_profile;
+DT_API dt_pipe_profile *dt_pipe_profile_new(dt_model *m, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y, dt_pipe_balance how);
+DT_API void             dt_pipe_profile_free(dt_pipe_profile *f); /* NULL is accepted */
+
+/* The schedule as it ran in the last dt_pipeline_backward: when each step began and ended, for dt_pipe_svg. A step begins when what it
+   needs has come: the time that it waited is idle. All ranks call it and get the same; NULL: an error. If the ranks are on several
+   machines, their clocks are compared. Free it with dt_pipe_timing_free. */
+DT_API const dt_pipe_schedule *dt_pipeline_schedule(const dt_pipeline *p);
+DT_API dt_pipe_timing         *dt_pipeline_timing(dt_pipeline *p);
+/* The same schedule if each step took the median time of its stage in `run`, and messages no time: dt_pipe_simulate. */
+DT_API dt_pipe_timing         *dt_pipeline_planned(const dt_pipeline *p, const dt_pipe_timing *run);
 
 #ifdef __cplusplus
 }
@@ -184,12 +223,22 @@ typedef struct dt__pline_swap { /* a tensor whose values are hidden while anothe
     dt__node    *node;
     uint8_t      requires_grad;
 } dt__pline_swap;
+typedef struct dt__pline_mark { /* a place where the model may be cut: a layer or a dt_stage begins */
+    bool   stage;  /* dt_stage */
+    int    params; /* parameters that there were before */
+    double flops;  /* of the layers before */
+    char   name[64];
+} dt__pline_mark;
 typedef struct dt__pline_send {
     dt_work   *work;
     dt_tensor *t;
     void      *host;
     size_t     nbytes;
 } dt__pline_send;
+/* How a forward of a stage is computed. */
+enum { DT__LINE_WHOLE = 0, /* with a tape for the backward */
+       DT__LINE_LIGHT,     /* .recompute: without; only the outputs are sent */
+       DT__LINE_AGAIN };   /* ... the same again with a tape; the outputs are there already */
 enum { DT__PIPE_OFF = 0, DT__PIPE_TRACE, DT__PIPE_RUN };
 struct dt_pipeline {
     dt_model        *m;
@@ -204,6 +253,7 @@ struct dt_pipeline {
     bool             told;     /* all ranks know the error of this rank */
     /* the present forward */
     int              mode, stage, now; /* now: the stage that is computed */
+    int              how;      /* DT__LINE_... */
     int              count;    /* tensors so far */
     int              no_grad;  /* this stage has disabled gradients */
     dt__pline_run    *run;
@@ -234,6 +284,20 @@ struct dt_pipeline {
     int              nsends;
     int64_t          send_cap;
     char           (*stage_name)[64];
+    /* .balance */
+    int              layers, calls;   /* of the present forward: layers after the first one; calls of dt_stage */
+    bool             marking, pieces; /* the trace notes the places; it counts pieces of the model, not stages */
+    bool             at_stages;       /* the places are the calls of dt_stage; else the layers */
+    dt__pline_mark   *mark;           /* [0]: the beginning; then the places */
+    int              nmarks;
+    int64_t          mark_cap;
+    int             *cut;             /* of each stage: the piece with which it begins; NULL: the cuts are not known */
+    dt_pipe_profile  *profile;        /* the names of the pieces; on rank 0 also what they cost */
+    dt_pipe_partition *partition;
+    /* dt_pipeline_timing */
+    double          *step_time;       /* of the steps of this rank: begin, then end, in seconds of dt_trace_now */
+    bool             timed;           /* a whole dt_pipeline_backward has run */
+    uint64_t         waited;          /* nanoseconds that the present step has waited for messages */
 };
 
 static const char *dt__pline_text(const dt_pipeline *p, char *buf, size_t nbytes)
@@ -287,7 +351,7 @@ static void dt__pline_hide(dt_pipeline *p, dt_tensor *t)
     t->offset = 0;
     t->layout = DT_LAYOUT_PLAIN;
     t->node = NULL;
-    t->requires_grad = 0;
+    t->requires_grad = p->mode == DT__PIPE_TRACE && t->leaf && w->requires_grad; /* a plan notes what needs a gradient */
     dt__dense_strides(t->stride, t->shape, t->ndim);
 }
 static void dt__pline_show(dt_pipeline *p, int k) /* ends dt__pline_hide */
@@ -423,6 +487,51 @@ static void dt__pline_enter(dt_pipeline *p) /* the stage begins: where is its de
     }
     dt__tls.generation++; /* what autocast has cast is of another stage */
 }
+static void dt__pline_name(char *to, size_t nbytes, const char *scope, const char *name)
+{
+    size_t n = strlen(scope), m = strlen(name), from = n + m < nbytes ? 0 : n + m - (nbytes - 1); /* the end says more */
+    if (from > n) name += from - n;
+    if (from < n) memcpy(to, scope + from, n - from);
+    snprintf(to + (from < n ? n - from : 0), nbytes - (from < n ? n - from : 0), "%s", name);
+}
+static void dt__pline_mark_add(dt_pipeline *p, bool stage, const char *scope, const char *name)
+{
+    dt__pline_mark *list = (dt__pline_mark *)dt__enlarge(p->mark, p->nmarks, &p->mark_cap, sizeof *list);
+    if (!list) {
+        dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the plan");
+        return;
+    }
+    p->mark = list;
+    dt__pline_mark *k = &list[p->nmarks++];
+    memset(k, 0, sizeof *k);
+    k->stage = stage;
+    k->params = p->m->nparams;
+    for (int i = 0; i < p->m->nlayers; i++) k->flops += p->m->layer[i]->flops;
+    dt__pline_name(k->name, sizeof k->name, scope, name);
+}
+/* With .balance: the forward comes to a layer or a call of dt_stage. */
+static void dt__pline_place(dt_pipeline *p, bool stage, const char *scope, const char *name)
+{
+    char full[64];
+    int  piece = stage ? ++p->calls : p->layers++;
+    if (p->marking && !piece) dt__pline_name(p->mark[0].name, sizeof p->mark[0].name, scope, name);
+    else if (p->marking) dt__pline_mark_add(p, stage, scope, name);
+    if (p->marking || stage != p->at_stages || !piece) return;
+    if (p->pieces) {
+        p->stage = piece;
+        return;
+    }
+    if (!p->cut || p->stage + 1 >= p->stages || piece != p->cut[p->stage + 1]) return;
+    dt__pline_name(full, sizeof full, scope, name);
+    if (strcmp(full, p->stage_name[p->stage + 1])) {
+        dt_fail(DT_ERR_STATE, "dt_pipeline: stage %d begins with '%s'; this forward has '%s' there; it must make the same calls each time",
+                p->stage + 1, p->stage_name[p->stage + 1], full);
+        return;
+    }
+    if (dt__pline_active(p) && p->how != DT__LINE_AGAIN && dt__pline_send_outputs(p)) return;
+    p->stage++;
+    dt__pline_enter(p);
+}
 static dt_tensor *dt__pline_stage(void *user, const char *name, dt_tensor *x)
 {
     dt_pipeline *p = (dt_pipeline *)user;
@@ -430,6 +539,10 @@ static dt_tensor *dt__pline_stage(void *user, const char *name, dt_tensor *x)
     if (p->mode == DT__PIPE_OFF) {
         dt_fail(DT_ERR_STATE, "dt_stage '%s': the model has a pipeline: call dt_pipeline_backward or dt_pipeline_forward", name);
         return NULL;
+    }
+    if (p->o.balance) {
+        dt__pline_place(p, true, "", name);
+        return dt__err.code == DT_OK ? x : NULL;
     }
     if (dt__pline_active(p) && dt__pline_send_outputs(p)) return NULL;
     p->stage++;
@@ -445,7 +558,11 @@ static dt_tensor *dt__pline_stage(void *user, const char *name, dt_tensor *x)
     dt__pline_enter(p);
     return x;
 }
-static void dt__pline_layer(void *user, const char *scope, const char *name) { (void)user, (void)scope, (void)name; }
+static void dt__pline_layer(void *user, const char *scope, const char *name)
+{
+    dt_pipeline *p = (dt_pipeline *)user;
+    if (p->o.balance && p->mode != DT__PIPE_OFF && dt__err.code == DT_OK) dt__pline_place(p, false, scope, name);
+}
 
 static void dt__pline_begin(dt_pipeline *p, int mode, int now, dt__pline_run *run)
 {
@@ -453,7 +570,7 @@ static void dt__pline_begin(dt_pipeline *p, int mode, int now, dt__pline_run *ru
     p->stage = 0;
     p->now = now;
     p->run = run;
-    p->count = 0;
+    p->count = p->layers = p->calls = 0;
     p->no_grad = 0;
     p->device_before = dt__tls.device;
     p->m->forwards++;
@@ -623,50 +740,449 @@ static int dt__pline_params(dt_pipeline *p) /* makes the values of the parameter
         if (dt__pline_owns(p, i, p->rank)) dt__param_refill(m, m->param[i], p->dev);
     return dt__err.code == DT_OK ? (int)dt_model_seal(m) : dt__err.code;
 }
-static int dt__pline_trace(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y)
+/* Runs the function with ghosts. The random numbers stay where they are; p->draws: how many one forward draws. */
+static int dt__pline_walk(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y)
 {
     dt__list  step = { NULL, 0, 0 }, tape = { NULL, 0, 0 };
     dt_model *m = p->m;
     dt_rng    thread = *dt_rng_default();
-    bool      first = !p->made_params;
-    dt__pline_plan_free(p);
-    for (int turn = first ? 0 : 1; turn < 2 && dt__err.code == DT_OK; turn++) {
-        if (turn == 1 && first) {
-            p->made_params = true;
-            p->uses = (uint8_t *)dt__alloc_zero((size_t)(m->nparams * p->stages + 1));
-            if (!p->uses) return dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the plan");
-            p->nuses = m->nparams * p->stages + 1;
-            for (int i = 0; i < m->nparams; i++) m->param[i]->t->serial = -(i + 1);
-            p->params_at[p->stages] = m->nparams;
-            for (int s = 0; s < p->stages; s++)
-                for (int i = p->params_at[s]; i < p->params_at[s + 1]; i++) p->uses[i * p->stages + s] = 1;
-        }
-        p->nused = 0;
-        uint64_t at = m->rng.philox_offset, thread_at = dt_rng_default()->philox_offset;
-        dt__step_swap(&step, &tape);
-        snprintf(p->stage_name[0], sizeof p->stage_name[0], "first");
-        dt__pline_begin(p, DT__PIPE_TRACE, -1, NULL);
-        dt_tensor *loss = fn(m, x, y, user);
-        int        found = p->stage + 1;
-        dt__pline_end(p);
-        if (dt__err.code == DT_OK && found != p->stages)
-            dt_fail(DT_ERR_STATE, "dt_pipeline: the forward has %d stages (%d calls of dt_stage), expected %d: %d ranks with .chunks = %d",
-                    found, found - 1, p->stages, p->ranks, p->o.chunks);
-        if (dt__err.code == DT_OK && !loss) dt_fail(DT_ERR_ARG, "dt_pipeline: the function returned NULL without an error; expected the loss");
-        if (dt__err.code == DT_OK && loss->numel != 1)
-            dt_fail(DT_ERR_SHAPE, "dt_pipeline: the function returned a tensor %s; expected a loss of one element (dt_mean)", dt__text(loss));
-        dt__step_end();
-        dt__step_swap(&step, &tape);
-        p->draws = m->rng.philox_offset - at;
-        p->thread_draws = dt_rng_default()->philox_offset - thread_at;
-        m->rng.philox_offset = at;
-        *dt_rng_default() = thread;
-    }
+    uint64_t  at = m->rng.philox_offset;
+    p->nused = 0;
+    dt__step_swap(&step, &tape);
+    snprintf(p->stage_name[0], sizeof p->stage_name[0], "first");
+    dt__pline_begin(p, DT__PIPE_TRACE, -1, NULL);
+    dt_tensor *loss = fn(m, x, y, user);
+    int        found = p->stage + 1;
+    dt__pline_end(p);
+    if (dt__err.code == DT_OK && found != p->stages && !p->marking && !p->pieces)
+        dt_fail(DT_ERR_STATE, "dt_pipeline: the forward has %d stages (%d calls of dt_stage), expected %d: %d ranks with .chunks = %d",
+                found, found - 1, p->stages, p->ranks, p->o.chunks);
+    if (dt__err.code == DT_OK && !loss) dt_fail(DT_ERR_ARG, "dt_pipeline: the function returned NULL without an error; expected the loss");
+    if (dt__err.code == DT_OK && loss->numel != 1)
+        dt_fail(DT_ERR_SHAPE, "dt_pipeline: the function returned a tensor %s; expected a loss of one element (dt_mean)", dt__text(loss));
+    dt__step_end();
+    dt__step_swap(&step, &tape);
     dt__list_free(&step);
     dt__list_free(&tape);
-    if (dt__err.code == DT_OK) dt__pline_edges(p);
+    p->draws = m->rng.philox_offset - at;
+    p->thread_draws = dt_rng_default()->philox_offset - thread.philox_offset;
+    m->rng.philox_offset = at;
+    *dt_rng_default() = thread;
+    return dt__err.code;
+}
+static int dt__pline_balance(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y);
+static int dt__pline_notes(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y) /* where can it be cut? */
+{
+    p->nmarks = 0;
+    dt__pline_mark_add(p, false, "", "first");
+    p->marking = dt__err.code == DT_OK;
+    if (p->marking) dt__pline_walk(p, fn, user, x, y);
+    p->marking = false;
+    for (int i = 0; i < p->m->nparams; i++) p->m->param[i]->t->serial = 0; /* they are no tensors of a piece */
+    return dt__err.code;
+}
+static int dt__pline_trace(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y)
+{
+    dt_model *m = p->m;
+    bool      first = !p->made_params;
+    dt__pline_plan_free(p);
+    if (first) {
+        int rc = p->o.balance ? dt__pline_notes(p, fn, user, x, y) : dt__pline_walk(p, fn, user, x, y);
+        if (rc || (p->o.balance && dt__pline_balance(p, fn, user, x, y))) return dt__err.code;
+        p->made_params = true;
+        p->uses = (uint8_t *)dt__alloc_zero((size_t)(m->nparams * p->stages + 1));
+        if (!p->uses) return dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the plan");
+        p->nuses = m->nparams * p->stages + 1;
+        for (int i = 0; i < m->nparams; i++) m->param[i]->t->serial = -(i + 1);
+        p->params_at[p->stages] = m->nparams;
+        for (int s = 0; s < p->stages; s++)
+            for (int i = p->params_at[s]; i < p->params_at[s + 1]; i++) p->uses[i * p->stages + s] = 1;
+    }
+    if (!dt__pline_walk(p, fn, user, x, y)) dt__pline_edges(p);
     if (dt__err.code == DT_OK) dt__pline_same(p);
     if (dt__err.code == DT_OK && first) dt__pline_params(p);
+    return dt__err.code;
+}
+
+/* ==================================================================================================== >>balancing
+   The first forward with ghosts notes the places where the model may be cut. They divide it into pieces: piece 0 begins with the
+   forward, piece i at place i. A second forward with ghosts notes in which piece each tensor is made and used. A copy of the model
+   then runs on one rank without a pipeline; its layers call dt__meter_layer, its backward dt__meter_node. */
+typedef struct dt__meter {
+    dt_pipeline *p;
+    int          piece, layers, calls, npieces;
+    int64_t     *tape;   /* of each piece: nodes on the tape when it began */
+    uint64_t     since;  /* the present piece began then */
+    size_t       live;   /* bytes of tensors then */
+    double      *forward, *backward; /* seconds of this run, of each piece */
+    int64_t     *held;
+} dt__meter;
+static uint64_t dt__meter_now(const dt__meter *w)
+{
+    dt_synchronize(w->p->dev);
+    return dt_trace_now();
+}
+static void dt__meter_place(dt__meter *w, bool stage)
+{
+    int piece = stage ? ++w->calls : w->layers++;
+    if (stage != w->p->at_stages || !piece || piece >= w->npieces || dt__tls.in_backward) return;
+    uint64_t now = dt__meter_now(w);
+    size_t   live = dt_stats().live_bytes;
+    w->forward[w->piece] = 1e-9 * (double)(now - w->since);
+    w->held[w->piece] = live > w->live ? (int64_t)(live - w->live) : 0;
+    w->piece = piece;
+    w->tape[piece] = dt__tls.tape.n;
+    w->live = live;
+    w->since = now;
+}
+static void dt__meter_layer(void *user, const char *scope, const char *name)
+{
+    (void)scope, (void)name;
+    dt__meter_place((dt__meter *)user, false);
+}
+static dt_tensor *dt__meter_stage(void *user, const char *name, dt_tensor *x)
+{
+    (void)name;
+    dt__meter_place((dt__meter *)user, true);
+    return x;
+}
+static void dt__meter_use(void *user, const char *call, dt_tensor *t) { (void)user, (void)call, (void)t; }
+static void dt__meter_made(void *user, dt_tensor *t) { (void)user, (void)t; }
+static void dt__meter_node(void *user, int64_t node) /* the backward comes to this node */
+{
+    dt__meter *w = (dt__meter *)user;
+    if (!w->piece || node >= w->tape[w->piece]) return;
+    uint64_t now = dt__meter_now(w);
+    w->backward[w->piece] += 1e-9 * (double)(now - w->since);
+    w->since = now;
+    while (w->piece && node < w->tape[w->piece]) w->piece--;
+}
+static int dt__meter_run(dt__meter *w, dt_model *m, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y)
+{
+    dt__list   step = { NULL, 0, 0 }, tape = { NULL, 0, 0 };
+    dt__split  split;
+    memset(&split, 0, sizeof split);
+    split.user = w;
+    split.use = dt__meter_use;
+    split.made = dt__meter_made;
+    split.node = dt__meter_node;
+    dt__step_swap(&step, &tape);
+    w->piece = w->layers = w->calls = 0;
+    w->tape[0] = 0;
+    memset(w->backward, 0, (size_t)w->npieces * sizeof *w->backward);
+    w->live = dt_stats().live_bytes;
+    w->since = dt__meter_now(w);
+    m->forwards++;
+    dt_tensor *loss = fn(m, x, y, user);
+    w->forward[w->piece] = 1e-9 * (double)(dt__meter_now(w) - w->since);
+    size_t live = dt_stats().live_bytes;
+    w->held[w->piece] = live > w->live ? (int64_t)(live - w->live) : 0;
+    if (dt__err.code == DT_OK && w->piece + 1 != w->npieces)
+        dt_fail(DT_ERR_STATE, "dt_pipeline: the first forward had %d places to cut, this one %d; it must make the same calls each time",
+                w->npieces - 1, w->piece);
+    if (dt__err.code == DT_OK && loss && loss->requires_grad) {
+        dt_tensor *none = NULL;
+        dt__tls.split = &split;
+        w->since = dt__meter_now(w);
+        dt__backward(&loss, &none, 1, DT__BACK_ALL, false);
+        dt__tls.split = NULL;
+        w->backward[w->piece] += 1e-9 * (double)(dt__meter_now(w) - w->since);
+    }
+    dt__step_end();
+    dt__step_swap(&step, &tape);
+    dt__list_free(&step);
+    dt__list_free(&tape);
+    return dt__err.code;
+}
+static dt_model *dt__pline_copy(const dt_model *m, dt_device *dev) /* has no parameters yet */
+{
+    dt_model_opts o;
+    memset(&o, 0, sizeof o);
+    o.seed = 1;
+    o.device = dev;
+    o.dtype = m->dtype;
+    dt_model *y = dt_model_new_with(o);
+    for (int i = 0; y && i < m->nfrozen; i++)
+        if (m->frozen[i].on) dt_model_freeze(y, m->frozen[i].pattern);
+        else dt_model_unfreeze(y, m->frozen[i].pattern);
+    if (!y) return NULL;
+    y->norms_f32 = m->norms_f32;
+    y->masters = m->masters;
+    y->amp = m->amp;
+    y->training = m->training;
+    return y;
+}
+/* Runs a copy of the model; f->layers get the shortest times. Nothing that the program sees changes: the hooks of the thread (which
+   would seal models) rest, its random numbers and its verdict on the last loss are as before. */
+static int dt__pline_measure(dt_pipeline *p, dt_pipe_profile *f, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y)
+{
+    enum { RUNS = 6 }; /* the first one is not counted */
+    size_t      n = (size_t)f->nlayers, each = 2 * sizeof(double) + 2 * sizeof(int64_t);
+    dt__meter   w;
+    dt__staging parts;
+    int         used[DT__MAX_HOOKS];
+    dt_rng      thread = *dt_rng_default();
+    const char *bad_loss = dt__err.bad_loss;
+    double      bad_value = dt__err.bad_loss_value;
+    uint64_t    began = dt_trace_now();
+    memset(&w, 0, sizeof w);
+    memset(&parts, 0, sizeof parts);
+    w.p = p;
+    w.npieces = f->nlayers;
+    w.forward = (double *)dt__alloc_zero(n * each);
+    if (!w.forward) return dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the profile");
+    w.backward = w.forward + n;
+    w.tape = (int64_t *)(void *)(w.backward + n);
+    w.held = w.tape + n;
+    memcpy(used, dt__tls.hook_used, sizeof used);
+    memset(dt__tls.hook_used, 0, sizeof used);
+    dt_model *m = dt__pline_copy(p->m, p->dev);
+    parts.user = &w;
+    parts.layer = dt__meter_layer;
+    parts.stage = dt__meter_stage;
+    if (m) m->parts = &parts;
+    for (int k = 0; m && k < RUNS && (k < 2 || dt_trace_now() - began < 2000000000u); k++) {
+        if (dt__meter_run(&w, m, fn, user, x, y)) break;
+        for (int i = 0; k && i < f->nlayers; i++) {
+            dt_pipe_layer *l = &f->layers[i];
+            if (k == 1 || w.forward[i] < l->forward) l->forward = w.forward[i];
+            if (k == 1 || w.backward[i] < l->backward) l->backward = w.backward[i];
+            l->held = w.held[i];
+        }
+        *dt_rng_default() = thread;
+    }
+    if (m) m->amp = NULL;
+    if (m) m->parts = NULL;
+    dt_model_free(m);
+    memcpy(dt__tls.hook_used, used, sizeof used);
+    *dt_rng_default() = thread;
+    dt__err.bad_loss = bad_loss;
+    dt__err.bad_loss_value = bad_value;
+    dt_mem_free(w.forward, n * each);
+    return dt__err.code;
+}
+/* FLOPs and bytes a second of this device: of a product of matrices, and of a sum. */
+static int dt__pline_speed(dt_pipeline *p, double *flops, double *bytes)
+{
+    enum { SIDE = 384, NUMEL = 1 << 20, RUNS = 4 };
+    dt__list     step = { NULL, 0, 0 }, tape = { NULL, 0, 0 };
+    dt_make_opts o;
+    dt_shape     square, row;
+    memset(&o, 0, sizeof o);
+    memset(&square, 0, sizeof square);
+    memset(&row, 0, sizeof row);
+    o.device = p->dev;
+    square.ndim = 2;
+    square.dim[0] = square.dim[1] = SIDE;
+    row.ndim = 1;
+    row.dim[0] = NUMEL;
+    dt__step_swap(&step, &tape);
+    dt_no_grad_begin();
+    dt_tensor *a = dt_full_with(0.5, square, o), *b = dt_full_with(0.5, row, o);
+    double     best[2] = { 1e9, 1e9 };
+    for (int k = 0; k < 2 * RUNS && dt__err.code == DT_OK; k++) {
+        dt_synchronize(p->dev);
+        uint64_t at = dt_trace_now();
+        if (k % 2) dt_add(b, b);
+        else dt_matmul(a, a);
+        dt_synchronize(p->dev);
+        double s = 1e-9 * (double)(dt_trace_now() - at) + 1e-9;
+        if (s < best[k % 2]) best[k % 2] = s;
+    }
+    dt_no_grad_end();
+    dt__step_end();
+    dt__step_swap(&step, &tape);
+    dt__list_free(&step);
+    dt__list_free(&tape);
+    *flops = 2.0 * SIDE * SIDE * SIDE / best[0];
+    *bytes = 4.0 * NUMEL / best[1];
+    return dt__err.code;
+}
+static int64_t dt__pline_made_bytes(const dt__pline_made *k)
+{
+    int64_t n = (int64_t)dt__dtype_size[k->dtype];
+    for (int d = 0; d < k->ndim; d++) n *= k->shape[d];
+    return n;
+}
+DT_API void dt_pipe_profile_free(dt_pipe_profile *f)
+{
+    if (!f) return;
+    dt_mem_free(f->layers, (size_t)(f->nlayers + 1) * sizeof *f->layers);
+    dt_mem_free(f->dt__name, (size_t)(f->nlayers + 1) * sizeof *f->dt__name);
+    dt_mem_free(f->edges, (size_t)(f->nedges + 1) * sizeof *f->edges);
+    dt_mem_free(f, sizeof *f);
+}
+/* From the marks: the pieces, their names and parameters. */
+static dt_pipe_profile *dt__pline_pieces(dt_pipeline *p)
+{
+    dt_pipe_profile *f = (dt_pipe_profile *)dt__alloc_zero(sizeof *f);
+    int              n = 1, k = 0;
+    p->at_stages = false;
+    for (int i = 0; i < p->nmarks; i++) p->at_stages = p->at_stages || p->mark[i].stage;
+    for (int i = 1; i < p->nmarks; i++) { /* keep those that count; [0] is the beginning */
+        if (p->mark[i].stage != p->at_stages) continue;
+        p->mark[n++] = p->mark[i];
+    }
+    p->nmarks = n;
+    if (p->at_stages) snprintf(p->mark[0].name, sizeof p->mark[0].name, "first");
+    if (f) {
+        f->nlayers = n;
+        f->layers = (dt_pipe_layer *)dt__alloc_zero((size_t)(n + 1) * sizeof *f->layers);
+        f->dt__name = (char(*)[64])dt__alloc_zero((size_t)(n + 1) * sizeof *f->dt__name);
+    }
+    if (!f || !f->layers || !f->dt__name) {
+        dt_pipe_profile_free(f);
+        dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the profile");
+        return NULL;
+    }
+    for (k = 0; k < n; k++) {
+        dt_pipe_layer *l = &f->layers[k];
+        int            end = k + 1 < n ? p->mark[k + 1].params : p->m->nparams;
+        memcpy(f->dt__name[k], p->mark[k].name, sizeof f->dt__name[k]);
+        l->name = f->dt__name[k];
+        l->state = 3;
+        for (int i = k ? p->mark[k].params : 0; i < end; i++)
+            l->params += p->m->param[i]->t->numel * (int64_t)dt__dtype_size[p->m->param[i]->t->dtype];
+    }
+    return f;
+}
+/* What the pieces cost. Rank 0 calls it, or dt_pipe_profile_new. */
+static int dt__pline_costs(dt_pipeline *p, dt_pipe_profile *f, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y)
+{
+    double  flops = 1, bytes = 1;
+    int64_t n = 0;
+    p->pieces = p->made_params = true;
+    int rc = dt__pline_walk(p, fn, user, x, y);
+    p->pieces = p->made_params = false;
+    if (rc) return rc;
+    if (p->nused) qsort(p->used, (size_t)p->nused, sizeof *p->used, dt__pline_used_order);
+    for (int64_t i = 0; i < p->nused; i++) { /* the last use of each tensor */
+        const dt__pline_used *u = &p->used[i];
+        if (i + 1 < p->nused && p->used[i + 1].serial == u->serial) continue;
+        if (u->stage > p->made[u->serial - 1].stage) p->used[n++] = *u;
+    }
+    if (n > INT_MAX - 1) return dt_fail(DT_ERR_ARG, "dt_pipeline: the model has too many tensors");
+    f->edges = (dt_pipe_edge *)dt__alloc_zero((size_t)(n + 1) * sizeof *f->edges);
+    if (!f->edges) return dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the profile");
+    f->nedges = (int)n;
+    for (int i = 0; i < f->nedges; i++) {
+        const dt__pline_made *k = &p->made[p->used[i].serial - 1];
+        f->edges[i].from = k->stage;
+        f->edges[i].to = p->used[i].stage;
+        f->edges[i].output = p->used[i].serial;
+        f->edges[i].nbytes = dt__pline_made_bytes(k);
+    }
+    if (p->o.balance == DT_BALANCE_MEASURED) return dt__pline_measure(p, f, fn, user, x, y);
+    if (dt__pline_speed(p, &flops, &bytes)) return dt__err.code;
+    for (int i = 0; i < p->count; i++) f->layers[p->made[i].stage].held += dt__pline_made_bytes(&p->made[i]);
+    for (int i = 0; i < f->nlayers; i++) {
+        double until = 0;
+        for (int k = 0; i + 1 == f->nlayers && k < p->m->nlayers; k++) until += p->m->layer[k]->flops;
+        if (i + 1 < f->nlayers) until = p->mark[i + 1].flops;
+        double work = until - (i ? p->mark[i].flops : 0);
+        f->layers[i].forward = (work > 0 ? work : 0) / flops + (double)f->layers[i].held / bytes;
+        f->layers[i].backward = 2 * f->layers[i].forward;
+    }
+    return 0;
+}
+/* Seconds of a message between ranks 0 and 1, and bytes a second. Called by all ranks; only these two have something to do. */
+static int dt__pline_link(dt_pipeline *p, double *latency, double *bandwidth)
+{
+    enum { LARGE = 1 << 18, RUNS = 4 };
+    dt_msg_opts o;
+    double      best[2] = { 1e9, 1e9 };
+    *latency = *bandwidth = 0;
+    if (p->ranks < 2 || p->rank > 1) return 0;
+    memset(&o, 0, sizeof o);
+    o.tag = 1;
+    char *buf = (char *)dt__alloc_zero(LARGE);
+    if (!buf) return dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for a message");
+    for (int k = 0; k < 2 * RUNS && dt__err.code == DT_OK; k++) {
+        int64_t  n = k % 2 ? LARGE : 64;
+        uint64_t at = dt_trace_now();
+        int      bad = p->rank == 0 ? dt_comm_send_with(p->c, buf, n, DT_COMM_U8, 1, o) : dt_comm_recv_with(p->c, buf, n, DT_COMM_U8, 0, o);
+        if (!bad) bad = p->rank == 0 ? dt_comm_recv_with(p->c, buf, n, DT_COMM_U8, 1, o) : dt_comm_send_with(p->c, buf, n, DT_COMM_U8, 0, o);
+        if (bad) dt__pline_comm_fail(p, "dt_pipeline");
+        double s = 0.5e-9 * (double)(dt_trace_now() - at);
+        if (s < best[k % 2]) best[k % 2] = s;
+    }
+    dt_mem_free(buf, LARGE);
+    *latency = best[0];
+    *bandwidth = LARGE / fmax(best[1] - best[0], 0.5 * best[1] + 1e-9); /* other work may disturb one of them */
+    return dt__err.code;
+}
+static int dt__pline_balance(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y)
+{
+    enum { HEAD = 2, EACH = 11 };
+    double latency, bandwidth;
+    size_t n = (size_t)p->stages, nbytes = (HEAD + EACH * n) * sizeof(double);
+    if (!p->profile) p->profile = dt__pline_pieces(p);
+    if (!p->profile) return dt__err.code;
+    int pieces = p->profile->nlayers;
+    if (pieces < p->stages && p->at_stages)
+        return dt_fail(DT_ERR_STATE, "dt_pipeline: the forward has %d calls of dt_stage, expected at least %d: %d ranks with .chunks = %d have "
+                       "%d stages; use fewer ranks, or call dt_stage at more places or not at all", pieces - 1, p->stages - 1, p->ranks,
+                       p->o.chunks, p->stages);
+    if (pieces < p->stages)
+        return dt_fail(DT_ERR_STATE, "dt_pipeline: the forward has %d layers, expected at least %d: %d ranks with .chunks = %d have as many "
+                       "stages; use fewer ranks", pieces, p->stages, p->ranks, p->o.chunks);
+    double *said = (double *)dt__alloc_zero(nbytes);
+    if (!p->cut) p->cut = (int *)dt__alloc_zero(n * sizeof(int));
+    if (!p->partition) p->partition = (dt_pipe_partition *)dt__comm_zeroed(1, sizeof *p->partition);
+    if (p->partition) p->partition->stage = (dt_pipe_stage *)dt__comm_zeroed(n, sizeof *p->partition->stage);
+    if (!said || !p->cut || !p->partition || !p->partition->stage) dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the plan");
+    if (dt__err.code == DT_OK) dt__pline_link(p, &latency, &bandwidth);
+    if (dt__err.code == DT_OK && p->rank == 0 && !dt__pline_costs(p, p->profile, fn, user, x, y)) {
+        dt_pipe_partition_opts o;
+        for (int i = 0; i < pieces && p->o.recompute; i++) p->profile->layers[i].backward += p->profile->layers[i].forward;
+        memset(&o, 0, sizeof o);
+        o.layers = p->profile->layers;
+        o.nlayers = pieces;
+        o.edges = p->profile->edges;
+        o.nedges = p->profile->nedges;
+        o.ranks = p->ranks;
+        o.chunks = p->o.chunks;
+        o.kind = p->o.schedule;
+        o.micro = p->o.micro;
+        o.latency = latency;
+        o.bandwidth = bandwidth;
+        o.memory = p->o.memory;
+        dt_pipe_partition *best = dt_pipe_partition_new_with(o);
+        if (!best) dt_fail(DT_ERR_ARG, "dt_pipeline: %s", dt_plan_error());
+        for (int s = 0; best && s < p->stages; s++) {
+            const dt_pipe_stage *g = &best->stage[s];
+            double *to = said + HEAD + EACH * s, value[EACH];
+            value[0] = g->first, value[1] = g->last, value[2] = g->replicas, value[3] = g->held, value[4] = g->forward;
+            value[5] = g->seconds, value[6] = (double)g->params, value[7] = (double)g->memory, value[8] = (double)g->in;
+            value[9] = (double)g->out, value[10] = g->backward;
+            memcpy(to, value, sizeof value);
+        }
+        if (best) said[0] = best->slowest, said[1] = best->seconds;
+        dt_pipe_partition_free(best);
+    }
+    if (dt__err.code == DT_OK && dt_comm_broadcast(p->c, said, (int64_t)(HEAD + EACH * n), DT_COMM_F64, 0)) dt__pline_comm_fail(p, "dt_pipeline");
+    double before = -1;
+    for (int s = 0; s < p->stages && dt__err.code == DT_OK; s++) {
+        const double  *v = said + HEAD + EACH * s;
+        dt_pipe_stage *g = &p->partition->stage[s];
+        if (!(v[0] > before && v[0] < pieces && v[1] >= v[0] && v[1] < pieces && (s || v[0] == 0))) {
+            dt_fail(DT_ERR_COMM, "dt_pipeline: rank 0 found cuts that this rank, %d, does not have: stage %d from layer %g to %g of %d; the forward "
+                    "must be the same on all ranks", p->rank, s, v[0], v[1], pieces);
+            break;
+        }
+        before = v[0];
+        g->first = (int)v[0], g->last = (int)v[1], g->replicas = (int)v[2], g->held = (int)v[3], g->forward = v[4], g->seconds = v[5];
+        g->params = (int64_t)v[6], g->memory = (int64_t)v[7], g->in = (int64_t)v[8], g->out = (int64_t)v[9], g->backward = v[10];
+        p->cut[s] = g->first;
+        p->params_at[s] = s ? p->mark[g->first].params : 0;
+        snprintf(p->stage_name[s], sizeof p->stage_name[0], "%s", p->profile->dt__name[g->first]);
+    }
+    if (dt__err.code == DT_OK) {
+        p->partition->nstages = p->stages;
+        p->partition->slowest = (int)said[0];
+        p->partition->seconds = said[1];
+    }
+    dt_mem_free(said, nbytes);
     return dt__err.code;
 }
 
@@ -678,8 +1194,7 @@ static dt__pline_run *dt__pline_run_of(dt_pipeline *p, int stage, int micro)
 }
 static dt_msg_opts dt__pline_tag(int edge, bool gradient)
 {
-    dt_msg_opts o;
-    memset(&o, 0, sizeof o);
+    dt_msg_opts o = DT__NO_OPTIONS;
     o.tag = 2 * edge + gradient;
     return o;
 }
@@ -704,8 +1219,11 @@ static int dt__pline_arrive(dt_pipeline *p, dt__pline_cell *cell, const dt__plin
     if (!cell->t) return dt_fail(DT_ERR_STATE, "dt_pipeline: stage %d needs a tensor of stage %d before it was computed", e->to, e->from);
     if (!cell->work) return 0;
     dt_work *w = cell->work;
+    uint64_t since = dt_trace_now();
     cell->work = NULL;
-    if (dt_work_wait(w)) return dt__pline_comm_fail(p, "dt_pipeline_backward");
+    int bad = dt_work_wait(w);
+    p->waited += dt_trace_now() - since;
+    if (bad) return dt__pline_comm_fail(p, "dt_pipeline_backward");
     if (!cell->host) return 0;
     int rc = dt__upload(cell->t, cell->host);
     dt_mem_free(cell->host, cell->nhost);
@@ -775,6 +1293,7 @@ static int dt__pline_send_one(dt_pipeline *p, int edge, bool gradient, int micro
 static int dt__pline_send_outputs(dt_pipeline *p) /* the stage that is computed has ended */
 {
     char who[120];
+    if (p->how == DT__LINE_AGAIN) return 0; /* they have been sent */
     dt__tls.split = NULL;
     for (int k = 0; k < p->nout[p->now] && dt__err.code == DT_OK; k++) {
         dt_tensor *t = p->run->output[k];
@@ -802,23 +1321,28 @@ typedef struct dt__pline_job { /* a call of dt_pipeline_backward or dt_pipeline_
     bool           train;
     double         sum;    /* of the losses: on the rank of the last stage */
     double         scale;  /* of the loss, by mixed precision */
+    dt__scaler    *scaler; /* ... or NULL */
     uint64_t       philox, thread_philox;
 } dt__pline_job;
-static int dt__pline_forward(dt_pipeline *p, dt__pline_job *j, int stage, int micro)
+static int dt__pline_forward(dt_pipeline *p, dt__pline_job *j, int stage, int micro, int how)
 {
     dt__pline_run *r = dt__pline_run_of(p, stage, micro);
+    bool           no_grad = !j->train || how == DT__LINE_LIGHT;
     char          who[120];
+    p->how = how;
+    p->m->again = how == DT__LINE_AGAIN;
     dt__step_swap(&r->step, &r->tape);
     p->m->rng.philox_offset = j->philox + (uint64_t)micro * p->draws;
     dt_rng_default()->philox_offset = j->thread_philox + (uint64_t)micro * p->thread_draws;
     p->run_micro = micro;
     dt_tensor *x = dt__pline_slice(j->x, micro, j->each), *y = dt__pline_slice(j->y, micro, j->each);
-    if (!j->train) dt_no_grad_begin();
+    if (no_grad) dt_no_grad_begin();
     dt__pline_begin(p, DT__PIPE_RUN, stage, r);
     dt_tensor *loss = dt__err.code == DT_OK ? j->fn(p->m, x, y, j->user) : NULL;
     int        found = p->stage + 1;
     dt__pline_end(p);
-    if (!j->train) dt_no_grad_end();
+    if (no_grad) dt_no_grad_end();
+    p->m->again = 0;
     if (dt__err.code == DT_OK && found != p->stages)
         dt_fail(DT_ERR_STATE, "dt_pipeline: %s: this forward had %d stages, the first one %d; it must make the same calls each time",
                 dt__pline_text(p, who, sizeof who), found, p->stages);
@@ -826,9 +1350,22 @@ static int dt__pline_forward(dt_pipeline *p, dt__pline_job *j, int stage, int mi
         dt_tensor *f = loss ? dt_cast(loss, DT_F32) : NULL;
         float      v = 0;
         if (f && !dt__download(f, &v)) {
-            j->sum += (double)v / p->o.micro;
+            if (how != DT__LINE_AGAIN) j->sum += (double)v / p->o.micro;
             r->loss = dt__ref(loss);
         }
+    }
+    if (how == DT__LINE_LIGHT) { /* only what came from other stages stays, in r->in */
+        for (int k = 0; k < p->nin[stage]; k++) {
+            dt__unref(r->input[k]);
+            r->input[k] = NULL;
+        }
+        for (int k = 0; k < p->nout[stage]; k++) {
+            dt__unref(r->output[k]);
+            r->output[k] = NULL;
+        }
+        dt__unref(r->loss);
+        r->loss = NULL;
+        dt__step_end();
     }
     dt__step_swap(&r->step, &r->tape);
     return dt__err.code;
@@ -877,7 +1414,12 @@ static int dt__pline_backward(dt_pipeline *p, dt__pline_job *j, int stage, int m
         root[n] = r->loss;
         grad[n++] = seed;
     }
+    /* as dt_amp_backward does for each micro-batch: the gradients are added up in f32, without the scale */
+    bool scaled = j->scaler && part != DT__BACK_INPUTS && dt__err.code == DT_OK;
+    if (scaled) dt__amp_stash(p->m);
     if (dt__err.code == DT_OK && (n || part == DT__BACK_WEIGHTS)) dt__backward(root, grad, n, part, false);
+    if (j->scaler && p->o.amp->dynamic) dt__err.bad_loss = NULL; /* after an overflow the scaler decides */
+    if (scaled && dt__err.code == DT_OK) dt__amp_take_back(p->m, j->scaler);
     dt__unref(seed);
     for (int k = 0; k < p->nin[stage] && part != DT__BACK_WEIGHTS && dt__err.code == DT_OK; k++) {
         const dt__pline_edge *e = &p->edge[p->in[stage][k]];
@@ -927,15 +1469,17 @@ static int dt__pline_tied(dt_pipeline *p)
                 if (first < 0) first = r;
             }
         if (owners < 2 || !dt__pline_owns(p, i, p->rank)) continue;
-        dt_tensor  *g = q->t->grad;
-        int64_t     nbytes = q->t->numel * (int64_t)dt__dtype_size[q->t->dtype];
+        dt__mblock *b = q->block >= 0 ? &m->block[q->block] : NULL; /* mixed precision keeps gradients in mgrad */
+        bool        apart = b && b->use_mgrad;
+        dt_tensor  *g = apart ? dt__slice(b->mgrad, 0, q->offset, q->t->numel) : dt__ref(q->t->grad);
+        int64_t     nbytes = g ? g->numel * (int64_t)dt__dtype_size[g->dtype] : 0;
         char       *host = (char *)dt_mem_alloc((size_t)(nbytes ? nbytes : 1));
-        dt_tensor  *there = dt__new("dt_pipeline", p->dev, q->t->dtype, q->t->shape, q->t->ndim, DT_LAYOUT_PLAIN);
+        dt_tensor  *there = g ? dt__new("dt_pipeline", p->dev, g->dtype, g->shape, g->ndim, DT_LAYOUT_PLAIN) : NULL;
         dt_msg_opts o = dt__pline_tag(p->nedges + i, false);
-        if (!host || !there || !g) dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the gradient of '%s'", q->name);
-        else if (q->t->grad_state == DT__GRAD_EMPTY && dt__fill(g, 0)) {
+        if (!host || !there) dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the gradient of '%s'", q->name);
+        else if (!apart && q->t->grad_state == DT__GRAD_EMPTY && dt__fill(g, 0)) {
         } else if (p->rank == first) {
-            q->t->grad_state = DT__GRAD_SET;
+            if (!apart) q->t->grad_state = DT__GRAD_SET;
             for (int r = first + 1; r < p->ranks && dt__err.code == DT_OK; r++) {
                 if (!dt__pline_owns(p, i, r)) continue;
                 if (dt_comm_recv_with(p->c, host, nbytes, DT_COMM_U8, r, o)) dt__pline_comm_fail(p, "dt_pipeline_backward");
@@ -950,7 +1494,7 @@ static int dt__pline_tied(dt_pipeline *p)
                 if (dt__pline_owns(p, i, r) && dt_comm_send_with(p->c, host, nbytes, DT_COMM_U8, r, o))
                     dt__pline_comm_fail(p, "dt_pipeline_backward");
         } else {
-            q->t->grad_state = DT__GRAD_SET;
+            if (!apart) q->t->grad_state = DT__GRAD_SET;
             dt_tensor *d = dt__dense("dt_pipeline", g);
             if (d) dt__download(d, host);
             dt__unref(d);
@@ -960,6 +1504,7 @@ static int dt__pline_tied(dt_pipeline *p)
             if (dt__err.code == DT_OK && !dt__upload(there, host)) dt__copy_to(g, there, 0);
         }
         dt__unref(there);
+        dt__unref(g);
         dt_mem_free(host, (size_t)(nbytes ? nbytes : 1));
     }
     return dt__err.code;
@@ -1155,26 +1700,34 @@ static int dt__pline_go(dt_pipeline *p, dt__pline_job *j)
 {
     const dt_pipe_schedule *s = p->plan;
     enum { AHEAD = 2 };
-    int64_t end = s->first[p->rank + 1], posted = s->first[p->rank];
+    int64_t end = s->first[p->rank + 1], posted = s->first[p->rank], begin = posted;
+    p->timed = false;
     for (int64_t k = posted; k < end && dt__err.code == DT_OK; k++) {
         const dt_pipe_step *t = &s->step[k];
         int                 stage = t->chunk * p->ranks + p->rank;
         for (; posted < end && posted <= k + AHEAD && dt__err.code == DT_OK; posted++)
             if (j->train || s->step[posted].op == DT_PIPE_FORWARD) dt__pline_post_step(p, &s->step[posted]);
+        uint64_t since = dt_trace_now();
+        p->waited = 0;
         if (t->op == DT_PIPE_FORWARD) {
-            dt__pline_forward(p, j, stage, t->micro);
+            dt__pline_forward(p, j, stage, t->micro, j->train && p->o.recompute ? (int)DT__LINE_LIGHT : (int)DT__LINE_WHOLE);
             if (!j->train && dt__err.code == DT_OK) {
                 dt__pline_run *r = dt__pline_run_of(p, stage, t->micro);
                 dt__step_swap(&r->step, &r->tape);
                 dt__pline_run_end(p, r, stage);
                 dt__step_swap(&r->step, &r->tape);
             }
-        } else if (j->train)
-            dt__pline_backward(p, j, stage, t->micro,
+        } else if (j->train) {
+            if (p->o.recompute && t->op != DT_PIPE_BACKWARD_WEIGHT) dt__pline_forward(p, j, stage, t->micro, DT__LINE_AGAIN);
+            if (dt__err.code == DT_OK) dt__pline_backward(p, j, stage, t->micro,
                               t->op == DT_PIPE_BACKWARD ? DT__BACK_ALL : t->op == DT_PIPE_BACKWARD_INPUT ? DT__BACK_INPUTS : DT__BACK_WEIGHTS);
+        }
+        p->step_time[2 * (k - begin)] = 1e-9 * (double)(since + p->waited);
+        p->step_time[2 * (k - begin) + 1] = 1e-9 * (double)dt_trace_now();
         if (dt__err.code == DT_OK) dt__pline_sends_wait(p, false);
     }
     if (dt__err.code == DT_OK) dt__pline_sends_wait(p, true);
+    p->timed = j->train && dt__err.code == DT_OK;
     return dt__err.code;
 }
 static int dt__pline_call(dt_pipeline *p, const char *call, dt__pline_job *j, double *value)
@@ -1188,9 +1741,8 @@ static int dt__pline_call(dt_pipeline *p, const char *call, dt__pline_job *j, do
     if (!rc) {
         j->scale = 1;
         if (p->o.amp && j->train) {
-            s = &p->o.amp->scaler[0];
+            j->scaler = s = &p->o.amp->scaler[0];
             j->scale = s->scale;
-            rc = dt__amp_stash(p->m);
         }
         j->philox = p->m->rng.philox_offset;
         j->thread_philox = dt_rng_default()->philox_offset;
@@ -1199,8 +1751,6 @@ static int dt__pline_call(dt_pipeline *p, const char *call, dt__pline_job *j, do
     if (!rc && j->train) rc = dt__pline_tied(p);
     double all[2] = { j->sum, 0 };
     if (!rc && s) {
-        if (p->o.amp->dynamic) dt__err.bad_loss = NULL;
-        rc = dt__amp_take_back(p->m, s);
         s->used = 1;
         all[1] = s->found;
     }
@@ -1245,11 +1795,60 @@ DT_API dt_status dt_pipeline_forward(dt_pipeline *p, dt_pipeline_fn fn, void *us
     j.y = y;
     return (dt_status)dt__pline_call(p, "dt_pipeline_forward", &j, value);
 }
+static int dt__pline_alloc(dt_pipeline *p)
+{
+    size_t n = (size_t)p->stages;
+    p->nin = (int *)dt__alloc_zero(n * sizeof(int));
+    p->nout = (int *)dt__alloc_zero(n * sizeof(int));
+    p->in = (int **)dt__alloc_zero(n * sizeof(int *));
+    p->out = (int **)dt__alloc_zero(n * sizeof(int *));
+    p->params_at = (int *)dt__alloc_zero((n + 1) * sizeof(int));
+    p->stage_name = (char(*)[64])dt__alloc_zero(n * sizeof *p->stage_name);
+    p->split.user = p->parts.user = p;
+    p->split.use = dt__pline_use;
+    p->split.made = dt__pline_new_tensor;
+    p->parts.stage = dt__pline_stage;
+    p->parts.layer = dt__pline_layer;
+    return p->nin && p->nout && p->in && p->out && p->params_at && p->stage_name ? 0 : dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory");
+}
+DT_API dt_pipe_profile *dt_pipe_profile_new(dt_model *m, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y, dt_pipe_balance how)
+{
+    if (!dt__model_ok("dt_pipe_profile_new", m)) return NULL;
+    if (!fn || m->parts || (how != DT_BALANCE_MEASURED && how != DT_BALANCE_ESTIMATED)) {
+        dt_fail(DT_ERR_ARG, "dt_pipe_profile_new: %s", !fn ? "the function is NULL" : m->parts ? "the model has a pipeline; take another one"
+                : "expected DT_BALANCE_MEASURED or DT_BALANCE_ESTIMATED");
+        return NULL;
+    }
+    if (!dt__ok("dt_pipe_profile_new", "x", x) || (y && !dt__ok("dt_pipe_profile_new", "y", y))) return NULL;
+    dt_pipeline     *p = (dt_pipeline *)dt__alloc_zero(sizeof *p);
+    dt_model        *ghost = p ? dt__pline_copy(m, m->device) : NULL;
+    dt_pipe_profile *f = NULL;
+    if (p && ghost) {
+        p->m = ghost;
+        p->dev = m->device;
+        p->o.balance = how;
+        p->o.micro = p->o.chunks = p->ranks = p->stages = 1;
+        ghost->parts = &p->parts;
+        if (!dt__pline_alloc(p) && !dt__pline_notes(p, fn, user, x, y)) f = dt__pline_pieces(p);
+        if (f) dt__pline_costs(p, f, fn, user, x, y);
+    } else if (!p) dt_fail(DT_ERR_MEMORY, "dt_pipe_profile_new: out of memory");
+    dt_pipeline_free(p);
+    if (ghost) ghost->amp = NULL;
+    dt_model_free(ghost);
+    if (dt__err.code == DT_OK) return f;
+    dt_pipe_profile_free(f);
+    return NULL;
+}
 DT_API dt_pipeline *dt_pipeline_new_with(dt_model *m, dt_comm *c, dt_pipeline_opts o)
 {
     if (!dt__model_ok("dt_pipeline_new", m)) return NULL;
     if (!c || dt_comm_get_status(c)) {
         dt_fail(c ? DT_ERR_COMM : DT_ERR_ARG, "dt_pipeline_new: the communicator %s", c ? "has failed" : "is NULL");
+        return NULL;
+    }
+    if (o.memory < 0 || (int)o.balance < 0 || o.balance > DT_BALANCE_ESTIMATED) {
+        dt_fail(DT_ERR_ARG, "dt_pipeline_new: .memory is %lld and .balance %d: expected 0 or more bytes, and DT_BALANCE_OFF, "
+                "DT_BALANCE_MEASURED or DT_BALANCE_ESTIMATED", (long long)o.memory, (int)o.balance);
         return NULL;
     }
     if (m->nparams || m->watch || m->parts) {
@@ -1269,8 +1868,7 @@ DT_API dt_pipeline *dt_pipeline_new_with(dt_model *m, dt_comm *c, dt_pipeline_op
     p->ranks = dt_comm_size(c);
     if (!p->o.micro) p->o.micro = p->ranks;
     if (!p->o.chunks) p->o.chunks = p->o.schedule == DT_PIPE_INTERLEAVED ? 2 : 1;
-    dt_pipe_opts s;
-    memset(&s, 0, sizeof s);
+    dt_pipe_opts s = DT__NO_OPTIONS;
     s.kind = p->o.schedule;
     s.ranks = p->ranks;
     s.chunks = p->o.chunks;
@@ -1282,20 +1880,9 @@ DT_API dt_pipeline *dt_pipeline_new_with(dt_model *m, dt_comm *c, dt_pipeline_op
         return NULL;
     }
     p->stages = p->ranks * p->o.chunks;
-    size_t n = (size_t)p->stages;
-    p->nin = (int *)dt__alloc_zero(n * sizeof(int));
-    p->nout = (int *)dt__alloc_zero(n * sizeof(int));
-    p->in = (int **)dt__alloc_zero(n * sizeof(int *));
-    p->out = (int **)dt__alloc_zero(n * sizeof(int *));
-    p->params_at = (int *)dt__alloc_zero((n + 1) * sizeof(int));
-    p->stage_name = (char(*)[64])dt__alloc_zero(n * sizeof *p->stage_name);
-    p->split.user = p->parts.user = p;
-    p->split.use = dt__pline_use;
-    p->split.made = dt__pline_new_tensor;
-    p->parts.stage = dt__pline_stage;
-    p->parts.layer = dt__pline_layer;
-    if (!p->nin || !p->nout || !p->in || !p->out || !p->params_at || !p->stage_name) dt_fail(DT_ERR_MEMORY, "dt_pipeline_new: out of memory");
-    else if (dt_comm_dup(c, &p->c)) dt_fail(DT_ERR_COMM, "dt_pipeline_new: %s", dt_comm_error(c));
+    p->step_time = (double *)dt__alloc_zero((size_t)(2 * p->plan->nsteps / p->ranks) * sizeof *p->step_time);
+    if (!p->step_time) dt_fail(DT_ERR_MEMORY, "dt_pipeline_new: out of memory");
+    else if (!dt__pline_alloc(p) && dt_comm_dup(c, &p->c)) dt_fail(DT_ERR_COMM, "dt_pipeline_new: %s", dt_comm_error(c));
     p->watch.user = p;
     p->watch.step = dt__pline_on_step;
     p->watch.agree = dt__pline_agree;
@@ -1322,6 +1909,7 @@ DT_API void dt_pipeline_free(dt_pipeline *p)
     if (p->m && p->m->parts == &p->parts) p->m->parts = NULL;
     if (p->m && p->m->watch == &p->watch) p->m->watch = NULL;
     if (p->c) dt_comm_free(p->c);
+    if (p->step_time) dt_mem_free(p->step_time, (size_t)(2 * p->plan->nsteps / p->ranks) * sizeof *p->step_time);
     dt_pipe_schedule_free(p->plan);
     dt_mem_free(p->nin, n * sizeof(int));
     dt_mem_free(p->nout, n * sizeof(int));
@@ -1329,12 +1917,132 @@ DT_API void dt_pipeline_free(dt_pipeline *p)
     dt_mem_free(p->out, n * sizeof(int *));
     dt_mem_free(p->params_at, (n + 1) * sizeof(int));
     dt_mem_free(p->stage_name, n * sizeof *p->stage_name);
+    dt_mem_free(p->cut, n * sizeof(int));
+    dt_mem_free(p->mark, (size_t)p->mark_cap * sizeof *p->mark);
+    dt_pipe_profile_free(p->profile);
+    dt_pipe_partition_free(p->partition);
     dt_mem_free(p->uses, (size_t)p->nuses);
     dt_mem_free(p->made, (size_t)p->made_cap * sizeof *p->made);
     dt_mem_free(p->used, (size_t)p->used_cap * sizeof *p->used);
     dt_mem_free(p->swap, (size_t)p->swap_cap * sizeof *p->swap);
     dt_mem_free(p->send, (size_t)p->send_cap * sizeof *p->send);
     dt_mem_free(p, sizeof *p);
+}
+static dt_pipe_times dt__pline_units(void)
+{
+    dt_pipe_times o;
+    memset(&o, 0, sizeof o);
+    o.forward = o.backward_input = o.backward_weight = 1;
+    return o;
+}
+/* By how much the clock of this rank is ahead of rank 0's, in seconds: half of the shortest of several ways there and back is the
+   error. On one machine all ranks have the same clock. */
+static int dt__pline_clock(dt_pipeline *p, double *ahead)
+{
+    enum { TURNS = 8 };
+    dt_msg_opts o;
+    int64_t     hosts[2];
+    *ahead = 0;
+    hosts[0] = dt_comm_local_size(p->c) == p->ranks ? 0 : 1;
+    if (dt__pline_agree(p, "dt_pipeline_timing", hosts, 1) || !hosts[0]) return dt__err.code;
+    memset(&o, 0, sizeof o);
+    o.tag = 1;
+    double shortest = 1e9;
+    for (int r = 1; r < p->ranks && dt__err.code == DT_OK; r++)
+        for (int k = 0; k < TURNS && (p->rank == 0 || p->rank == r) && dt__err.code == DT_OK; k++) {
+            double there = 0, since = 1e-9 * (double)dt_trace_now();
+            int    bad;
+            if (p->rank == r) { /* asks rank 0 what time it is */
+                bad = dt_comm_send_with(p->c, &there, 1, DT_COMM_F64, 0, o) || dt_comm_recv_with(p->c, &there, 1, DT_COMM_F64, 0, o);
+                double now = 1e-9 * (double)dt_trace_now();
+                if (now - since < shortest) {
+                    shortest = now - since;
+                    *ahead = 0.5 * (since + now) - there;
+                }
+            } else {
+                bad = dt_comm_recv_with(p->c, &there, 1, DT_COMM_F64, r, o);
+                there = 1e-9 * (double)dt_trace_now();
+                bad = bad || dt_comm_send_with(p->c, &there, 1, DT_COMM_F64, r, o);
+            }
+            if (bad) dt__pline_comm_fail(p, "dt_pipeline_timing");
+        }
+    return dt__err.code;
+}
+DT_API const dt_pipe_schedule *dt_pipeline_schedule(const dt_pipeline *p) { return p ? p->plan : NULL; }
+DT_API dt_pipe_timing *dt_pipeline_timing(dt_pipeline *p)
+{
+    if (dt__err.code != DT_OK) return NULL;
+    if (!p || !p->timed) {
+        dt_fail(DT_ERR_STATE, "dt_pipeline_timing: %s", p ? "call dt_pipeline_backward before" : "the pipeline is NULL");
+        if (p) dt__pline_tell(p);
+        return NULL;
+    }
+    const dt_pipe_schedule *s = p->plan;
+    dt_pipe_timing *t = dt_pipe_simulate_with(s, dt__pline_units()); /* for its memory, and .held */
+    int64_t         each = s->nsteps / p->ranks;
+    size_t          nbytes = (size_t)(2 * (s->nsteps + each)) * sizeof(double);
+    double         *all = (double *)dt__alloc_zero(nbytes), ahead = 0, first = 0, busy = 0;
+    if (!t || !all) dt_fail(DT_ERR_MEMORY, "dt_pipeline_timing: out of memory");
+    else if (!dt__pline_clock(p, &ahead)) {
+        double *mine = all + 2 * s->nsteps;
+        for (int64_t i = 0; i < 2 * each; i++) mine[i] = p->step_time[i] - ahead;
+        if (dt_comm_allgather(p->c, mine, all, 2 * each, NULL, DT_COMM_F64)) dt__pline_comm_fail(p, "dt_pipeline_timing");
+    }
+    if (dt__err.code == DT_OK) {
+        for (int64_t i = 0; i < s->nsteps; i++) first = i == 0 || all[2 * i] < first ? all[2 * i] : first;
+        t->seconds = 0;
+        memset(t->busy, 0, (size_t)t->ranks * sizeof *t->busy);
+        for (int64_t i = 0; i < s->nsteps; i++) {
+            t->start[i] = all[2 * i] - first;
+            t->end[i] = all[2 * i + 1] - first;
+            t->busy[i / each] += t->end[i] - t->start[i];
+            busy += t->end[i] - t->start[i];
+            if (t->end[i] > t->seconds) t->seconds = t->end[i];
+        }
+        t->bubble = t->seconds > 0 ? 1 - busy / (t->seconds * p->ranks) : 0;
+    } else dt__pline_tell(p);
+    dt_mem_free(all, nbytes);
+    if (dt__err.code == DT_OK) return t;
+    dt_pipe_timing_free(t);
+    return NULL;
+}
+static int dt__pline_order(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+DT_API dt_pipe_timing *dt_pipeline_planned(const dt_pipeline *p, const dt_pipe_timing *run)
+{
+    enum { OPS = DT_PIPE_BACKWARD_WEIGHT + 1 };
+    if (dt__err.code != DT_OK) return NULL;
+    if (!p || !run || run->nsteps != p->plan->nsteps) {
+        dt_fail(DT_ERR_ARG, "dt_pipeline_planned: the pipeline or the times are NULL, or the times are of another schedule");
+        return NULL;
+    }
+    const dt_pipe_schedule *s = p->plan;
+    size_t          n = (size_t)p->stages, room = (size_t)p->o.micro;
+    double         *median = (double *)dt__alloc_zero((OPS * n + room) * sizeof *median), *list = median ? median + OPS * n : NULL;
+    dt_pipe_timing *t = NULL;
+    dt_pipe_times   o = dt__pline_units();
+    for (int op = 1; median && op < (int)OPS; op++)
+        for (int stage = 0; stage < p->stages; stage++) {
+            size_t k = 0;
+            for (int64_t i = s->first[stage % p->ranks]; i < s->first[stage % p->ranks + 1]; i++)
+                if (s->step[i].op == op && s->step[i].chunk == stage / p->ranks && k < room) list[k++] = run->end[i] - run->start[i];
+            qsort(list, k, sizeof *list, dt__pline_order);
+            if (k) median[(size_t)op * n + (size_t)stage] = list[k / 2];
+        }
+    for (size_t i = 0; median && i < n; i++) /* a step for both gradients has the sum of their times */
+        median[DT_PIPE_BACKWARD_INPUT * n + i] += median[DT_PIPE_BACKWARD * n + i];
+    if (median) {
+        o.forwards = median + DT_PIPE_FORWARD * n;
+        o.backward_inputs = median + DT_PIPE_BACKWARD_INPUT * n;
+        o.backward_weights = median + DT_PIPE_BACKWARD_WEIGHT * n;
+        t = dt_pipe_simulate_with(s, o);
+        if (!t) dt_fail(DT_ERR_ARG, "dt_pipeline_planned: %s", dt_plan_error());
+    } else dt_fail(DT_ERR_MEMORY, "dt_pipeline_planned: out of memory");
+    dt_mem_free(median, (OPS * n + room) * sizeof *median);
+    return t;
 }
 DT_API int dt_pipeline_stages(const dt_pipeline *p) { return p ? p->stages : 0; }
 DT_API int dt_pipeline_stage_of(const dt_pipeline *p, const char *parameter)
@@ -1359,6 +2067,9 @@ DT_API size_t dt_pipeline_describe(const dt_pipeline *p, char *buf, size_t nbyte
                          s % p->ranks, (long long)params, p->nin[s], (long long)in);
         len += n > 0 ? (size_t)n : 0;
     }
+    if (len && p->partition)
+        len += dt_pipe_partition_text(p->partition, p->profile->layers, buf && len < nbytes ? buf + len : NULL,
+                                      buf && len < nbytes ? nbytes - len : 0);
     return len;
 }
 DT__SLOW_END

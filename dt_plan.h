@@ -333,15 +333,15 @@ DT_API int      dt_plan_predict(dt_plan_prediction *out, dt_coll coll, dt_algo a
 
    Stages. p ranks with v chunks each have p v stages. Chunk c of rank r is stage c p + r, so the next stage is on the next
    rank, around. F, B, W: seconds of the forward, of the gradient of the inputs and of the gradient of the weights, of one
-   micro-batch on one rank (all its chunks); m: micro-batches.
+   micro-batch on one rank (all its chunks); m: micro-batches. If all stages take the same time, and messages none:
 
      kind                     idle time of a rank                  micro-batches held by rank r
-     DT_PIPE_GPIPE            (p-1) (F+B+W)                        m
      DT_PIPE_1F1B             (p-1) (F+B+W)                        min(p - r, m)
+     DT_PIPE_GPIPE            (p-1) (F+B+W)                        m
      DT_PIPE_INTERLEAVED      (p-1) (F+B+W) / v                    min((v p + p - 1 - 2 r) / v, m); needs m % p = 0
      DT_PIPE_ZB_H1            (p-1) (F+B) - (min(p, m) - 1) W      min(p, m); the idle time holds if W <= F and W <= B
 
-   GPipe runs all forwards, then all backwards. 1F1B alternates them and so holds less. Interleaved is 1F1B with several
+   1F1B alternates forwards and backwards. GPipe runs all forwards first and so holds more. Interleaved is 1F1B with several
    smaller stages on a rank. ZB-H1 (zero bubble) computes the gradients of the weights apart, later, when the rank would
    wait. A micro-batch is held from the beginning of its forward to the end of the gradient of its weights.
 
@@ -350,15 +350,16 @@ DT_API int      dt_plan_predict(dt_plan_prediction *out, dt_coll coll, dt_algo a
    has ended, and received before the step that needs it begins. A rank receives for its next step only. It has
    DT_PIPE_SENDS buffers for sends, used in turn: a step that sends begins when the send that had its buffer has ended. A send
    ends only with its receive. dt_pipe_check proves that all ranks get to the end under this rule, which is the strictest
-   that all four kinds obey: with one buffer interleaved schedules do not end. */
+   that all four kinds obey: with one buffer interleaved schedules do not end. In all four kinds the k-th message from one
+   rank to another is also the k-th that this other rank receives from it, so messages need no names. */
 /* The kinds, one row each: X(enum, name, steps of a stage and micro-batch, needs several chunks) */
 #define DT__PIPE_KINDS(X)                      \
-    X(GPIPE,       gpipe,       2, false)      \
     X(1F1B,        1f1b,        2, false)      \
+    X(GPIPE,       gpipe,       2, false)      \
     X(INTERLEAVED, interleaved, 2, true)       \
     X(ZB_H1,       zb_h1,       3, false)
 #define DT__PIPE_ENUM(E, ...) DT_PIPE_##E,
-typedef enum dt_pipe_kind { /* DT_PIPE_GPIPE = 0 ... DT_PIPE_ZB_H1 */
+typedef enum dt_pipe_kind { /* DT_PIPE_1F1B = 0 ... DT_PIPE_ZB_H1 */
     DT__PIPE_KINDS(DT__PIPE_ENUM)
     DT_PIPE_KIND_COUNT
 } dt_pipe_kind;
@@ -390,7 +391,7 @@ typedef struct dt_pipe_opts {
 /* The schedule of all ranks; NULL: dt_plan_error says why. */
 DT_API dt_pipe_schedule *dt_pipe_schedule_new_with(dt_pipe_opts o DT_OPT0(dt_pipe_opts));
 DT_API void              dt_pipe_schedule_free(dt_pipe_schedule *s); /* NULL is accepted */
-DT_API const char       *dt_pipe_kind_name(dt_pipe_kind k); /* "gpipe", "1f1b", "interleaved", "zb_h1"; "?" for others */
+DT_API const char       *dt_pipe_kind_name(dt_pipe_kind k); /* "1f1b", "gpipe", "interleaved", "zb_h1"; "?" for others */
 DT_API dt_pipe_kind      dt_pipe_kind_find(const char *name); /* DT_PIPE_KIND_COUNT if no kind has this name */
 /* Micro-batches that a rank holds at most, times chunks: each stage of the rank counts for itself. -1: bad options. */
 DT_API int64_t           dt_pipe_held(dt_pipe_opts o, int rank);
@@ -417,7 +418,7 @@ typedef struct dt_pipe_times { /* seconds of one stage and micro-batch; arrays h
     int           dt__first DT_D;
     double        forward DT_D, backward_input DT_D, backward_weight DT_D; /* of every stage, unless an array is given */
     const double *forwards DT_D, *backward_inputs DT_D, *backward_weights DT_D;
-    double        transfer DT_D;   /* of a message between stages on different ranks; a rank computes meanwhile */
+    double        transfer DT_D;   /* of a message between ranks. Ranks compute meanwhile; messages do not share a link */
     const double *transfers DT_D;  /* an element for each stage but the last: from it to the next one, and back */
     int           sends DT_D;      /* buffers for sends, 1 to 64: a message begins when sender and receiver are ready, as
                                       described above. 0: any number, and a message begins when its step has ended */
@@ -449,7 +450,7 @@ DT_API int             dt_pipe_svg(const char *path, const dt_pipe_schedule *s, 
 /* ---------------------------------------------------------------------------------------------------- >>partitions
    Cuts a model into the stages of a pipeline so that the slowest stage is as fast as possible, within the memory of a
    device. The result is exact, by dynamic programming. Among partitions with the same slowest stage the one is taken
-   whose cuts are crossed by the fewest bytes; among those the one whose last cuts are latest.
+   whose cuts are crossed by the fewest bytes; among those the one whose last stages have the fewest devices and layers.
 
    Layers are in the order in which they run. Without edges they are a chain: .out bytes of each layer go to the next one.
    With edges they are a graph without cycles in topological order. A tensor crosses every cut between its layer and the
@@ -500,8 +501,8 @@ typedef struct dt_pipe_stage {
     int     first, last; /* layers */
     int     replicas;    /* devices */
     int     held;        /* micro-batches in flight on each of them; interleaved: of all stages of the rank together */
-    double  work;        /* seconds of its layers for one micro-batch */
-    double  seconds;     /* as above */
+    double  forward, backward; /* seconds of its layers for one micro-batch */
+    double  seconds;     /* with messages and replicas, as above */
     int64_t params, memory; /* bytes of parameters; of each device (interleaved: with all its stages) */
     int64_t in, out;     /* bytes that cross the cuts before and after it */
 } dt_pipe_stage;
@@ -3136,7 +3137,7 @@ static int dt__pipe_options(dt_pipe_opts *o, const char *call)
 {
     const dt__pipe_row *row = dt__pipe_row_of((int)o->kind);
     if (!row)
-        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: kind is %d: expected DT_PIPE_GPIPE (0) to %d, a dt_pipe_kind", call,
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: kind is %d: expected DT_PIPE_1F1B (0) to %d, a dt_pipe_kind", call,
                             (int)o->kind, (int)DT_PIPE_KIND_COUNT - 1);
     if (o->ranks < 1 || o->ranks > DT__PIPE_RANKS)
         return dt__comm_bad(DT_COMM_ERR_ARG, "%s: ranks is %d: expected 1 to %d", call, o->ranks, (int)DT__PIPE_RANKS);
@@ -3664,71 +3665,71 @@ DT_API int dt_pipe_svg(const char *path, const dt_pipe_schedule *s, const dt_pip
      BYTES    the sum of what crosses the cuts, of partitions whose slowest stage is not slower
      MEMORY   the largest memory of a stage, without a limit: for the message if nothing fits
    Bytes are doubles: sums cannot overflow, and are exact up to 2^53. */
-enum { DT__CUT_LAYERS = 65536, DT__CUT_TIME = 0, DT__CUT_BYTES, DT__CUT_MEMORY };
-typedef struct dt__cutting {
+enum { DT__CUTS_LAYERS = 65536, DT__CUTS_TIME = 0, DT__CUTS_BYTES, DT__CUTS_MEMORY };
+typedef struct dt__cuts {
     const dt_pipe_partition_opts *o;
     int                           n, devices; /* layers; devices, or stages if each has one */
     double                       *cross;      /* bytes that cross the cut before layer j; 0 for j = 0 and n */
     double                       *best;       /* [d * (n + 1) + j] */
     int32_t                      *from, *with; /* k and r of the best */
     double                        most;       /* BYTES: the slowest stage allowed */
-} dt__cutting;
-typedef struct dt__cut_sum { /* of the layers of a stage */
+} dt__cuts;
+typedef struct dt__cuts_sum { /* of the layers of a stage */
     double work, params, fixed, held;
-} dt__cut_sum;
-static void dt__cut_add(dt__cut_sum *u, const dt_pipe_layer *l)
+} dt__cuts_sum;
+static void dt__cuts_add(dt__cuts_sum *u, const dt_pipe_layer *l)
 {
     u->work += l->forward + l->backward;
     u->params += (double)l->params;
     u->fixed += ceil((double)l->params * (1 + l->state));
     u->held += (double)l->held;
 }
-static bool dt__cut_may(const dt__cutting *d, int j) { return j == 0 || j == d->n || !d->o->layers[j - 1].with_next; }
-static double dt__cut_message(const dt__cutting *d, int j)
+static bool dt__cuts_may(const dt__cuts *d, int j) { return j == 0 || j == d->n || !d->o->layers[j - 1].with_next; }
+static double dt__cuts_message(const dt__cuts *d, int j)
 {
     if (!(d->cross[j] > 0)) return 0;
     return 2 * (d->o->latency + (d->o->bandwidth > 0 ? d->cross[j] / d->o->bandwidth : 0));
 }
-static double dt__cut_seconds(const dt__cutting *d, const dt__cut_sum *u, int k, int j, int r)
+static double dt__cuts_seconds(const dt__cuts *d, const dt__cuts_sum *u, int k, int j, int r)
 {
     const dt_pipe_partition_opts *o = d->o;
-    double                        a = dt__cut_message(d, k), b = dt__cut_message(d, j);
+    double                        a = dt__cuts_message(d, k), b = dt__cuts_message(d, j);
     double                        one = o->overlap ? fmax(u->work, fmax(a, b)) : u->work + a + b;
     if (r == 1) return one;
     double sync = 2.0 * (r - 1) * (o->latency + (o->bandwidth > 0 ? u->params / r / o->bandwidth : 0));
     return one / r + sync / (o->micro > 0 ? o->micro : r);
 }
-static int dt__cut_up(int a, int b) { return a / b + (a % b != 0); }
+static int dt__cuts_up(int a, int b) { return a / b + (a % b != 0); }
 /* Micro-batches in flight on each of the r devices of a stage with so many devices before it. Interleaved: of one stage, an
-   upper bound that only the table uses until dt__cut_interleaved has the exact number. */
-static int dt__cut_flight(const dt__cutting *d, int before, int r)
+   upper bound that only the table uses until dt__cuts_interleaved has the exact number. */
+static int dt__cuts_flight(const dt__cuts *d, int before, int r)
 {
     const dt_pipe_partition_opts *o = d->o;
-    int                           all = o->micro > 0 ? dt__cut_up(o->micro, r) : INT_MAX, n = all;
-    if (o->kind == DT_PIPE_1F1B) n = dt__cut_up(d->devices - before, r);
-    else if (o->kind == DT_PIPE_ZB_H1) n = dt__cut_up(d->devices, r);
+    int                           all = o->micro > 0 ? dt__cuts_up(o->micro, r) : INT_MAX, n = all;
+    if (o->kind == DT_PIPE_1F1B) n = dt__cuts_up(d->devices - before, r);
+    else if (o->kind == DT_PIPE_ZB_H1) n = dt__cuts_up(d->devices, r);
     return n < all ? n : all;
 }
-static double dt__cut_memory(const dt__cut_sum *u, int flight) { return u->fixed + (u->held > 0 ? u->held * flight : 0); }
-static bool dt__cut_limited(const dt__cutting *d) { return d->o->memory > 0 && d->o->kind != DT_PIPE_INTERLEAVED; }
+static double dt__cuts_memory(const dt__cuts_sum *u, int flight) { return u->fixed + (u->held > 0 ? u->held * flight : 0); }
+static bool dt__cuts_limited(const dt__cuts *d) { return d->o->memory > 0 && d->o->kind != DT_PIPE_INTERLEAVED; }
 
 /* The best stage that ends before layer j and uses the last r of d->devices' first `used` devices. */
-static void dt__cut_try(dt__cutting *d, int what, int used, int j, int r)
+static void dt__cuts_try(dt__cuts *d, int what, int used, int j, int r)
 {
-    size_t      row = (size_t)d->n + 1, at = (size_t)used * row + (size_t)j;
-    int         flight = dt__cut_flight(d, used - r, r);
-    dt__cut_sum u;
+    size_t       row = (size_t)d->n + 1, at = (size_t)used * row + (size_t)j;
+    int          flight = dt__cuts_flight(d, used - r, r);
+    dt__cuts_sum u;
     memset(&u, 0, sizeof u);
     for (int k = j - 1; k >= 0; k--) {
-        dt__cut_add(&u, &d->o->layers[k]);
-        double memory = dt__cut_memory(&u, flight), before = d->best[(size_t)(used - r) * row + (size_t)k], value;
-        if (what == DT__CUT_MEMORY ? memory > d->best[at] : dt__cut_limited(d) && memory > (double)d->o->memory) return;
-        if (what != DT__CUT_MEMORY && u.work / r > (what == DT__CUT_TIME ? d->best[at] : d->most)) return;
-        if (!dt__cut_may(d, k) || !(before < INFINITY)) continue;
-        double seconds = dt__cut_seconds(d, &u, k, j, r);
-        if (what == DT__CUT_BYTES && seconds > d->most) continue;
-        value = what == DT__CUT_TIME    ? fmax(before, seconds)
-                : what == DT__CUT_BYTES ? before + d->cross[k]
+        dt__cuts_add(&u, &d->o->layers[k]);
+        double memory = dt__cuts_memory(&u, flight), before = d->best[(size_t)(used - r) * row + (size_t)k], value;
+        if (what == DT__CUTS_MEMORY ? memory > d->best[at] : dt__cuts_limited(d) && memory > (double)d->o->memory) return;
+        if (what != DT__CUTS_MEMORY && u.work / r > (what == DT__CUTS_TIME ? d->best[at] : d->most)) return;
+        if (!dt__cuts_may(d, k) || !(before < INFINITY)) continue;
+        double seconds = dt__cuts_seconds(d, &u, k, j, r);
+        if (what == DT__CUTS_BYTES && seconds > d->most) continue;
+        value = what == DT__CUTS_TIME    ? fmax(before, seconds)
+                : what == DT__CUTS_BYTES ? before + d->cross[k]
                                         : fmax(before, memory);
         if (!(value < d->best[at])) continue;
         d->best[at] = value;
@@ -3736,21 +3737,21 @@ static void dt__cut_try(dt__cutting *d, int what, int used, int j, int r)
         d->with[at] = r;
     }
 }
-static double dt__cut_all(dt__cutting *d, int what)
+static double dt__cuts_all(dt__cuts *d, int what)
 {
     size_t row = (size_t)d->n + 1, end = (size_t)d->devices * row + (size_t)d->n;
     for (size_t i = 0; i < ((size_t)d->devices + 1) * row; i++) d->best[i] = INFINITY;
     d->best[0] = 0;
     for (int used = 1; used <= d->devices; used++)
         for (int j = used == d->devices ? d->n : 1; j <= d->n; j++) {
-            if (!dt__cut_may(d, j)) continue;
-            for (int r = 1; r <= (d->o->replicate ? used : 1); r++) dt__cut_try(d, what, used, j, r);
+            if (!dt__cuts_may(d, j)) continue;
+            for (int r = 1; r <= (d->o->replicate ? used : 1); r++) dt__cuts_try(d, what, used, j, r);
         }
     return d->best[end];
 }
-static int64_t dt__cut_bytes(double x) { return x < 4e18 ? (int64_t)x : INT64_C(4000000000000000000); }
-/* The stages of the last dt__cut_all, in p. */
-static void dt__cut_read(const dt__cutting *d, dt_pipe_partition *p)
+static int64_t dt__cuts_bytes(double x) { return x < 4e18 ? (int64_t)x : INT64_C(4000000000000000000); }
+/* The stages of the last dt__cuts_all, in p. */
+static void dt__cuts_read(const dt__cuts *d, dt_pipe_partition *p)
 {
     size_t row = (size_t)d->n + 1;
     int    used = d->devices, j = d->n;
@@ -3763,22 +3764,26 @@ static void dt__cut_read(const dt__cutting *d, dt_pipe_partition *p)
     used = d->devices, j = d->n;
     for (int i = p->nstages - 1; i >= 0; i--) {
         dt_pipe_stage *s = &p->stage[i];
-        dt__cut_sum    u;
+        dt__cuts_sum    u;
         size_t         at = (size_t)used * row + (size_t)j;
         int            k = d->from[at];
         memset(&u, 0, sizeof u);
-        for (int l = j - 1; l >= k; l--) dt__cut_add(&u, &d->o->layers[l]);
+        s->forward = s->backward = 0;
+        for (int l = j - 1; l >= k; l--) {
+            dt__cuts_add(&u, &d->o->layers[l]);
+            s->forward += d->o->layers[l].forward;
+            s->backward += d->o->layers[l].backward;
+        }
         s->first = k;
         s->last = j - 1;
         s->replicas = d->with[at];
         used -= s->replicas;
-        s->held = dt__cut_flight(d, used, s->replicas);
-        s->work = u.work;
-        s->seconds = dt__cut_seconds(d, &u, k, j, s->replicas);
-        s->params = dt__cut_bytes(u.params);
-        s->memory = dt__cut_bytes(dt__cut_memory(&u, s->held));
-        s->in = dt__cut_bytes(d->cross[k]);
-        s->out = dt__cut_bytes(d->cross[j]);
+        s->held = dt__cuts_flight(d, used, s->replicas);
+        s->seconds = dt__cuts_seconds(d, &u, k, j, s->replicas);
+        s->params = dt__cuts_bytes(u.params);
+        s->memory = dt__cuts_bytes(dt__cuts_memory(&u, s->held));
+        s->in = dt__cuts_bytes(d->cross[k]);
+        s->out = dt__cuts_bytes(d->cross[j]);
         j = k;
     }
     p->slowest = 0;
@@ -3786,7 +3791,7 @@ static void dt__cut_read(const dt__cutting *d, dt_pipe_partition *p)
         if (p->stage[i].seconds > p->stage[p->slowest].seconds) p->slowest = i;
     p->seconds = p->stage[p->slowest].seconds;
 }
-static dt_pipe_opts dt__cut_schedule(const dt_pipe_partition_opts *o)
+static dt_pipe_opts dt__cuts_schedule(const dt_pipe_partition_opts *o)
 {
     dt_pipe_opts q;
     q.dt__first = 0;
@@ -3797,10 +3802,10 @@ static dt_pipe_opts dt__cut_schedule(const dt_pipe_partition_opts *o)
     return q;
 }
 /* Interleaved: the memory of a rank is that of all its stages. Its steps in order show how much it holds at most. */
-static int dt__cut_interleaved(const dt__cutting *d, dt_pipe_partition *p)
+static int dt__cuts_interleaved(const dt__cuts *d, dt_pipe_partition *p)
 {
     const dt_pipe_partition_opts *o = d->o;
-    dt_pipe_opts                  q = dt__cut_schedule(o);
+    dt_pipe_opts                  q = dt__cuts_schedule(o);
     double           *held = (double *)dt__comm_zeroed((size_t)p->nstages, sizeof *held); /* of one micro-batch, by stage */
     dt_pipe_schedule *s = held ? dt_pipe_schedule_new_with(q) : NULL;
     if (!s) {
@@ -3810,9 +3815,9 @@ static int dt__cut_interleaved(const dt__cutting *d, dt_pipe_partition *p)
     for (int r = 0; r < o->ranks; r++) {
         double fixed = 0, now = 0, most = 0;
         for (int i = r; i < p->nstages; i += o->ranks) {
-            dt__cut_sum u;
+            dt__cuts_sum u;
             memset(&u, 0, sizeof u);
-            for (int l = p->stage[i].first; l <= p->stage[i].last; l++) dt__cut_add(&u, &o->layers[l]);
+            for (int l = p->stage[i].first; l <= p->stage[i].last; l++) dt__cuts_add(&u, &o->layers[l]);
             fixed += u.fixed;
             held[i] = u.held;
         }
@@ -3823,7 +3828,7 @@ static int dt__cut_interleaved(const dt__cutting *d, dt_pipe_partition *p)
         }
         for (int i = r; i < p->nstages; i += o->ranks) {
             p->stage[i].held = (int)dt_pipe_held(q, r);
-            p->stage[i].memory = dt__cut_bytes(fixed + most);
+            p->stage[i].memory = dt__cuts_bytes(fixed + most);
         }
     }
     dt_pipe_schedule_free(s);
@@ -3832,13 +3837,13 @@ static int dt__cut_interleaved(const dt__cutting *d, dt_pipe_partition *p)
 }
 
 /* ---- options */
-static const char *dt__cut_name(const dt_pipe_layer *layers, int i, char number[16]) /* for messages and the table */
+static const char *dt__cuts_name(const dt_pipe_layer *layers, int i, char number[16]) /* for messages and the table */
 {
     if (layers && layers[i].name) return dt__show(layers[i].name);
     snprintf(number, 16, "%d", i);
     return number;
 }
-static const char *dt__cut_size(double nbytes, char text[40])
+static const char *dt__cuts_size(double nbytes, char text[40])
 {
     static const char *const unit[] = { "bytes", "KB", "MB", "GB", "TB", "PB" };
     int                      k = 0;
@@ -3847,17 +3852,17 @@ static const char *dt__cut_size(double nbytes, char text[40])
     snprintf(text, 40, "%s %s", dt__number(number, sizeof number, nbytes, nbytes < 100 && k ? 3 : 4), unit[k]);
     return text;
 }
-static int dt__cut_options(dt_pipe_partition_opts *o)
+static int dt__cuts_options(dt_pipe_partition_opts *o)
 {
     static const char *const call = "dt_pipe_partition_new";
     char                     number[16];
-    if (!o->layers || o->nlayers < 1 || o->nlayers > DT__CUT_LAYERS)
+    if (!o->layers || o->nlayers < 1 || o->nlayers > DT__CUTS_LAYERS)
         return dt__comm_bad(DT_COMM_ERR_ARG, "%s: %s; expected 1 to %d layers, and nlayers is %d", call,
-                            o->layers ? "wrong number of layers" : "layers is NULL", (int)DT__CUT_LAYERS, o->nlayers);
+                            o->layers ? "wrong number of layers" : "layers is NULL", (int)DT__CUTS_LAYERS, o->nlayers);
     if (o->nedges < 0 || (o->nedges && !o->edges))
         return dt__comm_bad(DT_COMM_ERR_ARG, "%s: nedges is %d and edges %s; expected an array of nedges edges", call,
                             o->nedges, o->edges ? "is not NULL" : "is NULL");
-    dt_pipe_opts q = dt__cut_schedule(o);
+    dt_pipe_opts q = dt__cuts_schedule(o);
     if (!q.micro && o->kind != DT_PIPE_INTERLEAVED) q.micro = 1; /* not known, and not needed */
     if (dt__pipe_options(&q, call)) return DT_COMM_ERR_ARG;
     o->chunks = q.chunks;
@@ -3869,20 +3874,20 @@ static int dt__cut_options(dt_pipe_partition_opts *o)
         return dt__comm_bad(DT_COMM_ERR_ARG, "%s: bandwidth is %g: expected bytes a second, 0 (bytes take no time) or at least "
                                              "0.001", call, o->bandwidth);
     if (dt__pipe_bad_time(o->latency, NULL, 0) || o->memory < 0)
-        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: latency is %g and memory %lld: expected seconds from 0 to 1e9, and 0 (no limit) "
-                                             "bytes or more", call, o->latency, (long long)o->memory);
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: latency is %g and memory %lld: expected seconds from 0 to 1e9, and 0 (no "
+                                             "limit) bytes or more", call, o->latency, (long long)o->memory);
     for (int i = 0; i < o->nlayers; i++) {
         const dt_pipe_layer *l = &o->layers[i];
         if (dt__pipe_bad_time(l->forward, NULL, 0) || dt__pipe_bad_time(l->backward, NULL, 0))
             return dt__comm_bad(DT_COMM_ERR_ARG, "%s: layer %s: its times are %g and %g; expected seconds from 0 to 1e9", call,
-                                dt__cut_name(o->layers, i, number), l->forward, l->backward);
+                                dt__cuts_name(o->layers, i, number), l->forward, l->backward);
         if (l->out < 0 || l->params < 0 || l->held < 0 || !(l->state >= 0) || !(l->state <= 1e6))
             return dt__comm_bad(DT_COMM_ERR_ARG, "%s: layer %s: bytes are negative, or state is not in 0 .. 1e6", call,
-                                dt__cut_name(o->layers, i, number));
+                                dt__cuts_name(o->layers, i, number));
     }
     return 0;
 }
-static int dt__cut_edge_order(const void *a, const void *b)
+static int dt__cuts_edge_order(const void *a, const void *b)
 {
     const dt_pipe_edge *x = (const dt_pipe_edge *)a, *y = (const dt_pipe_edge *)b;
     if (x->from != y->from) return x->from < y->from ? -1 : 1;
@@ -3890,7 +3895,7 @@ static int dt__cut_edge_order(const void *a, const void *b)
     return x->to < y->to ? -1 : x->to > y->to;
 }
 /* What crosses each cut. A tensor crosses those up to its last reader. */
-static int dt__cut_crossing(dt__cutting *d)
+static int dt__cuts_crossing(dt__cuts *d)
 {
     static const char *const      call = "dt_pipe_partition_new";
     const dt_pipe_partition_opts *o = d->o;
@@ -3915,7 +3920,7 @@ static int dt__cut_crossing(dt__cutting *d)
             e[i] = *x;
         }
     }
-    if (!status) qsort(e, n, sizeof *e, dt__cut_edge_order);
+    if (!status) qsort(e, n, sizeof *e, dt__cuts_edge_order);
     for (size_t i = 0; i < n && !status; i++) {
         bool more = i + 1 < n && e[i + 1].from == e[i].from && e[i + 1].output == e[i].output;
         if (more && e[i + 1].nbytes != e[i].nbytes)
@@ -3936,12 +3941,12 @@ static int dt__cut_crossing(dt__cutting *d)
     return status;
 }
 /* The stage that needs most is named; with interleaved the rank, which has several stages. */
-static int dt__cut_too_large(const dt__cutting *d, const dt_pipe_partition *p)
+static int dt__cuts_too_large(const dt__cuts *d, const dt_pipe_partition *p)
 {
     const dt_pipe_partition_opts *o = d->o;
     char                          a[40], b[40], c[40], e[40], one[16], two[16];
     int                           i = 0;
-    dt__cut_sum                   u;
+    dt__cuts_sum                   u;
     memset(&u, 0, sizeof u);
     for (int k = 1; k < p->nstages; k++)
         if (p->stage[k].memory > p->stage[i].memory) i = k;
@@ -3950,46 +3955,46 @@ static int dt__cut_too_large(const dt__cutting *d, const dt_pipe_partition *p)
         return dt__comm_bad(DT_COMM_ERR_ARG,
                             "dt_pipe_partition_new: the fastest partition does not fit into %s: rank %d needs %s for its %d "
                             "chunks, the first with layers %s to %s; take more ranks, smaller micro-batches, or DT_PIPE_1F1B",
-                            dt__cut_size((double)o->memory, a), i % o->ranks, dt__cut_size((double)s->memory, b), o->chunks,
-                            dt__cut_name(o->layers, s->first, one), dt__cut_name(o->layers, s->last, two));
-    for (int l = s->first; l <= s->last; l++) dt__cut_add(&u, &o->layers[l]);
+                            dt__cuts_size((double)o->memory, a), i % o->ranks, dt__cuts_size((double)s->memory, b), o->chunks,
+                            dt__cuts_name(o->layers, s->first, one), dt__cuts_name(o->layers, s->last, two));
+    for (int l = s->first; l <= s->last; l++) dt__cuts_add(&u, &o->layers[l]);
     return dt__comm_bad(DT_COMM_ERR_ARG,
                         "dt_pipe_partition_new: no partition fits into %s: in the one with the smallest largest stage, stage "
                         "%d, layers %s to %s, needs %s: %s of parameters and their state, and %s for each of %d micro-batches; "
                         "take more ranks, or fewer or smaller micro-batches",
-                        dt__cut_size((double)o->memory, a), i, dt__cut_name(o->layers, s->first, one),
-                        dt__cut_name(o->layers, s->last, two), dt__cut_size((double)s->memory, b), dt__cut_size(u.fixed, c),
-                        dt__cut_size(u.held, e), s->held);
+                        dt__cuts_size((double)o->memory, a), i, dt__cuts_name(o->layers, s->first, one),
+                        dt__cuts_name(o->layers, s->last, two), dt__cuts_size((double)s->memory, b), dt__cuts_size(u.fixed, c),
+                        dt__cuts_size(u.held, e), s->held);
 }
-static int dt__cut_solve(dt__cutting *d, dt_pipe_partition *p)
+static int dt__cuts_solve(dt__cuts *d, dt_pipe_partition *p)
 {
-    int status = dt__cut_crossing(d), parts = 1;
-    for (int j = 1; j < d->n; j++) parts += dt__cut_may(d, j);
+    int status = dt__cuts_crossing(d), parts = 1;
+    for (int j = 1; j < d->n; j++) parts += dt__cuts_may(d, j);
     if (status) return status;
     if (!d->o->replicate && parts < d->devices)
         return dt__comm_bad(DT_COMM_ERR_ARG,
                             "dt_pipe_partition_new: %d stages, but %d layers can be cut into %d parts at most; take fewer "
                             "ranks or chunks, or mark fewer layers with_next", d->devices, d->n, parts);
-    double least = dt__cut_all(d, DT__CUT_TIME);
+    double least = dt__cuts_all(d, DT__CUTS_TIME);
     if (!(least < INFINITY)) {
-        dt__cut_all(d, DT__CUT_MEMORY);
-        dt__cut_read(d, p);
-        return dt__cut_too_large(d, p);
+        dt__cuts_all(d, DT__CUTS_MEMORY);
+        dt__cuts_read(d, p);
+        return dt__cuts_too_large(d, p);
     }
-    dt__cut_read(d, p); /* stands if the sums of the second search are rounded differently */
+    dt__cuts_read(d, p); /* stands if the sums of the second search are rounded differently */
     d->most = least * (1 + 1e-12);
-    if (dt__cut_all(d, DT__CUT_BYTES) < INFINITY) dt__cut_read(d, p);
+    if (dt__cuts_all(d, DT__CUTS_BYTES) < INFINITY) dt__cuts_read(d, p);
     if (d->o->kind != DT_PIPE_INTERLEAVED) return 0;
-    status = dt__cut_interleaved(d, p);
+    status = dt__cuts_interleaved(d, p);
     for (int i = 0; i < p->nstages && !status && d->o->memory > 0; i++)
-        if (p->stage[i].memory > d->o->memory) return dt__cut_too_large(d, p);
+        if (p->stage[i].memory > d->o->memory) return dt__cuts_too_large(d, p);
     return status;
 }
 DT_API dt_pipe_partition *dt_pipe_partition_new_with(dt_pipe_partition_opts o)
 {
-    dt__cutting            d;
+    dt__cuts            d;
     dt_pipe_partition *p = NULL;
-    if (dt__cut_options(&o)) return NULL;
+    if (dt__cuts_options(&o)) return NULL;
     memset(&d, 0, sizeof d);
     d.o = &o;
     d.n = o.nlayers;
@@ -4011,7 +4016,7 @@ DT_API dt_pipe_partition *dt_pipe_partition_new_with(dt_pipe_partition_opts o)
     if (!d.cross || !d.best || !d.from || !d.with || !p || !p->stage)
         status = dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_pipe_partition_new: out of memory for %d layers and %d stages", d.n,
                               d.devices);
-    else status = dt__cut_solve(&d, p);
+    else status = dt__cuts_solve(&d, p);
     DT_COMM_FREE(d.cross);
     DT_COMM_FREE(d.best);
     DT_COMM_FREE(d.from);
@@ -4033,14 +4038,15 @@ DT_API size_t dt_pipe_partition_text(const dt_pipe_partition *p, const dt_pipe_l
     double       all = 0;
     if (nbytes) buf[0] = 0;
     dt__emitf(&o, "stage devices  work ms  with messages  share   parameters       memory  crosses the cut after it  layers\n");
-    for (int i = 0; i < p->nstages; i++) all += p->stage[i].work;
+    for (int i = 0; i < p->nstages; i++) all += p->stage[i].forward + p->stage[i].backward;
     for (int i = 0; i < p->nstages; i++) {
         const dt_pipe_stage *s = &p->stage[i];
-        dt__emitf(&o, "%5d %7d %8s", i, s->replicas, dt__number(number, sizeof number, s->work * 1e3, 4));
+        double               work = s->forward + s->backward;
+        dt__emitf(&o, "%5d %7d %8s", i, s->replicas, dt__number(number, sizeof number, work * 1e3, 4));
         dt__emitf(&o, " %14s %5d%% %12s %12s %25s  ", dt__number(number, sizeof number, s->seconds * 1e3, 4),
-                  all > 0 ? (int)(100 * s->work / all + 0.5) : 0, dt__cut_size((double)s->params, a),
-                  dt__cut_size((double)s->memory, b), i + 1 < p->nstages ? dt__cut_size((double)s->out, c) : "-");
-        dt__emitf(&o, "%s to %s%s\n", dt__cut_name(layers, s->first, one), dt__cut_name(layers, s->last, two),
+                  all > 0 ? (int)(100 * work / all + 0.5) : 0, dt__cuts_size((double)s->params, a),
+                  dt__cuts_size((double)s->memory, b), i + 1 < p->nstages ? dt__cuts_size((double)s->out, c) : "-");
+        dt__emitf(&o, "%s to %s%s\n", dt__cuts_name(layers, s->first, one), dt__cuts_name(layers, s->last, two),
                   i == p->slowest ? "  <- slowest" : "");
     }
     return o.len;

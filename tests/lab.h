@@ -115,8 +115,8 @@ static int lab_hosts(void) /* a name for the first machine, for this process and
     char path[] = "/tmp/dt_net_XXXXXX", text[] = "127.0.0.1 localhost\n10.77.0.1 first.dt.test\n";
     int  fd = mkstemp(path), rc = -1;
     if (fd >= 0 && write(fd, text, sizeof text - 1) == (ssize_t)sizeof text - 1 &&
-        mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0)
-        rc = mount(path, "/etc/hosts", NULL, MS_BIND, NULL);
+        mount("none", "/", "none", MS_REC | MS_PRIVATE, NULL) == 0)
+        rc = mount(path, "/etc/hosts", "none", MS_BIND, NULL);
     close(fd);
     unlink(path);
     return rc;

@@ -183,6 +183,9 @@ static const char *compare(dt_pipe_partition_opts o, tally *count)
         if (next < o.nlayers && o.layers[s->last].with_next) WRONG("cut after layer %d, which goes with the next", s->last);
         if (s->in != (int64_t)bytes_at(&o, s->first) || s->out != (int64_t)bytes_at(&o, next)) WRONG("bytes of stage %d", i);
         if (o.memory && s->memory > o.memory) WRONG("stage %d needs %d bytes", i, (int)s->memory);
+        double forward = 0, backward = 0;
+        for (int k = s->first; k <= s->last; k++) forward += o.layers[k].forward, backward += o.layers[k].backward;
+        if (s->forward != forward || s->backward != backward) WRONG("work of stage %d", i);
         bytes += (double)s->in;
         if (s->seconds > slowest) slowest = s->seconds;
     }
@@ -257,6 +260,35 @@ UTEST(partition, equals_brute_force_with_replicas)
         dt_pipe_partition_free(p);
     }
     EXPECT_TRUE(t.fits > 500 && t.tight > 100 && several > 100);
+}
+
+/* What the partition promises is what the schedule needs: m times the slowest stage, and the way through the pipeline. */
+UTEST(partition, agrees_with_virtual_time)
+{
+    dt_pipe_layer l[12];
+    double        f[4], b[4];
+    draw_state = 5;
+    for (int n = 0; n < 200; n++) {
+        int m = 4 * (1 + draw(8));
+        random_model(l, 12, NULL, NULL);
+        for (int i = 0; i < 12; i++) l[i].with_next = false, l[i].forward++;
+        dt_pipe_partition *p = dt_pipe_partition_new(.layers = l, .nlayers = 12, .ranks = 4, .micro = m);
+        ASSERT_TRUE(p != NULL);
+        double once = 0;
+        for (int i = 0; i < 4; i++) {
+            f[i] = p->stage[i].forward;
+            b[i] = p->stage[i].backward;
+            once += f[i] + b[i];
+        }
+        dt_pipe_schedule *s = dt_pipe_schedule_new(.ranks = 4, .micro = m);
+        dt_pipe_timing   *t = dt_pipe_simulate(s, .forwards = f, .backward_inputs = b);
+        ASSERT_TRUE(t != NULL);
+        EXPECT_TRUE(t->seconds >= m * p->seconds && t->seconds <= (m - 1) * p->seconds + once);
+        for (int i = 0; i < 4; i++) EXPECT_EQ(t->held[i], p->stage[i].held);
+        dt_pipe_timing_free(t);
+        dt_pipe_schedule_free(s);
+        dt_pipe_partition_free(p);
+    }
 }
 
 /* A U-Net: skip connections over the whole width. The few bytes cross where it is narrow, and a residual block is not cut. */

@@ -135,6 +135,34 @@ UTEST(proofs, the_largest)
     PROVE(opts_of(DT_PIPE_INTERLEAVED, 2, 1024, 4), 1, 1, 1);
     PROVE(opts_of(DT_PIPE_GPIPE, 1, 1, 65536), 1, 1, 1);
 }
+/* The k-th message from one rank to another is the k-th that this one receives from it. */
+UTEST(proofs, messages_between_two_ranks_arrive_in_order)
+{
+    int64_t seen = 0;
+    for (int p = 2; p <= 8; p++)
+        for (int m = 1; m <= 4 * p; m++)
+            for (int k = 0; k < (int)DT_PIPE_KIND_COUNT; k++)
+                for (int v = 2; v <= 4; v++) {
+                    if (k == DT_PIPE_INTERLEAVED ? m % p != 0 : v > 2) continue;
+                    dt_pipe_schedule *s = dt_pipe_schedule_new_with(opts_of((dt_pipe_kind)k, p, v, m));
+                    ASSERT_TRUE(s != NULL);
+                    for (int from = 0; from < p; from++)
+                        for (int to = 0; to < p; to++) {
+                            dt_pipe_message a, b;
+                            int64_t         i = s->first[from], j = s->first[to];
+                            for (;; i++, j++, seen++) {
+                                while (i < s->first[from + 1] && !(dt_pipe_output(s, from, &s->step[i], &a) && a.to == to)) i++;
+                                while (j < s->first[to + 1] && !(dt_pipe_input(s, to, &s->step[j], &b) && b.from == from)) j++;
+                                if (i == s->first[from + 1] || j == s->first[to + 1]) break;
+                                ASSERT_TRUE(a.from == from && b.to == to && a.stage == b.stage && a.micro == b.micro &&
+                                            a.gradient == b.gradient);
+                            }
+                            ASSERT_TRUE(i == s->first[from + 1] && j == s->first[to + 1]); /* none is left */
+                        }
+                    dt_pipe_schedule_free(s);
+                }
+    EXPECT_TRUE(seen > 10000);
+}
 /* What the manual says of buffers for sends: one is enough for all kinds but interleaved. */
 UTEST(proofs, only_interleaved_needs_two_buffers_for_sends)
 {
@@ -373,7 +401,7 @@ UTEST(mutants, the_check_flags_those_that_run_wrong_and_no_other)
         if (*utest_result == UTEST_TEST_FAILURE) break;
     }
     printf("right %d of 10000, deadlocks %d\n", rights, stuck);
-    EXPECT_TRUE(rights > 1000 && stuck > 100);
+    EXPECT_TRUE(rights > 1000 && stuck > 50);
     EXPECT_TRUE(right[NEIGHBOURS] > 50 && wrong[NEIGHBOURS] > 50 && right[MOVED] > 20 && right[SPLIT] > 100);
     EXPECT_TRUE(wrong[DROPPED] > 900 && wrong[DOUBLED] > 900 && wrong[SWAPPED] > 500 && right[LATER] > 100);
 }
@@ -585,6 +613,17 @@ UTEST(refused, garbage)
 {
     dt_pipe_schedule *s = dt_pipe_schedule_new(.kind = DT_PIPE_INTERLEAVED, .ranks = 3, .micro = 6);
     ASSERT_TRUE(s != NULL);
+    for (int r = 0; r <= 3; r++) { /* the borders of ranks */
+        static const int64_t wrong[] = { INT64_MIN, -(INT64_C(1) << 40), -1, 1, 71, 73, INT64_C(1) << 40, INT64_MAX };
+        int64_t              kept = s->first[r];
+        for (int n = 0; n < 8; n++) {
+            s->first[r] = wrong[n];
+            ASSERT_TRUE(dt_pipe_check(s) < 0);
+            ASSERT_TRUE(dt_pipe_simulate(s, .forward = 1) == NULL);
+        }
+        s->first[r] = kept;
+    }
+    ASSERT_EQ(0, dt_pipe_check(s));
     for (int n = 0; n < 2000; n++) {
         for (int64_t i = 0; i < s->nsteps; i++) {
             s->step[i].op = (int16_t)(n % 2 ? draw(5) : draw(65536) - 32768);
@@ -593,14 +632,6 @@ UTEST(refused, garbage)
         }
         ASSERT_TRUE(dt_pipe_check(s) < 0);
         ASSERT_TRUE(dt_pipe_simulate(s, .forward = 1) == NULL);
-    }
-    for (int r = 0; r <= 3; r++) { /* the borders of ranks */
-        int64_t kept = s->first[r];
-        for (int n = 0; n < 20; n++) {
-            s->first[r] = n < 10 ? kept + 1 + n * 10 : n < 19 ? kept - (n - 9) * 10 : INT64_MIN;
-            ASSERT_TRUE(dt_pipe_check(s) < 0);
-        }
-        s->first[r] = kept;
     }
     dt_pipe_schedule_free(s);
 }

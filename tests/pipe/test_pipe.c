@@ -4,10 +4,12 @@
 #include "dt_test.h"
 
 #include "dt_pipe.h"
+#include "fake_device.h"
 #include "teams.h"
 #include "temp_files.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -52,7 +54,7 @@ static dt_tensor *conv(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
     dt_tensor *z = dt_relu(dt_batchnorm2d(m, "bn2", dt_conv2d(m, "conv2", x, .out = 8, .kernel = 3, .pad = 1)));
     z = cut(m, 2, z);
     x = dt_relu(dt_add(x, dt_conv2d(m, "conv3", z, .out = 8, .kernel = 3, .pad = 1)));
-    for (int i = 3; i < 7; i++) x = dt_mul(cut(m, i, x), x);
+    for (int i = 3; i < 7; i++) x = dt_tanh(dt_mul(cut(m, i, x), x));
     return dt_cross_entropy(dt_linear(m, "fc", dt_flatten(x), .out = 10), y);
 }
 /* Integers as input; the embedding is used by the first stage and, as the output layer, by the last. */
@@ -91,12 +93,21 @@ static void batch(int kind, int n, dt_tensor **x, dt_tensor **y) /* of the threa
 
 /* ==================================================================================================== >>same_bits */
 typedef struct plan { /* of a test */
-    int model, schedule, chunks, micro, steps;
+    int         model, schedule, chunks, micro, steps;
+    bool        recompute;
+    const char *amp; /* level, or NULL */
+    float       clip;
+    bool        fake; /* a device whose memory the host cannot read */
 } plan;
+static plan plan_of(int model, int schedule, int chunks, int micro, int steps)
+{
+    plan k = { model, schedule, chunks, micro, steps, false, NULL, 0, false };
+    return k;
+}
 enum { BATCH = 16 };
 #define CHECK(what) team_check(t, what, #what, __LINE__, rank, c)
 static const plan *the; /* of this process */
-static void unsplit_step(dt_model *m, dt_optimizer *opt, const plan *k, double *loss)
+static void unsplit_step(dt_model *m, dt_optimizer *opt, const plan *k, dt_amp *amp, double *loss)
 {
     dt_tensor *x, *y;
     batch(k->model, BATCH, &x, &y);
@@ -105,11 +116,13 @@ static void unsplit_step(dt_model *m, dt_optimizer *opt, const plan *k, double *
     for (int i = 0; i < k->micro; i++) {
         dt_tensor *l = models[k->model](m, dt_narrow(x, 0, i * n, n), dt_narrow(y, 0, i * n, n), NULL);
         *loss += dt_item(l) / k->micro;
-        dt_backward(l, .grad = dt_full(1.0 / k->micro, dt_shape_of(l)));
+        if (amp) dt_amp_backward(amp, dt_mul_scalar(l, 1.0 / k->micro));
+        else dt_backward(l, .grad = dt_full(1.0 / k->micro, dt_shape_of(l)));
     }
     dt_step(opt);
 }
-/* How many parameters of this rank differ; *mine: how many it has. tied: the most that elements of the one on two ranks may differ. */
+/* How many parameters of this rank differ; *mine: how many it has. Of the one with the name tied (NULL: of all) *most is how much
+   elements differ. */
 static int differ(dt_model *m, dt_model *whole, const char *tied, double *most, int *mine)
 {
     int bad = 0;
@@ -125,11 +138,12 @@ static int differ(dt_model *m, dt_model *whole, const char *tied, double *most, 
         char  *p = (char *)malloc(n + 1), *q = (char *)malloc(n + 1);
         dt_copy_out(a.value, p, n);
         dt_copy_out(b.value, q, n);
-        for (size_t k = 0; !strcmp(a.name, tied) && k < n / 4; k++) {
+        bool near = !tied || !strcmp(a.name, tied);
+        for (size_t k = 0; near && k < n / 4; k++) {
             double d = fabs((double)((float *)(void *)p)[k] - (double)((float *)(void *)q)[k]);
             if (!(d <= *most)) *most = d;
         }
-        if (strcmp(a.name, tied) && memcmp(p, q, n)) bad++, printf("    '%s' differs: %.9g %.9g\n", a.name, (double)((float *)(void *)p)[0], (double)((float *)(void *)q)[0]);
+        if (!near && memcmp(p, q, n)) bad++, printf("    '%s' differs: %.9g %.9g\n", a.name, (double)((float *)(void *)p)[0], (double)((float *)(void *)q)[0]);
         free(p), free(q);
     }
     dt_end();
@@ -141,12 +155,19 @@ static void same_bits(team *t, dt_comm *c, int rank)
     stages = t->n * (k->chunks ? k->chunks : 1);
     double   loss[2] = { 0, 0 }, most = 0;
     int      mine = 0;
+
     dt_rng   start;
-    dt_model *m = dt_model_new(.seed = 3), *whole = dt_model_new(.seed = 3);
+    fake_device *f = k->fake ? fake_device_new(0) : NULL;
+    dt_device   *dev = f ? f->dev : NULL;
+    if (f) dt_set_default_device(dev);
+    dt_model *m = dt_model_new(.device = dev, .seed = 3), *whole = dt_model_new(.device = dev, .seed = 3);
     bool      sums = k->model == WORDS; /* of the table the order of a sum differs: Adam would enlarge that */
     dt_optimizer *opt = sums ? dt_sgd(m, .lr = 0.1f, .momentum = 0.9f) : dt_adam(m, .lr = 0.01f);
     dt_optimizer *all = sums ? dt_sgd(whole, .lr = 0.1f, .momentum = 0.9f) : dt_adam(whole, .lr = 0.01f);
-    dt_pipeline  *p = dt_pipeline_new(m, c, .micro = k->micro, .schedule = (dt_pipe_kind)k->schedule, .chunks = k->chunks);
+    dt_amp       *amp = k->amp ? dt_amp_new(m, .level = k->amp, .dtype = DT_F16, .init_scale = 1024) : NULL;
+    dt_amp       *amp2 = k->amp ? dt_amp_new(whole, .level = k->amp, .dtype = DT_F16, .init_scale = 1024) : NULL;
+    dt_pipeline  *p = dt_pipeline_new(m, c, .micro = k->micro, .schedule = (dt_pipe_kind)k->schedule, .chunks = k->chunks,
+                                      .recompute = k->recompute, .amp = amp);
     CHECK(p != NULL);
     dt_manual_seed(11);
     for (int i = 0; i < k->steps && !dt_error(); i++) {
@@ -156,7 +177,8 @@ static void same_bits(team *t, dt_comm *c, int rank)
         CHECK(!dt_pipeline_backward(p, models[k->model], NULL, x, y, &loss[0]));
         dt_step(opt);
         *dt_rng_default() = start;
-        unsplit_step(whole, all, k, &loss[1]);
+        unsplit_step(whole, all, k, amp2, &loss[1]);
+        if (loss[0] != loss[1] && !sums) printf("    losses %.17g %.17g, step %d, %s\n", loss[0], loss[1], i, k->amp ? k->amp : "");
         CHECK(sums && i ? fabs(loss[0] - loss[1]) < 1e-5 : loss[0] == loss[1]);
         if (sums && i == 0) CHECK(!differ(m, whole, "table", &most, &mine)); /* later all depend on the table */
     }
@@ -179,8 +201,16 @@ static void same_bits(team *t, dt_comm *c, int rank)
     }
     __atomic_add_fetch(&t->flag[0], mine, __ATOMIC_RELAXED);
     dt_pipeline_free(p);
+    dt_amp_free(amp);
+    dt_amp_free(amp2);
+    dt_optimizer_free(opt), dt_optimizer_free(all);
     dt_model_free(m);
     dt_model_free(whole);
+    if (f) {
+        dt_end();
+        dt_set_default_device(NULL);
+        CHECK(fake_device_free(f) == DT_OK); /* no tensor is left on it */
+    }
     CHECK(!dt_comm_free(c));
 }
 static void compare(int *utest_result, int ranks, plan k)
@@ -193,12 +223,10 @@ static void compare(int *utest_result, int ranks, plan k)
 }
 static void all_schedules(int *utest_result, int model)
 {
-    static const plan quick[] = { { 0, DT_PIPE_GPIPE, 1, 4, 3 }, { 0, DT_PIPE_1F1B, 1, 4, 3 }, { 0, DT_PIPE_INTERLEAVED, 2, 4, 3 },
-                                  { 0, DT_PIPE_ZB_H1, 1, 4, 3 } };
+    static const int schedule[] = { DT_PIPE_GPIPE, DT_PIPE_1F1B, DT_PIPE_INTERLEAVED, DT_PIPE_ZB_H1 };
     for (int ranks = 2; ranks <= 4; ranks += 2)
         for (int i = 0; i < 4; i++) {
-            plan k = quick[i];
-            k.model = model;
+            plan k = plan_of(model, schedule[i], schedule[i] == DT_PIPE_INTERLEAVED ? 2 : 1, 4, 3);
             compare(utest_result, ranks, k);
             for (int micro = 8; micro <= 16 && !dt_test_quick(); micro *= 2) {
                 k.micro = micro;
@@ -211,8 +239,392 @@ UTEST(same_bits, batch_norms_and_a_stage_without_parameters) { all_schedules(ute
 UTEST(same_bits, a_table_on_two_ranks) { all_schedules(utest_result, WORDS); }
 UTEST(same_bits, odd_numbers)
 {
-    compare(utest_result, 3, (plan){ MLP, DT_PIPE_1F1B, 1, 2, 2 });
-    compare(utest_result, 3, (plan){ MLP, DT_PIPE_ZB_H1, 1, 1, 2 });
-    compare(utest_result, 1, (plan){ MLP, DT_PIPE_1F1B, 1, 4, 2 });
-    compare(utest_result, 1, (plan){ MLP, DT_PIPE_INTERLEAVED, 4, 4, 2 });
+    compare(utest_result, 3, plan_of(MLP, DT_PIPE_1F1B, 1, 2, 2));
+    compare(utest_result, 3, plan_of(MLP, DT_PIPE_ZB_H1, 1, 1, 2));
+    compare(utest_result, 1, plan_of(MLP, DT_PIPE_1F1B, 1, 4, 2));
+    compare(utest_result, 1, plan_of(MLP, DT_PIPE_INTERLEAVED, 4, 4, 2));
+}
+UTEST(same_bits, computed_again)
+{
+    for (int i = 0; i < 2; i++) {
+        plan k = { i ? CONV : MLP, DT_PIPE_1F1B, 1, 4, 3, true, NULL, 0, false };
+        compare(utest_result, 2, k);
+        k.schedule = DT_PIPE_ZB_H1;
+        compare(utest_result, 4, k);
+        k.schedule = DT_PIPE_INTERLEAVED;
+        k.chunks = 2;
+        compare(utest_result, 2, k);
+    }
+}
+UTEST(same_bits, memory_that_the_host_cannot_read)
+{
+    for (int i = 0; i < 4; i++) {
+        plan k = plan_of(i % 3, i == 3 ? DT_PIPE_INTERLEAVED : i == 1 ? DT_PIPE_ZB_H1 : DT_PIPE_1F1B, i == 3 ? 2 : 1, 4, 2);
+        k.fake = true;
+        compare(utest_result, 2, k);
+    }
+}
+UTEST(same_bits, mixed_precision)
+{
+    static const char *const level[] = { "O1", "O2" };
+    for (int i = 0; i < 4; i++) {
+        plan k = { i / 2 ? CONV : MLP, DT_PIPE_1F1B, 1, 4, 3, false, level[i % 2], 0, false };
+        compare(utest_result, 2, k);
+        k.schedule = DT_PIPE_ZB_H1;
+        compare(utest_result, 2, k);
+    }
+}
+
+/* ==================================================================================================== >>whole_model */
+typedef struct rig { /* a model with what trains it */
+    dt_model     *m;
+    dt_optimizer *opt;
+    dt_amp       *amp;
+    dt_pipeline  *p; /* NULL: one rank */
+} rig;
+static rig rig_of(dt_comm *c, plan k)
+{
+    rig r;
+    memset(&r, 0, sizeof r);
+    r.m = dt_model_new(.seed = 3);
+    r.opt = dt_adamw(r.m, .lr = 0.01f, .clip_norm = k.clip);
+    r.amp = k.amp ? dt_amp_new(r.m, .level = k.amp, .dtype = DT_F16, .init_scale = 65536.0 * 256) : NULL;
+    if (c) r.p = dt_pipeline_new(r.m, c, .micro = k.micro, .schedule = (dt_pipe_kind)k.schedule, .chunks = k.chunks, .amp = r.amp);
+    stages = c ? dt_comm_size(c) * (k.chunks ? k.chunks : 1) : 1;
+    return r;
+}
+static void rig_free(rig *r)
+{
+    dt_pipeline_free(r->p);
+    dt_amp_free(r->amp);
+    dt_optimizer_free(r->opt);
+    dt_model_free(r->m);
+}
+static double rig_step(rig *r, plan k)
+{
+    double     loss = 0;
+    dt_tensor *x, *y;
+    if (!r->p) {
+        unsplit_step(r->m, r->opt, &k, r->amp, &loss);
+        return loss;
+    }
+    batch(k.model, BATCH, &x, &y);
+    dt_pipeline_backward(r->p, models[k.model], NULL, x, y, &loss);
+    dt_step(r->opt);
+    return loss;
+}
+
+/* The norm is that of the whole model: the same coefficient on all ranks. A rank without parameters takes part. */
+static void clips(team *t, dt_comm *c, int rank)
+{
+    plan k = plan_of(t->arg, DT_PIPE_1F1B, 1, 4, 3);
+    k.clip = 0.05f;
+    rig    a = rig_of(c, k);
+    double most = 0, l[2];
+    int    mine;
+    dt_manual_seed(4);
+    dt_rng start = *dt_rng_default();
+    for (int i = 0; i < 3; i++) l[0] = rig_step(&a, k);
+    stages = 1;
+    rig b = rig_of(NULL, k);
+    *dt_rng_default() = start;
+    for (int i = 0; i < 3; i++) l[1] = rig_step(&b, k);
+    CHECK(fabs(l[0] - l[1]) < 1e-4);
+    differ(a.m, b.m, NULL, &most, &mine);
+    CHECK(most < 2e-3); /* Adam: a gradient near 0 may change its sign */
+    stages = t->n;
+    dt_tensor *x, *y;
+    batch(k.model, BATCH, &x, &y);
+    CHECK(!dt_pipeline_backward(a.p, models[k.model], NULL, x, y, NULL));
+    double norm = dt_clip_grad_norm(a.opt, 1e9), both[2];
+    both[0] = norm, both[1] = -norm;
+    CHECK(norm > 0 && !dt_comm_allreduce(c, both, 2, DT_COMM_F64, DT_COMM_MAX) && both[0] == -both[1]);
+    dt_end();
+    if (dt_error()) printf("    %s\n", dt_error());
+    CHECK(!dt_error());
+    rig_free(&a), rig_free(&b);
+    CHECK(!dt_comm_free(c));
+}
+UTEST(whole_model, clipping_by_the_norm_over_all_stages)
+{
+    for (int model = 0; model < 3; model++) {
+        team t = team_of("shm", 3, 30, clips);
+        t.arg = model;
+        EXPECT_EQ(0, team_run(&t));
+    }
+}
+
+/* The loss scale is too large at first: an overflow on one rank skips the step on all, and the scale is halved on all. */
+static void overflows(team *t, dt_comm *c, int rank)
+{
+    plan k = plan_of(MLP, t->arg ? DT_PIPE_ZB_H1 : DT_PIPE_1F1B, 1, 4, 3);
+    k.amp = "O2";
+    rig    a = rig_of(c, k), b;
+    int    mine, skipped = 0;
+    double most = 0;
+    dt_manual_seed(4);
+    dt_rng start = *dt_rng_default();
+    for (int i = 0; i < 14; i++) rig_step(&a, k);
+    stages = 1;
+    b = rig_of(NULL, k);
+    *dt_rng_default() = start;
+    for (int i = 0; i < 14; i++) rig_step(&b, k);
+    skipped = (int)dt_amp_overflows(a.amp);
+    CHECK(skipped > 2 && skipped == (int)dt_amp_overflows(b.amp) && dt_amp_scale(a.amp, 0) == dt_amp_scale(b.amp, 0));
+    CHECK(!differ(a.m, b.m, "", &most, &mine));
+    CHECK(!dt_error());
+    rig_free(&a), rig_free(&b);
+    CHECK(!dt_comm_free(c));
+}
+UTEST(whole_model, an_overflow_on_one_rank_is_everyones)
+{
+    for (int i = 0; i < 2; i++) {
+        team t = team_of("shm", 2, 30, overflows);
+        t.arg = i;
+        EXPECT_EQ(0, team_run(&t));
+    }
+}
+
+/* Evaluation, also with another size of the batch, between steps of training. */
+static void evaluates(team *t, dt_comm *c, int rank)
+{
+    plan   k = plan_of(t->arg, DT_PIPE_1F1B, 1, 4, 3);
+    rig    a = rig_of(c, k), b;
+    double value[3] = { 0 }, most = 0;
+    int    mine;
+    dt_manual_seed(4);
+    dt_rng start = *dt_rng_default();
+    for (int i = 0; i < 3; i++) {
+        dt_tensor *x, *y;
+        rig_step(&a, k);
+        dt_model_eval(a.m);
+        batch(k.model, 8, &x, &y);
+        CHECK(!dt_pipeline_forward(a.p, models[k.model], NULL, x, y, &value[i]));
+        dt_end();
+        dt_model_train(a.m);
+    }
+    stages = 1;
+    b = rig_of(NULL, k);
+    *dt_rng_default() = start;
+    for (int i = 0; i < 3; i++) {
+        dt_tensor *x, *y;
+        double     v = 0;
+        rig_step(&b, k);
+        dt_model_eval(b.m);
+        batch(k.model, 8, &x, &y);
+        dt_no_grad_begin();
+        for (int n = 0; n < 4; n++) {
+            dt_forward_begin(b.m);
+            v += dt_item(models[k.model](b.m, dt_narrow(x, 0, n * 2, 2), dt_narrow(y, 0, n * 2, 2), NULL)) / 4;
+        }
+        dt_no_grad_end();
+        dt_end();
+        dt_model_train(b.m);
+        CHECK(v == value[i]);
+    }
+    CHECK(!differ(a.m, b.m, "", &most, &mine));
+    if (dt_error()) printf("    %s\n", dt_error());
+    CHECK(!dt_error());
+    rig_free(&a), rig_free(&b);
+    CHECK(!dt_comm_free(c));
+}
+UTEST(whole_model, evaluation)
+{
+    for (int model = 0; model < 2; model++) {
+        team t = team_of("shm", 2, 30, evaluates);
+        t.arg = model;
+        EXPECT_EQ(0, team_run(&t));
+    }
+}
+
+/* Two steps with one layout, a checkpoint, two more with another: the bits of four steps on one rank. */
+static char *checkpoints; /* the directory */
+static int   layout[3];   /* ranks of the first part, its schedule, that of the second */
+static void  half(team *t, dt_comm *c, int rank)
+{
+    plan    k = plan_of(t->arg, layout[1 + t->arg2], layout[1 + t->arg2] == DT_PIPE_INTERLEAVED ? 2 : 1, 4, 0);
+    rig     a = rig_of(c, k);
+    int64_t epoch = 0, step = 0;
+    dt_checkpoint *keep = dt_checkpoint_new(checkpoints, .model = a.m, .optimizer = a.opt);
+    dt_manual_seed(4);
+    CHECK(dt_checkpoint_resume(keep, &epoch, &step) == t->arg2 && step == 2 * t->arg2);
+    for (int i = 0; i < 2; i++) rig_step(&a, k);
+    CHECK(!dt_checkpoint_save(keep, 0, step + 2));
+    CHECK(!dt_model_save(a.m, temp_in(checkpoints, "model.safetensors")));
+    if (dt_error()) printf("    rank %d: %s\n", rank, dt_error());
+    CHECK(!dt_error());
+    dt_checkpoint_free(keep);
+    rig_free(&a);
+    CHECK(!dt_comm_free(c));
+}
+static void two_layouts(int *utest_result, int model, int ranks1, int schedule1, int ranks2, int schedule2)
+{
+    checkpoints = temp_dir();
+    layout[1] = schedule1;
+    layout[2] = schedule2;
+    for (int i = 0; i < 2; i++) {
+        team t = team_of("shm", i ? ranks2 : ranks1, 30, half);
+        t.arg = model;
+        t.arg2 = i;
+        EXPECT_EQ(0, team_run(&t));
+    }
+    plan k = plan_of(model, 0, 1, 4, 0);
+    stages = 1;
+    rig a = rig_of(NULL, k), b = rig_of(NULL, k), d = rig_of(NULL, k);
+    dt_manual_seed(4);
+    for (int i = 0; i < 4; i++) rig_step(&a, k);
+    int64_t        epoch, step;
+    double         most = 0;
+    int            mine = 0;
+    dt_checkpoint *keep = dt_checkpoint_new(checkpoints, .model = b.m, .optimizer = b.opt);
+    EXPECT_EQ(1, dt_checkpoint_resume(keep, &epoch, &step)); /* what ranks have written, one rank reads */
+    EXPECT_EQ(4, step);
+    dt_rng start = *dt_rng_default(); /* it is in the file */
+    rig_step(&b, k);
+    *dt_rng_default() = start;
+    rig_step(&a, k);
+    EXPECT_EQ(0, differ(a.m, b.m, "", &most, &mine));
+    EXPECT_EQ(dt_model_count(a.m), mine);
+    EXPECT_EQ(0, dt_model_load(d.m, temp_in(checkpoints, "model.safetensors"))); /* it waits for the first forward */
+    rig_step(&d, k);
+    EXPECT_TRUE_MSG(!dt_error(), dt_error() ? dt_error() : "");
+    dt_checkpoint_free(keep);
+    rig_free(&a), rig_free(&b), rig_free(&d);
+    temp_remove(checkpoints);
+}
+UTEST(whole_model, checkpoints_hold_the_unsplit_model)
+{
+    two_layouts(utest_result, MLP, 2, DT_PIPE_1F1B, 3, DT_PIPE_ZB_H1);
+    two_layouts(utest_result, CONV, 4, DT_PIPE_1F1B, 2, DT_PIPE_INTERLEAVED); /* a stage without parameters */
+    two_layouts(utest_result, MLP, 1, DT_PIPE_1F1B, 2, DT_PIPE_GPIPE);
+}
+
+/* ==================================================================================================== >>errors */
+static bool says(const char *a, const char *b) /* does the pending error have these words? Clears it */
+{
+    const char *e = dt_error();
+    bool        ok = e && strstr(e, a) && (!b || strstr(e, b));
+    if (!ok) printf("    expected '%s' and '%s', found: %s\n", a, b ? b : "", e ? e : "no error");
+    dt_error_clear();
+    return ok;
+}
+enum { TOO_FEW, OTHER_NAME, OTHER_SHAPE, DIVIDES, READS, CHANGES, ONE_FAILS, NOT_A_LOSS, NO_LOSS, ERRORS };
+static int  wrong;   /* which mistake */
+static int  step_no; /* of this rank */
+static int  own_rank;
+static dt_tensor *mistaken(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
+{
+    (void)user;
+    x = dt_relu(dt_linear(m, "a", x, .out = 8));
+    x = dt_stage(m, wrong == OTHER_NAME && own_rank == 1 ? "other" : "second", x);
+    if (wrong == READS) dt_item(dt_sum(x));
+    if (wrong == CHANGES && step_no == 1) x = dt_relu(x);
+    if (wrong == ONE_FAILS && own_rank == 1 && step_no == 1) dt_fail(DT_ERR_STATE, "the program's own error");
+    x = dt_linear(m, "b", x, .out = 8);
+    if (wrong != TOO_FEW) x = dt_stage(m, "third", x);
+    if (wrong == CHANGES && step_no == 2) x = dt_add(x, x);
+    x = dt_linear(m, "c", x, .out = 1);
+    return wrong == NOT_A_LOSS ? x : wrong == NO_LOSS ? NULL : dt_mse_loss(x, y);
+}
+static void mistakes(team *t, dt_comm *c, int rank)
+{
+    static const char *const words[ERRORS][2] = { { "2 stages", "expected 3" },
+                                                  { "different models or batches", "must be the same on all ranks" },
+                                                  { "different models or batches", "shapes of x and y" },
+                                                  { "multiple of .micro", ".drop_last" },
+                                                  { "dt_item", "cut into stages" },
+                                                  { "same calls", NULL },
+                                                  { "the program's own error", NULL },
+                                                  { "(2, 1)", "a loss of one element" },
+                                                  { "returned NULL", "expected the loss" } };
+    wrong = t->arg;
+    own_rank = rank;
+    dt_model     *m = dt_model_new(.seed = 1);
+    dt_optimizer *opt = dt_sgd(m, .lr = 0.1f);
+    dt_pipeline  *p = dt_pipeline_new(m, c, .micro = 4);
+    int64_t       n = wrong == DIVIDES ? 9 : wrong == OTHER_SHAPE && rank == 2 ? 16 : 8;
+    for (step_no = 0; step_no < 3 && !dt_error(); step_no++) {
+        dt_tensor *x = dt_normal(0, 1, DT_SHAPE(n, 4)), *y = dt_zeros(DT_SHAPE(n, 1));
+        dt_pipeline_backward(p, mistaken, NULL, x, y, NULL);
+        dt_step(opt);
+    }
+    CHECK(says(words[wrong][0], words[wrong][1]));
+    dt_end();
+    dt_pipeline_free(p);
+    dt_error_clear();
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    dt_comm_error(c);
+    dt_comm_free(c);
+}
+UTEST(errors, mistakes_are_everyones_error)
+{
+    for (int i = 0; i < ERRORS; i++) {
+        team t = team_of("shm", 3, 20, mistakes);
+        t.arg = i;
+        EXPECT_EQ(0, team_run(&t));
+        EXPECT_EQ(3, t.done);
+    }
+}
+UTEST(errors, of_one_rank)
+{
+    dt_comm     *c[2];
+    dt_comm_opts o;
+    memset(&o, 0, sizeof o);
+    ASSERT_EQ(0, dt_comm_threads_with(2, c, o));
+    dt_model *m = dt_model_new(.seed = 1), *used = dt_model_new(.seed = 1);
+    EXPECT_TRUE(!dt_pipeline_new(NULL, c[0]) && says("dt_pipeline_new: the model is NULL", NULL));
+    EXPECT_TRUE(!dt_pipeline_new(m, NULL) && says("the communicator is NULL", NULL));
+    EXPECT_TRUE(!dt_pipeline_new(m, c[0], .micro = 3, .schedule = DT_PIPE_INTERLEAVED) && says("dt_pipeline_new", "micro"));
+    EXPECT_TRUE(!dt_pipeline_new(m, c[0], .schedule = (dt_pipe_kind)9) && says("dt_pipeline_new", "kind is 9"));
+    dt_linear(used, "a", dt_zeros(DT_SHAPE(2, 2)), .out = 1);
+    EXPECT_TRUE(!dt_pipeline_new(used, c[0]) && says("has parameters already", "before the first forward"));
+    EXPECT_TRUE(dt_pipeline_backward(NULL, mlp, NULL, NULL, NULL, NULL) && says("the pipeline is NULL", NULL));
+    EXPECT_TRUE(dt_stage(m, "", NULL) == NULL && says("a stage needs a name", NULL));
+    EXPECT_EQ(0, dt_pipeline_stages(NULL));
+    dt_pipeline_free(NULL);
+    dt_end();
+    dt_model_free(m), dt_model_free(used);
+    for (int i = 0; i < 2; i++) dt_comm_abort(c[i], "the end"), dt_comm_error(c[i]), dt_comm_free(c[i]);
+}
+
+/* A rank dies, or is stopped, in step 1 of a training: the others learn of it in time, and who it was. */
+static void dies(team *t, dt_comm *c, int rank)
+{
+    plan k = plan_of(MLP, t->arg2, 1, 4, 0);
+    rig  a = rig_of(c, k);
+    int  victim = t->arg / 2;
+    char who[24];
+    snprintf(who, sizeof who, "rank %d", victim);
+    int64_t begin = dt_test_ns();
+    for (int i = 0; i < 50 && !dt_error(); i++) {
+        if (rank == victim && i == 1) {
+            if (t->arg % 2) {
+                t->flag[1] = 1;
+                kill(getpid(), SIGSTOP);
+            } else kill(getpid(), SIGKILL);
+        }
+        begin = dt_test_ns();
+        rig_step(&a, k);
+    }
+    if (rank != victim) CHECK(says(who, t->arg % 2 ? NULL : "died"));
+    if (rank != victim) CHECK((double)(dt_test_ns() - begin) * 1e-9 < 10 * dt_test_slow());
+    dt_error_clear();
+    __atomic_add_fetch(&t->flag[2], 1, __ATOMIC_ACQ_REL);
+    while (rank == (victim == 0) && t->arg % 2 && team_flag(t, 2) < t->n - 1) usleep(1000); /* it wakes the stopped one up */
+    if (rank == (victim == 0) && t->arg % 2) kill(t->pid[victim], SIGCONT);
+    rig_free(&a);
+    dt_error_clear();
+    dt_comm_error(c);
+    dt_comm_free(c);
+}
+UTEST(errors, a_rank_that_dies_or_stops_is_named)
+{
+    for (int i = 0; i < 6; i++) {
+        team t = team_of("shm", 3, 2, dies);
+        t.how = i % 3 ? "shm" : "tcp";
+        t.arg = i;
+        t.arg2 = i % 2 ? DT_PIPE_1F1B : DT_PIPE_ZB_H1;
+        EXPECT_EQ(0, team_run(&t));
+    }
 }
