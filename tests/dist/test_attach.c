@@ -393,10 +393,11 @@ UTEST(attach, a_copy_of_a_server_takes_over)
 }
 
 /* ---- all disciplines on digits */
-typedef struct mode_case { int mode, k, staleness, codec; } mode_case;
+typedef struct mode_case { int mode, k, staleness, codec, two; } mode_case; /* two: levels, with two machines of two workers */
+static const int machines[] = { 0, 0, 1, 1, 0, 1, 0 };
 static const mode_case modes[] = {
-    { DT_PS_SYNC, 0, 0, 0 },          { DT_PS_K_SYNC, 2, 0, 0 }, { DT_PS_K_BATCH_SYNC, 2, 0, 0 }, { DT_PS_K_ASYNC, 2, 0, 0 },
-    { DT_PS_K_BATCH_ASYNC, 2, 0, 0 }, { DT_PS_ASYNC, 0, 0, 0 },  { DT_PS_SSP, 0, 2, 0 },          { DT_PS_SSP_CLOCK, 0, 2, 0 },
+    { DT_PS_SYNC, 0, 0, 0, 0 },          { DT_PS_K_SYNC, 2, 0, 0, 0 }, { DT_PS_K_BATCH_SYNC, 2, 0, 0, 0 }, { DT_PS_K_ASYNC, 2, 0, 0, 0 },
+    { DT_PS_K_BATCH_ASYNC, 2, 0, 0, 0 }, { DT_PS_ASYNC, 0, 0, 0, 0 },  { DT_PS_SSP, 0, 2, 0, 0 },          { DT_PS_SSP_CLOCK, 0, 2, 0, 0 },
 };
 enum { MODES = sizeof modes / sizeof *modes, TOTAL = 180 };
 static dt_tensor *digits(dt_model *m, dt_tensor *x)
@@ -422,7 +423,7 @@ static double digits_loss(dt_model *m, dt_dataset *set, bool train)
 static void digits_train(dt_comm *c, int servers, const mode_case *q, double *before, double *after, int64_t *steps,
                          int64_t *seen)
 {
-    dt_ps        *store = dt_ps_new(c, .servers = servers);
+    dt_ps        *store = dt_ps_new(c, .servers = servers, .two_level = q->two, .machines = machines);
     dt_model     *m = dt_model_new(.seed = 3);
     dt_optimizer *opt = dt_adam(m, .lr = 0.01);
     dt_dataset   *set =
@@ -477,7 +478,7 @@ UTEST(attach, digits_are_learnt_by_threads_in_all_modes)
 }
 UTEST(attach, digits_are_learnt_with_codecs) /* top 10 % and f16, with error feedback: near the plain loss */
 {
-    static const mode_case with[] = { { DT_PS_SYNC, 0, 0, DT_CODEC_NONE }, { DT_PS_SYNC, 0, 0, DT_CODEC_TOPK }, { DT_PS_SYNC, 0, 0, DT_CODEC_F16 } };
+    static const mode_case with[] = { { DT_PS_SYNC, 0, 0, DT_CODEC_NONE, 0 }, { DT_PS_SYNC, 0, 0, DT_CODEC_TOPK, 0 }, { DT_PS_SYNC, 0, 0, DT_CODEC_F16, 0 } };
     static crowd           a;
     double                 loss[3];
     for (int q = 0; q < 3; q++) {
@@ -490,6 +491,27 @@ UTEST(attach, digits_are_learnt_with_codecs) /* top 10 % and f16, with error fee
     EXPECT_LT(loss[1], loss[0] + 0.1);
     EXPECT_NEAR(loss[0], loss[2], 0.02);
     EXPECT_TRUE(loss[0] != loss[1] && loss[0] != loss[2]); /* it was in use */
+}
+UTEST(attach, digits_are_learnt_on_two_levels) /* machines instead of workers: K 1 is one of two */
+{
+    static crowd a;
+    for (int q = 0; q < MODES; q++) {
+        mode_case with = modes[q];
+        int64_t   seen = 0;
+        int       servers = q % 3;
+        char      text[40];
+        with.two = 1;
+        with.k = 1;
+        snprintf(text, sizeof text, "mode %d, %d servers", with.mode, servers);
+        ASSERT_EQ_MSG(0, crowd_run(&a, 4 + servers, servers, digits_member, &with), text);
+        for (int i = 0; i < 4; i++) {
+            seen += a.number[i][1];
+            EXPECT_LT_MSG(a.loss[i][1], 2.2, text);
+            EXPECT_EQ_MSG(a.loss[0][0], a.loss[i][0], text);
+            EXPECT_EQ_MSG(a.loss[0][1], a.loss[i][1], text);
+        }
+        EXPECT_EQ_MSG(TOTAL * (TOTAL + 1) / 2, seen, text); /* every batch is in one update */
+    }
 }
 static void too_large_rank(member *k) /* a gradient that f16 cannot hold is refused, and the training goes on */
 {
@@ -677,7 +699,7 @@ UTEST(attach, mixed_precision_skips_an_overflow)
 }
 
 /* ---- checkpoints */
-typedef struct run { const char *dir; const kind *k; int mode, from, to; bool schedule, average; } run;
+typedef struct run { const char *dir; const kind *k; int mode, from, to; bool schedule, average, two; } run;
 static dt_tensor *normed(dt_model *m, dt_tensor *x)
 {
     return dt_linear(m, "b", dt_tanh(dt_batchnorm1d(m, "bn", dt_linear(m, "a", x, .out = HIDDEN))), .out = CLASSES);
@@ -685,7 +707,7 @@ static dt_tensor *normed(dt_model *m, dt_tensor *x)
 static void saving_rank(member *k)
 {
     const run     *r = (const run *)k->all->arg;
-    dt_ps         *store = dt_ps_new(k->c, .servers = k->all->servers, .big = 50);
+    dt_ps         *store = dt_ps_new(k->c, .servers = k->all->servers, .big = 50, .two_level = r->two, .machines = machines);
     dt_model      *m = dt_model_new(.seed = 3);
     dt_optimizer  *opt = r->k->make(m);
     dt_scheduler  *s = r->schedule ? schedule(opt) : NULL;
@@ -735,7 +757,7 @@ UTEST(attach, a_resume_with_other_servers_is_as_never_stopped)
     for (int i = 0; i < (dt_test_quick() ? 3 : 5); i++) {
         const kind *k = &kinds[which[i]];
         char       *calm = temp_dir(), *stopped = temp_dir();
-        run r = { calm, k, DT_PS_SYNC, 0, 8, i != 3, i == 1 };
+        run r = { calm, k, DT_PS_SYNC, 0, 8, i != 3, i == 1, false };
         ASSERT_EQ_MSG(0, crowd_run(&a, 3, 1, saving_rank, &r), k->name);
         EXPECT_EQ(0, a.number[0][0]);
         r.dir = stopped;
@@ -752,6 +774,46 @@ UTEST(attach, a_resume_with_other_servers_is_as_never_stopped)
         temp_remove(stopped);
     }
 }
+/* Two levels: a run that was stopped goes on as if it never had been; with one level, too, but for the order of sums. */
+UTEST(attach, two_levels_save_and_resume)
+{
+    static crowd a, b, c;
+    data_make();
+    for (int mode = 0; mode < 2; mode++) {
+        char *calm = temp_dir(), *stopped = temp_dir();
+        run   r = { calm, &kinds[1], mode ? DT_PS_ASYNC : DT_PS_SYNC, 0, 8, true, true, true };
+        if (mode) r.mode = DT_PS_K_ASYNC; /* they rest, and begin again together */
+        ASSERT_EQ(0, crowd_run(&a, 5, 1, saving_rank, &r));
+        r.dir = stopped;
+        r.to = 5;
+        ASSERT_EQ(0, crowd_run(&b, 6, 2, saving_rank, &r));
+        r.from = 5;
+        r.to = 8;
+        r.two = mode;
+        ASSERT_EQ(0, crowd_run(&c, 5, 1, saving_rank, &r)); /* writes another file */
+        r.two = true;
+        if (!mode)
+            for (int i = 0; i < 4; i++) {
+                EXPECT_TRUE(c.number[i][0] == 1 && c.number[i][1] == 20 + i && c.number[i][2] == 8);
+                for (int k = 0; k < WEIGHTS; k++) EXPECT_NEAR(a.w[i][k], c.w[i][k], 1e-4);
+            }
+        temp_remove(stopped);
+        stopped = temp_dir();
+        r.dir = stopped;
+        r.from = 0;
+        r.to = 5;
+        ASSERT_EQ(0, crowd_run(&b, 6, 2, saving_rank, &r));
+        r.from = 5;
+        r.to = 8;
+        ASSERT_EQ(0, crowd_run(&b, 7, 3, saving_rank, &r));
+        for (int i = 0; i < 4 && !mode; i++) {
+            EXPECT_TRUE(b.number[i][0] == 1 && b.number[i][1] == 20 + i && b.number[i][2] == 8);
+            EXPECT_EQ(0, memcmp(a.w[0], b.w[i], sizeof a.w[0]));
+        }
+        temp_remove(calm);
+        temp_remove(stopped);
+    }
+}
 UTEST(attach, all_modes_save_and_resume)
 {
     static crowd a;
@@ -760,7 +822,7 @@ UTEST(attach, all_modes_save_and_resume)
         char text[32];
         snprintf(text, sizeof text, "mode %d", modes[q].mode);
         char *dir = temp_dir();
-        run   r = { dir, &kinds[3], modes[q].mode, 0, 7, true, false };
+        run   r = { dir, &kinds[3], modes[q].mode, 0, 7, true, false, false };
         ASSERT_EQ_MSG(0, crowd_run(&a, 4, 1, saving_rank, &r), text);
         r.from = 7;
         r.to = 10;
@@ -776,7 +838,7 @@ UTEST(attach, the_file_is_that_of_one_process)
     char        *dir = temp_dir();
     int64_t      epoch, step = 0;
     data_make();
-    run r = { dir, &kinds[3], DT_PS_SYNC, 0, 5, false, false };
+    run r = { dir, &kinds[3], DT_PS_SYNC, 0, 5, false, false, false };
     ASSERT_EQ(0, crowd_run(&a, 3, 1, saving_rank, &r));
     dt_model      *m = dt_model_new(.seed = 9);
     dt_optimizer  *opt = kinds[3].make(m);

@@ -1135,8 +1135,8 @@ static void codec_errors(team *t, dt_comm *c, int rank)
         serve(t, c, rank, ps);
         return;
     }
-    float      x[N], y[N] = { 0 }, before[N];
-    dt_ps_item it[2] = { { 2, DT_COMM_F32, N, x, y }, { 7, DT_COMM_F32, 1, x, y } };
+    float      x[N], y[N] = { 0 }, before[N], z = 0;
+    dt_ps_item it[2] = { { 2, DT_COMM_F32, N, x, y }, { 7, DT_COMM_F32, 1, x, &z } };
     CHECK(dt_ps_init(ps, 0, x, 3, DT_COMM_I64) == DT_COMM_ERR_ARG && says(ps, "key 0") && says(ps, "i64") && says(ps, "f16"));
     CHECK(!dt_ps_group(ps, 3) && !dt_ps_init(ps, 0, y, 3, DT_COMM_I64, .group = 3)); /* without a codec */
     d.codec.kind = -1;
@@ -1387,7 +1387,7 @@ static void levels_means(team *t, dt_comm *c, int rank)
     dt_ps_opts o = two_levels(t, t->arg % TOPOLOGIES);
     if (t->arg >= TOPOLOGIES) o.codec = codec_of(DT_CODEC_BF16); /* whole numbers: exact */
     dt_ps *ps = dt_ps_new_with(c, o);
-    float  g[N], w[N] = { 0 };
+    float  g[N], v[3], w[N] = { 0 };
     CHECK(ps != NULL);
     if (dt_ps_server(ps) >= 0) CHECK(!dt_ps_on_update(ps, add_mean, NULL, 0));
     if (dt_ps_worker(ps) < 0) {
@@ -1397,11 +1397,11 @@ static void levels_means(team *t, dt_comm *c, int rank)
     int wrong = 0;
     CHECK(!dt_ps_init(ps, 7, w, N, DT_COMM_F32, .rule = DT_PS_UPDATE, .group = 2) && !dt_ps_init(ps, 3, w, 3, DT_COMM_F32, .rule = DT_PS_UPDATE, .group = 2));
     for (int round = 1; round < 4; round++) {
-        dt_ps_item it[2] = { { 3, DT_COMM_F32, 3, g, w }, { 7, DT_COMM_F32, N, g, w } };
+        dt_ps_item it[2] = { { 3, DT_COMM_F32, 3, g, v }, { 7, DT_COMM_F32, N, g, w } };
         dt_ps_info info;
         for (int i = 0; i < N; i++) g[i] = (float)(4 * (rank + i % 3)); /* four workers: 4 * 1.5 + 4 * (i % 3) is their mean */
         CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, it, 2), &info) && info.verdict == DT_PS_USED && info.version == round && !info.staleness);
-        for (int i = 0; i < N; i++) wrong += w[i] != (float)(round * (6 + 4 * (i % 3)));
+        for (int i = 0; i < N; i++) wrong += w[i] != (float)(round * (6 + 4 * (i % 3))) || (i < 3 && v[i] != w[i]);
     }
     CHECK(!wrong);
     FREE();
