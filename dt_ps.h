@@ -1422,6 +1422,7 @@ static void   dt__ps_reply(dt_ps *ps, dt__ps_request *r, const dt_ps_info *info,
         else if (w->nbytes > DT__PS_INLINE) w->tag = dt__ps_next_tag(ps);
         else {
             memcpy(buf + at, h->part.value, (size_t)w->nbytes);
+            memset(buf + at + w->nbytes, 0, dt__ps_up8((size_t)w->nbytes) - (size_t)w->nbytes);
             at += dt__ps_up8((size_t)w->nbytes);
         }
         if (w->tag >= 0 && !dt__ps_value(ps, q, w->tag, h)) {
@@ -4507,6 +4508,7 @@ static dt_ps_op *dt__ps_begin(dt_ps *ps, dt_ps *say, const char *call, dt__ps_te
             int64_t nbytes;
             const char *from = dt__ps_payload(team, key, &item[i], k->server, x->at, x->n, &nbytes);
             if (nbytes) memcpy(payload, from, (size_t)nbytes);
+            memset(payload + nbytes, 0, dt__ps_up8((size_t)x->nbytes) - (size_t)nbytes);
             payload += dt__ps_up8((size_t)x->nbytes);
         }
         k->holder = k->server;
