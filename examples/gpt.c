@@ -8,17 +8,18 @@
        --batch N     16          --lr X       0.003    --workers N  1      --sample N   400 bytes at the end
        --opt-level O0..O3        --checkpoint DIR      --csv FILE, --svg FILE
        --device D    cpu; cuda or cuda:N: a GPU (docs/gpu.md)
+       --pipe N      the blocks on N processes, one behind the other, with N micro-batches (dt_pipe.h); then without a sample
 
    The last tenth of the data is held out: the loss on it is printed at the end.                              */
 #define DT_IMPLEMENTATION
 #include "dt_cuda.h"
 #include "dt_data.h"
-#include "dt_nn.h"
+#include "dt_pipe.h"
 #include "dt_plot.h"
 #include "example_data.h"
 
 typedef struct config {
-    int layers, heads;
+    int layers, heads, pipe;
     int64_t dim, vocab, context;
 } config;
 
@@ -29,6 +30,11 @@ static dt_tensor *gpt(dt_model *m, dt_tensor *tokens, const config *c)
     dt_tensor *position = dt_arange(0, (double)t, 1, .dtype = DT_I64, .device = dt_device_of(tokens));
     x = dt_add(x, dt_embedding(m, "wpe", position, .num = c->context, .dim = c->dim));
     for (int i = 0; i < c->layers; i++) {
+        if (c->pipe > 1 && i && i * c->pipe / c->layers != (i - 1) * c->pipe / c->layers) {
+            char name[16];
+            snprintf(name, sizeof name, "h.%d", i);
+            x = dt_stage(m, name, x);
+        }
         dt_scope_begin(m, "h.%d", i);
         dt_tensor *a = dt_layernorm(m, "ln_1", x);
         x = dt_add(x, dt_multihead_attention(m, "attn", a, .heads = c->heads, .causal = true));
@@ -39,18 +45,21 @@ static dt_tensor *gpt(dt_model *m, dt_tensor *tokens, const config *c)
     return dt_linear(m, "head", dt_layernorm(m, "ln_f", x), .out = c->vocab, .no_bias = true);
 }
 
-static dt_tensor *loss_of(dt_model *m, const dt_batch *b, const config *c) /* y is x shifted by one token */
+static dt_tensor *loss_of(dt_model *m, dt_tensor *x, dt_tensor *y, void *user) /* y is x shifted by one token */
 {
-    int64_t n = b->n * c->context;
-    return dt_cross_entropy(dt_reshape(gpt(m, b->x, c), DT_SHAPE(n, c->vocab)), dt_reshape(b->y, DT_SHAPE(n)));
+    const config *c = (const config *)user;
+    int64_t       n = dt_size(x, 0) * c->context;
+    return dt_cross_entropy(dt_reshape(gpt(m, x, c), DT_SHAPE(n, c->vocab)), dt_reshape(y, DT_SHAPE(n)));
 }
-static double held_out(dt_model *m, dt_loader *in, const config *c)
+static double held_out(dt_model *m, dt_pipeline *line, dt_loader *in, config *c)
 {
-    double sum = 0, n = 0;
+    double sum = 0, n = 0, loss = 0;
     dt_model_eval(m);
     dt_no_grad_begin();
     for (dt_batch b; dt_loader_next(in, &b); dt_end()) {
-        sum += (double)b.n * dt_item(loss_of(m, &b, c));
+        if (line) dt_pipeline_forward(line, loss_of, c, b.x, b.y, &loss);
+        else loss = dt_item(loss_of(m, b.x, b.y, c));
+        sum += (double)b.n * loss;
         n += (double)b.n;
     }
     dt_no_grad_end();
@@ -87,8 +96,10 @@ static void sample(dt_model *m, const dt_dataset *from, const config *c, int n, 
     free(p);
 }
 
-int main(int argc, char **argv)
+static int learn(void *args)
 {
+    int         argc = ((example_args *)args)->argc;
+    char      **argv = ((example_args *)args)->argv;
     const char *level = example_option(argc, argv, "--opt-level", NULL),
                *dir = example_option(argc, argv, "--checkpoint", NULL),
                *tokens = example_option(argc, argv, "--tokens", NULL),
@@ -100,12 +111,20 @@ int main(int argc, char **argv)
     c.layers = atoi(example_option(argc, argv, "--layers", "4"));
     c.heads = atoi(example_option(argc, argv, "--heads", "4"));
     c.dim = atoi(example_option(argc, argv, "--dim", "128"));
+    c.pipe = atoi(example_option(argc, argv, "--pipe", "1"));
     c.context = atoi(example_option(argc, argv, "--context", "64"));
     c.vocab = tokens ? atoi(example_option(argc, argv, "--vocab", "50257")) : 256;
     if (c.context < 2 || c.context > 1024 || c.vocab < 2 || size < 1) {
         fprintf(stderr, "gpt: --context must be 2 to 1024, --vocab 2 or more, --batch 1 or more\n");
         return 1;
     }
+    if (c.pipe > 1 && (c.layers < c.pipe || size % c.pipe)) {
+        fprintf(stderr, "gpt: --pipe %d needs as many --layers, and a --batch that is a multiple of it\n", c.pipe);
+        return 1;
+    }
+    dt_comm *comm = c.pipe > 1 ? example_comm(argc, argv) : NULL;
+    int      rank = comm ? dt_comm_rank(comm) : 0;
+    if (c.pipe > 1 && !comm) return 1;
     /* an item is a window of --context tokens; windows do not overlap */
     dt_dataset *all = tokens ? dt_tokens_open(tokens, .length = c.context, .nbytes = 2, .vocab = c.vocab)
                              : dt_tokens_open(text, .length = c.context, .nbytes = 1);
@@ -114,35 +133,40 @@ int main(int argc, char **argv)
         dt_fail(DT_ERR_ARG, "the text has one window of %lld tokens, expected two or more; use a longer text or a smaller "
                             "--context", (long long)c.context);
     dt_dataset *train = dt_dataset_range(all, 0, n - last), *held = dt_dataset_range(all, n - last, last);
-    dt_device  *dev = example_device(argc, argv, 0, 0);
+    dt_device  *dev = example_device(argc, argv, rank, rank);
     dt_loader  *in =
-        dt_loader_new(train, .batch = size, .shuffle = true, .seed = 1, .workers = workers, .device = dev);
-    dt_loader  *exam = dt_loader_new(held, .batch = size, .workers = workers, .device = dev);
+        dt_loader_new(train, .batch = size, .shuffle = true, .seed = 1, .workers = workers, .device = dev,
+                      .drop_last = c.pipe > 1);
+    dt_loader  *exam = dt_loader_new(held, .batch = size, .workers = workers, .device = dev, .drop_last = c.pipe > 1);
 
     dt_model     *m = dt_model_new(.seed = 1, .device = dev);
     dt_optimizer *opt =
         dt_adamw(m, .lr = atof(example_option(argc, argv, "--lr", "0.003")), .weight_decay = 0.1, .clip_norm = 1);
     dt_optimizer_add_group(opt, "*bias|*ln_*|wte.*|wpe.*", .weight_decay = DT_ZERO);
     dt_amp        *amp = level ? dt_amp_new(m, .level = level) : NULL;
+    dt_pipeline   *line = comm ? dt_pipeline_new(m, comm, .amp = amp) : NULL;
     dt_scheduler   *s = dt_cosine_annealing_lr(opt, .t_max = steps > 50 ? steps - 50 : 1);
     dt_warmup(s, .steps = 50, .start = 0.02);
     dt_checkpoint *k = dir ? dt_checkpoint_new(dir, .model = m, .optimizer = opt, .scheduler = s, .amp = amp,
                                                .every_steps = 100, .signals = true) : NULL;
     if (k) dt_loader_checkpoint(in, k);
-    if (k && dt_checkpoint_resume(k, &epoch, &step) > 0)
+    if (k && dt_checkpoint_resume(k, &epoch, &step) > 0 && !rank)
         fprintf(stderr, "resuming from step %lld in %s\n", (long long)step, dir);
     dt_progress *p = dt_progress_new(.epochs = 1, .steps = steps, .unit = "tokens",
-                                     .csv = example_option(argc, argv, "--csv", NULL),
-                                     .svg = example_option(argc, argv, "--svg", NULL), .start_step = step);
+                                     .csv = rank ? NULL : example_option(argc, argv, "--csv", NULL), .quiet = rank > 0,
+                                     .svg = rank ? NULL : example_option(argc, argv, "--svg", NULL), .start_step = step);
 
     while (step < steps && !stop && !dt_error()) /* as many epochs as --steps needs */
         for (dt_batch b; step < steps && !stop && dt_loader_next(in, &b); ) {
-            dt_tensor *loss = loss_of(m, &b, &c);
-            if (amp)
+            dt_tensor *loss = line ? NULL : loss_of(m, b.x, b.y, &c);
+            double     value = 0;
+            if (line)
+                dt_pipeline_backward(line, loss_of, &c, b.x, b.y, &value);
+            else if (amp)
                 dt_amp_backward(amp, loss);
             else
                 dt_backward(loss);
-            dt_progress_step(p, dt_item(loss), .items = (double)(b.n * c.context), .lr = dt_optimizer_lr(opt, 0),
+            dt_progress_step(p, line ? value : dt_item(loss), .items = (double)(b.n * c.context), .lr = dt_optimizer_lr(opt, 0),
                              .scale = amp ? dt_amp_scale(amp, 0) : 0);
             dt_step(opt);
             dt_scheduler_step(s);
@@ -151,16 +175,19 @@ int main(int argc, char **argv)
         }
     if (k) dt_checkpoint_finish(k, dt_loader_epoch(in), step);
     dt_progress_free(p);
-    char line[256];
-    if (!dt_error() && dt_loader_report(in, 0, line, sizeof line)) fprintf(stderr, "%s\n", line);
-    double rest = held_out(m, exam, &c);
-    if (!dt_error()) {
+    char report[256];
+    if (!dt_error() && !rank && dt_loader_report(in, 0, report, sizeof report)) fprintf(stderr, "%s\n", report);
+    double rest = held_out(m, line, exam, &c);
+    if (!dt_error() && line && !rank)
+        printf("%lld parameters in %d stages, loss %.4f on the held-out data\n", (long long)dt_model_numel(m, false), c.pipe, rest);
+    if (!dt_error() && !line) {
         printf("%lld parameters, loss %.4f on the held-out data. Sample:\n",
                (long long)dt_model_numel(m, false), rest);
         sample(m, held, &c, atoi(example_option(argc, argv, "--sample", "400")), !tokens);
     }
 
     dt_checkpoint_free(k);
+    dt_pipeline_free(line);
     dt_scheduler_free(s);
     dt_amp_free(amp);
     dt_optimizer_free(opt);
@@ -170,5 +197,13 @@ int main(int argc, char **argv)
     dt_dataset_free(train);
     dt_dataset_free(held);
     dt_dataset_free(all);
+    if (comm) dt_comm_free(comm);
     return dt_check("gpt");
+}
+int main(int argc, char **argv)
+{
+    example_args a = { argc, argv, NULL };
+    int          n = atoi(example_option(argc, argv, "--pipe", "1")), rc = n > 1 ? dt_spawn(n, learn, &a) : learn(&a);
+    if (rc < 0) fprintf(stderr, "gpt: %s\n", dt_comm_error(NULL));
+    return rc != 0;
 }

@@ -244,3 +244,18 @@ UTEST(pipeline, says_what_it_cannot_do)
     EXPECT_FALSE(run("env", "pipeline --schedule fast", out, sizeof out));
     EXPECT_TRUE(strstr(out, "--schedule must be 1f1b, gpipe, interleaved or zb_h1") != NULL);
 }
+/* The loss of the sixth step, to two decimals: in stages as on one rank. */
+UTEST(gpt, in_stages_learns_as_on_one_rank)
+{
+    static char one[65536], two[65536];
+    const char *arguments = "gpt --text LICENSE --steps 6 --layers 3 --dim 16 --heads 2 --context 16 --batch 4 --sample 1";
+    char        split[256];
+    snprintf(split, sizeof split, "%s --pipe 2", arguments);
+    EXPECT_TRUE(run("env", arguments, one, sizeof one));
+    EXPECT_TRUE(run("env", split, two, sizeof two));
+    const char *a = strstr(one, "6/6  loss "), *b = strstr(two, "6/6  loss ");
+    ASSERT_TRUE(a && b && strstr(two, "parameters in 2 stages, loss "));
+    EXPECT_EQ(0, strncmp(a, b, strlen("6/6  loss 5.12")));
+    EXPECT_FALSE(run("env", "gpt --text LICENSE --layers 1 --pipe 2", two, sizeof two));
+    EXPECT_TRUE(strstr(two, "--pipe 2 needs as many --layers") != NULL);
+}
