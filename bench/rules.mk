@@ -43,6 +43,10 @@ bench-ddp: build/bench/bench_ddp build/tools/dtrun ## two ranks beside PyTorch's
 	@+$(peer_python)
 	build/bench/bench_ddp --python $(PEER_PYTHON)
 
+bench-pipe: build/bench/bench_pipe ## a model cut over two ranks beside PyTorch's pipelining with gloo and the bound of its schedule
+	@+$(peer_python)
+	build/bench/bench_pipe --python $(PEER_PYTHON)
+
 # it names the libraries that are not installed and leaves them out
 bench-allreduce: build/bench/bench_allreduce ## allreduce beside Open MPI and gloo, by size, transport and algorithm
 	@if command -v mpicc > /dev/null; then mpicc -O2 bench/peer_allreduce_mpi.c -o build/bench/peer_allreduce_mpi; fi
