@@ -896,8 +896,7 @@ static int dt__meter_run(dt__meter *w, dt_model *m, dt_pipeline_fn fn, void *use
 }
 static dt_model *dt__pline_copy(const dt_model *m, dt_device *dev) /* has no parameters yet */
 {
-    dt_model_opts o;
-    memset(&o, 0, sizeof o);
+    dt_model_opts o = DT__NO_OPTIONS;
     o.seed = 1;
     o.device = dev;
     o.dtype = m->dtype;
@@ -966,9 +965,8 @@ static int dt__pline_speed(dt_pipeline *p, double *flops, double *bytes)
 {
     enum { SIDE = 384, NUMEL = 1 << 20, RUNS = 4 };
     dt__list     step = { NULL, 0, 0 }, tape = { NULL, 0, 0 };
-    dt_make_opts o;
+    dt_make_opts o = DT__NO_OPTIONS;
     dt_shape     square, row;
-    memset(&o, 0, sizeof o);
     memset(&square, 0, sizeof square);
     memset(&row, 0, sizeof row);
     o.device = p->dev;
@@ -994,8 +992,8 @@ static int dt__pline_speed(dt_pipeline *p, double *flops, double *bytes)
     dt__step_swap(&step, &tape);
     dt__list_free(&step);
     dt__list_free(&tape);
-    *flops = 2.0 * SIDE * SIDE * SIDE / best[0];
-    *bytes = 4.0 * NUMEL / best[1];
+    *flops = 2.0 * (double)SIDE * (double)SIDE * (double)SIDE / best[0];
+    *bytes = 4.0 * (double)NUMEL / best[1];
     return dt__err.code;
 }
 static int64_t dt__pline_made_bytes(const dt__pline_made *k)
@@ -1089,11 +1087,10 @@ static int dt__pline_costs(dt_pipeline *p, dt_pipe_profile *f, dt_pipeline_fn fn
 static int dt__pline_link(dt_pipeline *p, double *latency, double *bandwidth)
 {
     enum { LARGE = 1 << 18, RUNS = 4 };
-    dt_msg_opts o;
+    dt_msg_opts o = DT__NO_OPTIONS;
     double      best[2] = { 1e9, 1e9 };
     *latency = *bandwidth = 0;
     if (p->ranks < 2 || p->rank > 1) return 0;
-    memset(&o, 0, sizeof o);
     o.tag = 1;
     char *buf = (char *)dt__alloc_zero(LARGE);
     if (!buf) return dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for a message");
@@ -1108,7 +1105,7 @@ static int dt__pline_link(dt_pipeline *p, double *latency, double *bandwidth)
     }
     dt_mem_free(buf, LARGE);
     *latency = best[0];
-    *bandwidth = LARGE / fmax(best[1] - best[0], 0.5 * best[1] + 1e-9); /* other work may disturb one of them */
+    *bandwidth = (double)LARGE / fmax(best[1] - best[0], 0.5 * best[1] + 1e-9); /* other work may disturb one of them */
     return dt__err.code;
 }
 static int dt__pline_balance(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y)
@@ -1133,9 +1130,8 @@ static int dt__pline_balance(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_t
     if (!said || !p->cut || !p->partition || !p->partition->stage) dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the plan");
     if (dt__err.code == DT_OK) dt__pline_link(p, &latency, &bandwidth);
     if (dt__err.code == DT_OK && p->rank == 0 && !dt__pline_costs(p, p->profile, fn, user, x, y)) {
-        dt_pipe_partition_opts o;
+        dt_pipe_partition_opts o = DT__NO_OPTIONS;
         for (int i = 0; i < pieces && p->o.recompute; i++) p->profile->layers[i].backward += p->profile->layers[i].forward;
-        memset(&o, 0, sizeof o);
         o.layers = p->profile->layers;
         o.nlayers = pieces;
         o.edges = p->profile->edges;
@@ -1930,8 +1926,7 @@ DT_API void dt_pipeline_free(dt_pipeline *p)
 }
 static dt_pipe_times dt__pline_units(void)
 {
-    dt_pipe_times o;
-    memset(&o, 0, sizeof o);
+    dt_pipe_times o = DT__NO_OPTIONS;
     o.forward = o.backward_input = o.backward_weight = 1;
     return o;
 }
@@ -1940,12 +1935,11 @@ static dt_pipe_times dt__pline_units(void)
 static int dt__pline_clock(dt_pipeline *p, double *ahead)
 {
     enum { TURNS = 8 };
-    dt_msg_opts o;
+    dt_msg_opts o = DT__NO_OPTIONS;
     int64_t     hosts[2];
     *ahead = 0;
     hosts[0] = dt_comm_local_size(p->c) == p->ranks ? 0 : 1;
     if (dt__pline_agree(p, "dt_pipeline_timing", hosts, 1) || !hosts[0]) return dt__err.code;
-    memset(&o, 0, sizeof o);
     o.tag = 1;
     double shortest = 1e9;
     for (int r = 1; r < p->ranks && dt__err.code == DT_OK; r++)
