@@ -102,7 +102,13 @@ extern "C" {
    the mean of its pushes for a function of the program, and their sum with DT_PS_SUM and DT_PS_ASSIGN.
 
    Updates and answers of a group are done in the same order by all its servers. So a worker that pushes and pulls in one call
-   gets the values of one version, never a mixture. */
+   gets the values of one version, never a mixture.
+
+   Workers that join later. On a tolerant communicator with .room, a process that has joined (dt_comm_join) makes the store with
+   the same options, calls dt_ps_init for the keys that exist (same arguments, the values stay), pulls, and pushes as the others
+   do. It is a worker with a new number, and takes part in a group from its first pull or push of it: from then on DT_PS_SYNC waits
+   for it. This also holds for a worker that comes back under its name with a higher incarnation: its earlier self has died, so
+   its batch is given out again, and what it still sends is refused. */
 typedef enum dt_ps_mode {
     DT_PS_SYNC = 0, DT_PS_K_SYNC, DT_PS_K_BATCH_SYNC, DT_PS_K_ASYNC, DT_PS_K_BATCH_ASYNC, DT_PS_ASYNC, DT_PS_SSP, DT_PS_SSP_CLOCK,
     DT_PS_MODES
@@ -122,7 +128,8 @@ typedef struct dt_ps_discipline {
 typedef struct dt_ps_opts { /* the same on all ranks */
     int         dt__first DT_D;
     int         servers DT_D;        /* 0: every rank is a worker and a server (of the first 64); n: the last n ranks are servers only */
-    const int  *roles DT_D;          /* instead: of each rank DT_PS_IS_WORKER, DT_PS_IS_SERVER, both or 0. See dt_ps_roles */
+    const int  *roles DT_D;          /* instead: of each rank DT_PS_IS_WORKER, DT_PS_IS_SERVER, both or 0. See dt_ps_roles. Ranks that
+                                        join later are workers, and are not in it */
     int         mode DT_D;           /* these seven: as in dt_ps_discipline, for groups that dt_ps_group does not name */
     int         k DT_D;
     int         staleness DT_D;
@@ -137,7 +144,8 @@ typedef struct dt_ps_opts { /* the same on all ranks */
     const char *replay DT_D;         /* the files of a .record with the same ranks: updates are made of the same pushes in the same order */
 } dt_ps_opts;
 /* The store uses c until dt_ps_free; the program may make other calls on it, with tags below DT_PS_TAG. If c is tolerant, a worker
-   may die. This call does not wait for other ranks. NULL on error: see dt_comm_error(NULL). */
+   may die. This call does not wait for other ranks, except on a rank that has joined later: all servers must know it. NULL on error:
+   see dt_comm_error(NULL). */
 enum { DT_PS_TAG = 1 << 29 };
 DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o DT_OPT0(dt_ps_opts));
 enum { DT_PS_IS_WORKER = 1, DT_PS_IS_SERVER = 2 };
@@ -153,7 +161,7 @@ DT_API int  dt_ps_free(dt_ps *ps);   /* a rank that is a server waits until all 
 DT_API int  dt_ps_serve(dt_ps *ps);  /* a rank that is a server only, or nothing (a scheduler): the same wait, without freeing */
 DT_API const char *dt_ps_error(const dt_ps *ps); /* why the last call failed; NULL: it did not */
 DT_API int  dt_ps_worker(const dt_ps *ps);  /* the number of this worker; -1: it is a server only */
-DT_API int  dt_ps_workers(const dt_ps *ps); /* how many there were at the start */
+DT_API int  dt_ps_workers(const dt_ps *ps); /* how many there were at the start; those that join later have higher numbers */
 DT_API int  dt_ps_server(const dt_ps *ps);  /* the number of this server; -1: it is a worker only */
 DT_API int  dt_ps_servers(const dt_ps *ps);
 DT_API dt_comm *dt_ps_comm(const dt_ps *ps);
@@ -297,6 +305,7 @@ typedef struct dt__ps_learner {
     int     verdict;           /* of its last push */
     int64_t staleness;
     bool    told;              /* it was told that its work is cancelled */
+    bool    fresh;             /* it is out, and its first request lets it take part */
     int64_t replay;            /* the next of its entries in the log; -1: none */
 } dt__ps_learner;
 typedef struct dt__ps_push { /* that waits for its update */
@@ -345,10 +354,15 @@ DT__INSIDE void dt__ps_coord_push(dt__ps_coord *d, int learner, int64_t seq, int
 DT__INSIDE void dt__ps_coord_pull(dt__ps_coord *d, int learner, int64_t seq); /* it must run */
 DT__INSIDE void dt__ps_coord_leave(dt__ps_coord *d, int learner);
 DT__INSIDE void dt__ps_coord_join(dt__ps_coord *d, int learner); /* it must be out */
+DT__INSIDE bool dt__ps_coord_room(dt__ps_coord *d, int learners); /* for more, which are out and fresh; false: out of memory */
 DT__INSIDE void dt__ps_coord_set_k(dt__ps_coord *d, int k);
 DT__INSIDE int  dt__ps_coord_replay(dt__ps_coord *d, const dt__ps_entry *log, int64_t n); /* 0, or negative after dt__comm_bad */
 
 DT__INSIDE void dt__ps_on_free(dt_ps *ps, void (*fn)(void *user), void *user); /* when the store is freed, after its last update */
+DT__INSIDE int  dt__ps_most(const dt_ps *ps); /* the most workers that there can be: numbers are lower */
+/* A worker that has joined takes part in a group from now on; group: as in dt_ps_init. *info: its version, batch and k. wait: returns when
+   all other workers of the group have pushed and wait, except those that wait here, too. 1: there is no such group. */
+DT__INSIDE int  dt__ps_enter(dt_ps *ps, int group, bool wait, dt_ps_info *info);
 #ifdef __cplusplus
 }
 #endif
@@ -656,8 +670,23 @@ DT__INSIDE void dt__ps_coord_join(dt__ps_coord *d, int learner)
     l->version = d->replay ? -1 : d->version;
     l->clock = slowest == INT64_MAX ? 0 : slowest;
     l->batch = -1;
-    l->told = false;
+    l->told = l->fresh = false;
     d->nruns++;
+}
+DT__INSIDE bool dt__ps_coord_room(dt__ps_coord *d, int learners)
+{
+    if (learners <= d->nlearners) return true;
+    dt__ps_learner *l = (dt__ps_learner *)DT_COMM_REALLOC(d->learner, (size_t)learners * sizeof *l);
+    if (!l) return false;
+    d->learner = l;
+    for (int i = d->nlearners; i < learners; i++) {
+        memset(&l[i], 0, sizeof *l);
+        l[i].state = DT__PS_OUT;
+        l[i].fresh = true;
+        l[i].batch = l[i].replay = -1;
+    }
+    d->nlearners = learners;
+    return true;
 }
 DT__INSIDE void dt__ps_coord_set_k(dt__ps_coord *d, int k)
 {
@@ -776,13 +805,15 @@ static void dt__ps_replay_step(dt__ps_coord *d)
 enum { DT__PS_MAGIC = 0x73707464, DT__PS_INLINE = 4096, DT__PS_PARTS = 1 << 20 };
 enum { /* tags of calls: what is asked of a server, and by DT__PS_NOTICE of a worker */
     DT__PS_INIT = DT_PS_TAG, DT__PS_SET, DT__PS_READY, DT__PS_EXCHANGE, DT__PS_STAGED, DT__PS_ORDER, DT__PS_BYE, DT__PS_BARRIER, DT__PS_ASK, DT__PS_END, DT__PS_NOTICE,
-    DT__PS_STATE, DT__PS_PLACE,
+    DT__PS_STATE, DT__PS_PLACE, DT__PS_HELLO,
     DT__PS_WATCH = DT_PS_TAG + 64, DT__PS_DATA = DT_PS_TAG + 128
 };
 enum { DT__PS_HAS_PUSH = 1, DT__PS_WANTS = 2,  /* flags: of an exchange */
        DT__PS_BAD = 4, DT__PS_HOLDS = 8, DT__PS_REFUSED = 16, DT__PS_LEFT = 32 }; /* of DT__PS_STAGED: see dt__ps_hear */
 enum { DT__PS_REFUSE = 100 };  /* an act of the server, beside those of >>coordinator: a request that a server does not have is refused by all */
-enum { DT__PS_ASK_STATS = 1, DT__PS_ASK_K, DT__PS_ASK_WHY, DT__PS_ASK_REST, DT__PS_ASK_JOIN, DT__PS_ASK_CURSOR };
+enum { DT__PS_ASK_STATS = 1, DT__PS_ASK_K, DT__PS_ASK_WHY, DT__PS_ASK_REST, DT__PS_ASK_JOIN, DT__PS_ASK_CURSOR, DT__PS_ASK_WHERE,
+       DT__PS_ASK_ENTER, DT__PS_ASK_ALONE };
+enum { DT__PS_HERE = 0, DT__PS_HAS_LEFT, DT__PS_HAS_DIED, DT__PS_NOT_YET }; /* dt_ps.gone; NOT_YET: a number for a worker that may join */
 enum { DT__PS_CUT = -1 };      /* of a key, in place of its server: it is cut over all servers */
 typedef struct dt__ps_head {   /* of requests */
     uint32_t magic, flags;
@@ -862,6 +893,7 @@ typedef struct dt__ps_group {
     dt__ps_coord   coord;
     dt__ps_line  **line;       /* by worker, in the order of seq */
     uint64_t      *left;       /* by worker: servers that get no more requests of it */
+    dt_request   **alone;      /* by worker: its DT__PS_ASK_ALONE; NULL: nobody has asked */
     bool           busy;       /* acts are being done: new ones wait */
     struct dt__ps_group *next;
 } dt__ps_group;
@@ -876,7 +908,8 @@ typedef struct dt__ps_map { void **at; int n; } dt__ps_map; /* by key */
 struct dt_ps {
     dt_comm    *c;
     dt_ps_opts  o;
-    int         size, nworkers, nservers, worker, server;
+    int         size, nworkers, nservers, worker, server; /* size, nworkers: the most that there can be */
+    int         start;         /* workers at the start */
     int         server_rank[DT_PS_SERVERS];
     int        *worker_rank;   /* by worker */
     int        *worker_of;     /* by rank; -1: it is none */
@@ -904,7 +937,7 @@ struct dt_ps {
     dt_request *early[4];      /* DT__PS_SET of arrays with DT_PS_UPDATE that came before dt_ps_on_update; worker 0 has one at a time */
     int         nearly;
     bool        settled;       /* the program has gone on without dt_ps_on_update */
-    uint8_t    *gone;          /* by worker: 1: it has left; 2: it has died */
+    uint8_t    *gone;          /* by worker: DT__PS_HERE ... */
     dt_work   **watch;         /* by rank: ends when it dies */
     struct dt__ps_watcher *watcher;
     int         ngone;
@@ -1271,6 +1304,7 @@ static bool dt__ps_keep(dt_ps *ps, dt__ps_request *r)
     return true;
 }
 static void dt__ps_group_fail(dt_ps *ps, dt__ps_group *g, const char *why);
+static void dt__ps_alone_end(dt_ps *ps, dt__ps_group *g, int worker, const char *why);
 static void dt__ps_barrier_look(dt_ps *ps);
 static void dt__ps_end(dt_ps *ps);
 static int  dt__ps_replay_load(dt_ps *ps, dt__ps_group *g);
@@ -1418,6 +1452,7 @@ static void dt__ps_group_fail(dt_ps *ps, dt__ps_group *g, const char *why)
             dt__ps_drop(ps, r, g->bad);
         }
         dt__ps_tidy(ps, g, i);
+        dt__ps_alone_end(ps, g, i, g->bad);
     }
     dt__ps_over_look(ps);
 }
@@ -1502,6 +1537,7 @@ static bool dt__ps_feed(dt_ps *ps, dt__ps_group *g, int w)
         dt__ps_line_drop(g, w);
         return true;
     }
+    if (whole && d->learner[w].fresh) dt__ps_coord_join(d, w);
     if (!whole || d->learner[w].state != DT__PS_RUNS) return false;
     dt__ps_head h = t->head;
     dt__ps_line_drop(g, w);
@@ -1513,8 +1549,29 @@ static bool dt__ps_all_left(dt_ps *ps, const dt__ps_group *g)
 {
     if (ps->ngone < ps->nworkers) return false;
     for (int w = 0; w < ps->nworkers; w++)
-        if (g->servers & ~g->left[w]) return false;
+        if (ps->gone[w] != DT__PS_NOT_YET && (g->servers & ~g->left[w])) return false;
     return true;
+}
+/* Workers that wait until the others have pushed: see dt__ps_enter. */
+static void dt__ps_alone_end(dt_ps *ps, dt__ps_group *g, int worker, const char *why)
+{
+    dt_request *q = g->alone ? g->alone[worker] : NULL;
+    if (!q) return;
+    g->alone[worker] = NULL;
+    (void)ps;
+    dt_request_refuse(q, why);
+}
+static void dt__ps_alone_look(dt__ps_group *g)
+{
+    dt__ps_coord *d = &g->coord;
+    int           asks = 0;
+    if (!g->alone || g->bad[0]) return;
+    for (int i = 0; i < d->nlearners; i++) asks += g->alone[i] && d->learner[i].state == DT__PS_RUNS;
+    for (int i = 0; d->nruns <= asks && i < d->nlearners; i++) {
+        dt_request *q = g->alone[i];
+        g->alone[i] = NULL;
+        if (q) dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+    }
 }
 /* Gives the coordinator what has come, and does what it says, until nothing more happens. */
 static void dt__ps_pump(dt_ps *ps, dt__ps_group *g)
@@ -1548,6 +1605,7 @@ static void dt__ps_pump(dt_ps *ps, dt__ps_group *g)
         more = true;
     }
     g->busy = false;
+    dt__ps_alone_look(g);
     if (ps->ngone == ps->nworkers) dt__ps_over_look(ps);
 }
 
@@ -1574,7 +1632,7 @@ static int dt__ps_log_write(dt_ps *ps)
         if (!g->here) continue;
         memcpy(s.magic, "dtpslog1", 8);
         s.group = g->id;
-        s.nworkers = ps->nworkers;
+        s.nworkers = ps->start;
         s.n = g->coord.replay ? g->coord.log_at : g->coord.nlog;
         ok = fwrite(&s, sizeof s, 1, f) == 1 && fwrite(g->coord.log, sizeof *g->coord.log, (size_t)s.n, f) == (size_t)s.n;
     }
@@ -1594,12 +1652,12 @@ static int dt__ps_replay_load(dt_ps *ps, dt__ps_group *g)
     if (!f) return dt__comm_bad(DT_COMM_ERR_NET, "dt_ps: .replay: cannot read %s: %s", path, strerror(errno));
     while (!found && fread(&s, sizeof s, 1, f) == 1) {
         if (memcmp(s.magic, "dtpslog1", 8) || s.n < 0 || s.n > INT64_MAX / 64) break;
-        found = s.group == g->id && s.nworkers == ps->nworkers;
+        found = s.group == g->id && s.nworkers == ps->start;
         if (!found && fseek(f, (long)(s.n * (int64_t)sizeof *log), SEEK_CUR)) break;
     }
     int64_t at = found ? (int64_t)ftell(f) : 0, end = found && !fseek(f, 0, SEEK_END) ? (int64_t)ftell(f) : 0;
     if (!found || (end - at) / (int64_t)sizeof *log < s.n || fseek(f, (long)at, SEEK_SET))
-        rc = dt__comm_bad(DT_COMM_ERR_NET, "dt_ps: .replay: %s has no whole log of group %d with %d workers", path, g->id, ps->nworkers);
+        rc = dt__comm_bad(DT_COMM_ERR_NET, "dt_ps: .replay: %s has no whole log of group %d with %d workers", path, g->id, ps->start);
     if (!rc && !(log = (dt__ps_entry *)DT_COMM_MALLOC((size_t)(s.n ? s.n : 1) * sizeof *log))) rc = dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_ps: .replay: out of memory");
     if (!rc && fread(log, sizeof *log, (size_t)s.n, f) != (size_t)s.n) rc = dt__comm_bad(DT_COMM_ERR_NET, "dt_ps: .replay: cannot read %s", path);
     fclose(f);
@@ -1634,10 +1692,14 @@ static dt__ps_group *dt__ps_group_of(dt_ps *ps, const dt__ps_asks *a)
     d.drop_batches = a->drop != 0;
     d.batches = a->batches;
     g->left = (uint64_t *)dt__comm_zeroed(n, sizeof *g->left);
-    bool ok = g->request && g->line && g->fed && g->left && (!g->here || dt__ps_coord_init(&g->coord, &d, ps->nworkers)) &&
+    bool ok = g->request && g->line && g->fed && g->left && (!g->here || dt__ps_coord_init(&g->coord, &d, ps->start)) &&
               dt__ps_map_put(&ps->groups, id, g);
     if (!ok) dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory");
     else if (g->here && ps->o.replay && dt__ps_replay_load(ps, g)) ok = false;
+    else if (g->here && !dt__ps_coord_room(&g->coord, ps->nworkers)) {
+        dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory");
+        ok = false;
+    }
     g->coord.record = g->here && ps->o.record != NULL;
     if (!ok) {
         if (dt__ps_map_get(&ps->groups, id)) ps->groups.at[id] = NULL;
@@ -1658,6 +1720,7 @@ static dt__ps_group *dt__ps_group_of(dt_ps *ps, const dt__ps_asks *a)
 static void dt__ps_group_free(dt_ps *ps, dt__ps_group *g)
 {
     for (int i = 0; i < ps->nworkers; i++) {
+        dt__ps_alone_end(ps, g, i, "the parameter server has ended");
         for (dt__ps_request *r = g->request[i], *next; r; r = next) {
             next = r->next;
             dt__ps_request_free(ps, r);
@@ -1672,6 +1735,7 @@ static void dt__ps_group_free(dt_ps *ps, dt__ps_group *g)
     DT_COMM_FREE(g->line);
     DT_COMM_FREE(g->fed);
     DT_COMM_FREE(g->left);
+    DT_COMM_FREE(g->alone);
     DT_COMM_FREE(g->held);
     DT_COMM_FREE(g);
 }
@@ -1684,8 +1748,7 @@ static DT__PRINTF(2, 3) void dt__ps_refuse(dt_request *q, const char *format, ..
     va_end(ap);
     dt_request_refuse(q, text);
 }
-/* The head of a request, if it is one: n bytes at least, from the worker that it says. */
-static bool dt__ps_head_from(dt_ps *ps, dt_request *q, dt__ps_head *h, size_t n)
+static bool dt__ps_head_sent(dt_ps *ps, dt_request *q, dt__ps_head *h, size_t n) /* n bytes at least, from the worker that it says */
 {
     if (q->n >= (int64_t)n && n >= sizeof *h) memcpy(h, q->data, sizeof *h);
     if (q->n < (int64_t)n || n < sizeof *h || h->magic != DT__PS_MAGIC || (uintptr_t)q->data % 8) {
@@ -1696,11 +1759,15 @@ static bool dt__ps_head_from(dt_ps *ps, dt_request *q, dt__ps_head *h, size_t n)
         dt__ps_refuse(q, "server %d: rank %d speaks as worker %d, which it is not", ps->server, q->from, h->worker);
         return false;
     }
-    if (ps->gone[h->worker]) {
-        dt__ps_refuse(q, "server %d: worker %d has %s", ps->server, h->worker, ps->gone[h->worker] == 1 ? "left the store" : "been declared dead");
-        return false;
-    }
     return true;
+}
+static bool dt__ps_head_from(dt_ps *ps, dt_request *q, dt__ps_head *h, size_t n) /* ... which takes part */
+{
+    static const char *const why[] = { "", "left the store", "been declared dead", "not called dt_ps_new" };
+    if (!dt__ps_head_sent(ps, q, h, n)) return false;
+    if (!ps->gone[h->worker]) return true;
+    dt__ps_refuse(q, "server %d: worker %d (rank %d) has %s", ps->server, h->worker, q->from, why[ps->gone[h->worker]]);
+    return false;
 }
 static bool dt__ps_head_of(dt_ps *ps, dt_request *q, dt__ps_head *h, size_t n)
 {
@@ -1727,7 +1794,7 @@ static void dt__ps_hear(dt_ps *ps, dt__ps_group *g, const dt__ps_head *h, int se
     uint64_t      bit = (uint64_t)1 << server;
     if (h->flags & DT__PS_LEFT) g->left[h->worker] |= bit;
     else {
-        if (ps->gone[h->worker] == 2 || g->bad[0] || h->seq <= g->fed[h->worker]) return;
+        if (ps->gone[h->worker] >= DT__PS_HAS_DIED || g->bad[0] || h->seq <= g->fed[h->worker]) return;
         if (h->servers != g->servers) { /* it is not a request of this group */
             dt__ps_act *a = dt__ps_act_add(&g->coord, DT__PS_REFUSE, h->worker);
             if (a) a->seq = h->seq;
@@ -2003,6 +2070,7 @@ static void dt__ps_on_exchange(dt_request *q)
     r->missing--;
     dt__ps_staged(ps, g, h.worker);
 }
+static const char *dt__ps_why(const dt_ps *ps);
 static int dt__ps_server_of(const dt_ps *ps, int rank)
 {
     for (int s = 0; s < ps->nservers; s++)
@@ -2084,7 +2152,7 @@ static void dt__ps_group_gone(dt_ps *ps, dt__ps_group *g, int worker, int how)
     h.group = g->id;
     h.worker = worker;
     h.flags = DT__PS_LEFT;
-    if (g->here && how == 2) {
+    if (g->here && how == DT__PS_HAS_DIED) {
         while (g->line[worker]) {
             dt__ps_line *t = g->line[worker];
             g->line[worker] = t->next;
@@ -2093,7 +2161,9 @@ static void dt__ps_group_gone(dt_ps *ps, dt__ps_group *g, int worker, int how)
         dt__ps_act *a = dt__ps_act_add(&g->coord, DT__PS_FORGET, worker);
         if (a) a->seq = g->fed[worker];
         dt__ps_coord_leave(&g->coord, worker);
+        g->left[worker] = ~(uint64_t)0; /* what other servers have of it does not count. A newcomer that died may be unknown to them */
     }
+    if (g->here) dt__ps_alone_end(ps, g, worker, "this worker has gone");
     dt__ps_say_to(ps, g->coordinator, &h);
 }
 static void dt__ps_worker_gone(dt_ps *ps, int worker, int how, const char *why)
@@ -2101,7 +2171,7 @@ static void dt__ps_worker_gone(dt_ps *ps, int worker, int how, const char *why)
     if (ps->gone[worker] || ps->closing) return;
     ps->gone[worker] = (uint8_t)how;
     ps->ngone++;
-    if (how == 2) {
+    if (how == DT__PS_HAS_DIED) {
         dt__logf(1, "dt_ps: server %d: worker %d has gone: %s", ps->server, worker, why);
         if (ps->o.fail_on_death && !ps->death[0])
             snprintf(ps->death, sizeof ps->death, "worker %d has gone, and .fail_on_death is set: %.200s", worker, why);
@@ -2197,18 +2267,53 @@ static void dt__ps_watched(void *user, int status)
     ps->watch[w->rank] = NULL;
     snprintf(why, sizeof why, "%s", dt_comm_error(NULL) ? dt_comm_error(NULL) : "it died");
     if (status == DT_COMM_ERR_PEER && !dt_comm_get_status(ps->c)) {
-        if (ps->worker_of[w->rank] >= 0) dt__ps_worker_gone(ps, ps->worker_of[w->rank], 2, why);
+        if (ps->worker_of[w->rank] >= 0) dt__ps_worker_gone(ps, ps->worker_of[w->rank], DT__PS_HAS_DIED, why);
         for (int s = 0; s < ps->nservers; s++)
             if (ps->server_rank[s] == w->rank) dt__ps_server_gone(ps, s, why);
     } else if (status && status != DT_COMM_ERR_CANCELLED) __atomic_store_n(&ps->over, 1, __ATOMIC_RELEASE); /* the communicator has failed */
     dt__ps_count(ps, -1);
+}
+static int dt__ps_watch(dt_ps *ps, int rank) /* 0, or a status */
+{
+    dt_msg_opts m = DT__NO_OPTIONS;
+    m.tag = DT__PS_WATCH;
+    m.timeout = DT_FOREVER;
+    ps->watcher[rank].ps = ps;
+    ps->watcher[rank].rank = rank;
+    ps->watch[rank] = dt_comm_recv_start_with(ps->c, &ps->watcher[rank].byte, 1, DT_COMM_U8, rank, m);
+    if (!ps->watch[rank]) return dt_comm_get_status(NULL);
+    dt__ps_count(ps, 1);
+    dt_work_then(ps->watch[rank], dt__ps_watched, &ps->watcher[rank]);
+    return 0;
+}
+/* A worker that has joined the communicator comes to the store. It is out of all groups until its first request. */
+static void dt__ps_on_hello(dt_request *q)
+{
+    dt_ps      *ps = (dt_ps *)q->user;
+    dt__ps_head h;
+    const char *why = NULL;
+    if (!dt__ps_head_sent(ps, q, &h, sizeof h)) return;
+    if (ps->death[0]) why = ps->death;
+    else if (ps->o.replay) why = "a replay has the workers of its log; nobody can join";
+    else if (ps->closing || ps->said_end || ps->ngone == ps->nworkers) why = "the store has ended: all workers have left it";
+    else if (ps->gone[h.worker] && ps->gone[h.worker] != DT__PS_NOT_YET) why = "a worker with this number has gone: join the communicator again";
+    if (why || !ps->gone[h.worker]) {
+        if (why) dt__ps_refuse(q, "server %d: worker %d (rank %d) cannot join: %.300s", ps->server, h.worker, q->from, why);
+        else dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+        return;
+    }
+    int from = q->from;
+    ps->gone[h.worker] = DT__PS_HERE;
+    ps->ngone--;
+    dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+    if (dt__ps_watch(ps, from)) dt__ps_worker_gone(ps, h.worker, DT__PS_HAS_DIED, dt__ps_why(ps) ? dt__ps_why(ps) : "it cannot be watched");
 }
 static void dt__ps_on_bye(dt_request *q)
 {
     dt_ps      *ps = (dt_ps *)q->user;
     dt__ps_head h;
     if (!dt__ps_head_from(ps, q, &h, sizeof h)) return;
-    dt__ps_worker_gone(ps, h.worker, 1, "it left");
+    dt__ps_worker_gone(ps, h.worker, DT__PS_HAS_LEFT, "it left");
     dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
 }
 static void dt__ps_barrier_look(dt_ps *ps)
@@ -2399,7 +2504,7 @@ static void dt__ps_set_told(void *user, int status) /* the coordinator knows tha
     else {
         dt__ps_group *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, s->held->group);
         for (int w = 0; w < ps->nworkers; w++)
-            if (ps->gone[w]) dt__ps_group_gone(ps, g, w, ps->gone[w]); /* they have left before it was there */
+            if (ps->gone[w] && ps->gone[w] != DT__PS_NOT_YET) dt__ps_group_gone(ps, g, w, ps->gone[w]); /* they have left before it was there */
         dt_request_reply_with(s->q, NULL, 0, dt__ps_no_reply());
     }
     DT_COMM_FREE(s);
@@ -2534,6 +2639,15 @@ static void dt__ps_on_ask(dt_request *q)
     dt_ps      *ps = (dt_ps *)q->user;
     dt__ps_head h;
     if (!dt__ps_head_of(ps, q, &h, sizeof h)) return;
+    if (h.what == DT__PS_ASK_WHERE) { /* the first server: who coordinates this group? -1: there is no such group */
+        int32_t at = -1;
+        for (int i = 0; i < ps->names.n && at < 0; i++) {
+            const dt__ps_name *n = (const dt__ps_name *)ps->names.at[i];
+            if (n && n->ready && n->asks.head.group == h.group) at = n->where.coordinator;
+        }
+        dt_request_reply_with(q, &at, sizeof at, dt__ps_no_reply());
+        return;
+    }
     dt__ps_group *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, h.group);
     if (!g || !g->here) {
         dt__ps_refuse(q, "server %d does not coordinate group %d", ps->server, h.group);
@@ -2568,6 +2682,27 @@ static void dt__ps_on_ask(dt_request *q)
         else dt__ps_coord_join(d, h.worker);
         l->batch = batch;
         dt__ps_pump(ps, g);
+    } else if (h.what == DT__PS_ASK_ENTER) {
+        dt__ps_learner *l = &d->learner[h.worker];
+        dt_ps_info      info;
+        if (l->fresh) {
+            dt__ps_coord_join(d, h.worker);
+            l->batch = dt__ps_batch(d);
+        }
+        memset(&info, 0, sizeof info);
+        info.version = l->version;
+        info.batch = l->batch;
+        info.k = d->k;
+        dt_request_reply_with(q, &info, sizeof info, dt__ps_no_reply());
+    } else if (h.what == DT__PS_ASK_ALONE) {
+        if (!g->alone) g->alone = (dt_request **)dt__comm_zeroed((size_t)ps->nworkers, sizeof *g->alone);
+        if (!g->alone || g->bad[0]) {
+            dt_request_refuse(q, g->alone ? g->bad : "the server is out of memory");
+            return;
+        }
+        dt__ps_alone_end(ps, g, h.worker, "this worker has asked again");
+        g->alone[h.worker] = q;
+        dt__ps_alone_look(g);
     } else if (h.what == DT__PS_ASK_CURSOR) {
         int64_t  max = 2 + (int64_t)ps->nworkers + d->npending + (d->npool - d->pool_first), n = 2;
         int64_t *x = (int64_t *)DT_COMM_MALLOC((size_t)max * sizeof *x);
@@ -3278,18 +3413,21 @@ static int dt__ps_bring(dt_ps *ps, const dt__ps_asks *asks, int where, int coord
     }
     return rc;
 }
+static dt__ps_team *dt__ps_team_new(dt_ps *ps, int id, int coordinator) /* NULL: out of memory */
+{
+    dt__ps_team *t = (dt__ps_team *)dt__comm_zeroed(1, sizeof *t);
+    if (!t) return NULL;
+    t->id = id;
+    t->coordinator = coordinator;
+    if (dt__ps_map_put(&ps->teams, id, t)) return t;
+    DT_COMM_FREE(t);
+    return NULL;
+}
 static bool dt__ps_team_add(dt_ps *ps, const dt__ps_asks *a, const dt__ps_where *where)
 {
     dt__ps_key  *k = (dt__ps_key *)dt__comm_zeroed(1, sizeof *k);
     dt__ps_team *t = (dt__ps_team *)dt__ps_map_get(&ps->teams, a->head.group);
-    if (!t && (t = (dt__ps_team *)dt__comm_zeroed(1, sizeof *t)) != NULL) {
-        t->id = a->head.group;
-        t->coordinator = where->coordinator;
-        if (!dt__ps_map_put(&ps->teams, t->id, t)) {
-            DT_COMM_FREE(t);
-            t = NULL;
-        }
-    }
+    if (!t) t = dt__ps_team_new(ps, a->head.group, where->coordinator);
     if (t && t->nkeys == t->keys_cap) {
         int  more = t->keys_cap ? 2 * t->keys_cap : 4;
         int *p = (int *)DT_COMM_REALLOC(t->key, (size_t)more * sizeof *p);
@@ -3385,7 +3523,8 @@ static void dt__ps_close(void *user) /* by dt__comm_drive */
 static const struct { int tag; dt_request_fn fn; } dt__ps_handlers[] = {
     { DT__PS_INIT, dt__ps_on_init }, { DT__PS_SET, dt__ps_on_set }, { DT__PS_READY, dt__ps_on_ready }, { DT__PS_EXCHANGE, dt__ps_on_exchange },
     { DT__PS_STAGED, dt__ps_on_staged }, { DT__PS_ORDER, dt__ps_on_order }, { DT__PS_BYE, dt__ps_on_bye }, { DT__PS_BARRIER, dt__ps_on_barrier },
-    { DT__PS_ASK, dt__ps_on_ask }, { DT__PS_END, dt__ps_on_end }, { DT__PS_STATE, dt__ps_on_state }, { DT__PS_PLACE, dt__ps_on_place }
+    { DT__PS_ASK, dt__ps_on_ask }, { DT__PS_END, dt__ps_on_end }, { DT__PS_STATE, dt__ps_on_state }, { DT__PS_PLACE, dt__ps_on_place },
+    { DT__PS_HELLO, dt__ps_on_hello }
 };
 enum { DT__PS_HANDLERS = sizeof dt__ps_handlers / sizeof *dt__ps_handlers };
 static int dt__ps_serve_tag(dt_ps *ps, int tag, dt_request_fn fn)
@@ -3454,9 +3593,49 @@ DT_API int dt_ps_roles(dt_comm *c, int *roles)
     if (role < 0) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_roles: %s is '%.40s'; expected worker, server or scheduler", from, text);
     return bad ? dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_roles: DT_ROLE or DMLC_ROLE of another rank is unknown") : 0;
 }
+static int dt__ps_hello(dt_ps *ps) /* to all servers, of a worker that has joined later */
+{
+    dt__ps_head h;
+    char        why[600];
+    int         rc = 0, s = 0;
+    dt__ps_head_fill(ps, &h, 0, 0);
+    for (; s < ps->nservers && !rc; s++) {
+        rc = dt__ps_ask(ps, s, DT__PS_HELLO, &h, sizeof h, NULL, 0, NULL, ps->timeout);
+        if (rc == DT_COMM_ERR_PEER && dt__members_how(ps->c, ps->server_rank[s], NULL, 0)) rc = 0; /* a server that has gone */
+    }
+    if (!rc) return 0;
+    snprintf(why, sizeof why, "%s", dt__ps_why(ps) ? dt__ps_why(ps) : "?");
+    for (int i = 0; i + 1 < s && !dt_comm_get_status(ps->c); i++) dt__ps_ask(ps, i, DT__PS_BYE, &h, sizeof h, NULL, 0, NULL, 2);
+    return dt__comm_bad(rc, "%s", why);
+}
+DT__INSIDE int dt__ps_enter(dt_ps *ps, int group, bool wait, dt_ps_info *info)
+{
+    dt__ps_head h;
+    int32_t     at = -1;
+    int64_t     got = 0;
+    int         rc = dt__ps_worker_ok(ps, "dt_ps"), id = dt__ps_group_id(0, group);
+    if (rc) return rc;
+    dt__ps_head_fill(ps, &h, id, DT__PS_ASK_WHERE);
+    rc = dt__ps_ask(ps, 0, DT__PS_ASK, &h, sizeof h, &at, sizeof at, &got, ps->timeout);
+    if (!rc && (got != (int64_t)sizeof at || at >= ps->nservers)) rc = dt__comm_bad(DT_COMM_ERR_MISMATCH, "the answer of server 0 is broken");
+    if (!rc && at < 0) return 1;
+    h.what = DT__PS_ASK_ENTER;
+    if (!rc) rc = dt__ps_ask(ps, at, DT__PS_ASK, &h, sizeof h, info, sizeof *info, &got, ps->timeout);
+    if (!rc && got != (int64_t)sizeof *info) rc = dt__comm_bad(DT_COMM_ERR_MISMATCH, "the answer of server %d is broken", (int)at);
+    h.what = DT__PS_ASK_ALONE;
+    if (!rc && wait) rc = dt__ps_ask(ps, at, DT__PS_ASK, &h, sizeof h, NULL, 0, NULL, ps->timeout);
+    if (rc) return dt__ps_say(ps, rc, "joining group %d: %s", group, dt__ps_why(ps) ? dt__ps_why(ps) : "?");
+    dt__ps_team *t = (dt__ps_team *)dt__ps_map_get(&ps->teams, id);
+    pthread_mutex_lock(&ps->lock);
+    if (!t) t = dt__ps_team_new(ps, id, at);
+    pthread_mutex_unlock(&ps->lock);
+    if (!t) return dt__ps_say(ps, DT_COMM_ERR_MEMORY, "joining group %d: out of memory", group);
+    __atomic_store_n(&t->version, info->version, __ATOMIC_RELEASE);
+    return 0;
+}
 DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o)
 {
-    int size = dt_comm_size(c), rank = dt_comm_rank(c);
+    int size = c && c->members ? c->members->start : dt_comm_size(c), rank = dt_comm_rank(c), room = c && c->members ? c->members->room : size;
     if (!c) {
         dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_new: the communicator is NULL");
         return NULL;
@@ -3485,8 +3664,8 @@ DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o)
         if (!ps->o.big) ps->o.big = 1000000;
         ps->o.roles = NULL;
         ps->worker = ps->server = -1;
-        ps->worker_rank = (int *)dt__comm_zeroed((size_t)size, sizeof(int));
-        ps->worker_of = (int *)dt__comm_zeroed((size_t)size, sizeof(int));
+        ps->worker_rank = (int *)dt__comm_zeroed((size_t)room, sizeof(int));
+        ps->worker_of = (int *)dt__comm_zeroed((size_t)room, sizeof(int));
         for (int i = 0; ps->worker_rank && ps->worker_of && i < size; i++) {
             int role = o.roles ? o.roles[i] : !o.servers ? DT_PS_IS_WORKER | DT_PS_IS_SERVER : i < size - o.servers ? DT_PS_IS_WORKER : DT_PS_IS_SERVER;
             ps->worker_of[i] = -1;
@@ -3500,13 +3679,19 @@ DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o)
                 ps->server_rank[ps->nservers++] = i;
             }
         }
+        ps->start = ps->nworkers;
+        for (int i = size; ps->worker_rank && ps->worker_of && i < room; i++) { /* ranks that may join */
+            if (i == rank) ps->worker = ps->nworkers;
+            ps->worker_of[i] = ps->nworkers;
+            ps->worker_rank[ps->nworkers++] = i;
+        }
         ps->timeout = o.timeout > 0 ? o.timeout : c->timeout;
         ps->pending = 1;
         pthread_mutex_init(&ps->lock, NULL);
         ps->gone = (uint8_t *)dt__comm_zeroed((size_t)ps->nworkers, 1);
-        ps->size = size;
-        ps->watch = (dt_work **)dt__comm_zeroed((size_t)size, sizeof *ps->watch);
-        ps->watcher = (dt__ps_watcher *)dt__comm_zeroed((size_t)size, sizeof *ps->watcher);
+        ps->size = room;
+        ps->watch = (dt_work **)dt__comm_zeroed((size_t)room, sizeof *ps->watch);
+        ps->watcher = (dt__ps_watcher *)dt__comm_zeroed((size_t)room, sizeof *ps->watcher);
         ps->barrier = (dt_request **)dt__comm_zeroed((size_t)ps->nworkers, sizeof *ps->barrier);
     }
     if (!ps || !ps->worker_rank || !ps->worker_of || !ps->gone || !ps->watch || !ps->watcher || !ps->barrier) {
@@ -3515,23 +3700,12 @@ DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o)
         return NULL;
     }
     int rc = 0;
-    for (int i = 0; ps->server >= 0 && i < size && !rc; i++) {
-        dt_msg_opts m = DT__NO_OPTIONS;
-        m.tag = DT__PS_WATCH;
-        m.timeout = DT_FOREVER;
-        ps->watcher[i].ps = ps;
-        ps->watcher[i].rank = i;
-        if (i == rank) continue;
-        ps->watch[i] = dt_comm_recv_start_with(c, &ps->watcher[i].byte, 1, DT_COMM_U8, i, m);
-        if (!ps->watch[i]) {
-            rc = dt_comm_get_status(NULL);
-            break;
-        }
-        dt__ps_count(ps, 1);
-        dt_work_then(ps->watch[i], dt__ps_watched, &ps->watcher[i]);
-    }
+    for (int i = ps->start; i < ps->nworkers; i++) ps->gone[i] = DT__PS_NOT_YET, ps->ngone++;
+    for (int i = 0; ps->server >= 0 && i < size && !rc; i++)
+        if (i != rank) rc = dt__ps_watch(ps, i);
     for (int i = 0; ps->server >= 0 && i < DT__PS_HANDLERS && !rc; i++) rc = dt__ps_serve_tag(ps, dt__ps_handlers[i].tag, dt__ps_handlers[i].fn);
     if (!rc && ps->worker >= 0) rc = dt__ps_serve_tag(ps, DT__PS_NOTICE, dt__ps_on_notice);
+    if (!rc && ps->worker >= ps->start) rc = dt__ps_hello(ps);
     if (rc) {
         char text[600];
         snprintf(text, sizeof text, "%s", dt__ps_why(ps) ? dt__ps_why(ps) : "out of memory");
@@ -3610,7 +3784,8 @@ DT_API int dt_ps_free(dt_ps *ps)
 }
 DT_API const char *dt_ps_error(const dt_ps *ps) { return ps ? (ps->bad ? ps->said : NULL) : dt_comm_error(NULL); }
 DT_API int dt_ps_worker(const dt_ps *ps) { return ps ? ps->worker : -1; }
-DT_API int dt_ps_workers(const dt_ps *ps) { return ps ? ps->nworkers : 0; }
+DT_API int dt_ps_workers(const dt_ps *ps) { return ps ? ps->start : 0; }
+DT__INSIDE int dt__ps_most(const dt_ps *ps) { return ps->nworkers; }
 DT_API int dt_ps_server(const dt_ps *ps) { return ps ? ps->server : -1; }
 typedef struct dt__ps_updater { dt_ps *ps; dt_ps_update_fn fn; void *user; int nstate; bool late; } dt__ps_updater;
 static void dt__ps_set_updater(void *user) /* by dt__comm_drive */
