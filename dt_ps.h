@@ -360,6 +360,7 @@ DT__INSIDE int  dt__ps_coord_replay(dt__ps_coord *d, const dt__ps_entry *log, in
 
 DT__INSIDE void dt__ps_on_free(dt_ps *ps, void (*fn)(void *user), void *user); /* when the store is freed, after its last update */
 DT__INSIDE int  dt__ps_most(const dt_ps *ps); /* the most workers that there can be: numbers are lower */
+DT__INSIDE int  dt__ps_ranks(const dt_ps *ps); /* ranks of the communicator at the start */
 /* A worker that has joined takes part in a group from now on; group: as in dt_ps_init. *info: its version, batch and k. wait: returns when
    all other workers of the group have pushed and wait, except those that wait here, too. 1: there is no such group. */
 DT__INSIDE int  dt__ps_enter(dt_ps *ps, int group, bool wait, dt_ps_info *info);
@@ -909,7 +910,7 @@ struct dt_ps {
     dt_comm    *c;
     dt_ps_opts  o;
     int         size, nworkers, nservers, worker, server; /* size, nworkers: the most that there can be */
-    int         start;         /* workers at the start */
+    int         start, ranks;  /* at the start: workers, ranks of the communicator */
     int         server_rank[DT_PS_SERVERS];
     int        *worker_rank;   /* by worker */
     int        *worker_of;     /* by rank; -1: it is none */
@@ -3690,6 +3691,7 @@ DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o)
         pthread_mutex_init(&ps->lock, NULL);
         ps->gone = (uint8_t *)dt__comm_zeroed((size_t)ps->nworkers, 1);
         ps->size = room;
+        ps->ranks = size;
         ps->watch = (dt_work **)dt__comm_zeroed((size_t)room, sizeof *ps->watch);
         ps->watcher = (dt__ps_watcher *)dt__comm_zeroed((size_t)room, sizeof *ps->watcher);
         ps->barrier = (dt_request **)dt__comm_zeroed((size_t)ps->nworkers, sizeof *ps->barrier);
@@ -3786,6 +3788,7 @@ DT_API const char *dt_ps_error(const dt_ps *ps) { return ps ? (ps->bad ? ps->sai
 DT_API int dt_ps_worker(const dt_ps *ps) { return ps ? ps->worker : -1; }
 DT_API int dt_ps_workers(const dt_ps *ps) { return ps ? ps->start : 0; }
 DT__INSIDE int dt__ps_most(const dt_ps *ps) { return ps->nworkers; }
+DT__INSIDE int dt__ps_ranks(const dt_ps *ps) { return ps->ranks; }
 DT_API int dt_ps_server(const dt_ps *ps) { return ps ? ps->server : -1; }
 typedef struct dt__ps_updater { dt_ps *ps; dt_ps_update_fn fn; void *user; int nstate; bool late; } dt__ps_updater;
 static void dt__ps_set_updater(void *user) /* by dt__comm_drive */

@@ -468,7 +468,7 @@ static void layer_ready(void *user, dt_tensor *p)
     else
         while (!__atomic_load_n(l->flag, __ATOMIC_ACQUIRE) && dt_test_ns() < deadline)
             sched_yield();                                         /* worker 1 is in its backward */
-    while (l->wait && !dt_ps_cancelled(l->store, 2) && !l->late) { /* key 2: the first parameter */
+    while (l->wait && !dt_ps_cancelled(l->store, 3) && !l->late) { /* key 3: the first parameter */
         l->late = dt_test_ns() > deadline;
         sched_yield();
     }
