@@ -3038,12 +3038,6 @@ static int dt__join_other(dt__world *w, dt__config *f, int64_t deadline)
         return got;
     }
     for (int state = DT__JOIN_MOVES; state == DT__JOIN_MOVES;) {
-        if (dt__cframe_send(fd, DT__C_MEMBER, w->rank, &w->member[w->rank], sizeof *w->member, deadline) != 1) {
-            got = dt__status_of(errno, DT_COMM_ERR_JOIN);
-            close(fd);
-            if (got == DT_COMM_ERR_MEMORY) return dt__comm_bad(got, "dt_comm_init: out of memory");
-            return dt__comm_bad(got, "dt_comm_init: rank %d left while this rank was joining", at);
-        }
         if ((got = dt__control_register(w, fd, at)) < 0) return got;
         state = dt__control_wait_joined(w, text, sizeof text);
         if (state == DT__JOIN_FAILED) return dt__comm_bad(w->control->join_status, "dt_comm_init: %s", text);
@@ -6693,6 +6687,8 @@ static int dt__control_register(dt__world *w, int fd, int peer)
         k->state = DT__CONN_READY;
         w->control->above = k;
         w->control->join = DT__JOIN_OPEN;
+        /* now, not before: as soon as its row is there, other ranks may be sent here, and their rows follow this one */
+        dt__conn_send(k, DT__C_MEMBER, w->rank, &w->member[w->rank], sizeof *w->member);
     }
     pthread_mutex_unlock(&w->lock);
     dt__control_wake(w);
