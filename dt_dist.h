@@ -228,8 +228,9 @@ DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes);
    update of several pushes uses their mean: the sum in the order of the workers, times 1/n. So P workers with DT_PS_SYNC give
    the bits of one process that adds P gradients in this order; a ddp with .slots = P adds them as a tree, which is the same
    for P = 2. A parameter that no push of an update has a gradient for does not change. .clip_value limits the mean. .clip_norm
-   limits the norm of the whole mean; it needs a store with one server (LAMB: give .clip_norm = DT_ZERO with several). LARS and
-   LAMB need norms of whole parameters, so their parameters are not cut over servers.
+   limits the norm of the whole mean. With several servers each adds up the squares of its part, and the sum over the servers, in
+   double, gives the norm: the same on all servers, but not the same bits as that of one process. LARS and LAMB need norms of
+   whole parameters, so their parameters are not cut over servers.
 
    .scheduler: the servers use a copy of it, whose step is the number of the update; the program does not step it. After each
    dt_step the scheduler of a worker is where the servers are, too, so dt_optimizer_lr is right. Other changes of the
@@ -2030,7 +2031,7 @@ DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes)
 
    Keys of the store: DT__SERVE_TALK for agreements between workers, DT__SERVE_COUNT, DT__SERVE_ABOUT for newcomers (a hash of the
    options, which is there when the model is sealed), then one for each parameter and buffer of the model, in the order of creation,
-   and with .clip_norm one that is updated last.
+   and with .clip_norm and one server one that is updated last.
 
    A gradient that consists of -0 only means that the worker has none for this parameter: sums of them are -0, too, and -0 + x
    is x. In a real gradient every 64th element that is -0 becomes 0 before the push. (A part of an array on a server begins at
@@ -2053,7 +2054,8 @@ typedef struct dt__server {
     dt_scheduler *scheduler;
     int           dense[DT__MAX_STATES]; /* state k of the optimiser is state dense[k] of the store; -1: not needed */
     int           nstate;
-    bool          clips;       /* .clip_norm */
+    bool          clips;       /* .clip_norm, and this is the only server */
+    bool          measures;    /* .clip_norm, and there are several */
     float        *temp, *grad;
     int64_t       ntemp, ngrad;
     dt__server_part *part;
@@ -2211,6 +2213,19 @@ static int dt__server_part_add(dt__server *s, const dt_ps_part *p, const float *
     s->nparts++;
     return none || !(s->opt->group[0].clip_value > 0) ? 0 : dt__raw_clamp(q->grad, p->n, s->opt->group[0].clip_value);
 }
+/* dt_ps_measure_fn: the sum of the squares of a gradient, limited by .clip_value */
+static double dt__server_measure(const dt_ps_part *p, const float *grad, void *user)
+{
+    const dt__server *s = (const dt__server *)user;
+    double            sum[8] = { 0, 0, 0, 0, 0, 0, 0, 0 }, limit = s->opt->group[0].clip_value;
+    if (p->label == DT__SERVE_LAST || dt__server_none(grad, p->n)) return 0;
+    for (int64_t i = 0; i < p->n; i++) {
+        double x = grad[i];
+        if (limit > 0) x = x > limit ? limit : x < -limit ? -limit : x;
+        sum[i % 8] += x * x;
+    }
+    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
+}
 static int dt__server_part_update(dt__server *s, const dt_ps_part *p, const float *grad)
 {
     double limit = s->opt->group[0].clip_value;
@@ -2229,7 +2244,9 @@ static int dt__server_part_update(dt__server *s, const dt_ps_part *p, const floa
         if (dt__raw_clamp(x, p->n, limit)) return dt__err.code;
         grad = x;
     }
-    return dt__server_apply(s, p, grad, NULL);
+    float scale = (float)sqrt(p->measured);
+    if (s->measures && dt__raw_clip(&scale, s->opt->group[0].clip_norm)) return dt__err.code;
+    return dt__server_apply(s, p, grad, s->measures ? &scale : NULL);
 }
 static int dt__server_update(const dt_ps_part *p, const float *grad, void *user) /* dt_ps_update_fn */
 {
@@ -2272,9 +2289,10 @@ static int dt__server_new(dt_ps *store, const dt_optimizer *opt, const dt_schedu
         dt__server_free(s);
         return dt_fail(DT_ERR_MEMORY, "dt_ps_attach: out of memory");
     }
-    s->clips = opt->group[0].clip_norm > 0;
+    s->clips = opt->group[0].clip_norm > 0 && dt_ps_servers(store) == 1;
+    s->measures = opt->group[0].clip_norm > 0 && !s->clips;
     s->nstate = dt__serve_states(opt, s->dense);
-    if (dt_ps_on_update(store, dt__server_update, s, s->nstate)) {
+    if ((s->measures && dt_ps_on_measure(store, dt__server_measure, s)) || dt_ps_on_update(store, dt__server_update, s, s->nstate)) {
         dt__server_free(s);
         return dt_fail(DT_ERR_COMM, "dt_ps_attach: %s", dt_ps_error(store));
     }
@@ -2525,11 +2543,15 @@ static dt_tensor *dt__serve_staging(int64_t n)
     if (t) dt__fill(t, 0);
     return t;
 }
+static int dt__serve_last(const dt_ps_model *pm) /* is there a key that is updated last? One server clips by the norm when it comes */
+{
+    return pm->opt->group[0].clip_norm > 0 && dt_ps_servers(pm->store) == 1;
+}
 /* The arrays of an exchange. Again after the blocks of the model have changed. */
 static int dt__serve_items(dt_ps_model *pm)
 {
     dt_model *m = pm->m;
-    int       n = 0, nb = 0, last = pm->opt->group[0].clip_norm > 0;
+    int       n = 0, nb = 0, last = dt__serve_last(pm);
     dt__serve_items_free(pm);
     for (int i = 0; i < m->nparams; i++) {
         dt__served s = dt__serve_kind(pm, m->param[i]);
@@ -2596,7 +2618,7 @@ static int dt__serve_bind(dt_ps_model *pm)
     float zero = 0;
     int64_t about = dt__serve_hash(pm);
     if ((!pm->newcomer && dt__serve_compare(pm)) || dt__serve_items(pm)) return dt__err.code;
-    if (pm->opt->group[0].clip_norm > 0 && dt__serve_init(pm, dt__serve_key(pm->m->nparams), &zero, 1, DT_COMM_F32,
+    if (dt__serve_last(pm) && dt__serve_init(pm, dt__serve_key(pm->m->nparams), &zero, 1, DT_COMM_F32,
                                                           DT_PS_UPDATE, DT__SERVE_PARAMETERS, true, DT__SERVE_LAST))
         return dt__serve_fail(pm, "dt_ps_attach");
     if (pm->nbuffer_items &&
@@ -3191,12 +3213,6 @@ DT_API dt_ps_model *dt_ps_attach_with(dt_model *m, dt_optimizer *opt, dt_ps *sto
                 "%s: the optimiser has made %" PRId64 " steps, which the servers do not know: save a checkpoint, and "
                 "resume it after dt_ps_attach",
                 call, opt->steps);
-    else if (opt->group[0].clip_norm > 0 && dt_ps_servers(store) > 1)
-        dt_fail(DT_ERR_ARG,
-                "%s: .clip_norm of the optimiser needs the norm of the whole update, and this store has %d servers: use one "
-                "(dt_ps_new "
-                ".servers = 1), or .clip_norm = DT_ZERO and .clip_value",
-                call, dt_ps_servers(store));
     else if (o.scheduler && !dt__scheduler_serves(o.scheduler, opt, &why)) dt_fail(DT_ERR_ARG, "%s: .scheduler: %s", call, why);
     else if (dt_comm_get_status(dt_ps_comm(store)))
         dt_fail(DT_ERR_COMM, "%s: the communicator has failed: %s", call, dt_comm_error(dt_ps_comm(store)));

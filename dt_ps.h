@@ -177,10 +177,17 @@ typedef struct dt_ps_part {
     float   *state[DT_PS_STATES];
     int      label;                  /* of dt_ps_init */
     int64_t *count;                  /* a number for the function, 0 at first */
+    double   measured;               /* the sum over the whole group: see dt_ps_on_measure */
 } dt_ps_part;
 typedef int (*dt_ps_update_fn)(const dt_ps_part *p, const float *grad, void *user);
 /* On every server, before the first push: the function of the arrays with DT_PS_UPDATE. nstate: arrays of state that it needs. */
 DT_API int  dt_ps_on_update(dt_ps *ps, dt_ps_update_fn fn, void *user, int nstate);
+/* On every server, before the first dt_ps_init: for updates that need a number of the whole group, such as the norm of its gradient.
+   Before an update, fn is called once for each part with DT_PS_UPDATE of the group on this server, in the order of dt_ps_init.
+   What it returns is added up on each server, and then over the servers, in their order. The update function gets the
+   sum as dt_ps_part.measured: the same bits on all servers. This costs two messages for each server and update. It must not wait. */
+typedef double (*dt_ps_measure_fn)(const dt_ps_part *p, const float *grad, void *user);
+DT_API int  dt_ps_on_measure(dt_ps *ps, dt_ps_measure_fn fn, void *user);
 
 /* ---------------------------------------------------------------------------------------------------- >>exchanging */
 typedef enum dt_ps_rule {
@@ -318,7 +325,7 @@ enum { DT__PS_APPLY = 1, DT__PS_ANSWER, DT__PS_CANCEL, DT__PS_DROP, DT__PS_FORGE
 typedef struct dt__ps_act { /* what is to be done, in order */
     int     kind, learner;     /* APPLY: pushes first .. first + n - 1 of `used` make version `version` */
     int     first, n;
-    int64_t seq, version;      /* ANSWER and DROP: of its request */
+    int64_t seq, version;      /* ANSWER and DROP: of its request. APPLY: seq 1: it is made in two steps, see dt__ps_measure */
     dt_ps_info info;           /* ANSWER */
 } dt__ps_act;
 typedef struct dt__ps_entry { /* of a log: a push that became part of an update */
@@ -810,7 +817,8 @@ enum { /* tags of calls: what is asked of a server, and by DT__PS_NOTICE of a wo
     DT__PS_WATCH = DT_PS_TAG + 64, DT__PS_DATA = DT_PS_TAG + 128
 };
 enum { DT__PS_HAS_PUSH = 1, DT__PS_WANTS = 2,  /* flags: of an exchange */
-       DT__PS_BAD = 4, DT__PS_HOLDS = 8, DT__PS_REFUSED = 16, DT__PS_LEFT = 32 }; /* of DT__PS_STAGED: see dt__ps_hear */
+       DT__PS_BAD = 4, DT__PS_HOLDS = 8, DT__PS_REFUSED = 16, DT__PS_LEFT = 32, /* of DT__PS_STAGED: see dt__ps_hear */
+       DT__PS_MEASURED = 64 }; /* of DT__PS_STAGED: a double of this server follows; of DT__PS_ORDER: the sum of all */
 enum { DT__PS_REFUSE = 100 };  /* an act of the server, beside those of >>coordinator: a request that a server does not have is refused by all */
 enum { DT__PS_ASK_STATS = 1, DT__PS_ASK_K, DT__PS_ASK_WHY, DT__PS_ASK_REST, DT__PS_ASK_JOIN, DT__PS_ASK_CURSOR, DT__PS_ASK_WHERE,
        DT__PS_ASK_ENTER, DT__PS_ASK_ALONE };
@@ -849,6 +857,7 @@ typedef struct dt__ps_held {   /* a part of an array on this server */
     bool        whole;         /* an update is made of all elements at once */
     uint64_t    stamp;         /* of the last request with it */
     int64_t     count;         /* part.count */
+    float      *mean;          /* of the pushes of an update that is made in two steps; NULL: there was none yet */
     dt__ps_buf *buf;
 } dt__ps_held;
 typedef struct dt__ps_input {  /* a part of a request */
@@ -881,6 +890,12 @@ typedef struct dt__ps_line {   /* the coordinator: a request of a worker that is
     uint64_t    staged;        /* servers that have it, or have refused it */
     bool        refused;       /* by one of them */
 } dt__ps_line;
+typedef struct dt__ps_order {  /* acts that wait until the one at `at`, an update, has its total */
+    struct dt__ps_order *next;
+    int          at, nacts;
+    dt__ps_act  *act;
+    dt__ps_push *used;
+} dt__ps_order;
 typedef struct dt__ps_group {
     int            id, coordinator; /* the number of its server */
     dt__ps_held  **held;
@@ -888,6 +903,9 @@ typedef struct dt__ps_group {
     dt__ps_request **request;  /* by worker: first in, first out */
     int64_t       *fed;        /* by worker: the last request that coord has heard of. Other servers: INT64_MAX: no more are taken */
     char           bad[400];   /* why it has failed; "": it has not */
+    dt__ps_order  *order;      /* what is to be done, in order */
+    bool           runs;       /* acts are being done: new ones wait */
+    bool           paused;     /* the first of order waits for its total */
     /* the coordinator */
     bool           here;
     uint64_t       servers;    /* that hold arrays of it: each request goes to all of them */
@@ -896,6 +914,8 @@ typedef struct dt__ps_group {
     uint64_t      *left;       /* by worker: servers that get no more requests of it */
     dt_request   **alone;      /* by worker: its DT__PS_ASK_ALONE; NULL: nobody has asked */
     bool           busy;       /* acts are being done: new ones wait */
+    uint64_t       measured;   /* servers whose number of the present update is here: */
+    double         number[DT_PS_SERVERS];
     struct dt__ps_group *next;
 } dt__ps_group;
 typedef struct dt__ps_name {   /* the first server: what it knows of a key */
@@ -950,6 +970,8 @@ struct dt_ps {
     char        death[300];    /* .fail_on_death: of whom */
     dt_ps_update_fn fn;
     void       *user;
+    dt_ps_measure_fn measure;
+    void       *measure_user;
     void      (*freed)(void *user); /* of dt__ps_on_free */
     void       *freed_user;
     int         nstate;
@@ -1058,6 +1080,7 @@ static void dt__ps_held_free(dt_ps *ps, dt__ps_held *h)
     if (!h) return;
     dt__ps_buf_free(ps, h->buf);
     for (int i = 0; i < DT_PS_STATES; i++) dt_comm_dealloc(ps->c, h->part.state[i]);
+    dt_comm_dealloc(ps->c, h->mean);
     DT_COMM_FREE(h);
 }
 /* Workers may still be reading the values: then the update goes to a copy. */
@@ -1090,7 +1113,32 @@ static bool dt__ps_among(const char *p, const char *const *list, int n)
     while (i < n && list[i] != p) i++;
     return i < n;
 }
-static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, const float *weight, int nsrc, bool equal, char *const *to, int nto)
+static void dt__ps_mean(float *sum, const char *const *src, size_t offset, const float *weight, int nsrc, bool equal, int64_t m) /* of m elements */
+{
+    if (!equal) {
+        memset(sum, 0, (size_t)m * sizeof *sum);
+        for (int i = 0; i < nsrc; i++) {
+            const float *x = (const float *)(const void *)(src[i] + offset);
+            for (int64_t k = 0; k < m; k++) sum[k] += weight[i] * x[k];
+        }
+        return;
+    }
+    const void *from[64];
+    void       *dst = sum;
+    int         i = 0, nfrom = 0;
+    do { /* at most 64 at a time: the sum so far is then the first of the next */
+        while (i < nsrc && nfrom < 64) from[nfrom++] = src[i++] + offset;
+        if (nfrom == 1) memmove(sum, from[0], (size_t)m * sizeof *sum);
+        else dt__reduce_many(DT_COMM_F32, DT_COMM_SUM, &dst, 1, from, nfrom, m);
+        from[0] = sum;
+        nfrom = 1;
+    } while (i < nsrc);
+    if (weight[0] != 1)
+        for (int64_t k = 0; k < m; k++) sum[k] *= weight[0];
+}
+/* mean: that of the pushes, if it was computed before; then src is not used. */
+static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, const float *weight, int nsrc, bool equal, const float *mean,
+                             char *const *to, int nto)
 {
     const void *from[64];
     void       *dst[65];
@@ -1113,29 +1161,22 @@ static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, 
         size_t offset = (size_t)at * size, bytes = (size_t)m * size;
         char  *value = (char *)h->part.value + offset;
         if (!dt__ps_touch(ps)) return dt__comm_bad(DT_COMM_ERR_STATE, "the communicator has failed");
-        if (update && !equal) {
-            memset(ps->sum, 0, bytes);
-            for (int i = 0; i < nsrc; i++) {
-                const float *x = (const float *)(const void *)(src[i] + offset);
-                for (int64_t k = 0; k < m; k++) ps->sum[k] += weight[i] * x[k];
-            }
-        } else { /* at most 64 at a time: the sum so far is then the first of the next */
+        if (update && !mean) dt__ps_mean(ps->sum, src, offset, weight, nsrc, equal, m);
+        if (!update) { /* at most 64 at a time: the sum so far is then the first of the next */
             int  i = 0, nfrom = 0, ndst = 1;
             bool last = false;
-            dst[0] = update || past ? (char *)ps->sum : value;
+            dst[0] = past ? (char *)ps->sum : value;
             if (h->rule == DT_PS_SUM) from[nfrom++] = value;
             while (!last) {
                 while (i < nsrc && nfrom < 64) from[nfrom++] = src[i++] + offset;
                 last = i == nsrc;
-                for (int k = 0; last && !update && k < nto; k++)
+                for (int k = 0; last && k < nto; k++)
                     if (!past || dt__ps_among(to[k], src, nsrc)) dst[ndst++] = to[k] + offset;
                 if (nfrom == 1 && ndst == 1) memmove(dst[0], from[0], bytes);
                 else dt__reduce_many(h->part.dtype, DT_COMM_SUM, dst, ndst, from, nfrom, m);
                 from[0] = dst[0];
                 nfrom = 1;
             }
-            if (update && weight[0] != 1)
-                for (int64_t k = 0; k < m; k++) ps->sum[k] *= weight[0];
         }
         if (!update && past) {
             dt__copy_past(value, (const char *)ps->sum, bytes);
@@ -1153,7 +1194,7 @@ static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, 
         for (int i = 0; i < DT_PS_STATES; i++)
             if (part.state[i]) part.state[i] += at;
         h->count = count; /* every block begins with the same */
-        rc = ps->fn(&part, ps->sum, ps->user);
+        rc = ps->fn(&part, mean ? mean + at : ps->sum, ps->user);
         for (int k = 0; k < nto && !rc; k++)
             if (past) dt__copy_past(to[k] + offset, value, bytes);
             else memcpy(to[k] + offset, value, bytes);
@@ -1305,6 +1346,7 @@ static bool dt__ps_keep(dt_ps *ps, dt__ps_request *r)
     return true;
 }
 static void dt__ps_group_fail(dt_ps *ps, dt__ps_group *g, const char *why);
+static void dt__ps_orders(dt_ps *ps, dt__ps_group *g, bool measured);
 static void dt__ps_alone_end(dt_ps *ps, dt__ps_group *g, int worker, const char *why);
 static void dt__ps_barrier_look(dt_ps *ps);
 static void dt__ps_end(dt_ps *ps);
@@ -1316,8 +1358,27 @@ static dt_reply_opts dt__ps_no_reply(void)
 }
 
 /* ---- what the coordinator says is done */
+/* What was pushed for array k of the group, and its weights. False: the group has failed. */
+static bool dt__ps_sources(dt_ps *ps, dt__ps_group *g, int k, const dt__ps_push *push, int n, const char **src, float *weight, bool *equal)
+{
+    const dt__ps_held *h = g->held[k];
+    *equal = true;
+    for (int i = 0; i < n; i++) {
+        dt__ps_request *r = dt__ps_find(g, push[i].learner, push[i].seq);
+        int             p = r && k < r->head.nparts && r->in[k].held == h ? k : 0; /* mostly the same order */
+        while (r && p < r->head.nparts && r->in[p].held != h) p++;
+        if (!r || p == r->head.nparts || !r->in[p].data || r->done) {
+            dt__ps_group_fail(ps, g, "an update of a push that this server does not have");
+            return false;
+        }
+        src[i] = r->in[p].data;
+        weight[i] = push[i].weight;
+        *equal = *equal && weight[i] == weight[0];
+    }
+    return true;
+}
 /* next: what comes after the update. Workers that are answered then, and whose memory this server can write, get their values now. */
-static void dt__ps_do_apply(dt_ps *ps, dt__ps_group *g, const dt__ps_push *push, int n, int64_t version, const dt__ps_act *next, int nnext)
+static void dt__ps_do_apply(dt_ps *ps, dt__ps_group *g, const dt__ps_push *push, int n, int64_t version, bool measured, const dt__ps_act *next, int nnext)
 {
     dt__ps_request *given[64];
     char           *to[64];
@@ -1339,19 +1400,7 @@ static void dt__ps_do_apply(dt_ps *ps, dt__ps_group *g, const dt__ps_push *push,
     }
     for (int k = 0; k < g->nheld && !g->bad[0]; k++) {
         dt__ps_held *h = g->held[k];
-        for (int i = 0; i < n; i++) {
-            dt__ps_request *r = dt__ps_find(g, push[i].learner, push[i].seq);
-            int             p = r && k < r->head.nparts && r->in[k].held == h ? k : 0; /* mostly the same order */
-            while (r && p < r->head.nparts && r->in[p].held != h) p++;
-            if (!r || p == r->head.nparts || !r->in[p].data || r->done) {
-                dt__ps_group_fail(ps, g, "an update of a push that this server does not have");
-                break;
-            }
-            src[i] = r->in[p].data;
-            weight[i] = push[i].weight;
-            equal = equal && weight[i] == weight[0];
-        }
-        if (g->bad[0]) break;
+        if (!dt__ps_sources(ps, g, k, push, n, src, weight, &equal)) break;
         nto = 0;
         for (int i = 0; i < ngiven; i++)
             for (int p = 0; p < given[i]->head.nparts; p++) {
@@ -1361,7 +1410,7 @@ static void dt__ps_do_apply(dt_ps *ps, dt__ps_group *g, const dt__ps_push *push,
                 in->there = true;
             }
         h->part.version = version - 1;
-        if (dt__ps_apply_part(ps, h, src, weight, n, equal, to, nto)) {
+        if (dt__ps_apply_part(ps, h, src, weight, n, equal, measured && h->rule == DT_PS_UPDATE ? h->mean : NULL, to, nto)) {
             char text[400];
             snprintf(text, sizeof text, "the update of key %d on server %d failed: %.250s", h->part.key, ps->server,
                      dt_comm_error(NULL) ? dt_comm_error(NULL) : "the function returned an error");
@@ -1455,6 +1504,8 @@ static void dt__ps_group_fail(dt_ps *ps, dt__ps_group *g, const char *why)
         dt__ps_tidy(ps, g, i);
         dt__ps_alone_end(ps, g, i, g->bad);
     }
+    g->paused = false;
+    dt__ps_orders(ps, g, false); /* what waits finds nothing to do */
     dt__ps_over_look(ps);
 }
 /* Does what the coordinator of g, on this server, has decided; and tells the other servers. */
@@ -1467,6 +1518,8 @@ static void dt__ps_carry_out(dt_ps *ps, dt__ps_group *g)
         if (!d->stats.version) d->stats.first = d->stats.last;
         d->stats.version = d->version;
     }
+    for (int i = 0; i < d->nacts; i++)
+        if (d->act[i].kind == DT__PS_APPLY) d->act[i].seq = ps->measure != NULL;
     for (int s = 0; s < ps->nservers && !g->bad[0]; s++) {
         if (s == ps->server || !(g->servers >> s & 1)) continue;
         dt__ps_head *h = (dt__ps_head *)dt__ps_letter_new(ps, n);
@@ -1492,12 +1545,103 @@ static void dt__ps_cancel(dt_ps *ps, dt__ps_group *g, const dt__ps_act *a) /* by
     h->version = a->version;
     dt__ps_tell(ps, ps->worker_rank[a->learner], DT__PS_NOTICE, h, sizeof *h);
 }
-static void dt__ps_do(dt_ps *ps, dt__ps_group *g, const dt__ps_act *act, int nacts, const dt__ps_push *used)
+/* ---- updates in two steps (dt_ps_on_measure). A server that comes to an update computes the means of the pushes and its number, tells
+   it to the coordinator, and pauses: what else is to be done waits. The coordinator adds the numbers of all servers of the group
+   and tells them the sum; then they make the update and go on. If a server dies meanwhile, the group fails, which ends the pause. */
+static void dt__ps_measured(dt_ps *ps, dt__ps_group *g, int server, double x);
+static double dt__ps_measure(dt_ps *ps, dt__ps_group *g, const dt__ps_push *push, int n, int64_t version)
 {
-    for (int i = 0; i < nacts; i++) {
+    const char *few[64], **src = few;
+    float       some[64], *weight = some;
+    double      sum = 0;
+    bool        equal = true;
+    if (n > 64) {
+        src = (const char **)DT_COMM_MALLOC((size_t)n * sizeof *src);
+        weight = (float *)DT_COMM_MALLOC((size_t)n * sizeof *weight);
+    }
+    if (!src || !weight) dt__ps_group_fail(ps, g, "out of memory");
+    for (int k = 0; k < g->nheld && !g->bad[0]; k++) {
+        dt__ps_held *h = g->held[k];
+        int64_t      total = h->part.n, block = DT__PS_BLOCK / (int64_t)sizeof(float);
+        if (h->rule != DT_PS_UPDATE || !dt__ps_sources(ps, g, k, push, n, src, weight, &equal)) continue;
+        if (!h->mean && !(h->mean = (float *)dt_comm_alloc(ps->c, (size_t)(total ? total : 1) * sizeof *h->mean))) {
+            dt__ps_group_fail(ps, g, "out of memory for the mean of pushes");
+            break;
+        }
+        for (int64_t at = 0; at < total; at += block) {
+            if (!dt__ps_touch(ps)) {
+                dt__ps_group_fail(ps, g, "the communicator has failed");
+                break;
+            }
+            dt__ps_mean(h->mean + at, src, (size_t)at * sizeof(float), weight, n, equal, total - at < block ? total - at : block);
+            dt__ps_untouch(ps);
+        }
+        h->part.version = version - 1;
+        if (!g->bad[0]) sum += ps->measure(&h->part, h->mean, ps->measure_user);
+    }
+    if (src != few) DT_COMM_FREE(src);
+    if (weight != some) DT_COMM_FREE(weight);
+    return sum;
+}
+static bool dt__ps_pauses(dt_ps *ps, dt__ps_group *g, const dt__ps_act *a, const dt__ps_push *used) /* before the update of a */
+{
+    if (g->bad[0] || !g->nheld) return false;
+    if ((a->seq != 0) != (ps->measure != NULL)) {
+        dt__ps_group_fail(ps, g, "dt_ps_on_measure must be called on all servers, before dt_ps_init");
+        return false;
+    }
+    if (!ps->measure) return false;
+    double x = dt__ps_measure(ps, g, used + a->first, a->n, a->version);
+    if (g->bad[0]) return false;
+    g->paused = true;
+    if (g->here) {
+        dt__ps_measured(ps, g, ps->server, x);
+        return g->paused;
+    }
+    dt__ps_head *h = ps->dead >> g->coordinator & 1 ? NULL : (dt__ps_head *)dt__ps_letter_new(ps, sizeof *h + sizeof x);
+    if (!h) return true;
+    memset(h, 0, sizeof *h);
+    h->magic = DT__PS_MAGIC;
+    h->group = g->id;
+    h->flags = DT__PS_MEASURED;
+    memcpy(h + 1, &x, sizeof x);
+    dt__ps_tell(ps, ps->server_rank[g->coordinator], DT__PS_STAGED, h, sizeof *h + sizeof x);
+    return true;
+}
+static void dt__ps_go_on(dt_ps *ps, dt__ps_group *g, double total);
+static void dt__ps_measured(dt_ps *ps, dt__ps_group *g, int server, double x) /* the coordinator: a server has its number */
+{
+    double total = 0;
+    g->number[server] = x;
+    g->measured |= (uint64_t)1 << server;
+    if (g->bad[0] || g->servers & ~g->measured) return;
+    g->measured = 0;
+    for (int s = 0; s < ps->nservers; s++)
+        if (g->servers >> s & 1) total += g->number[s];
+    for (int s = 0; s < ps->nservers; s++) {
+        if (s == ps->server || !(g->servers >> s & 1) || ps->dead >> s & 1) continue;
+        dt__ps_head *h = (dt__ps_head *)dt__ps_letter_new(ps, sizeof *h + sizeof total);
+        if (!h) return;
+        memset(h, 0, sizeof *h);
+        h->magic = DT__PS_MAGIC;
+        h->group = g->id;
+        h->flags = DT__PS_MEASURED;
+        memcpy(h + 1, &total, sizeof total);
+        dt__ps_tell(ps, ps->server_rank[s], DT__PS_ORDER, h, sizeof *h + sizeof total);
+    }
+    dt__ps_go_on(ps, g, total);
+}
+/* Does acts from i on. Returns where it has paused: before an update that has no total yet. */
+static int dt__ps_acts(dt_ps *ps, dt__ps_group *g, const dt__ps_act *act, int nacts, const dt__ps_push *used, int i, bool measured)
+{
+    for (; i < nacts; i++) {
         const dt__ps_act *a = &act[i];
         switch (a->kind) {
-        case DT__PS_APPLY: dt__ps_do_apply(ps, g, used + a->first, a->n, a->version, a + 1, nacts - i - 1); break;
+        case DT__PS_APPLY:
+            if (!measured && dt__ps_pauses(ps, g, a, used)) return i;
+            dt__ps_do_apply(ps, g, used + a->first, a->n, a->version, a->seq != 0, a + 1, nacts - i - 1);
+            measured = false;
+            break;
         case DT__PS_ANSWER: dt__ps_do_answer(ps, g, a); break;
         case DT__PS_DROP: dt__ps_do_drop(ps, g, a->learner, a->seq); break;
         case DT__PS_FORGET: dt__ps_do_forget(ps, g, a->learner, a->seq); break;
@@ -1506,6 +1650,63 @@ static void dt__ps_do(dt_ps *ps, dt__ps_group *g, const dt__ps_act *act, int nac
         default: break;
         }
     }
+    return i;
+}
+static void dt__ps_order_free(dt__ps_order *o)
+{
+    DT_COMM_FREE(o->act);
+    DT_COMM_FREE(o->used);
+    DT_COMM_FREE(o);
+}
+static void dt__ps_order_add(dt_ps *ps, dt__ps_group *g, const dt__ps_act *act, int nacts, const dt__ps_push *used, int nused, int at)
+{
+    dt__ps_order **p = &g->order, *o = (dt__ps_order *)dt__comm_zeroed(1, sizeof *o);
+    if (o) o->act = (dt__ps_act *)DT_COMM_MALLOC((size_t)(nacts ? nacts : 1) * sizeof *o->act);
+    if (o) o->used = (dt__ps_push *)DT_COMM_MALLOC((size_t)(nused ? nused : 1) * sizeof *o->used);
+    if (!o || !o->act || !o->used) {
+        if (o) dt__ps_order_free(o);
+        dt__ps_group_fail(ps, g, "out of memory");
+        return;
+    }
+    memcpy(o->act, act, (size_t)nacts * sizeof *act);
+    if (nused) memcpy(o->used, used, (size_t)nused * sizeof *used);
+    o->nacts = nacts;
+    o->at = at;
+    while (*p) p = &(*p)->next;
+    *p = o;
+}
+static void dt__ps_orders(dt_ps *ps, dt__ps_group *g, bool measured) /* does what waits */
+{
+    if (g->runs) return;
+    g->runs = true;
+    while (g->order && !g->paused) {
+        dt__ps_order *o = g->order;
+        o->at = dt__ps_acts(ps, g, o->act, o->nacts, o->used, o->at, measured);
+        measured = false;
+        if (o->at < o->nacts) continue; /* it has paused, or has its total already */
+        g->order = o->next;
+        dt__ps_order_free(o);
+    }
+    g->runs = false;
+}
+static void dt__ps_do(dt_ps *ps, dt__ps_group *g, const dt__ps_act *act, int nacts, const dt__ps_push *used, int nused)
+{
+    int at = 0;
+    if (!g->order && !g->runs) {
+        g->runs = true;
+        at = dt__ps_acts(ps, g, act, nacts, used, 0, false);
+        g->runs = false;
+    }
+    if (at < nacts) dt__ps_order_add(ps, g, act, nacts, used, nused, at);
+}
+static void dt__ps_go_on(dt_ps *ps, dt__ps_group *g, double total) /* the update that was paused for has its total */
+{
+    if (!g->paused) return;
+    for (int k = 0; k < g->nheld; k++) g->held[k]->part.measured = total;
+    g->paused = false;
+    if (!g->order) return; /* dt__ps_pauses goes on by itself */
+    dt__ps_orders(ps, g, true);
+    dt__ps_over_look(ps);
 }
 static void dt__ps_line_drop(dt__ps_group *g, int worker) /* the first of its lines */
 {
@@ -1595,11 +1796,11 @@ static void dt__ps_pump(dt_ps *ps, dt__ps_group *g)
         /* acts may be added while these are done */
         dt__ps_act  *act = d->act;
         dt__ps_push *used = d->used;
-        int          nacts = d->nacts, cap = d->act_cap;
+        int          nacts = d->nacts, cap = d->act_cap, nused = d->nused;
         d->act = NULL;
         d->used = NULL;
         d->nacts = d->act_cap = d->nused = d->used_cap = 0;
-        dt__ps_do(ps, g, act, nacts, used);
+        dt__ps_do(ps, g, act, nacts, used, nused);
         if (!d->act) d->act = act, d->act_cap = cap;
         else DT_COMM_FREE(act);
         DT_COMM_FREE(used);
@@ -1737,6 +1938,10 @@ static void dt__ps_group_free(dt_ps *ps, dt__ps_group *g)
     DT_COMM_FREE(g->fed);
     DT_COMM_FREE(g->left);
     DT_COMM_FREE(g->alone);
+    for (dt__ps_order *o = g->order, *next; o; o = next) {
+        next = o->next;
+        dt__ps_order_free(o);
+    }
     DT_COMM_FREE(g->held);
     DT_COMM_FREE(g);
 }
@@ -2085,15 +2290,19 @@ static void dt__ps_on_staged(dt_request *q) /* of another server: see dt__ps_hea
     if (!dt__ps_from_server(ps, q, &h)) return;
     int           server = dt__ps_server_of(ps, q->from);
     dt__ps_group *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, h.group);
-    bool          about = h.flags & (DT__PS_BAD | DT__PS_HOLDS); /* the group, not a worker */
-    if (!g || !g->here || (!about && (h.worker < 0 || h.worker >= ps->nworkers || h.seq < 0 || h.version < 0))) {
+    bool          about = h.flags & (DT__PS_BAD | DT__PS_HOLDS | DT__PS_MEASURED); /* the group, not a worker */
+    double        number = 0;
+    size_t        room = (size_t)q->n - sizeof h;
+    if (!g || !g->here || (h.flags & DT__PS_MEASURED && (room != sizeof number || !(g->servers >> server & 1))) || (!about && (h.worker < 0 || h.worker >= ps->nworkers || h.seq < 0 || h.version < 0))) {
         dt__ps_refuse(q, "server %d does not coordinate group %d", ps->server, h.group);
         return;
     }
     char bad[400] = "";
     if (h.flags & DT__PS_BAD) memcpy(bad, (const char *)q->data + sizeof h, (size_t)q->n - sizeof h < 399 ? (size_t)q->n - sizeof h : 399);
+    if (h.flags & DT__PS_MEASURED) memcpy(&number, (const char *)q->data + sizeof h, sizeof number);
     dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
     if (h.flags & DT__PS_BAD) dt__ps_group_fail(ps, g, bad);
+    else if (h.flags & DT__PS_MEASURED) dt__ps_measured(ps, g, server, number);
     else if (h.flags & DT__PS_HOLDS) g->servers |= (uint64_t)1 << server;
     else dt__ps_hear(ps, g, &h, server);
 }
@@ -2122,11 +2331,16 @@ static void dt__ps_on_order(dt_request *q) /* the coordinator has decided */
         memcpy(bad, act, room < 399 ? room : 399);
         if (!g->bad[0]) snprintf(g->bad, sizeof g->bad, "%s", bad[0] ? bad : "it failed"); /* so it is not told to the coordinator */
         dt__ps_group_fail(ps, g, g->bad);
+    } else if (ok && h.flags & DT__PS_MEASURED) {
+        double total = 0;
+        ok = room == sizeof total && (g->paused || g->bad[0]);
+        if (ok) memcpy(&total, act, sizeof total);
+        if (ok) dt__ps_go_on(ps, g, total);
     } else if (ok) {
         ok = h.nparts >= 0 && h.what >= 0 && (size_t)h.nparts <= room / sizeof *act &&
              room == (size_t)h.nparts * sizeof *act + (size_t)h.what * sizeof(dt__ps_push) &&
              dt__ps_order_ok(ps, &h, act, (const dt__ps_push *)(const void *)(act + h.nparts));
-        if (ok) dt__ps_do(ps, g, act, h.nparts, (const dt__ps_push *)(const void *)(act + h.nparts));
+        if (ok) dt__ps_do(ps, g, act, h.nparts, (const dt__ps_push *)(const void *)(act + h.nparts), h.what);
     }
     if (ok) dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
     else dt__ps_refuse(q, "server %d: an order that it cannot understand", ps->server);
@@ -2207,7 +2421,8 @@ static void dt__ps_over_look(dt_ps *ps) /* not before the last worker has gone, 
     uint64_t all = ps->nservers == 64 ? ~(uint64_t)0 : ((uint64_t)1 << ps->nservers) - 1;
     if (ps->server < 0 || ps->ngone < ps->nworkers || ps->ntells) return;
     for (const dt__ps_group *g = ps->all; g && !ps->said_end; g = g->next) /* its coordinator may still have orders */
-        if (g->here && !g->bad[0] && (g->busy || !dt__ps_all_left(ps, g))) return;
+        if (g->order) return;
+        else if (g->here && !g->bad[0] && (g->busy || !dt__ps_all_left(ps, g))) return;
     if (!ps->said_end) {
         ps->said_end = true;
         ps->ended |= (uint64_t)1 << ps->server;
@@ -3805,6 +4020,27 @@ static void dt__ps_set_updater(void *user) /* by dt__comm_drive */
     ps->nstate = u->nstate;
     ps->fn = u->fn;
     dt__ps_early(ps);
+}
+typedef struct dt__ps_measurer { dt_ps *ps; dt_ps_measure_fn fn; void *user; bool late; } dt__ps_measurer;
+static void dt__ps_set_measurer(void *user) /* by dt__comm_drive */
+{
+    dt__ps_measurer *u = (dt__ps_measurer *)user;
+    u->late = u->ps->all != NULL;
+    if (u->late) return;
+    u->ps->measure_user = u->user;
+    u->ps->measure = u->fn;
+}
+DT_API int dt_ps_on_measure(dt_ps *ps, dt_ps_measure_fn fn, void *user)
+{
+    if (!ps) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_on_measure: the store is NULL");
+    if (!fn) return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_on_measure: the function is NULL");
+    dt__ps_measurer u;
+    u.ps = ps;
+    u.fn = fn;
+    u.user = user;
+    ps->bad = false;
+    dt__comm_drive(ps->c, dt__ps_set_measurer, &u);
+    return u.late ? dt__ps_say(ps, DT_COMM_ERR_STATE, "dt_ps_on_measure: there are arrays already: call it after dt_ps_new, before any dt_ps_init") : 0;
 }
 DT_API int dt_ps_servers(const dt_ps *ps) { return ps ? ps->nservers : 0; }
 DT_API dt_comm *dt_ps_comm(const dt_ps *ps) { return ps ? ps->c : NULL; }

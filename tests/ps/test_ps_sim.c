@@ -51,14 +51,21 @@ struct world {
     int        nworkers, nservers, wrong;
     int        nstart;          /* workers at the start; the others join */
     int64_t    updates;         /* the workers stop at this version */
+    bool       measures;        /* updates are made in two steps */
     dt_ps_opts o;
 };
 static float truth(int i) { return (float)(i + 1) * 0.5f; }
 static int   step_down(const dt_ps_part *p, const float *grad, void *user)
 {
-    (void)user;
+    world *w = (world *)user;
+    if (w->measures && p->measured != 2 * DIM) w->wrong++;
     for (int64_t i = 0; i < p->n; i++) ((float *)p->value)[i] -= 0.1f * grad[i];
     return 0;
+}
+static double twice_n(const dt_ps_part *p, const float *grad, void *user) /* the mean is that of the update, at each of its elements */
+{
+    (void)user;
+    return p->n && grad[p->n - 1] == grad[p->n - 1] ? 2 * (double)p->n : 0;
 }
 static bool alone(const world *w) /* worker 0 goes on until the others have gone: so nobody waits for it, and it sees everything */
 {
@@ -118,6 +125,7 @@ static bool worker_init(world *w, int i) /* the store of worker i is there */
     return !dt_ps_init(w->ps[k->rank], 0, k->weight, DIM, DT_COMM_F32, .rule = DT_PS_UPDATE, .group = 1) &&
            !dt_ps_init(w->ps[k->rank], 1, k->count, w->nworkers, DT_COMM_I64, .rule = DT_PS_SUM, .group = 1);
 }
+static bool world_measures; /* of the next world */
 static bool world_open(world *w, int nstart, int nservers, int joins, dt_ps_opts o, uint64_t seed, bool tolerant)
 {
     int n = nstart + nservers, nworkers = nstart + joins;
@@ -128,12 +136,13 @@ static bool world_open(world *w, int nstart, int nservers, int joins, dt_ps_opts
     w->ps = (dt_ps **)calloc((size_t)(n + joins), sizeof *w->ps);
     w->worker = (worker *)calloc((size_t)nworkers, sizeof *w->worker);
     w->nworkers = nworkers;
+    w->measures = world_measures;
     w->nstart = nstart;
     w->nservers = nservers;
     for (int i = 0; i < nworkers; i++) w->worker[i].rank = i < nstart ? i : i + nservers, w->worker[i].absent = i >= nstart;
     bool ok = w->sim != NULL;
     for (int i = 0; i < n && ok; i++) ok = (w->ps[i] = dt_ps_new_with(dt_sim_comm(w->sim, i), o)) != NULL;
-    for (int i = nstart; i < n && ok; i++) ok = !dt_ps_on_update(w->ps[i], step_down, NULL, 0);
+    for (int i = nstart; i < n && ok; i++) ok = (!w->measures || !dt_ps_on_measure(w->ps[i], twice_n, NULL)) && !dt_ps_on_update(w->ps[i], step_down, w, 0);
     for (int i = 0; i < nworkers && ok; i++) {
         worker *k = &w->worker[i];
         k->w = w;
@@ -264,11 +273,12 @@ static float distance(const worker *k)
 }
 UTEST(virtual_time, all_disciplines_converge_and_a_seed_repeats)
 {
-    for (int mode = 0; mode < DT_PS_MODES; mode++) {
+    for (int mode = 0; mode < 2 * DT_PS_MODES; mode++) {
         uint64_t hash[2];
+        world_measures = mode >= DT_PS_MODES;
         for (int again = 0; again < 2; again++) {
             world w;
-            ASSERT_TRUE(world_new(&w, 8, 2, opts_of(mode), 77 + (uint64_t)mode, false));
+            ASSERT_TRUE(world_new(&w, 8, world_measures ? 3 : 2, opts_of(mode % DT_PS_MODES), 77 + (uint64_t)mode, false));
             w.updates = 500;
             worker *last = world_run(&w, 100);
             world_check(&w, last);
@@ -279,6 +289,7 @@ UTEST(virtual_time, all_disciplines_converge_and_a_seed_repeats)
         }
         EXPECT_TRUE(hash[0] == hash[1]);
     }
+    world_measures = false;
 }
 UTEST(virtual_time, a_thousand_workers)
 {
@@ -300,6 +311,7 @@ UTEST(virtual_time, workers_die)
         world    w;
         uint64_t random = (uint64_t)seed;
         int      mode = seed % DT_PS_MODES;
+        world_measures = seed / DT_PS_MODES % 2;
         ASSERT_TRUE(world_new(&w, 8, 2, opts_of(mode), 1000 + (uint64_t)seed, true));
         w.updates = 150;
         int dead = 1 + (int)(dt_test_random(&random) % 5), gone = 0;
@@ -316,6 +328,27 @@ UTEST(virtual_time, workers_die)
         if (w.wrong) printf("    seed %d, mode %d\n", seed, mode);
         ASSERT_EQ(0, w.wrong);
     }
+    world_measures = false;
+}
+/* A server dies, also between the two steps of an update: everybody hears of it, and nobody waits for ever. */
+UTEST(virtual_time, a_server_dies)
+{
+    for (int seed = 0; seed < (dt_test_quick() ? 32 : 300); seed++) {
+        world    w;
+        uint64_t random = (uint64_t)seed;
+        world_measures = seed / DT_PS_MODES % 2;
+        ASSERT_TRUE(world_new(&w, 4, 3, opts_of(seed % DT_PS_MODES), 7000 + (uint64_t)seed, true));
+        w.updates = 1000000;
+        double began = dt_sim_now(w.sim);
+        dt_sim_kill(w.sim, 4 + (int)(dt_test_random(&random) % 3), began + 1e-5 * (double)(dt_test_random(&random) % 30000));
+        worker *last = world_run(&w, 100);
+        if (!last || !last->dead) w.wrong++; /* its call has failed */
+        if (dt_sim_now(w.sim) - began > 20) w.wrong++, printf("    it took %g s\n", dt_sim_now(w.sim) - began);
+        world_free(&w);
+        if (w.wrong) printf("    seed %d\n", seed);
+        ASSERT_EQ(0, w.wrong);
+    }
+    world_measures = false;
 }
 /* Workers join and die, at times from the seed; one of the names comes back with a higher incarnation: the counters are right. */
 UTEST(virtual_time, workers_join)
@@ -325,6 +358,7 @@ UTEST(virtual_time, workers_join)
         world    w;
         uint64_t random = (uint64_t)seed + 900;
         int      mode = seed % DT_PS_MODES;
+        world_measures = seed / DT_PS_MODES % 2;
         ASSERT_TRUE(world_open(&w, 4, 2, 4, opts_of(mode), 5000 + (uint64_t)seed, true));
         w.updates = 120;
         ASSERT_EQ(0, dt_comm_accept(dt_sim_comm(w.sim, 0)));
@@ -339,6 +373,7 @@ UTEST(virtual_time, workers_join)
         if (w.wrong) printf("    seed %d, mode %d\n", seed, mode);
         ASSERT_EQ(0, w.wrong);
     }
+    world_measures = false;
     EXPECT_GT(used, 100);
 }
 /* Workers leave while others compute, are cancelled and wait: nobody waits for an answer of one that has left. */
@@ -384,8 +419,9 @@ UTEST(virtual_time, a_push_before_leaving_counts)
 /* One allocation fails, each of them in its turn: nobody waits for ever, and nothing is lost (AddressSanitizer sees that). */
 UTEST(memory, each_allocation_fails_once)
 {
-    static const int modes[] = { DT_PS_ASYNC, DT_PS_SYNC, DT_PS_K_SYNC, DT_PS_SSP_CLOCK };
-    for (int m = 0; m < 4; m++) {
+    static const int modes[] = { DT_PS_ASYNC, DT_PS_SYNC, DT_PS_K_SYNC, DT_PS_SSP_CLOCK, DT_PS_SYNC };
+    for (int m = 0; m < 5; m++) {
+        world_measures = m == 4;
         int64_t reached = 0, step = dt_test_quick() ? 7 : 1;
         for (int64_t k = 0;; k += step) {
             world w;
@@ -408,4 +444,5 @@ UTEST(memory, each_allocation_fails_once)
         fail_at = -1;
         EXPECT_GT(reached, 50);
     }
+    world_measures = false;
 }
