@@ -905,10 +905,20 @@ typedef struct dt__cast { /* a parameter cast by autocast; valid while stamp and
     uint32_t         version;
 } dt__cast;
 
+/* Callbacks for a forward that computes only a part of the model (dt_pipe.h); on the thread of the forward. */
+typedef struct dt__split {
+    void *user;
+    /* t is an argument of a call that begins. It may change the memory of t, or fail */
+    void (*use)(void *user, const char *call, dt_tensor *t);
+    void (*made)(void *user, dt_tensor *t); /* a call has made t */
+} dt__split;
+
 typedef struct dt__ctx {
     dt_device    *device; /* NULL: the CPU */
+    const dt__split *split; /* NULL: none */
     int           no_grad;
     int           in_backward;
+    int           backward_part; /* DT__BACK_...: which gradients the running backward computes */
     int           stop_backward; /* of dt_backward_stop */
     uint32_t      backward_id;
     uint64_t      generation; /* incremented by each backward and dt_end; entries of cast with an older stamp are stale.
@@ -981,6 +991,8 @@ struct dt_tensor {
     uint8_t      partial_state; /* DT__PARTIAL_... */
     uint8_t      partial_dim;
     uint8_t      given;       /* the program has the handle: its address is not used again soon */
+    uint8_t      boundary;    /* a leaf that is not a parameter: the result of another rank's part of the model */
+    int32_t      serial;      /* with a dt__split: the number of the tensor in its forward, from 1 on */
     int64_t      numel;
     int64_t      shape[DT_MAX_DIMS];
     int64_t      stride[DT_MAX_DIMS];
@@ -1023,6 +1035,7 @@ struct dt__node {
     dt_tensor      *saved[DT__NODE_SAVED];
     uint32_t        version[DT__NODE_SAVED];
     int64_t         seq;
+    dt_tensor      *kept; /* the gradient of its output, if only the gradients of its parameters are still to be computed */
     uint32_t        mark;
     int             done; /* a backward freed its saved tensors */
     int             fn;
@@ -1084,6 +1097,17 @@ DT__INSIDE int dt__upload(dt_tensor *t, const void *host); /* t dense */
 DT__INSIDE int dt__download(const dt_tensor *t, void *host); /* t dense */
 DT__INSIDE dt_tensor *dt__cross(const char *call, dt_tensor *x, dt_device *dev);
 /* ---- the tape */
+/* A backward from n roots at once, with their gradients (NULL: 1, for a root of one element). DT__BACK_INPUTS leaves out the
+   gradients of parameters; a DT__BACK_WEIGHTS later, without roots, computes those of the whole tape. */
+enum { DT__BACK_ALL = 0, DT__BACK_INPUTS, DT__BACK_WEIGHTS };
+DT__INSIDE int dt__backward(dt_tensor *const *root, dt_tensor *const *grad, int n, int part, bool retain);
+/* A step of its own for a part of the model: exchanges the tensors and the tape of this thread with others. */
+DT__INSIDE void dt__step_swap(dt__list *step, dt__list *tape);
+DT__INSIDE void dt__step_end(void); /* dt_end without the end of a step in the trace */
+/* A device without memory: its tensors have shapes and no values. */
+DT__INSIDE dt_device *dt__ghost_device(void);
+DT__INSIDE void *dt__ghost_alloc(dt_device *dev, size_t nbytes);
+static inline __attribute__((unused)) bool dt__is_ghost(const dt_tensor *t) { return t->st->dev->be->alloc == dt__ghost_alloc; }
 DT__INSIDE bool dt__write_ok(const char *call, dt_tensor *t);
 DT__INSIDE int dt__pack(dt_block *b, dt_tensor **params, int n, dt_tensor *grad);
 DT__INSIDE int64_t dt__pack_next(int64_t end, int dtype); /* offset of a parameter after one that ends at 'end' */
@@ -1417,6 +1441,56 @@ DT_API const char *dt_kernel_name(int kernel)
     return kernel >= 0 && kernel < DT_K_COUNT ? dt__kernel_names[kernel] : "?";
 }
 
+/* ---- the device without memory. Kernels do nothing; what is read is zero. Callers: any thread. */
+static pthread_once_t dt__ghost_once = PTHREAD_ONCE_INIT;
+static dt_backend     dt__ghost_backend;
+static dt_device      dt__ghost;
+DT__INSIDE void *dt__ghost_alloc(dt_device *dev, size_t nbytes)
+{
+    static __attribute__((aligned(64))) char nothing[64];
+    (void)dev, (void)nbytes;
+    return nothing;
+}
+static void dt__ghost_free(dt_device *dev, void *ptr, size_t nbytes) { (void)dev, (void)ptr, (void)nbytes; }
+static int  dt__ghost_upload(dt_device *dev, void *stream, void *dst, const void *host, size_t nbytes)
+{
+    (void)dev, (void)stream, (void)dst, (void)host, (void)nbytes;
+    return 0;
+}
+static int dt__ghost_download(dt_device *dev, void *stream, void *host, const void *src, size_t nbytes)
+{
+    (void)dev, (void)stream, (void)src;
+    if (nbytes) memset(host, 0, nbytes);
+    return 0;
+}
+static int dt__ghost_wait(dt_device *dev, void *stream)
+{
+    (void)dev, (void)stream;
+    return 0;
+}
+static int dt__ghost_kernel(dt_device *dev, const dt_call *c)
+{
+    (void)dev, (void)c;
+    return 0;
+}
+static void dt__ghost_make(void)
+{
+    dt_backend *be = &dt__ghost_backend;
+    be->name = "elsewhere"; /* on another rank */
+    be->alloc = dt__ghost_alloc;
+    be->free = dt__ghost_free;
+    be->upload = dt__ghost_upload;
+    be->download = dt__ghost_download;
+    be->wait = dt__ghost_wait;
+    for (int k = 0; k < DT_K_COUNT; k++) be->kernel[k] = dt__ghost_kernel;
+    dt__device_init(&dt__ghost, be, -1, NULL);
+}
+DT__INSIDE dt_device *dt__ghost_device(void)
+{
+    pthread_once(&dt__ghost_once, dt__ghost_make);
+    return &dt__ghost;
+}
+
 /* Records that the thread's current stream uses the storage. */
 static void dt__storage_use(dt__storage *s)
 {
@@ -1462,6 +1536,7 @@ static dt__storage *dt__storage_new(dt_device *dev, size_t nbytes)
         dt_fail(DT_ERR_MEMORY, "dt: cannot allocate a tensor of %zu bytes: the limit is 2^56", nbytes);
         return NULL;
     }
+    if (dev->be->alloc == dt__ghost_alloc) nbytes = 0;
     int          c = dt__size_class(nbytes, &rounded);
     void        *stream = dt__stream(dev);
     dt__storage *s = NULL;
@@ -1818,6 +1893,7 @@ DT__INSIDE dt_tensor *dt__give(dt_tensor *t)
     t->step = ctx;
     t->step_slot = ctx->step.n - 1;
     t->given = 1;
+    if (__builtin_expect(ctx->split != NULL, 0)) ctx->split->made(ctx->split->user, t);
     return t;
 }
 /* Checks an argument of a public call: no error is pending, t is not NULL and was not released. */
@@ -1832,6 +1908,10 @@ DT__INSIDE bool dt__ok(const char *call, const char *arg, const dt_tensor *t)
         dt_fail(DT_ERR_STATE, "%s: %s was already released; dt_keep() a tensor that must outlive dt_end()",
                 call, arg);
         return false;
+    }
+    if (__builtin_expect(dt__tls.split != NULL, 0)) {
+        dt__tls.split->use(dt__tls.split->user, call, (dt_tensor *)(uintptr_t)t);
+        return dt__err.code == DT_OK;
     }
     return true;
 }
@@ -3430,6 +3510,8 @@ static void dt__node_release(dt__node *n)
 {
     for (int i = 0; i < n->nin; i++) dt__unref(n->in[i]);
     for (int i = 0; i < n->nsaved; i++) dt__unref(n->saved[i]);
+    dt__unref(n->kept);
+    n->kept = NULL;
     if (n->in != n->few) dt_mem_free(n->in, (size_t)n->nin * sizeof *n->in);
     n->in = n->few;
     n->nin = n->nsaved = 0;
@@ -3450,9 +3532,24 @@ DT_API void dt_end(void)
         dt_fail(DT_ERR_STATE, "dt_end: called inside a backward (from a hook); call it after dt_backward returns");
         return;
     }
-    t->generation++;
     if (dt__trace_on()) dt__trace_step();
     dt__err.bad_loss = NULL;
+    dt__step_end();
+}
+DT__INSIDE void dt__step_swap(dt__list *step, dt__list *tape)
+{
+    dt__ctx *t = &dt__tls;
+    dt__list s = t->step, p = t->tape;
+    t->step = *step;
+    t->tape = *tape;
+    *step = s;
+    *tape = p;
+    t->generation++; /* parameters that autocast has cast are on the other tape */
+}
+DT__INSIDE void dt__step_end(void)
+{
+    dt__ctx *t = &dt__tls;
+    t->generation++;
     for (int64_t i = 0; i < t->step.n; i++) {
         dt_tensor *x = (dt_tensor *)t->step.at[i];
         if (!x) continue;
@@ -3663,7 +3760,19 @@ static int dt__grad_end(dt_tensor *x, dt_tensor *t)
     dt__unref(t);
     return rc;
 }
-static bool dt__needs_grad(const dt__node *n, int k) { return n->in[k] && n->in[k]->requires_grad; }
+static bool dt__is_weight(const dt_tensor *x) { return !x->node && !x->boundary; }
+static bool dt__needs_grad(const dt__node *n, int k)
+{
+    const dt_tensor *x = n->in[k];
+    int              part = dt__tls.backward_part;
+    return x && x->requires_grad && (part == DT__BACK_ALL || (part == DT__BACK_WEIGHTS) == dt__is_weight(x));
+}
+static bool dt__has_weights(const dt__node *n)
+{
+    for (int k = 0; k < n->nin; k++)
+        if (n->in[k] && n->in[k]->requires_grad && dt__is_weight(n->in[k])) return true;
+    return false;
+}
 
 /* ---- backward */
 static void dt__hooks_ready(dt__ctx *t, dt_tensor *p)
@@ -3671,20 +3780,29 @@ static void dt__hooks_ready(dt__ctx *t, dt_tensor *p)
     for (int i = 0; i < DT__MAX_HOOKS; i++)
         if (t->hook_used[i] && t->hook[i].ready) t->hook[i].ready(t->hook[i].user, p);
 }
-/* Marks the nodes that are reachable from root, and counts how many contributions each leaf will receive. */
-static int dt__mark_reachable(dt__ctx *t, dt_tensor *root)
+/* Marks the nodes that are reachable from the roots, or those of DT__BACK_WEIGHTS, and counts how many contributions each
+   leaf will receive. Returns the place of the last one, or -1 after dt_fail. */
+static int64_t dt__mark_reachable(dt__ctx *t, dt_tensor *const *root, int nroots)
 {
     uint32_t id = ++t->backward_id;
+    int64_t  first = t->backward_part == DT__BACK_WEIGHTS ? t->tape.n - 1 : 0;
     if (!id) id = ++t->backward_id;
     t->generation++;
-    root->node->mark = id;
-    for (int64_t s = root->node->seq; s >= 0; s--) {
+    for (int i = 0; i < nroots; i++) {
+        if (!root[i]->node) continue;
+        root[i]->node->mark = id;
+        if (root[i]->node->seq > first) first = root[i]->node->seq;
+    }
+    for (int64_t s = first; s >= 0; s--) {
         dt__node *n = (dt__node *)t->tape.at[s];
+        if (n->kept && t->backward_part == DT__BACK_WEIGHTS) n->mark = id;
         if (n->mark != id) continue;
-        if (n->done)
-            return dt_fail(DT_ERR_GRAD,
-                           "dt_backward: an earlier backward through '%s' freed the tensors that it saved; pass "
-                           ".retain_graph = true to the earlier one", n->name);
+        if (n->done) {
+            dt_fail(DT_ERR_GRAD,
+                    "dt_backward: an earlier backward through '%s' freed the tensors that it saved; pass "
+                    ".retain_graph = true to the earlier one", n->name);
+            return -1;
+        }
         for (int k = 0; k < n->nin; k++) {
             dt_tensor *x = n->in[k];
             if (!dt__needs_grad(n, k)) continue;
@@ -3697,12 +3815,12 @@ static int dt__mark_reachable(dt__ctx *t, dt_tensor *root)
             }
         }
     }
-    return 0;
+    return first;
 }
 static int dt__backward_node(dt__ctx *t, dt__node *n)
 {
-    dt_tensor *out = n->out, *g = out ? out->partial : NULL;
-    int        rc = g ? dt__partial_close(out) : 0;
+    dt_tensor *out = n->out, *g = t->backward_part == DT__BACK_WEIGHTS ? n->kept : out ? out->partial : NULL;
+    int        rc = g && g != n->kept ? dt__partial_close(out) : 0;
     if (rc) return rc;
     for (int i = 0; g && i < n->nsaved; i++)
         if (n->saved[i] && n->saved[i]->st->version != n->version[i])
@@ -3710,11 +3828,14 @@ static int dt__backward_node(dt__ctx *t, dt__node *n)
                            "dt_backward: a tensor %s that '%s' saved was changed in place afterwards; change a "
                            "dt_clone() of it instead", dt__text(n->saved[i]), n->name);
     if (g) {
-        out->partial = NULL;
+        if (g == n->kept) n->kept = NULL;
+        else out->partial = NULL;
         uint64_t t0 = dt__trace_on() ? dt__trace_mark() : 0;
-        rc = n->backward(n, g);
+        bool     any = t->backward_part == DT__BACK_ALL; /* ops with one input do not ask whether its gradient is needed */
+        for (int k = 0; k < n->nin && !any; k++) any = dt__needs_grad(n, k);
+        if (any) rc = n->backward(n, g);
         if (t0) dt__trace_node(n->name, t0);
-        if (!rc && out->retain_grad) {
+        if (!rc && out && out->retain_grad && t->backward_part != DT__BACK_WEIGHTS) {
             if (!out->grad) {
                 out->grad = dt__new_like("dt_retain_grad", g, g->dtype);
                 out->grad_state = DT__GRAD_EMPTY;
@@ -3722,7 +3843,8 @@ static int dt__backward_node(dt__ctx *t, dt__node *n)
             rc = out->grad ? dt__copy_to(out->grad, g, out->grad_state != DT__GRAD_EMPTY) : DT_ERR_MEMORY;
             out->grad_state = DT__GRAD_SET;
         }
-        dt__unref(g);
+        if (!rc && t->backward_part == DT__BACK_INPUTS && dt__has_weights(n)) n->kept = g;
+        else dt__unref(g);
     }
     for (int k = 0; k < n->nin && !rc; k++) {
         dt_tensor *x = n->in[k];
@@ -3792,46 +3914,58 @@ DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
     if (root->node->ctx != t)
         return (dt_status)dt_fail(DT_ERR_GRAD, "dt_backward: the root %s belongs to another thread's tape; call "
                                   "dt_backward on that thread", dt__text(root));
-    dt__node *top = root->node;
-    int64_t   first = top->seq;
-    uint64_t  t0 = dt__trace_on() ? dt__trace_backward_begin() : 0;
-    int       rc = dt__mark_reachable(t, root);
-    if (!rc) rc = dt__seed_root(root, o.grad);
+    return (dt_status)dt__backward(&root, &o.grad, 1, DT__BACK_ALL, o.retain_graph);
+}
+DT__INSIDE int dt__backward(dt_tensor *const *root, dt_tensor *const *grad, int n, int part, bool retain)
+{
+    dt__ctx *t = &dt__tls;
+    if (dt__err.code != DT_OK) return dt__err.code;
+    uint64_t t0 = dt__trace_on() ? dt__trace_backward_begin() : 0;
+    t->backward_part = part;
+    int64_t first = dt__mark_reachable(t, root, n);
+    int     rc = first < 0 && dt__err.code != DT_OK ? dt__err.code : 0;
+    for (int i = 0; i < n && !rc; i++) rc = dt__seed_root(root[i], grad[i]);
     if (rc) {
-        dt__unref(root->partial);
-        root->partial = NULL;
-        return (dt_status)rc;
+        for (int i = 0; i < n; i++) {
+            dt__unref(root[i]->partial);
+            root[i]->partial = NULL;
+        }
+        t->backward_part = DT__BACK_ALL;
+        return rc;
     }
-    dt__note_loss(root);
+    for (int i = 0; i < n; i++)
+        if (root[i]->node) dt__note_loss(root[i]);
     uint32_t id = t->backward_id;
     t->in_backward = 1;
     t->stop_backward = 0;
     t->no_grad++;
     for (int i = 0; i < DT__MAX_HOOKS; i++)
         if (t->hook_used[i] && t->hook[i].begin) t->hook[i].begin(t->hook[i].user);
-    for (int64_t s = first; s >= 0 && !rc && !t->stop_backward; s--) {
-        dt__node *n = (dt__node *)t->tape.at[s];
-        if (n->mark == id) rc = dt__backward_node(t, n);
+    for (int64_t s = first; s >= 0 && s < t->tape.n && !rc && !t->stop_backward; s--) {
+        dt__node *node = (dt__node *)t->tape.at[s];
+        if (node->mark == id) rc = dt__backward_node(t, node);
         if (!rc && dt__err.code != DT_OK) rc = dt__err.code;
     }
-    for (int64_t s = first; s >= 0; s--) { /* free remaining partials and, without retain_graph, the saved tensors */
-        dt__node *n = (dt__node *)t->tape.at[s];
-        if (n->mark != id) continue;
-        if (n->out && n->out->partial) {
-            dt__unref(n->out->partial);
-            n->out->partial = NULL;
-            n->out->partial_state = DT__PARTIAL_OWNED;
+    for (int64_t s = first; s >= 0 && s < t->tape.n; s--) { /* free remaining partials and, unless retained, the saved tensors */
+        dt__node *node = (dt__node *)t->tape.at[s];
+        if (node->mark != id) continue;
+        if (node->out && node->out->partial) {
+            dt__unref(node->out->partial);
+            node->out->partial = NULL;
+            node->out->partial_state = DT__PARTIAL_OWNED;
         }
-        for (int k = 0; k < n->nin && !rc && !t->stop_backward; k++)
-            if (dt__needs_grad(n, k) && !n->in[k]->node && n->in[k]->mark == id) rc = dt__complete_groups(n->in[k], id);
-        if (!o.retain_graph) dt__node_release(n);
+        for (int k = 0; k < node->nin && !rc && !t->stop_backward; k++)
+            if (dt__needs_grad(node, k) && !node->in[k]->node && node->in[k]->mark == id)
+                rc = dt__complete_groups(node->in[k], id);
+        if (!retain && !node->kept) dt__node_release(node);
     }
     t->no_grad--;
     t->in_backward = 0;
+    t->backward_part = DT__BACK_ALL;
     for (int i = 0; i < DT__MAX_HOOKS; i++)
         if (t->hook_used[i] && t->hook[i].end) t->hook[i].end(t->hook[i].user, (dt_status)rc);
     if (t0) dt__trace_backward_end(t0);
-    return (dt_status)rc;
+    return rc;
 }
 
 DT_API dt_tensor *dt_set_requires_grad(dt_tensor *t)

@@ -242,6 +242,10 @@ DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes);
    A gradient that is not finite is DT_ERR_NUMERIC on that worker, and nothing is pushed. Under dt_amp with a dynamic scale the
    worker reduces its scale and pulls only: it computes the same batch again.
 
+   With .codec = { .kind = DT_CODEC_TOPK, .ratio = 0.1 } a tenth of the gradients is sent, the largest of each parameter, and the rest
+   is added to those of the next step. Parameters come back whole. What was not sent is not in checkpoints: a resumed training
+   begins without it. A gradient that is too large for the codec (f16) is DT_ERR_NUMERIC, and nothing is pushed.
+
    Workers may die, and join later, if the communicator is tolerant (with .room). The others go on, unless the store has
    .fail_on_death: then dt_step is an error everywhere. A process that has joined (dt_comm_join) makes store, model and optimiser as
    the others did and calls dt_ps_attach, which waits until the others have had their first backward. With DT_PS_SYNC it also
@@ -255,13 +259,14 @@ DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes);
 typedef struct dt_ps_model dt_ps_model;
 typedef struct dt_ps_attach_opts {
     int           dt__first DT_D;
-    int           mode DT_D;          /* these seven: as in dt_ps_discipline */
+    int           mode DT_D;          /* these eight: as in dt_ps_discipline */
     int           k DT_D;
     int           staleness DT_D;
     int           max_staleness DT_D;
     bool          scale_by_staleness DT_D;
     bool          drop_batches DT_D;
     int64_t       batches DT_D;
+    dt_codec      codec DT_D;         /* of the gradients on their way to the servers, with error feedback: CODECS in dt_ps.h */
     dt_scheduler *scheduler DT_D;     /* of the optimiser, before its first step; not a plateau scheduler */
     bool          average_buffers DT_D;
 } dt_ps_attach_opts;
@@ -2309,6 +2314,10 @@ static int dt__serve_fail(dt_ps_model *pm, const char *call)
 static int dt__serve_exchange(dt_ps_model *pm, const char *call, const dt_ps_item *item, int n, dt_ps_info *info)
 {
     dt_ps_op *op = dt_ps_exchange_start(pm->store, item, n);
+    if (!op && dt_comm_get_status(NULL) == DT_COMM_ERR_NONFINITE) { /* too large for the codec, with what was not sent before */
+        dt__optim_clear(pm->opt);
+        return dt_fail(DT_ERR_NUMERIC, "%s: on worker %d a gradient cannot be encoded; nothing was pushed: %s", call, pm->worker, dt_ps_error(pm->store));
+    }
     return !op || dt_ps_wait(op, info) ? dt__serve_fail(pm, call) : 0;
 }
 static int dt__serve_talk(dt_ps_model *pm, const char *call)
@@ -2606,9 +2615,14 @@ static int64_t dt__serve_hash(const dt_ps_model *pm) /* of all that must be the 
                            pm->o.drop_batches,
                            pm->o.average_buffers,
                            pm->opt->ngroups,
+                           pm->o.codec.kind,
+                           pm->o.codec.levels,
                            pm->o.scheduler != NULL };
     h = dt__ddp_hash(h, number, sizeof number);
     h = dt__ddp_hash(h, &pm->o.batches, sizeof pm->o.batches);
+    h = dt__ddp_hash(h, &pm->o.codec.ratio, sizeof pm->o.codec.ratio);
+    h = dt__ddp_hash(h, &pm->o.codec.bucket, sizeof pm->o.codec.bucket);
+    h = dt__ddp_hash(h, &pm->o.codec.seed, sizeof pm->o.codec.seed);
     h = dt__optimizer_hash(pm->opt, dt__ddp_hash, h);
     if (pm->o.scheduler) h = dt__scheduler_hash(pm->o.scheduler, dt__ddp_hash, h);
     return (int64_t)h;
@@ -3162,6 +3176,7 @@ static int dt__serve_worker(dt_ps_model *pm) /* what only workers do */
     d.scale_by_staleness = pm->o.scale_by_staleness;
     d.drop_batches = pm->o.drop_batches;
     d.batches = pm->o.batches;
+    d.codec = pm->o.codec;
     sync.mode = DT_PS_SYNC;
     pm->ntalk = (int64_t)pm->workers * DT__TALK_WORDS + DT__TALK_BYTES / 8;
     pm->talk_out = (int64_t *)dt__alloc_zero((size_t)pm->ntalk * sizeof *pm->talk_out);

@@ -164,6 +164,7 @@ DT__INSIDE int         dt__archive_put(const char *call, dt_archive *a, const ch
                                        dt_shape shape, bool finite, void *object, const dt__source *source);
 /* The object of entry i; NULL: the archive was opened from a file, or the entry has another source. */
 DT__INSIDE void       *dt__archive_object(const dt_archive *a, int64_t i, const dt__source *source);
+DT__INSIDE void        dt__archive_set_object(dt_archive *a, int64_t i, void *object); /* of the same source */
 DT__INSIDE int         dt__archive_set_string(const char *call, dt_archive *a, const char *key, const char *value);
 DT__INSIDE int         dt__archive_write(const char *call, dt_archive *a, const char *path);
 
@@ -865,6 +866,7 @@ DT__INSIDE void *dt__archive_object(const dt_archive *a, int64_t i, const dt__so
 {
     return a->writing && a->item[i].source == source ? a->item[i].object : NULL;
 }
+DT__INSIDE void dt__archive_set_object(dt_archive *a, int64_t i, void *object) { a->item[i].object = object; }
 DT_API int64_t dt_archive_find(const dt_archive *a, const char *name)
 {
     if (!a || !name) return -1;

@@ -145,6 +145,9 @@ DT_API void      dt_scope_end(dt_model *m);
 /* Begins another forward. Using a name twice in one forward is an error unless .shared is set. dt_backward, dt_end and
    dt_step end a forward; call this between several forwards before one backward (two inputs to one network). */
 DT_API void      dt_forward_begin(dt_model *m);
+/* A place where the model may be cut into stages that different ranks compute (dt_pipe.h): the calls from here on belong to the
+   stage of this name. Returns x. Without a pipeline it does nothing. */
+DT_API dt_tensor *dt_stage(dt_model *m, const char *name, dt_tensor *x);
 
 DT_API void dt_model_train(dt_model *m); /* training mode: the mode of a new model */
 DT_API void dt_model_eval(dt_model *m);  /* batch norms use their running statistics and do not change them; no dropout */
@@ -673,6 +676,9 @@ typedef struct dt__param { /* a parameter or buffer of a model */
     int64_t    steps;      /* number of updates; SGD, LARS: only those with momentum */
     uint8_t    reached;    /* its block's mgrad has a gradient for it: see dt__note_reached */
     uint8_t    in_run;     /* it had a gradient when its optimiser last built its runs */
+    int        first, first_dtype; /* how its first values are made: dt_init, with the numbers a and b */
+    double     first_a, first_b;
+    dt_rng    *first_rng;  /* of a model with a pipeline, before the seal: the generator before its values were drawn */
 } dt__param;
 
 /* The parameters of one dtype, optimiser and group, in reverse order of creation. All arrays have the length of the block,
@@ -733,8 +739,19 @@ typedef struct dt__watch {
     int (*lead)(void *user);                     /* nonzero on the rank that writes files */
     int (*outcome)(void *user, const char *call); /* collective, after rank 0 has written: its error is all ranks' error */
     int (*visit)(void *user, struct dt__visit *v); /* more state for checkpoints */
+    /* Collective, for every tensor that is saved: on the rank that writes files, if t is a ghost there, its values from the rank
+       that has them, on the CPU; the caller owns it. Otherwise NULL, also without an error. */
+    dt_tensor *(*fetch)(void *user, const char *call, dt_tensor *t);
+    int (*whole_norm)(void *user, float *norm);  /* collective: the norm of the gradients of this rank becomes that of all */
     void (*gone)(void *user);                    /* the model is being freed */
 } dt__watch;
+
+/* Callbacks of dt_pipe.h for a forward that computes only a part of the model. */
+typedef struct dt__staging {
+    void *user;
+    dt_tensor *(*stage)(void *user, const char *name, dt_tensor *x); /* dt_stage */
+    void (*layer)(void *user, const char *scope, const char *name);  /* a layer begins */
+} dt__staging;
 
 struct dt_model {
     dt_device   *device;
@@ -772,6 +789,7 @@ struct dt_model {
     dt_model    *next_unsealed;
     dt__list     on_seal;      /* dt__on_seal * */
     dt__watch   *watch;        /* NULL if one rank trains the model */
+    const dt__staging *parts;    /* NULL if this rank has the whole model */
     /* Fills a new parameter from the files that were loaded before it existed (see dt__load_want); NULL: no such file.
        Returns 1 if it filled p->t, 0 if no file has the name, or a negative status. */
     int        (*want)(dt_model *m, void *user, dt__param *p);
@@ -881,6 +899,7 @@ DT__INSIDE uint64_t dt__optimizer_hash(const dt_optimizer *opt, uint64_t (*hash)
 DT__INSIDE int dt__block_states(dt__mblock *b, unsigned slots); /* makes the states that are missing, zero */
 /* The value of a parameter as its optimiser sees it: its f32 master if it has one. It belongs to the step or to the model. */
 DT__INSIDE dt_tensor *dt__param_source(dt_model *m, dt__param *p);
+DT__INSIDE int dt__param_refill(dt_model *m, dt__param *p, dt_device *dev);
 DT__INSIDE void dt__optim_clear(dt_optimizer *opt);
 
 #ifdef __cplusplus
@@ -1077,6 +1096,7 @@ DT_API void dt_model_free(dt_model *m)
     for (int i = 0; i < m->nparams; i++) {
         dt__unref(m->param[i]->t);
         dt__unref(m->param[i]->init);
+        dt_mem_free(m->param[i]->first_rng, sizeof m->rng);
         dt__free_text(m->param[i]->name);
         dt_mem_free(m->param[i], sizeof *m->param[i]);
     }
@@ -1138,6 +1158,15 @@ DT_API void dt_scope_end(dt_model *m)
 DT_API void dt_forward_begin(dt_model *m)
 {
     if (m) m->forwards++;
+}
+DT_API dt_tensor *dt_stage(dt_model *m, const char *name, dt_tensor *x)
+{
+    if (!dt__model_ok("dt_stage", m)) return NULL;
+    if (!name || !*name) {
+        dt_fail(DT_ERR_ARG, "dt_stage: the name is %s; a stage needs a name", name ? "empty" : "NULL");
+        return NULL;
+    }
+    return m->parts ? m->parts->stage(m->parts->user, name, x) : x;
 }
 DT_API void dt_model_train(dt_model *m)
 {
@@ -1243,7 +1272,54 @@ static dt_tensor *dt__param_init(dt_model *m, dt_shape shape, int dtype, dt__fil
     return t ? dt_keep(t) : NULL;
 }
 enum { DT__BUFFER = 1, DT__KEEP_F32 = 2, DT__COUNTER = 4 };
-/* Creates the parameter 'name.suffix'. If a loaded file has its value, no random numbers are drawn. */
+/* Makes p->t with its first values. If a loaded file has them, no random numbers are drawn. */
+static int dt__param_fill(dt_model *m, dt__param *p, dt_shape shape)
+{
+    int          known = 0;
+    dt__fillspec zero = { DT_INIT_ZEROS, 0, 0 }, f = { (dt_init)p->first, p->first_a, p->first_b };
+    if (m->want) {
+        p->t = dt__param_init(m, shape, p->first_dtype, zero);
+        known = p->t ? m->want(m, m->want_user, p) : DT_ERR_MEMORY;
+        if (known < 0) return known;
+    }
+    if (known <= 0) {
+        dt__unref(p->t);
+        p->t = dt__param_init(m, shape, p->first_dtype, f);
+        if (!p->t) return DT_ERR_MEMORY;
+    }
+    return dt__param_to_model(m, p);
+}
+/* The same again on another device, with the same random numbers. The handle stays: all holders see the change. */
+DT__INSIDE int dt__param_refill(dt_model *m, dt__param *p, dt_device *dev)
+{
+    dt_tensor *t = p->t;
+    dt_device *before = m->device;
+    dt_rng     rng = m->rng;
+    dt_shape   shape;
+    memset(&shape, 0, sizeof shape);
+    shape.ndim = t->ndim;
+    memcpy(shape.dim, t->shape, sizeof shape.dim);
+    dt__unref(p->init);
+    p->init = p->t = NULL;
+    m->device = dev;
+    if (p->first_rng) m->rng = *p->first_rng;
+    int rc = dt__param_fill(m, p, shape);
+    m->device = before;
+    m->rng = rng;
+    if (!rc) {
+        dt__storage *st = t->st;
+        t->st = p->t->st;
+        p->t->st = st;
+        t->dtype = p->t->dtype;
+        t->offset = 0;
+        t->st->version = 0;
+        memcpy(t->stride, p->t->stride, sizeof t->stride);
+    }
+    dt__unref(p->t);
+    p->t = t;
+    return rc;
+}
+/* Creates the parameter 'name.suffix'. */
 static dt__param *dt__param_new(dt_model *m, const char *name, const char *suffix, dt_shape shape, dt__fillspec f,
                                 int flags)
 {
@@ -1260,21 +1336,19 @@ static dt__param *dt__param_new(dt_model *m, const char *name, const char *suffi
     p->buffer = (flags & DT__BUFFER) != 0;
     p->keep_f32 = (flags & DT__KEEP_F32) != 0;
     p->block = p->opt = p->group = -1;
-    int rc = p->name ? 0 : DT_ERR_MEMORY, known = 0, dtype = flags & DT__COUNTER ? DT_I64 : DT_F32;
+    p->first = (int)f.init;
+    p->first_a = f.a;
+    p->first_b = f.b;
+    p->first_dtype = flags & DT__COUNTER ? DT_I64 : DT_F32;
+    int rc = p->name ? 0 : DT_ERR_MEMORY;
+    if (!rc && m->parts) {
+        p->first_rng = (dt_rng *)dt_mem_alloc(sizeof m->rng);
+        if (p->first_rng) *p->first_rng = m->rng;
+        else rc = dt_fail(DT_ERR_MEMORY, "dt: out of memory for a parameter");
+    }
     if (!rc && dt__model_param(m, p->name))
         rc = dt_fail(DT_ERR_STATE, "dt: the name '%s' belongs to another layer; choose another name for one of them", p->name);
-    if (!rc && m->want) {
-        dt__fillspec zero = { DT_INIT_ZEROS, 0, 0 };
-        p->t = dt__param_init(m, shape, dtype, zero);
-        known = p->t ? m->want(m, m->want_user, p) : DT_ERR_MEMORY;
-        if (known < 0) rc = known;
-    }
-    if (!rc && known <= 0) {
-        dt__unref(p->t);
-        p->t = dt__param_init(m, shape, dtype, f);
-        if (!p->t) rc = DT_ERR_MEMORY;
-    }
-    if (!rc) rc = dt__param_to_model(m, p);
+    if (!rc) rc = dt__param_fill(m, p, shape);
     if (!rc) {
         p->t->st->version = 0; /* no op has used it yet */
         p->frozen = !p->buffer && dt__is_frozen(m, p->name);
@@ -1288,6 +1362,7 @@ static dt__param *dt__param_new(dt_model *m, const char *name, const char *suffi
     if (!rc) return p;
     dt__unref(p->t);
     dt__unref(p->init);
+    dt_mem_free(p->first_rng, sizeof m->rng);
     dt__free_text(p->name);
     dt_mem_free(p, sizeof *p);
     return NULL;
@@ -1338,7 +1413,7 @@ static void dt__model_claim(dt_model *m) /* each parameter belongs to the first 
 }
 static bool dt__same_block(const dt__param *a, const dt__param *b)
 {
-    return a->t->dtype == b->t->dtype && a->opt == b->opt && a->group == b->group;
+    return a->t->dtype == b->t->dtype && a->opt == b->opt && a->group == b->group && a->t->st->dev == b->t->st->dev;
 }
 /* Copies one f32 array of the old blocks into the new block nb. */
 enum { DT__CARRY_MASTER = -1, DT__CARRY_MGRAD = -2 }; /* 'which'; 0 and above: that optimiser state */
@@ -1400,7 +1475,7 @@ static int dt__block_make(dt_model *m, dt__mblock *nb, const dt__mblock *old, dt
         p->offset = dt__pack_next(at, p->t->dtype);
         at = p->offset + p->t->numel;
     }
-    dt_tensor *grads = m->watch && m->watch->grads ? m->watch->grads(m->watch->user, list[0]->dtype, at) : NULL;
+    dt_tensor *grads = m->watch && m->watch->grads && !dt__is_ghost(list[0]) ? m->watch->grads(m->watch->user, list[0]->dtype, at) : NULL;
     int        rc = dt__pack(&nb->b, list, nb->n, grads);
     if (!rc) rc = dt__block_master(m, nb, old);
     for (int k = 0; k < DT__MAX_STATES && !rc; k++) rc = dt__carry(&nb->state[k], nb, m, old, k);
@@ -1464,6 +1539,8 @@ DT__INSIDE int dt__model_pack(dt_model *m)
     for (int i = 0; i < m->nparams; i++) {
         dt__unref(m->param[i]->init);
         m->param[i]->init = NULL;
+        dt_mem_free(m->param[i]->first_rng, sizeof m->rng);
+        m->param[i]->first_rng = NULL;
     }
     for (int i = 0; i < nold; i++) dt__mblock_free(&old[i]);
     dt_mem_free(old, (size_t)m->block_cap * sizeof *old);
@@ -1760,7 +1837,9 @@ static dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name
 static dt__layer *dt__layer_begin(dt_model *m, const char *kind, const char *name, dt_tensor *x, const dt_layer_opts *o,
                                   uint32_t takes)
 {
-    if (!dt__model_ok(kind, m) || !dt__ok(kind, "x", x)) return NULL;
+    if (!dt__model_ok(kind, m)) return NULL;
+    if (m->parts) m->parts->layer(m->parts->user, m->scope, name ? name : "");
+    if (!dt__ok(kind, "x", x)) return NULL;
     if (x->st->dev != m->device) {
         dt_fail(DT_ERR_DEVICE, "%s '%s': x is on %s, the model on %s; move one with dt_to() or dt_model_to()", kind,
                 name ? name : "(null)", x->st->dev->name, m->device->name);
@@ -2821,6 +2900,12 @@ static dt_tensor *dt__total_norm(dt_optimizer *opt)
         rc = dt__go(dev, &c);
     }
     dt__unref(each);
+    if (!rc && opt->m->watch && opt->m->watch->whole_norm) { /* other ranks have the rest of the model */
+        float norm = 0;
+        rc = dt__download(all, &norm);
+        if (!rc) rc = opt->m->watch->whole_norm(opt->m->watch->user, &norm);
+        if (!rc) rc = dt__upload(all, &norm);
+    }
     if (!rc) return all;
     dt__unref(all);
     return NULL;
@@ -2848,7 +2933,11 @@ static bool dt__clip_ready(const char *call, dt_optimizer *opt, double limit)
 DT_API double dt_clip_grad_norm(dt_optimizer *opt, double max_norm)
 {
     if (!dt__clip_ready("dt_clip_grad_norm", opt, max_norm)) return NAN;
-    if (!opt->nruns) return 0;
+    if (!opt->nruns) {
+        float whole = 0;
+        if (opt->m->parts && opt->m->watch && opt->m->watch->whole_norm) opt->m->watch->whole_norm(opt->m->watch->user, &whole);
+        return (double)whole;
+    }
     dt_tensor *t = dt__total_norm(opt);
     float      norm = NAN;
     int        rc = t ? dt__download(t, &norm) : DT_ERR_MEMORY;
@@ -3267,7 +3356,10 @@ static int dt__step(dt_optimizer *opt)
         return rc;
     }
     rc = dt__runs_make(opt);
-    if (!rc && !opt->nruns && !opt->idle_logged) {
+    if (!rc && !opt->nruns && m->parts) { /* all its parameters are on other ranks */
+        float none = 0;
+        if (opt->group[0].clip_norm > 0 && m->watch && m->watch->whole_norm) rc = m->watch->whole_norm(m->watch->user, &none);
+    } else if (!rc && !opt->nruns && !opt->idle_logged) {
         opt->idle_logged = true;
         dt__logf(DT_LOG_WARN, "dt_step: nothing changed: no gradient reached a parameter of the optimiser (%s) since its last "
                  "step. Was dt_backward called on a loss that depends on them, and no dt_end, dt_step of another optimiser or "
@@ -4928,15 +5020,30 @@ static int dt__save_model(const char *call, dt_archive *a, dt_model *m, bool fin
     }
     return 0;
 }
+/* Fetches what other ranks have, to the rank that writes the archive. All ranks have the same entries in the same order. */
+static int dt__archive_fetch(const char *call, dt_archive *a, dt_model *m)
+{
+    for (int64_t i = 0; i < dt_archive_count(a) && dt__err.code == DT_OK; i++) {
+        dt_tensor *t = (dt_tensor *)dt__archive_object(a, i, &dt__tensor_source);
+        dt_tensor *y = t ? m->watch->fetch(m->watch->user, call, t) : NULL;
+        if (!y) continue;
+        dt__archive_set_object(a, i, y);
+        dt__unref(t);
+    }
+    return dt__err.code;
+}
 DT_API dt_status dt_model_save(dt_model *m, const char *path)
 {
-    if (!dt__model_ok("dt_model_save", m)) return dt_error_code();
+    static const char call[] = "dt_model_save";
+    if (!dt__model_ok(call, m)) return dt_error_code();
     if (!path) return (dt_status)dt_fail(DT_ERR_ARG, "dt_model_save: path is NULL");
     if (!m->nparams)
         return (dt_status)dt_fail(DT_ERR_STATE, "dt_model_save: the model has no parameters; run its forward first");
+    bool        split = m->watch && m->watch->fetch, lead = !split || m->watch->lead(m->watch->user);
     dt_archive *a = dt_archive_new();
-    if (a && !dt__save_model("dt_model_save", a, m, false)) dt__archive_write("dt_model_save", a, path);
+    if (a && !dt__save_model(call, a, m, false) && (!split || !dt__archive_fetch(call, a, m)) && lead) dt__archive_write(call, a, path);
     dt_archive_free(a);
+    if (split) m->watch->outcome(m->watch->user, call);
     return dt_error_code();
 }
 DT_API int dt_model_load_with(dt_model *m, const char *path, dt_load_opts o)
@@ -5404,11 +5511,12 @@ static int dt__checkpoint_save(const char *call, dt_checkpoint *c, int64_t epoch
         return 0;
     }
     if (dt_model_seal(m)) return dt_error_code(); /* binds optimisers and completes a resume */
-    bool lead = !m->watch || !m->watch->lead || m->watch->lead(m->watch->user);
-    if (lead) {
+    bool lead = !m->watch || !m->watch->lead || m->watch->lead(m->watch->user), split = m->watch && m->watch->fetch;
+    if (lead || split) {
         char       *path = dt__checkpoint_path(call, c->dir, c->name, step);
         dt_archive *a = path ? dt_archive_new() : NULL;
-        if (a && !dt__checkpoint_fill(call, c, a, path, epoch, step)) dt__archive_write(call, a, path);
+        if (a && !dt__checkpoint_fill(call, c, a, path, epoch, step) && (!split || !dt__archive_fetch(call, a, m)) && lead)
+            dt__archive_write(call, a, path);
         dt_archive_free(a);
         dt__free_text(path);
     }

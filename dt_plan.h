@@ -1,4 +1,4 @@
-/* dt_plan.h - v0.2.0 - collective algorithms as plans: who sends what to whom, what it costs, how it looks */
+/* dt_plan.h - v0.2.0 - collectives and pipelines as plans: who does and sends what, what it costs, how it looks */
 /*
 DO THIS
 
@@ -46,11 +46,15 @@ CONTENTS
     >>plans          collectives and algorithms, plans as lists of steps
     >>costs          what a plan costs, and which algorithm is chosen
     >>predicting     how long a plan takes on a described cluster
+    >>pipelines      schedules of pipelines: steps, messages, time, pictures
+    >>partitions     cutting a model into the stages of a pipeline
     >>inside         what the headers above use of this one
     >>planning       implementation from here: the algorithms
     >>choosing       the cost of each algorithm, the table of algorithms, the choice
     >>drawing        a plan as a picture
     >>timing         event-driven simulation of a plan on a described cluster
+    >>schedules      pipelines: generators, formulas, the proof, virtual time, the picture
+    >>cutting        the partition of a model by dynamic programming
 
 ADDING AN ALGORITHM
 
@@ -60,6 +64,12 @@ ADDING AN ALGORITHM
     Enum, name, dt_plan_can, dt_plan_make, dt_plan_cost and the choice by cost come from the row. If a function is
     missing the header does not compile.
 
+ADDING A SCHEDULE OF A PIPELINE
+
+    Add a row to DT__PIPE_KINDS in >>pipelines, and write dt__pipe_make_NAME, dt__pipe_held_NAME and dt__pipe_bubble_NAME in
+    >>schedules. Enum, name, options, the proof, virtual time and pictures come from the row. tests/comm/test_pipelines.c
+    proves it: add its formulas there.
+
 MACROS
 
     DT_PLAN_IMPLEMENTATION  this header's part of DT_IMPLEMENTATION
@@ -67,8 +77,8 @@ MACROS
 
 ERRORS
 
-    A call returns 0 or a negative number. dt_plan_make and dt_plan_predict set *why to a static text; the calls that
-    read and write files leave a message for dt_plan_error.
+    A call returns 0 or a negative number, or an object or NULL. dt_plan_make and dt_plan_predict set *why to a static
+    text; the calls of pipelines, and those that read and write tables of costs, leave a message for dt_plan_error.
 
 THREADS
 
@@ -274,7 +284,7 @@ DT_API dt_costs dt_costs_default(void); /* a fixed table */
    name, picoseconds a message and femtoseconds a byte. A line "reducing" has femtoseconds a byte. The last line is
    "end". Numbers are whole, at most 10 s a message and 1 us a byte; a # begins a remark. Any other file is refused:
    dt_plan_error() names the line, what was found and what was expected. Both calls return 0 or a negative number. */
-DT_API const char *dt_plan_error(void); /* why the last such call of this thread failed; NULL if none failed */
+DT_API const char *dt_plan_error(void); /* why the last call of this thread that leaves a message failed; NULL if none did */
 DT_API int      dt_costs_load(dt_costs *t, const char *path);
 DT_API int      dt_costs_save(const dt_costs *t, const char *path); /* atomic: a failed call leaves an old file as it was */
 /* The algorithm with the lowest cost for a vector of nbytes bytes; the same on every rank and in every run. Of equal
@@ -316,6 +326,204 @@ typedef struct dt_plan_prediction {
 /* opts as for dt_plan_make; rank is ignored. Returns 0, or a negative number and *why as dt_plan_make does. */
 DT_API int      dt_plan_predict(dt_plan_prediction *out, dt_coll coll, dt_algo algo, const dt_plan_opts *o,
                                const dt_cluster *k, const char **why);
+
+/* ---------------------------------------------------------------------------------------------------- >>pipelines
+   A pipeline splits a model into stages and a batch into micro-batches. A schedule is data, like a plan: for each rank
+   the list of its steps. An executor runs it, dt_pipe_check proves it, dt_pipe_simulate says how long it takes.
+
+   Stages. p ranks with v chunks each have p v stages. Chunk c of rank r is stage c p + r, so the next stage is on the next
+   rank, around. F, B, W: seconds of the forward, of the gradient of the inputs and of the gradient of the weights, of one
+   micro-batch on one rank (all its chunks); m: micro-batches.
+
+     kind                     idle time of a rank                  micro-batches held by rank r
+     DT_PIPE_GPIPE            (p-1) (F+B+W)                        m
+     DT_PIPE_1F1B             (p-1) (F+B+W)                        min(p - r, m)
+     DT_PIPE_INTERLEAVED      (p-1) (F+B+W) / v                    min((v p + p - 1 - 2 r) / v, m); needs m % p = 0
+     DT_PIPE_ZB_H1            (p-1) (F+B) - (min(p, m) - 1) W      min(p, m); the idle time holds if W <= F and W <= B
+
+   GPipe runs all forwards, then all backwards. 1F1B alternates them and so holds less. Interleaved is 1F1B with several
+   smaller stages on a rank. ZB-H1 (zero bubble) computes the gradients of the weights apart, later, when the rank would
+   wait. A micro-batch is held from the beginning of its forward to the end of the gradient of its weights.
+
+   Messages. One rule gives them for any schedule, dt_pipe_input and dt_pipe_output: the forward of stage s sends its output
+   to the rank of stage s + 1, the gradient of the inputs goes to the rank of stage s - 1. A message is sent when its step
+   has ended, and received before the step that needs it begins. A rank receives for its next step only. It has
+   DT_PIPE_SENDS buffers for sends, used in turn: a step that sends begins when the send that had its buffer has ended. A send
+   ends only with its receive. dt_pipe_check proves that all ranks get to the end under this rule, which is the strictest
+   that all four kinds obey: with one buffer interleaved schedules do not end. */
+/* The kinds, one row each: X(enum, name, steps of a stage and micro-batch, needs several chunks) */
+#define DT__PIPE_KINDS(X)                      \
+    X(GPIPE,       gpipe,       2, false)      \
+    X(1F1B,        1f1b,        2, false)      \
+    X(INTERLEAVED, interleaved, 2, true)       \
+    X(ZB_H1,       zb_h1,       3, false)
+#define DT__PIPE_ENUM(E, ...) DT_PIPE_##E,
+typedef enum dt_pipe_kind { /* DT_PIPE_GPIPE = 0 ... DT_PIPE_ZB_H1 */
+    DT__PIPE_KINDS(DT__PIPE_ENUM)
+    DT_PIPE_KIND_COUNT
+} dt_pipe_kind;
+enum { DT_PIPE_SENDS = 2 };
+enum { /* dt_pipe_step.op */
+    DT_PIPE_FORWARD = 1,
+    DT_PIPE_BACKWARD,       /* both gradients, of inputs and weights */
+    DT_PIPE_BACKWARD_INPUT, /* of inputs only; DT_PIPE_BACKWARD_WEIGHT of the same micro-batch follows later */
+    DT_PIPE_BACKWARD_WEIGHT
+};
+typedef struct dt_pipe_step {
+    int16_t op, chunk;
+    int32_t micro;
+} dt_pipe_step;
+typedef struct dt_pipe_schedule {
+    dt_pipe_kind  kind;
+    int           ranks, chunks, micro;
+    int64_t       nsteps; /* of all ranks */
+    int64_t      *first;  /* rank r has step[first[r]] .. step[first[r + 1] - 1]; ranks + 1 elements */
+    dt_pipe_step *step;
+} dt_pipe_schedule;
+typedef struct dt_pipe_opts {
+    int          dt__first DT_D;
+    dt_pipe_kind kind DT_D;
+    int          ranks DT_D;  /* 1 to 1024 */
+    int          chunks DT_D; /* of a rank; 0: 1, with DT_PIPE_INTERLEAVED 2. At most 1024 */
+    int          micro DT_D;  /* micro-batches, 1 to 65536; may be fewer than ranks */
+} dt_pipe_opts;
+/* The schedule of all ranks; NULL: dt_plan_error says why. */
+DT_API dt_pipe_schedule *dt_pipe_schedule_new_with(dt_pipe_opts o DT_OPT0(dt_pipe_opts));
+DT_API void              dt_pipe_schedule_free(dt_pipe_schedule *s); /* NULL is accepted */
+DT_API const char       *dt_pipe_kind_name(dt_pipe_kind k); /* "gpipe", "1f1b", "interleaved", "zb_h1"; "?" for others */
+DT_API dt_pipe_kind      dt_pipe_kind_find(const char *name); /* DT_PIPE_KIND_COUNT if no kind has this name */
+/* Micro-batches that a rank holds at most, times chunks: each stage of the rank counts for itself. -1: bad options. */
+DT_API int64_t           dt_pipe_held(dt_pipe_opts o, int rank);
+/* The idle time of a rank in seconds by the formula above, for F, B and W of all ranks; no time for messages. -1: bad
+   options, or no formula holds (ZB-H1 with W > min(F, B)): simulate then. */
+DT_API double            dt_pipe_bubble(dt_pipe_opts o, double forward, double backward_input, double backward_weight);
+
+typedef struct dt_pipe_message {
+    int  from, to; /* ranks. If they are equal nothing is sent: the step before left the values on this rank */
+    int  stage;    /* the sender's */
+    int  micro;
+    bool gradient; /* false: the output of the stage; true: the gradient of its input */
+} dt_pipe_message;
+/* What a step of this rank needs from another stage before it begins, and what it sends when it has ended. False: nothing. */
+DT_API bool dt_pipe_input(const dt_pipe_schedule *s, int rank, const dt_pipe_step *step, dt_pipe_message *m);
+DT_API bool dt_pipe_output(const dt_pipe_schedule *s, int rank, const dt_pipe_step *step, dt_pipe_message *m);
+/* Proves a schedule, of dt_pipe_schedule_new or made by hand; its kind does not matter. Every stage does the forward of each
+   micro-batch once, then its gradient of inputs, then or with it its gradient of weights, each in the order of micro-batches;
+   and with the messages above every rank gets to its end. Returns 0, or a negative number, and dt_plan_error names the
+   rank, the step (from 0) and why. */
+DT_API int  dt_pipe_check(const dt_pipe_schedule *s);
+
+typedef struct dt_pipe_times { /* seconds of one stage and micro-batch; arrays have an element for each stage */
+    int           dt__first DT_D;
+    double        forward DT_D, backward_input DT_D, backward_weight DT_D; /* of every stage, unless an array is given */
+    const double *forwards DT_D, *backward_inputs DT_D, *backward_weights DT_D;
+    double        transfer DT_D;   /* of a message between stages on different ranks; a rank computes meanwhile */
+    const double *transfers DT_D;  /* an element for each stage but the last: from it to the next one, and back */
+    int           sends DT_D;      /* buffers for sends, 1 to 64: a message begins when sender and receiver are ready, as
+                                      described above. 0: any number, and a message begins when its step has ended */
+} dt_pipe_times;
+typedef struct dt_pipe_timing {
+    int      ranks;
+    int64_t  nsteps;
+    double   seconds;     /* until the last step of all ranks has ended */
+    double   bubble;      /* idle part of the time of all ranks, 0 to 1 */
+    double  *busy;        /* of each rank: seconds that it computes */
+    int64_t *held;        /* of each rank: as dt_pipe_held */
+    double  *start, *end; /* of each step, in the order of the schedule */
+} dt_pipe_timing;
+/* Runs a schedule in virtual time. NULL: dt_plan_error says why, for example that the schedule does not end. */
+DT_API dt_pipe_timing *dt_pipe_simulate_with(const dt_pipe_schedule *s, dt_pipe_times t DT_OPT0(dt_pipe_times));
+DT_API void            dt_pipe_timing_free(dt_pipe_timing *t); /* NULL is accepted */
+/* Draws a simulated schedule: a row for each rank, a box for each step with the number of its micro-batch. Returns 0 or a
+   negative number, and dt_plan_error says why. At most 200000 steps. */
+DT_API int             dt_pipe_svg(const char *path, const dt_pipe_schedule *s, const dt_pipe_timing *t);
+#ifdef DT__LIT
+#define dt_pipe_schedule_new(...) dt_pipe_schedule_new_with(DT__ONLY(dt_pipe_opts, __VA_ARGS__))
+#define dt_pipe_simulate(...) \
+    dt_pipe_simulate_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_pipe_times, __VA_ARGS__, ))
+#else /* C++17: options as a struct */
+#define dt_pipe_schedule_new dt_pipe_schedule_new_with
+#define dt_pipe_simulate dt_pipe_simulate_with
+#endif
+
+/* ---------------------------------------------------------------------------------------------------- >>partitions
+   Cuts a model into the stages of a pipeline so that the slowest stage is as fast as possible, within the memory of a
+   device. The result is exact, by dynamic programming. Among partitions with the same slowest stage the one is taken
+   whose cuts are crossed by the fewest bytes; among those the one whose last cuts are latest.
+
+   Layers are in the order in which they run. Without edges they are a chain: .out bytes of each layer go to the next one.
+   With edges they are a graph without cycles in topological order. A tensor crosses every cut between its layer and the
+   last layer that reads it, once in each cut, however many layers read it. Stages pass on what later stages need.
+
+   Seconds of a stage, for one micro-batch:
+       work        forward + backward of its layers
+       messages    at each of its two cuts 2 (latency + bytes that cross / bandwidth): the values, and their gradients;
+                   0 if nothing crosses
+       one device  work + messages; with .overlap the largest of work and the messages at either cut
+       r replicas  one device / r + 2 (r - 1) (latency + params / (r bandwidth)) / N, a ring allreduce of the gradients
+                   every N = .micro micro-batches; .micro = 0: every r, as PipeDream does
+   Memory of each device of a stage: params (1 + state) + held bytes of the micro-batches in flight. In flight are, limited by
+   ceil(micro / r): GPipe all, ZB-H1 ceil(devices / r), 1F1B ceil(devices of this stage and all later ones / r). */
+typedef struct dt_pipe_layer {
+    const char *name DT_D;      /* for the table and messages; NULL: the layer's number */
+    double      forward DT_D, backward DT_D; /* seconds for one micro-batch */
+    int64_t     out DT_D;       /* bytes of its output for one micro-batch; not used if there are edges */
+    int64_t     params DT_D;    /* bytes of its parameters */
+    double      state DT_D;     /* bytes for each byte of parameters: gradient and optimiser state. Adam in f32: 3 */
+    int64_t     held DT_D;      /* bytes that it keeps of one micro-batch from forward to backward, its input included */
+    bool        with_next DT_D; /* this layer and the next one are in the same stage */
+} dt_pipe_layer;
+typedef struct dt_pipe_edge {
+    int     from DT_D, to DT_D; /* layers, from < to */
+    int     output DT_D;        /* which output of `from`: edges with equal from and output are one tensor */
+    int64_t nbytes DT_D;        /* for one micro-batch */
+} dt_pipe_edge;
+typedef struct dt_pipe_partition_opts {
+    int                  dt__first DT_D;
+    const dt_pipe_layer *layers DT_D;
+    int                  nlayers DT_D;  /* 1 to 65536 */
+    const dt_pipe_edge  *edges DT_D;
+    int                  nedges DT_D;
+    int                  ranks DT_D;    /* devices, 1 to 1024 */
+    int                  chunks DT_D;   /* stages of a device, with DT_PIPE_INTERLEAVED; 0: as in dt_pipe_opts */
+    bool                 replicate DT_D; /* a stage may have several devices; any number of stages. Else there are ranks times
+                                           chunks stages. Not with DT_PIPE_INTERLEAVED */
+    bool                 overlap DT_D;  /* messages take no time of the devices */
+    dt_pipe_kind         kind DT_D;     /* the schedule, which says how many micro-batches are in flight */
+    int                  micro DT_D;    /* micro-batches, up to 65536; 0: any number, not with DT_PIPE_GPIPE */
+    double               bandwidth DT_D; /* of a link between devices, bytes a second; 0: bytes take no time */
+    double               latency DT_D;  /* seconds a message */
+    int64_t              memory DT_D;   /* bytes of each device; 0: no limit. With DT_PIPE_INTERLEAVED the limit is only
+                                           checked: a partition that fits may exist although the fastest one does not fit */
+} dt_pipe_partition_opts;
+typedef struct dt_pipe_stage {
+    int     first, last; /* layers */
+    int     replicas;    /* devices */
+    int     held;        /* micro-batches in flight on each of them; interleaved: of all stages of the rank together */
+    double  work;        /* seconds of its layers for one micro-batch */
+    double  seconds;     /* as above */
+    int64_t params, memory; /* bytes of parameters; of each device (interleaved: with all its stages) */
+    int64_t in, out;     /* bytes that cross the cuts before and after it */
+} dt_pipe_stage;
+typedef struct dt_pipe_partition {
+    int            nstages;
+    int            slowest; /* a stage */
+    double         seconds; /* of that stage */
+    dt_pipe_stage *stage;
+} dt_pipe_partition;
+/* NULL: dt_plan_error says why; if the memory is too small, which stage of the partition with the smallest largest stage
+   needs how much. The time is at most proportional to layers^2 x ranks, with .replicate to layers^2 x ranks^2. */
+DT_API dt_pipe_partition *dt_pipe_partition_new_with(dt_pipe_partition_opts o DT_OPT0(dt_pipe_partition_opts));
+DT_API void               dt_pipe_partition_free(dt_pipe_partition *p); /* NULL is accepted */
+/* A table with a line for each stage: its layers, work, memory, and what crosses the cut after it. layers: those of the
+   options. Returns the length as snprintf does. */
+DT_API size_t             dt_pipe_partition_text(const dt_pipe_partition *p, const dt_pipe_layer *layers, char *buf,
+                                                 size_t nbytes);
+#ifdef DT__LIT
+#define dt_pipe_partition_new(...) dt_pipe_partition_new_with(DT__ONLY(dt_pipe_partition_opts, __VA_ARGS__))
+#else /* C++17: options as a struct */
+#define dt_pipe_partition_new dt_pipe_partition_new_with
+#endif
 
 #ifdef __cplusplus
 }
@@ -2795,6 +3003,1047 @@ DT_API int dt_plan_predict(dt_plan_prediction *out, dt_coll coll, dt_algo algo, 
     DT_COMM_FREE(d.out);
     if (why) *why = text;
     return text ? code : 0;
+}
+/* ==================================================================================================== >>schedules
+   A generator dt__pipe_make_KIND adds the steps of rank w->rank. dt__pipe_held_KIND and dt__pipe_bubble_KIND are the formulas
+   of the table in >>pipelines. */
+enum { DT__PIPE_RANKS = 1024, DT__PIPE_CHUNKS = 1024, DT__PIPE_MICRO = 65536, DT__PIPE_SENDS = 64 }; /* limits */
+#define DT__PIPE_STEPS ((int64_t)1 << 30) /* the largest number of steps of all ranks */
+
+typedef struct dt__pipe_work {
+    dt_pipe_step *at; /* where the next step goes */
+    int           rank, ranks, chunks, micro;
+} dt__pipe_work;
+static int dt__pipe_least(int a, int b) { return a < b ? a : b; }
+static void dt__pipe_add(dt__pipe_work *w, int op, int chunk, int micro)
+{
+    w->at->op = (int16_t)op;
+    w->at->chunk = (int16_t)chunk;
+    w->at->micro = micro;
+    w->at++;
+}
+
+/* All forwards, then all backwards. */
+static void dt__pipe_make_gpipe(dt__pipe_work *w)
+{
+    for (int i = 0; i < w->micro; i++) dt__pipe_add(w, DT_PIPE_FORWARD, 0, i);
+    for (int i = 0; i < w->micro; i++) dt__pipe_add(w, DT_PIPE_BACKWARD, 0, i);
+}
+/* p - 1 - r forwards, so that each later rank has work; then pairs of a forward and a backward; then the other backwards. */
+static void dt__pipe_make_1f1b(dt__pipe_work *w)
+{
+    int ahead = dt__pipe_least(w->ranks - 1 - w->rank, w->micro);
+    for (int i = 0; i < ahead; i++) dt__pipe_add(w, DT_PIPE_FORWARD, 0, i);
+    for (int i = 0; i < w->micro; i++) {
+        if (ahead + i < w->micro) dt__pipe_add(w, DT_PIPE_FORWARD, 0, ahead + i);
+        dt__pipe_add(w, DT_PIPE_BACKWARD, 0, i);
+    }
+}
+/* 1F1B over virtual steps: p micro-batches on chunk 0, the same on chunk 1 and so on, then the next p. Backwards begin with
+   the last chunk. */
+static void dt__pipe_virtual(dt__pipe_work *w, int64_t k, bool forward)
+{
+    int64_t round = (int64_t)w->ranks * w->chunks;
+    int     chunk = (int)(k % round / w->ranks), micro = (int)(k / round * w->ranks + k % w->ranks);
+    if (forward) dt__pipe_add(w, DT_PIPE_FORWARD, chunk, micro);
+    else dt__pipe_add(w, DT_PIPE_BACKWARD, w->chunks - 1 - chunk, micro);
+}
+static void dt__pipe_make_interleaved(dt__pipe_work *w)
+{
+    int64_t all = (int64_t)w->micro * w->chunks;
+    int64_t ahead = 2 * (int64_t)(w->ranks - 1 - w->rank) + (int64_t)(w->chunks - 1) * w->ranks;
+    if (ahead > all) ahead = all;
+    for (int64_t k = 0; k < ahead; k++) dt__pipe_virtual(w, k, true);
+    for (int64_t k = 0; k < all; k++) {
+        if (ahead + k < all) dt__pipe_virtual(w, ahead + k, true);
+        dt__pipe_virtual(w, k, false);
+    }
+}
+/* The order of 1F1B. Rank r computes the gradient of the weights of micro-batch i - r after the gradient of the inputs of i,
+   and what is left at the end: so all ranks hold p micro-batches, and the last ranks have work when the others still wait. */
+static void dt__pipe_make_zb_h1(dt__pipe_work *w)
+{
+    int ahead = dt__pipe_least(w->ranks - 1 - w->rank, w->micro), weights = 0;
+    for (int i = 0; i < ahead; i++) dt__pipe_add(w, DT_PIPE_FORWARD, 0, i);
+    for (int i = 0; i < w->micro; i++) {
+        if (ahead + i < w->micro) dt__pipe_add(w, DT_PIPE_FORWARD, 0, ahead + i);
+        dt__pipe_add(w, DT_PIPE_BACKWARD_INPUT, 0, i);
+        if (i >= w->rank) dt__pipe_add(w, DT_PIPE_BACKWARD_WEIGHT, 0, weights++);
+    }
+    while (weights < w->micro) dt__pipe_add(w, DT_PIPE_BACKWARD_WEIGHT, 0, weights++);
+}
+
+static int64_t dt__pipe_held_gpipe(const dt_pipe_opts *o, int rank)
+{
+    (void)rank;
+    return o->micro;
+}
+static int64_t dt__pipe_held_1f1b(const dt_pipe_opts *o, int rank) { return dt__pipe_least(o->ranks - rank, o->micro); }
+static int64_t dt__pipe_held_interleaved(const dt_pipe_opts *o, int rank)
+{
+    int64_t p = o->ranks, v = o->chunks, most = v * p + p - 1 - 2 * rank, all = v * o->micro;
+    return most < all ? most : all;
+}
+static int64_t dt__pipe_held_zb_h1(const dt_pipe_opts *o, int rank)
+{
+    (void)rank;
+    return dt__pipe_least(o->ranks, o->micro);
+}
+
+static double dt__pipe_bubble_gpipe(const dt_pipe_opts *o, double f, double b, double w)
+{
+    return (o->ranks - 1) * (f + b + w);
+}
+static double dt__pipe_bubble_1f1b(const dt_pipe_opts *o, double f, double b, double w)
+{
+    return (o->ranks - 1) * (f + b + w);
+}
+static double dt__pipe_bubble_interleaved(const dt_pipe_opts *o, double f, double b, double w)
+{
+    return (o->ranks - 1) * (f + b + w) / o->chunks;
+}
+static double dt__pipe_bubble_zb_h1(const dt_pipe_opts *o, double f, double b, double w)
+{
+    return w > f || w > b ? -1 : (o->ranks - 1) * (f + b) - (dt__pipe_least(o->ranks, o->micro) - 1) * w;
+}
+
+typedef struct dt__pipe_row {
+    const char *name;
+    int         ops;    /* steps of a stage and micro-batch */
+    bool        chunks; /* needs 2 chunks or more; else 1 */
+    void (*make)(dt__pipe_work *w);
+    int64_t (*held)(const dt_pipe_opts *o, int rank);
+    double (*bubble)(const dt_pipe_opts *o, double f, double b, double w);
+} dt__pipe_row;
+static const dt__pipe_row *dt__pipe_row_of(int kind) /* NULL: there is no such kind */
+{
+#define DT__PIPE_ROW(E, name, ops, chunks) \
+    { #name, ops, chunks, dt__pipe_make_##name, dt__pipe_held_##name, dt__pipe_bubble_##name },
+    static const dt__pipe_row row[DT_PIPE_KIND_COUNT] = { DT__PIPE_KINDS(DT__PIPE_ROW) };
+#undef DT__PIPE_ROW
+    return kind >= 0 && kind < (int)DT_PIPE_KIND_COUNT ? &row[kind] : NULL;
+}
+DT_API const char *dt_pipe_kind_name(dt_pipe_kind k) { return dt__pipe_row_of((int)k) ? dt__pipe_row_of((int)k)->name : "?"; }
+DT_API dt_pipe_kind dt_pipe_kind_find(const char *name)
+{
+    int k = 0;
+    while (k < (int)DT_PIPE_KIND_COUNT && (!name || strcmp(name, dt__pipe_row_of(k)->name) != 0)) k++;
+    return (dt_pipe_kind)k;
+}
+
+/* Fills in defaults. Returns 0 or DT_COMM_ERR_ARG. */
+static int dt__pipe_options(dt_pipe_opts *o, const char *call)
+{
+    const dt__pipe_row *row = dt__pipe_row_of((int)o->kind);
+    if (!row)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: kind is %d: expected DT_PIPE_GPIPE (0) to %d, a dt_pipe_kind", call,
+                            (int)o->kind, (int)DT_PIPE_KIND_COUNT - 1);
+    if (o->ranks < 1 || o->ranks > DT__PIPE_RANKS)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: ranks is %d: expected 1 to %d", call, o->ranks, (int)DT__PIPE_RANKS);
+    if (o->micro < 1 || o->micro > DT__PIPE_MICRO)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: micro is %d: expected 1 to %d micro-batches", call, o->micro,
+                            (int)DT__PIPE_MICRO);
+    if (!o->chunks) o->chunks = row->chunks ? 2 : 1;
+    if (row->chunks ? o->chunks < 2 || o->chunks > DT__PIPE_CHUNKS : o->chunks != 1)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: chunks is %d: %s needs %s", call, o->chunks, row->name,
+                            row->chunks ? "2 to 1024 chunks a rank; with one chunk take DT_PIPE_1F1B"
+                                        : "one chunk a rank; for several take DT_PIPE_INTERLEAVED");
+    if (row->chunks && o->micro % o->ranks)
+        return dt__comm_bad(DT_COMM_ERR_ARG,
+                            "%s: %d micro-batches on %d ranks: %s needs a multiple of the ranks; take %d or %d "
+                            "micro-batches, or DT_PIPE_1F1B", call, o->micro, o->ranks, row->name,
+                            o->micro < o->ranks ? o->ranks : o->micro - o->micro % o->ranks,
+                            (o->micro / o->ranks + (o->micro < o->ranks ? 2 : 1)) * o->ranks);
+    if ((int64_t)o->ranks * o->chunks * o->micro > DT__PIPE_STEPS / row->ops)
+        return dt__comm_bad(DT_COMM_ERR_ARG,
+                            "%s: %d ranks x %d chunks x %d micro-batches are more than 2^30 steps; take fewer chunks or "
+                            "micro-batches", call, o->ranks, o->chunks, o->micro);
+    return 0;
+}
+DT_API dt_pipe_schedule *dt_pipe_schedule_new_with(dt_pipe_opts o)
+{
+    if (dt__pipe_options(&o, "dt_pipe_schedule_new")) return NULL;
+    const dt__pipe_row *row = dt__pipe_row_of((int)o.kind);
+    int64_t             each = (int64_t)o.chunks * o.micro * row->ops;
+    dt_pipe_schedule   *s = (dt_pipe_schedule *)dt__comm_zeroed(1, sizeof *s);
+    if (s) s->first = (int64_t *)dt__comm_zeroed((size_t)o.ranks + 1, sizeof *s->first);
+    if (s) s->step = (dt_pipe_step *)DT_COMM_MALLOC((size_t)(each * o.ranks) * sizeof *s->step);
+    if (!s || !s->first || !s->step) {
+        dt_pipe_schedule_free(s);
+        dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_pipe_schedule_new: out of memory for %lld steps", (long long)(each * o.ranks));
+        return NULL;
+    }
+    s->kind = o.kind;
+    s->ranks = o.ranks;
+    s->chunks = o.chunks;
+    s->micro = o.micro;
+    s->nsteps = each * o.ranks;
+    for (int r = 0; r < o.ranks; r++) {
+        dt__pipe_work w;
+        w.at = s->step + r * each;
+        w.rank = r;
+        w.ranks = o.ranks;
+        w.chunks = o.chunks;
+        w.micro = o.micro;
+        row->make(&w);
+        s->first[r + 1] = w.at - s->step;
+    }
+    return s;
+}
+DT_API void dt_pipe_schedule_free(dt_pipe_schedule *s)
+{
+    if (!s) return;
+    DT_COMM_FREE(s->first);
+    DT_COMM_FREE(s->step);
+    DT_COMM_FREE(s);
+}
+DT_API int64_t dt_pipe_held(dt_pipe_opts o, int rank)
+{
+    if (dt__pipe_options(&o, "dt_pipe_held")) return -1;
+    if (rank < 0 || rank >= o.ranks)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_pipe_held: rank is %d: expected 0 to %d", rank, o.ranks - 1);
+    return dt__pipe_row_of((int)o.kind)->held(&o, rank);
+}
+DT_API double dt_pipe_bubble(dt_pipe_opts o, double forward, double backward_input, double backward_weight)
+{
+    if (dt__pipe_options(&o, "dt_pipe_bubble")) return -1;
+    if (!(forward >= 0) || !(backward_input >= 0) || !(backward_weight >= 0))
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_pipe_bubble: a time is negative or NaN");
+    return dt__pipe_row_of((int)o.kind)->bubble(&o, forward, backward_input, backward_weight);
+}
+
+/* ---- messages */
+static int dt__pipe_stage(const dt_pipe_schedule *s, int rank, const dt_pipe_step *t) { return t->chunk * s->ranks + rank; }
+static bool dt__pipe_message_of(const dt_pipe_schedule *s, int stage, int to, const dt_pipe_step *t, dt_pipe_message *m)
+{
+    if (stage < 0 || to < 0 || stage >= s->ranks * s->chunks || to >= s->ranks * s->chunks) return false;
+    m->from = stage % s->ranks;
+    m->to = to % s->ranks;
+    m->stage = stage;
+    m->micro = t->micro;
+    m->gradient = to < stage;
+    return true;
+}
+DT_API bool dt_pipe_input(const dt_pipe_schedule *s, int rank, const dt_pipe_step *t, dt_pipe_message *m)
+{
+    int at = dt__pipe_stage(s, rank, t);
+    if (t->op == DT_PIPE_BACKWARD_WEIGHT) return false;
+    return dt__pipe_message_of(s, t->op == DT_PIPE_FORWARD ? at - 1 : at + 1, at, t, m);
+}
+DT_API bool dt_pipe_output(const dt_pipe_schedule *s, int rank, const dt_pipe_step *t, dt_pipe_message *m)
+{
+    int at = dt__pipe_stage(s, rank, t);
+    if (t->op == DT_PIPE_BACKWARD_WEIGHT) return false;
+    return dt__pipe_message_of(s, at, t->op == DT_PIPE_FORWARD ? at + 1 : at - 1, t, m);
+}
+
+/* ---- checking. First the steps of each rank by themselves, then a run of all ranks. */
+static const char *dt__pipe_op_name(int op)
+{
+    static const char *const name[] = { "?", "forward", "backward", "gradient of inputs", "gradient of weights" };
+    return name[op >= DT_PIPE_FORWARD && op <= DT_PIPE_BACKWARD_WEIGHT ? op : 0];
+}
+static int dt__pipe_wrong(const dt_pipe_schedule *s, int rank, int64_t i, const char *format, ...) DT__PRINTF(4, 5);
+static int dt__pipe_wrong(const dt_pipe_schedule *s, int rank, int64_t i, const char *format, ...)
+{
+    char                why[256];
+    const dt_pipe_step *t = &s->step[i];
+    va_list             ap;
+    va_start(ap, format);
+    vsnprintf(why, sizeof why, format, ap);
+    va_end(ap);
+    return dt__comm_bad(DT_COMM_ERR_ARG, "pipeline schedule: rank %d, step %lld (%s, chunk %d, micro-batch %d): %s", rank,
+                        (long long)(i - s->first[rank]), dt__pipe_op_name(t->op), t->chunk, (int)t->micro, why);
+}
+/* done: 3 counters for each stage, of forwards, gradients of inputs, gradients of weights. In order, so they are also the
+   next micro-batch. */
+static int dt__pipe_check_step(const dt_pipe_schedule *s, int rank, int64_t i, int *done)
+{
+    const dt_pipe_step *t = &s->step[i];
+    if (t->op < DT_PIPE_FORWARD || t->op > DT_PIPE_BACKWARD_WEIGHT)
+        return dt__pipe_wrong(s, rank, i, "op is %d: expected DT_PIPE_FORWARD (1) to DT_PIPE_BACKWARD_WEIGHT (4)", t->op);
+    if (t->chunk < 0 || t->chunk >= s->chunks)
+        return dt__pipe_wrong(s, rank, i, "expected a chunk from 0 to %d", s->chunks - 1);
+    if (t->micro < 0 || t->micro >= s->micro)
+        return dt__pipe_wrong(s, rank, i, "expected a micro-batch from 0 to %d", s->micro - 1);
+    int *mine = done + 3 * (int64_t)dt__pipe_stage(s, rank, t);
+    for (int k = 0; k < 3; k++) { /* the counters that this op advances */
+        if (k == 0 ? t->op != DT_PIPE_FORWARD : k == 1 ? t->op != DT_PIPE_BACKWARD && t->op != DT_PIPE_BACKWARD_INPUT
+                                                       : t->op != DT_PIPE_BACKWARD && t->op != DT_PIPE_BACKWARD_WEIGHT)
+            continue;
+        if (mine[k] > t->micro) return dt__pipe_wrong(s, rank, i, "it was done before; remove it");
+        if (mine[k] < t->micro)
+            return dt__pipe_wrong(s, rank, i, "micro-batch %d must come first: a stage takes them in order", mine[k]);
+        if (k && mine[k - 1] <= t->micro)
+            return dt__pipe_wrong(s, rank, i, "its %s must come before it", k == 1 ? "forward" : "gradient of inputs");
+        mine[k]++;
+    }
+    dt_pipe_message m;
+    if (dt_pipe_input(s, rank, t, &m) && m.from == m.to && done[3 * (int64_t)m.stage + m.gradient] <= t->micro)
+        return dt__pipe_wrong(s, rank, i, "the %s of stage %d on the same rank must come before it",
+                              m.gradient ? "gradient of inputs" : "forward", m.stage);
+    return 0;
+}
+static int dt__pipe_shape(const dt_pipe_schedule *s, const char *call) /* sizes, so that no array is left */
+{
+    if (!s) return dt__comm_bad(DT_COMM_ERR_ARG, "%s: the schedule is NULL", call);
+    bool ok = s->ranks >= 1 && s->ranks <= DT__PIPE_RANKS && s->chunks >= 1 && s->chunks <= DT__PIPE_CHUNKS && s->micro >= 1 &&
+              s->micro <= DT__PIPE_MICRO && s->nsteps >= 0 && s->nsteps <= DT__PIPE_STEPS && s->first &&
+              (s->step || !s->nsteps) && s->first[0] == 0 && s->first[s->ranks] == s->nsteps;
+    for (int r = 0; ok && r < s->ranks; r++) ok = s->first[r] <= s->first[r + 1];
+    if (ok) return 0;
+    return dt__comm_bad(DT_COMM_ERR_ARG, "%s: this is no schedule: expected 1 to 1024 ranks and chunks, 1 to 65536 "
+                        "micro-batches, at most 2^30 steps, and first[] ascending from 0 to nsteps", call);
+}
+static int dt__pipe_check_steps(const dt_pipe_schedule *s)
+{
+    static const char *const what[] = { "forward", "gradient of inputs", "gradient of weights" };
+    int64_t                  stages = (int64_t)s->ranks * s->chunks;
+    int                      status = 0;
+    int                     *done = (int *)dt__comm_zeroed((size_t)stages * 3, sizeof *done);
+    if (!done) return dt__comm_bad(DT_COMM_ERR_MEMORY, "pipeline schedule: out of memory for %lld stages", (long long)stages);
+    for (int r = 0; r < s->ranks && !status; r++)
+        for (int64_t i = s->first[r]; i < s->first[r + 1] && !status; i++) status = dt__pipe_check_step(s, r, i, done);
+    for (int64_t k = 0; k < 3 * stages && !status; k++)
+        if (done[k] < s->micro)
+            status = dt__comm_bad(DT_COMM_ERR_ARG,
+                                  "pipeline schedule: rank %d ends after %lld steps without the %s of chunk %d, micro-batch "
+                                  "%d; add it", (int)(k / 3 % s->ranks),
+                                  (long long)(s->first[k / 3 % s->ranks + 1] - s->first[k / 3 % s->ranks]), what[k % 3],
+                                  (int)(k / 3 / s->ranks), done[k]);
+    DT_COMM_FREE(done);
+    return status;
+}
+
+/* ---- running in virtual time. A rank runs until its next step waits for a message or for a buffer; the step of another
+   rank that ends this makes it run again. Every message has one sender and one receiver and buffers are used in turn, so
+   times do not depend on the order in which ranks are visited. */
+typedef struct dt__pipe_rank {
+    int64_t at;        /* its next step */
+    double  t;         /* when its last step ended */
+    double  arrived;   /* when the input of its next step arrived, if received */
+    int64_t waits;     /* the message that it waits for; -1: none */
+    int64_t nsent;     /* messages */
+    bool    received, queued, blocked; /* blocked: it waits for a buffer */
+} dt__pipe_rank;
+typedef struct dt__pipe_run {
+    const dt_pipe_schedule *s;
+    const dt_pipe_times    *times; /* NULL: everything takes no time */
+    int                     sends;
+    dt__pipe_rank          *rank;
+    int                    *queue, nqueue;
+    double                 *sent;  /* when each message was sent; -1: not yet */
+    double                 *free_at; /* of each buffer of each rank: when its send ended; -1: not yet */
+    int64_t                *holds; /* the message in each buffer */
+    dt_pipe_timing         *out;   /* NULL: not wanted */
+} dt__pipe_run;
+static int64_t dt__pipe_key(const dt_pipe_schedule *s, const dt_pipe_message *m)
+{
+    return ((int64_t)m->stage * 2 + m->gradient) * s->micro + m->micro;
+}
+static double dt__pipe_transfer(const dt__pipe_run *d, const dt_pipe_message *m)
+{
+    if (!d->times) return 0;
+    return d->times->transfers ? d->times->transfers[m->gradient ? m->stage - 1 : m->stage] : d->times->transfer;
+}
+static double dt__pipe_seconds(const dt_pipe_times *t, int stage, int op)
+{
+    if (!t) return 0;
+    double f = t->forwards ? t->forwards[stage] : t->forward;
+    double b = t->backward_inputs ? t->backward_inputs[stage] : t->backward_input;
+    double w = t->backward_weights ? t->backward_weights[stage] : t->backward_weight;
+    return op == DT_PIPE_FORWARD ? f : op == DT_PIPE_BACKWARD ? b + w : op == DT_PIPE_BACKWARD_INPUT ? b : w;
+}
+static void dt__pipe_wake(dt__pipe_run *d, int rank)
+{
+    if (d->rank[rank].queued) return;
+    d->rank[rank].queued = true;
+    d->queue[d->nqueue++] = rank;
+}
+/* The receiver takes a message that was sent. In limited mode that ends the send and frees its buffer. */
+static void dt__pipe_receive(dt__pipe_run *d, dt__pipe_rank *r, const dt_pipe_message *m, int64_t key)
+{
+    double sent = d->sent[key], begun = d->sends && r->t > sent ? r->t : sent;
+    r->arrived = begun + dt__pipe_transfer(d, m);
+    r->received = true;
+    r->waits = -1;
+    for (int k = 0; k < d->sends; k++) {
+        int64_t b = (int64_t)m->from * d->sends + k;
+        if (d->holds[b] != key) continue;
+        d->holds[b] = -1;
+        d->free_at[b] = r->arrived;
+        if (d->rank[m->from].blocked) dt__pipe_wake(d, m->from);
+        return;
+    }
+}
+/* Runs the rank's next step. False: it has to wait, or there is none. */
+static bool dt__pipe_advance(dt__pipe_run *d, int rank)
+{
+    const dt_pipe_schedule *s = d->s;
+    dt__pipe_rank          *r = &d->rank[rank];
+    dt_pipe_message         in, out;
+    if (r->at == s->first[rank + 1]) return false;
+    const dt_pipe_step *t = &s->step[r->at];
+    bool                has = dt_pipe_input(s, rank, t, &in) && in.from != in.to;
+    bool                sends = dt_pipe_output(s, rank, t, &out) && out.from != out.to;
+    r->blocked = false;
+    if (has && !r->received) {
+        int64_t key = dt__pipe_key(s, &in);
+        r->waits = key;
+        if (d->sent[key] < 0) return false;
+        dt__pipe_receive(d, r, &in, key);
+    }
+    double  start = has && r->arrived > r->t ? r->arrived : r->t;
+    int64_t buffer = d->sends ? (int64_t)rank * d->sends + r->nsent % d->sends : 0;
+    if (sends && d->sends) {
+        r->blocked = d->holds[buffer] >= 0;
+        if (r->blocked) return false;
+        if (d->free_at[buffer] > start) start = d->free_at[buffer];
+    }
+    double takes = dt__pipe_seconds(d->times, dt__pipe_stage(s, rank, t), t->op);
+    r->t = start + takes;
+    if (d->out) {
+        d->out->start[r->at] = start;
+        d->out->end[r->at] = r->t;
+        d->out->busy[rank] += takes;
+        if (r->t > d->out->seconds) d->out->seconds = r->t;
+    }
+    r->at++;
+    r->received = false;
+    if (!sends) return true;
+    int64_t key = dt__pipe_key(s, &out);
+    d->sent[key] = r->t;
+    r->nsent++;
+    if (d->sends) d->holds[buffer] = key;
+    if (d->rank[out.to].waits == key) dt__pipe_wake(d, out.to);
+    return true;
+}
+static void dt__pipe_run_free(dt__pipe_run *d)
+{
+    DT_COMM_FREE(d->rank);
+    DT_COMM_FREE(d->queue);
+    DT_COMM_FREE(d->sent);
+    DT_COMM_FREE(d->free_at);
+    DT_COMM_FREE(d->holds);
+}
+static int dt__pipe_stuck(const dt__pipe_run *d) /* the message for ranks that wait for each other */
+{
+    const dt_pipe_schedule *s = d->s;
+    int                     rank = 0;
+    dt_pipe_message         m;
+    while (d->rank[rank].at == s->first[rank + 1]) rank++;
+    const dt__pipe_rank *r = &d->rank[rank];
+    if (r->waits < 0 || !dt_pipe_input(s, rank, &s->step[r->at], &m))
+        return dt__pipe_wrong(s, rank, r->at,
+                              "deadlock: its %d buffers for sends are full, and no rank receives; change the order of steps",
+                              d->sends);
+    return dt__pipe_wrong(s, rank, r->at,
+                          "deadlock: it waits for the %s of stage %d from rank %d, which waits before its step %lld; change "
+                          "the order of steps", m.gradient ? "gradient" : "output", m.stage, m.from,
+                          (long long)(d->rank[m.from].at - s->first[m.from]));
+}
+/* The steps were checked. sends: 0: no limit. */
+static int dt__pipe_go(const dt_pipe_schedule *s, const dt_pipe_times *times, int sends, dt_pipe_timing *out)
+{
+    dt__pipe_run d;
+    size_t       n = (size_t)s->ranks, messages = n * (size_t)s->chunks * 2 * (size_t)s->micro;
+    int          status = 0;
+    memset(&d, 0, sizeof d);
+    d.s = s;
+    d.times = times;
+    d.sends = sends;
+    d.out = out;
+    d.rank = (dt__pipe_rank *)dt__comm_zeroed(n, sizeof *d.rank);
+    d.queue = (int *)dt__comm_zeroed(n, sizeof *d.queue);
+    d.sent = (double *)DT_COMM_MALLOC(messages * sizeof *d.sent);
+    d.free_at = (double *)dt__comm_zeroed(n * (size_t)sends, sizeof *d.free_at);
+    d.holds = (int64_t *)dt__comm_zeroed(n * (size_t)sends, sizeof *d.holds);
+    if (!d.rank || !d.queue || !d.sent || !d.free_at || !d.holds) {
+        dt__pipe_run_free(&d);
+        return dt__comm_bad(DT_COMM_ERR_MEMORY, "pipeline schedule: out of memory for %lld messages", (long long)messages);
+    }
+    for (size_t i = 0; i < messages; i++) d.sent[i] = -1;
+    for (size_t i = 0; i < n * (size_t)sends; i++) d.holds[i] = -1;
+    for (int r = s->ranks - 1; r >= 0; r--) {
+        d.rank[r].at = s->first[r];
+        d.rank[r].waits = -1;
+        dt__pipe_wake(&d, r);
+    }
+    while (d.nqueue) {
+        int rank = d.queue[--d.nqueue];
+        d.rank[rank].queued = false;
+        while (dt__pipe_advance(&d, rank)) {}
+    }
+    for (int r = 0; r < s->ranks && !status; r++)
+        if (d.rank[r].at < s->first[r + 1]) status = dt__pipe_stuck(&d);
+    dt__pipe_run_free(&d);
+    return status;
+}
+DT_API int dt_pipe_check(const dt_pipe_schedule *s)
+{
+    int status = dt__pipe_shape(s, "dt_pipe_check");
+    if (!status) status = dt__pipe_check_steps(s);
+    return status ? status : dt__pipe_go(s, NULL, DT_PIPE_SENDS, NULL);
+}
+#define DT__PIPE_LONGEST 1e9 /* seconds of a step or message, so that sums stay finite */
+static bool dt__pipe_bad_time(double one, const double *each, int64_t n)
+{
+    for (int64_t i = 0; each && i < n; i++)
+        if (!(each[i] >= 0 && each[i] <= DT__PIPE_LONGEST)) return true;
+    return !each && !(one >= 0 && one <= DT__PIPE_LONGEST);
+}
+DT_API dt_pipe_timing *dt_pipe_simulate_with(const dt_pipe_schedule *s, dt_pipe_times t)
+{
+    dt_pipe_timing *out = NULL;
+    if (dt__pipe_shape(s, "dt_pipe_simulate")) return NULL;
+    int64_t stages = (int64_t)s->ranks * s->chunks;
+    if (dt__pipe_bad_time(t.forward, t.forwards, stages) || dt__pipe_bad_time(t.backward_input, t.backward_inputs, stages) ||
+        dt__pipe_bad_time(t.backward_weight, t.backward_weights, stages) ||
+        dt__pipe_bad_time(t.transfer, t.transfers, stages - 1)) {
+        dt__comm_bad(DT_COMM_ERR_ARG, "dt_pipe_simulate: a time is not a number of seconds from 0 to 1e9");
+        return NULL;
+    }
+    if (t.sends < 0 || t.sends > DT__PIPE_SENDS) {
+        dt__comm_bad(DT_COMM_ERR_ARG, "dt_pipe_simulate: sends is %d: expected 0 (no limit) to %d", t.sends,
+                     (int)DT__PIPE_SENDS);
+        return NULL;
+    }
+    if (dt__pipe_check_steps(s)) return NULL;
+    out = (dt_pipe_timing *)dt__comm_zeroed(1, sizeof *out);
+    if (out) out->busy = (double *)dt__comm_zeroed((size_t)s->ranks, sizeof *out->busy);
+    if (out) out->held = (int64_t *)dt__comm_zeroed((size_t)s->ranks, sizeof *out->held);
+    if (out) out->start = (double *)dt__comm_zeroed((size_t)s->nsteps, sizeof *out->start);
+    if (out) out->end = (double *)dt__comm_zeroed((size_t)s->nsteps, sizeof *out->end);
+    if (!out || !out->busy || !out->held || !out->start || !out->end) {
+        dt_pipe_timing_free(out);
+        dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_pipe_simulate: out of memory for %lld steps", (long long)s->nsteps);
+        return NULL;
+    }
+    out->ranks = s->ranks;
+    out->nsteps = s->nsteps;
+    if (dt__pipe_go(s, &t, t.sends, out)) {
+        dt_pipe_timing_free(out);
+        return NULL;
+    }
+    double busy = 0;
+    for (int r = 0; r < s->ranks; r++) {
+        int64_t now = 0;
+        busy += out->busy[r];
+        for (int64_t i = s->first[r]; i < s->first[r + 1]; i++) {
+            now += s->step[i].op == DT_PIPE_FORWARD;
+            if (now > out->held[r]) out->held[r] = now;
+            now -= s->step[i].op == DT_PIPE_BACKWARD || s->step[i].op == DT_PIPE_BACKWARD_WEIGHT;
+        }
+    }
+    out->bubble = out->seconds > 0 ? fmax(0, 1 - busy / (out->seconds * s->ranks)) : 0;
+    return out;
+}
+DT_API void dt_pipe_timing_free(dt_pipe_timing *t)
+{
+    if (!t) return;
+    DT_COMM_FREE(t->busy);
+    DT_COMM_FREE(t->held);
+    DT_COMM_FREE(t->start);
+    DT_COMM_FREE(t->end);
+    DT_COMM_FREE(t);
+}
+/* ---- the picture. Time goes to the right; numbers are written without printf's %f, which depends on the locale. */
+enum { DT__PIPE_DRAWN = 200000 }; /* the largest number of steps */
+static void dt__pipe_px(FILE *f, const char *key, double x) /* key="x", with one decimal */
+{
+    long long tenth = (long long)(x * 10 + 0.5);
+    fprintf(f, " %s=\"%lld.%d\"", key, tenth / 10, (int)(tenth % 10));
+}
+static void dt__pipe_box(FILE *f, const char *what, double x, double y, double w, double h)
+{
+    fprintf(f, "<rect class=\"%s\"", what);
+    dt__pipe_px(f, "x", x);
+    dt__pipe_px(f, "y", y);
+    dt__pipe_px(f, "width", w > 0.5 ? w : 0.5);
+    dt__pipe_px(f, "height", h);
+    fprintf(f, "/>\n");
+}
+static void dt__pipe_label(FILE *f, const char *what, double x, double y, const char *text)
+{
+    fprintf(f, "<text class=\"%s\"", what);
+    dt__pipe_px(f, "x", x);
+    dt__pipe_px(f, "y", y);
+    fprintf(f, ">%s</text>\n", text);
+}
+static void dt__pipe_draw(FILE *f, const dt_pipe_schedule *s, const dt_pipe_timing *t)
+{
+    static const char *const words[] = { "?", "forward", "backward", "gradient of inputs", "gradient of weights" };
+    static const char *const of[] = { "?", "f", "b", "i", "w" };
+    char                     text[200], number[40];
+    double                   least = 0, left = 70, top = 66, high = s->ranks <= 32 ? 24 : 14, scale, x, y;
+    bool                     used[5] = { false, false, false, false, false };
+    for (int64_t i = 0; i < s->nsteps; i++) {
+        double d = t->end[i] - t->start[i];
+        if (d > 0 && (!(least > 0) || d < least)) least = d;
+        used[s->step[i].op] = true;
+    }
+    scale = least > 0 ? 26 / least : 0;
+    if (t->seconds * scale > 1400) scale = 1400 / t->seconds; /* pixels */
+    double w = left + t->seconds * scale + 110, h = top + (high + 4) * s->ranks + 44;
+    if (w < 640) w = 640;
+    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\">\n", (int)w, (int)h,
+            (int)w, (int)h);
+    fprintf(f, "<style>text{font:12px sans-serif;fill:#333}.t{font-size:15px;font-weight:bold}"
+               ".n{font-size:10px;text-anchor:middle;fill:#fff}.d{font-size:10px;text-anchor:middle;fill:#333}"
+               ".idle{fill:#eceef1}.f{fill:#2461a8}.b{fill:#2d8a57}.i{fill:#2f8f9d}.w{fill:#d2601a}.s{stroke:#fff}"
+               ".p{fill-opacity:0.55}</style>\n");
+    fprintf(f, "<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n", (int)w, (int)h);
+    snprintf(text, sizeof text, "%s: %d rank%s", dt_pipe_kind_name(s->kind), s->ranks, s->ranks == 1 ? "" : "s");
+    if (s->chunks > 1) snprintf(text + strlen(text), sizeof text - strlen(text), " with %d chunks each", s->chunks);
+    snprintf(text + strlen(text), sizeof text - strlen(text), ", %d micro-batch%s", s->micro, s->micro == 1 ? "" : "es");
+    dt__pipe_label(f, "t", 14, 24, text);
+    int tenth = (int)(t->bubble * 1000 + 0.5);
+    snprintf(text, sizeof text, "%s seconds, of which %d.%d %% idle (bubble)", dt__number(number, sizeof number, t->seconds, 6),
+             tenth / 10, tenth % 10);
+    dt__pipe_label(f, "", 14, 43, text);
+    dt__pipe_label(f, "", left + t->seconds * scale + 12, top - 8, "most held");
+    for (int r = 0; r < s->ranks; r++) {
+        y = top + (high + 4) * r;
+        snprintf(text, sizeof text, "rank %d", r);
+        dt__pipe_label(f, "", 14, y + high / 2 + 4, text);
+        dt__pipe_box(f, "idle", left, y, t->seconds * scale, high);
+        for (int64_t i = s->first[r]; i < s->first[r + 1]; i++) {
+            const dt_pipe_step *e = &s->step[i];
+            double              wide = (t->end[i] - t->start[i]) * scale;
+            bool                pale = e->chunk % 2 != 0;
+            if (!(t->end[i] > t->start[i])) continue;
+            snprintf(text, sizeof text, "%s%s%s", of[e->op], wide >= 5 ? " s" : "", pale ? " p" : "");
+            dt__pipe_box(f, text, left + t->start[i] * scale, y, wide, high);
+            snprintf(text, sizeof text, "%d", (int)e->micro);
+            if (wide >= 7 * (double)strlen(text) + 3 && high > 12)
+                dt__pipe_label(f, pale ? "d" : "n", left + t->start[i] * scale + wide / 2, y + high / 2 + 4, text);
+        }
+        snprintf(text, sizeof text, "%lld", (long long)t->held[r]);
+        if (s->chunks > 1) snprintf(text + strlen(text), sizeof text - strlen(text), " / %d", s->chunks);
+        dt__pipe_label(f, "", left + t->seconds * scale + 12, y + high / 2 + 4, text);
+    }
+    x = left, y = top + (high + 4) * s->ranks + 14;
+    for (int op = DT_PIPE_FORWARD; op <= (int)DT_PIPE_BACKWARD_WEIGHT; op++) {
+        if (!used[op]) continue;
+        dt__pipe_box(f, of[op], x, y, 14, 14);
+        dt__pipe_label(f, "", x + 20, y + 11, words[op]);
+        x += 40 + 7 * (double)strlen(words[op]);
+    }
+    if (s->chunks > 1) dt__pipe_label(f, "", x, y + 11, "pale: chunks 1, 3 ...");
+    fprintf(f, "</svg>\n");
+}
+DT_API int dt_pipe_svg(const char *path, const dt_pipe_schedule *s, const dt_pipe_timing *t)
+{
+    const char *why = "out of memory";
+    int         status = dt__pipe_shape(s, "dt_pipe_svg"), e = 0;
+    if (status) return status;
+    if (!path || !t || t->ranks != s->ranks || t->nsteps != s->nsteps || !(t->seconds >= 0) || !isfinite(t->seconds))
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_pipe_svg: the path is NULL, or the times are not those of this schedule: pass "
+                                             "what dt_pipe_simulate returned for it");
+    if (s->nsteps > DT__PIPE_DRAWN)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_pipe_svg: %lld steps: expected at most %d; draw fewer ranks or micro-batches",
+                            (long long)s->nsteps, (int)DT__PIPE_DRAWN);
+    status = dt__pipe_check_steps(s);
+    if (status) return status;
+    int   fd = dt__file_create(AT_FDCWD, path, O_WRONLY | O_TRUNC, &why);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
+    if (fd >= 0 && !f) close(fd);
+    if (!f) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_pipe_svg: cannot create '%.120s': %s", path, why);
+    errno = 0;
+    dt__pipe_draw(f, s, t);
+    if (ferror(f)) e = errno ? errno : EIO;
+    if (fclose(f) && !e) e = errno ? errno : EIO;
+    return e ? dt__comm_bad(DT_COMM_ERR_ARG, "dt_pipe_svg: cannot write '%.120s': %s", path, strerror(e)) : 0;
+}
+
+/* ==================================================================================================== >>cutting
+   best[d][j]: the value of the best cut of layers 0 .. j - 1 into stages that use d devices. A stage of layers k .. j - 1 with
+   r devices follows best[d - r][k]. Work and memory grow as k falls, so the search over k ends when either alone is too
+   much. Three values are minimised in turn with the same loop:
+     TIME     the slowest stage
+     BYTES    the sum of what crosses the cuts, of partitions whose slowest stage is not slower
+     MEMORY   the largest memory of a stage, without a limit: for the message if nothing fits
+   Bytes are doubles: sums cannot overflow, and are exact up to 2^53. */
+enum { DT__CUT_LAYERS = 65536, DT__CUT_TIME = 0, DT__CUT_BYTES, DT__CUT_MEMORY };
+typedef struct dt__cutting {
+    const dt_pipe_partition_opts *o;
+    int                           n, devices; /* layers; devices, or stages if each has one */
+    double                       *cross;      /* bytes that cross the cut before layer j; 0 for j = 0 and n */
+    double                       *best;       /* [d * (n + 1) + j] */
+    int32_t                      *from, *with; /* k and r of the best */
+    double                        most;       /* BYTES: the slowest stage allowed */
+} dt__cutting;
+typedef struct dt__cut_sum { /* of the layers of a stage */
+    double work, params, fixed, held;
+} dt__cut_sum;
+static void dt__cut_add(dt__cut_sum *u, const dt_pipe_layer *l)
+{
+    u->work += l->forward + l->backward;
+    u->params += (double)l->params;
+    u->fixed += ceil((double)l->params * (1 + l->state));
+    u->held += (double)l->held;
+}
+static bool dt__cut_may(const dt__cutting *d, int j) { return j == 0 || j == d->n || !d->o->layers[j - 1].with_next; }
+static double dt__cut_message(const dt__cutting *d, int j)
+{
+    if (!(d->cross[j] > 0)) return 0;
+    return 2 * (d->o->latency + (d->o->bandwidth > 0 ? d->cross[j] / d->o->bandwidth : 0));
+}
+static double dt__cut_seconds(const dt__cutting *d, const dt__cut_sum *u, int k, int j, int r)
+{
+    const dt_pipe_partition_opts *o = d->o;
+    double                        a = dt__cut_message(d, k), b = dt__cut_message(d, j);
+    double                        one = o->overlap ? fmax(u->work, fmax(a, b)) : u->work + a + b;
+    if (r == 1) return one;
+    double sync = 2.0 * (r - 1) * (o->latency + (o->bandwidth > 0 ? u->params / r / o->bandwidth : 0));
+    return one / r + sync / (o->micro > 0 ? o->micro : r);
+}
+static int dt__cut_up(int a, int b) { return a / b + (a % b != 0); }
+/* Micro-batches in flight on each of the r devices of a stage with so many devices before it. Interleaved: of one stage, an
+   upper bound that only the table uses until dt__cut_interleaved has the exact number. */
+static int dt__cut_flight(const dt__cutting *d, int before, int r)
+{
+    const dt_pipe_partition_opts *o = d->o;
+    int                           all = o->micro > 0 ? dt__cut_up(o->micro, r) : INT_MAX, n = all;
+    if (o->kind == DT_PIPE_1F1B) n = dt__cut_up(d->devices - before, r);
+    else if (o->kind == DT_PIPE_ZB_H1) n = dt__cut_up(d->devices, r);
+    return n < all ? n : all;
+}
+static double dt__cut_memory(const dt__cut_sum *u, int flight) { return u->fixed + (u->held > 0 ? u->held * flight : 0); }
+static bool dt__cut_limited(const dt__cutting *d) { return d->o->memory > 0 && d->o->kind != DT_PIPE_INTERLEAVED; }
+
+/* The best stage that ends before layer j and uses the last r of d->devices' first `used` devices. */
+static void dt__cut_try(dt__cutting *d, int what, int used, int j, int r)
+{
+    size_t      row = (size_t)d->n + 1, at = (size_t)used * row + (size_t)j;
+    int         flight = dt__cut_flight(d, used - r, r);
+    dt__cut_sum u;
+    memset(&u, 0, sizeof u);
+    for (int k = j - 1; k >= 0; k--) {
+        dt__cut_add(&u, &d->o->layers[k]);
+        double memory = dt__cut_memory(&u, flight), before = d->best[(size_t)(used - r) * row + (size_t)k], value;
+        if (what == DT__CUT_MEMORY ? memory > d->best[at] : dt__cut_limited(d) && memory > (double)d->o->memory) return;
+        if (what != DT__CUT_MEMORY && u.work / r > (what == DT__CUT_TIME ? d->best[at] : d->most)) return;
+        if (!dt__cut_may(d, k) || !(before < INFINITY)) continue;
+        double seconds = dt__cut_seconds(d, &u, k, j, r);
+        if (what == DT__CUT_BYTES && seconds > d->most) continue;
+        value = what == DT__CUT_TIME    ? fmax(before, seconds)
+                : what == DT__CUT_BYTES ? before + d->cross[k]
+                                        : fmax(before, memory);
+        if (!(value < d->best[at])) continue;
+        d->best[at] = value;
+        d->from[at] = k;
+        d->with[at] = r;
+    }
+}
+static double dt__cut_all(dt__cutting *d, int what)
+{
+    size_t row = (size_t)d->n + 1, end = (size_t)d->devices * row + (size_t)d->n;
+    for (size_t i = 0; i < ((size_t)d->devices + 1) * row; i++) d->best[i] = INFINITY;
+    d->best[0] = 0;
+    for (int used = 1; used <= d->devices; used++)
+        for (int j = used == d->devices ? d->n : 1; j <= d->n; j++) {
+            if (!dt__cut_may(d, j)) continue;
+            for (int r = 1; r <= (d->o->replicate ? used : 1); r++) dt__cut_try(d, what, used, j, r);
+        }
+    return d->best[end];
+}
+static int64_t dt__cut_bytes(double x) { return x < 4e18 ? (int64_t)x : INT64_C(4000000000000000000); }
+/* The stages of the last dt__cut_all, in p. */
+static void dt__cut_read(const dt__cutting *d, dt_pipe_partition *p)
+{
+    size_t row = (size_t)d->n + 1;
+    int    used = d->devices, j = d->n;
+    p->nstages = 0;
+    for (; j > 0; p->nstages++) {
+        size_t at = (size_t)used * row + (size_t)j;
+        used -= d->with[at];
+        j = d->from[at];
+    }
+    used = d->devices, j = d->n;
+    for (int i = p->nstages - 1; i >= 0; i--) {
+        dt_pipe_stage *s = &p->stage[i];
+        dt__cut_sum    u;
+        size_t         at = (size_t)used * row + (size_t)j;
+        int            k = d->from[at];
+        memset(&u, 0, sizeof u);
+        for (int l = j - 1; l >= k; l--) dt__cut_add(&u, &d->o->layers[l]);
+        s->first = k;
+        s->last = j - 1;
+        s->replicas = d->with[at];
+        used -= s->replicas;
+        s->held = dt__cut_flight(d, used, s->replicas);
+        s->work = u.work;
+        s->seconds = dt__cut_seconds(d, &u, k, j, s->replicas);
+        s->params = dt__cut_bytes(u.params);
+        s->memory = dt__cut_bytes(dt__cut_memory(&u, s->held));
+        s->in = dt__cut_bytes(d->cross[k]);
+        s->out = dt__cut_bytes(d->cross[j]);
+        j = k;
+    }
+    p->slowest = 0;
+    for (int i = 1; i < p->nstages; i++)
+        if (p->stage[i].seconds > p->stage[p->slowest].seconds) p->slowest = i;
+    p->seconds = p->stage[p->slowest].seconds;
+}
+static dt_pipe_opts dt__cut_schedule(const dt_pipe_partition_opts *o)
+{
+    dt_pipe_opts q;
+    q.dt__first = 0;
+    q.kind = o->kind;
+    q.ranks = o->ranks;
+    q.chunks = o->chunks;
+    q.micro = o->micro;
+    return q;
+}
+/* Interleaved: the memory of a rank is that of all its stages. Its steps in order show how much it holds at most. */
+static int dt__cut_interleaved(const dt__cutting *d, dt_pipe_partition *p)
+{
+    const dt_pipe_partition_opts *o = d->o;
+    dt_pipe_opts                  q = dt__cut_schedule(o);
+    double           *held = (double *)dt__comm_zeroed((size_t)p->nstages, sizeof *held); /* of one micro-batch, by stage */
+    dt_pipe_schedule *s = held ? dt_pipe_schedule_new_with(q) : NULL;
+    if (!s) {
+        DT_COMM_FREE(held);
+        return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_pipe_partition_new: out of memory for the schedule of %d ranks", o->ranks);
+    }
+    for (int r = 0; r < o->ranks; r++) {
+        double fixed = 0, now = 0, most = 0;
+        for (int i = r; i < p->nstages; i += o->ranks) {
+            dt__cut_sum u;
+            memset(&u, 0, sizeof u);
+            for (int l = p->stage[i].first; l <= p->stage[i].last; l++) dt__cut_add(&u, &o->layers[l]);
+            fixed += u.fixed;
+            held[i] = u.held;
+        }
+        for (int64_t i = s->first[r]; i < s->first[r + 1]; i++) {
+            double one = held[dt__pipe_stage(s, r, &s->step[i])];
+            now += s->step[i].op == DT_PIPE_FORWARD ? one : -one;
+            if (now > most) most = now;
+        }
+        for (int i = r; i < p->nstages; i += o->ranks) {
+            p->stage[i].held = (int)dt_pipe_held(q, r);
+            p->stage[i].memory = dt__cut_bytes(fixed + most);
+        }
+    }
+    dt_pipe_schedule_free(s);
+    DT_COMM_FREE(held);
+    return 0;
+}
+
+/* ---- options */
+static const char *dt__cut_name(const dt_pipe_layer *layers, int i, char number[16]) /* for messages and the table */
+{
+    if (layers && layers[i].name) return dt__show(layers[i].name);
+    snprintf(number, 16, "%d", i);
+    return number;
+}
+static const char *dt__cut_size(double nbytes, char text[40])
+{
+    static const char *const unit[] = { "bytes", "KB", "MB", "GB", "TB", "PB" };
+    int                      k = 0;
+    while (k < 5 && nbytes >= 1e4) nbytes /= 1e3, k++;
+    char number[24];
+    snprintf(text, 40, "%s %s", dt__number(number, sizeof number, nbytes, nbytes < 100 && k ? 3 : 4), unit[k]);
+    return text;
+}
+static int dt__cut_options(dt_pipe_partition_opts *o)
+{
+    static const char *const call = "dt_pipe_partition_new";
+    char                     number[16];
+    if (!o->layers || o->nlayers < 1 || o->nlayers > DT__CUT_LAYERS)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: %s; expected 1 to %d layers, and nlayers is %d", call,
+                            o->layers ? "wrong number of layers" : "layers is NULL", (int)DT__CUT_LAYERS, o->nlayers);
+    if (o->nedges < 0 || (o->nedges && !o->edges))
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: nedges is %d and edges %s; expected an array of nedges edges", call,
+                            o->nedges, o->edges ? "is not NULL" : "is NULL");
+    dt_pipe_opts q = dt__cut_schedule(o);
+    if (!q.micro && o->kind != DT_PIPE_INTERLEAVED) q.micro = 1; /* not known, and not needed */
+    if (dt__pipe_options(&q, call)) return DT_COMM_ERR_ARG;
+    o->chunks = q.chunks;
+    if (o->kind == DT_PIPE_GPIPE && !o->micro)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: micro is 0: gpipe holds all micro-batches; say how many there are", call);
+    if (o->kind == DT_PIPE_INTERLEAVED && o->replicate)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: replicate does not go with interleaved; take DT_PIPE_1F1B", call);
+    if (!(o->bandwidth >= 0) || (o->bandwidth > 0 && o->bandwidth < 1e-3))
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: bandwidth is %g: expected bytes a second, 0 (bytes take no time) or at least "
+                                             "0.001", call, o->bandwidth);
+    if (dt__pipe_bad_time(o->latency, NULL, 0) || o->memory < 0)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: latency is %g and memory %lld: expected seconds from 0 to 1e9, and 0 (no limit) "
+                                             "bytes or more", call, o->latency, (long long)o->memory);
+    for (int i = 0; i < o->nlayers; i++) {
+        const dt_pipe_layer *l = &o->layers[i];
+        if (dt__pipe_bad_time(l->forward, NULL, 0) || dt__pipe_bad_time(l->backward, NULL, 0))
+            return dt__comm_bad(DT_COMM_ERR_ARG, "%s: layer %s: its times are %g and %g; expected seconds from 0 to 1e9", call,
+                                dt__cut_name(o->layers, i, number), l->forward, l->backward);
+        if (l->out < 0 || l->params < 0 || l->held < 0 || !(l->state >= 0) || !(l->state <= 1e6))
+            return dt__comm_bad(DT_COMM_ERR_ARG, "%s: layer %s: bytes are negative, or state is not in 0 .. 1e6", call,
+                                dt__cut_name(o->layers, i, number));
+    }
+    return 0;
+}
+static int dt__cut_edge_order(const void *a, const void *b)
+{
+    const dt_pipe_edge *x = (const dt_pipe_edge *)a, *y = (const dt_pipe_edge *)b;
+    if (x->from != y->from) return x->from < y->from ? -1 : 1;
+    if (x->output != y->output) return x->output < y->output ? -1 : 1;
+    return x->to < y->to ? -1 : x->to > y->to;
+}
+/* What crosses each cut. A tensor crosses those up to its last reader. */
+static int dt__cut_crossing(dt__cutting *d)
+{
+    static const char *const      call = "dt_pipe_partition_new";
+    const dt_pipe_partition_opts *o = d->o;
+    for (int j = 1; j < d->n; j++) d->cross[j] = o->nedges ? 0 : (double)o->layers[j - 1].out;
+    if (!o->nedges) return 0;
+    size_t        n = (size_t)o->nedges;
+    dt_pipe_edge *e = n > SIZE_MAX / sizeof *e ? NULL : (dt_pipe_edge *)DT_COMM_MALLOC(n * sizeof *e);
+    int64_t      *step = (int64_t *)dt__comm_zeroed((size_t)d->n + 1, sizeof *step), sum = 0; /* step: change at each cut */
+    int           status = 0;
+    if (!e || !step) status = dt__comm_bad(DT_COMM_ERR_MEMORY, "%s: out of memory for %d edges", call, o->nedges);
+    for (size_t i = 0; i < n && !status; i++) {
+        const dt_pipe_edge *x = &o->edges[i];
+        if (x->from < 0 || x->to >= d->n || x->from >= x->to || x->nbytes < 0)
+            status = dt__comm_bad(DT_COMM_ERR_ARG,
+                                  "%s: edge %d from layer %d to layer %d of %lld bytes; expected 0 <= from < to < %d (layers "
+                                  "in topological order) and no negative bytes", call, (int)i, x->from, x->to,
+                                  (long long)x->nbytes, d->n);
+        else if (x->nbytes > INT64_MAX / 4 - sum)
+            status = dt__comm_bad(DT_COMM_ERR_ARG, "%s: the bytes of the edges sum up to 2^61 or more", call);
+        else {
+            sum += x->nbytes;
+            e[i] = *x;
+        }
+    }
+    if (!status) qsort(e, n, sizeof *e, dt__cut_edge_order);
+    for (size_t i = 0; i < n && !status; i++) {
+        bool more = i + 1 < n && e[i + 1].from == e[i].from && e[i + 1].output == e[i].output;
+        if (more && e[i + 1].nbytes != e[i].nbytes)
+            status = dt__comm_bad(DT_COMM_ERR_ARG,
+                                  "%s: output %d of layer %d has edges of %lld and of %lld bytes; one tensor has one size, "
+                                  "another tensor needs another .output", call, e[i].output, e[i].from,
+                                  (long long)e[i].nbytes, (long long)e[i + 1].nbytes);
+        if (more) continue; /* the last edge of a tensor goes furthest */
+        step[e[i].from + 1] += e[i].nbytes;
+        step[e[i].to + 1] -= e[i].nbytes;
+    }
+    for (int j = 1; j < d->n && !status; j++) {
+        step[j] += step[j - 1];
+        d->cross[j] = (double)step[j];
+    }
+    DT_COMM_FREE(e);
+    DT_COMM_FREE(step);
+    return status;
+}
+/* The stage that needs most is named; with interleaved the rank, which has several stages. */
+static int dt__cut_too_large(const dt__cutting *d, const dt_pipe_partition *p)
+{
+    const dt_pipe_partition_opts *o = d->o;
+    char                          a[40], b[40], c[40], e[40], one[16], two[16];
+    int                           i = 0;
+    dt__cut_sum                   u;
+    memset(&u, 0, sizeof u);
+    for (int k = 1; k < p->nstages; k++)
+        if (p->stage[k].memory > p->stage[i].memory) i = k;
+    const dt_pipe_stage *s = &p->stage[i];
+    if (o->kind == DT_PIPE_INTERLEAVED)
+        return dt__comm_bad(DT_COMM_ERR_ARG,
+                            "dt_pipe_partition_new: the fastest partition does not fit into %s: rank %d needs %s for its %d "
+                            "chunks, the first with layers %s to %s; take more ranks, smaller micro-batches, or DT_PIPE_1F1B",
+                            dt__cut_size((double)o->memory, a), i % o->ranks, dt__cut_size((double)s->memory, b), o->chunks,
+                            dt__cut_name(o->layers, s->first, one), dt__cut_name(o->layers, s->last, two));
+    for (int l = s->first; l <= s->last; l++) dt__cut_add(&u, &o->layers[l]);
+    return dt__comm_bad(DT_COMM_ERR_ARG,
+                        "dt_pipe_partition_new: no partition fits into %s: in the one with the smallest largest stage, stage "
+                        "%d, layers %s to %s, needs %s: %s of parameters and their state, and %s for each of %d micro-batches; "
+                        "take more ranks, or fewer or smaller micro-batches",
+                        dt__cut_size((double)o->memory, a), i, dt__cut_name(o->layers, s->first, one),
+                        dt__cut_name(o->layers, s->last, two), dt__cut_size((double)s->memory, b), dt__cut_size(u.fixed, c),
+                        dt__cut_size(u.held, e), s->held);
+}
+static int dt__cut_solve(dt__cutting *d, dt_pipe_partition *p)
+{
+    int status = dt__cut_crossing(d), parts = 1;
+    for (int j = 1; j < d->n; j++) parts += dt__cut_may(d, j);
+    if (status) return status;
+    if (!d->o->replicate && parts < d->devices)
+        return dt__comm_bad(DT_COMM_ERR_ARG,
+                            "dt_pipe_partition_new: %d stages, but %d layers can be cut into %d parts at most; take fewer "
+                            "ranks or chunks, or mark fewer layers with_next", d->devices, d->n, parts);
+    double least = dt__cut_all(d, DT__CUT_TIME);
+    if (!(least < INFINITY)) {
+        dt__cut_all(d, DT__CUT_MEMORY);
+        dt__cut_read(d, p);
+        return dt__cut_too_large(d, p);
+    }
+    dt__cut_read(d, p); /* stands if the sums of the second search are rounded differently */
+    d->most = least * (1 + 1e-12);
+    if (dt__cut_all(d, DT__CUT_BYTES) < INFINITY) dt__cut_read(d, p);
+    if (d->o->kind != DT_PIPE_INTERLEAVED) return 0;
+    status = dt__cut_interleaved(d, p);
+    for (int i = 0; i < p->nstages && !status && d->o->memory > 0; i++)
+        if (p->stage[i].memory > d->o->memory) return dt__cut_too_large(d, p);
+    return status;
+}
+DT_API dt_pipe_partition *dt_pipe_partition_new_with(dt_pipe_partition_opts o)
+{
+    dt__cutting            d;
+    dt_pipe_partition *p = NULL;
+    if (dt__cut_options(&o)) return NULL;
+    memset(&d, 0, sizeof d);
+    d.o = &o;
+    d.n = o.nlayers;
+    d.devices = o.ranks * o.chunks;
+    if (!o.replicate && d.devices > o.nlayers) {
+        dt__comm_bad(DT_COMM_ERR_ARG,
+                     "dt_pipe_partition_new: %d stages, but there are only %d layers; take fewer ranks or chunks", d.devices,
+                     o.nlayers);
+        return NULL;
+    }
+    size_t row = (size_t)d.n + 1, all = row * ((size_t)d.devices + 1);
+    d.cross = (double *)dt__comm_zeroed(row, sizeof *d.cross);
+    d.best = (double *)dt__comm_zeroed(all, sizeof *d.best);
+    d.from = (int32_t *)dt__comm_zeroed(all, sizeof *d.from);
+    d.with = (int32_t *)dt__comm_zeroed(all, sizeof *d.with);
+    p = (dt_pipe_partition *)dt__comm_zeroed(1, sizeof *p);
+    if (p) p->stage = (dt_pipe_stage *)dt__comm_zeroed((size_t)d.devices, sizeof *p->stage);
+    int status = 0;
+    if (!d.cross || !d.best || !d.from || !d.with || !p || !p->stage)
+        status = dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_pipe_partition_new: out of memory for %d layers and %d stages", d.n,
+                              d.devices);
+    else status = dt__cut_solve(&d, p);
+    DT_COMM_FREE(d.cross);
+    DT_COMM_FREE(d.best);
+    DT_COMM_FREE(d.from);
+    DT_COMM_FREE(d.with);
+    if (!status) return p;
+    dt_pipe_partition_free(p);
+    return NULL;
+}
+DT_API void dt_pipe_partition_free(dt_pipe_partition *p)
+{
+    if (!p) return;
+    DT_COMM_FREE(p->stage);
+    DT_COMM_FREE(p);
+}
+DT_API size_t dt_pipe_partition_text(const dt_pipe_partition *p, const dt_pipe_layer *layers, char *buf, size_t nbytes)
+{
+    dt__text_out o = { buf, nbytes, 0 };
+    char         a[40], b[40], c[40], one[16], two[16], number[24];
+    double       all = 0;
+    if (nbytes) buf[0] = 0;
+    dt__emitf(&o, "stage devices  work ms  with messages  share   parameters       memory  crosses the cut after it  layers\n");
+    for (int i = 0; i < p->nstages; i++) all += p->stage[i].work;
+    for (int i = 0; i < p->nstages; i++) {
+        const dt_pipe_stage *s = &p->stage[i];
+        dt__emitf(&o, "%5d %7d %8s", i, s->replicas, dt__number(number, sizeof number, s->work * 1e3, 4));
+        dt__emitf(&o, " %14s %5d%% %12s %12s %25s  ", dt__number(number, sizeof number, s->seconds * 1e3, 4),
+                  all > 0 ? (int)(100 * s->work / all + 0.5) : 0, dt__cut_size((double)s->params, a),
+                  dt__cut_size((double)s->memory, b), i + 1 < p->nstages ? dt__cut_size((double)s->out, c) : "-");
+        dt__emitf(&o, "%s to %s%s\n", dt__cut_name(layers, s->first, one), dt__cut_name(layers, s->last, two),
+                  i == p->slowest ? "  <- slowest" : "");
+    }
+    return o.len;
 }
 DT__SLOW_END
 

@@ -51,6 +51,13 @@ ERRORS
     push or pull that a server refuses (an unknown key, another length or dtype, weights of a version that does not exist yet)
     changes nothing, and the store can be used on.
 
+MEMORY
+
+    A server has each of its arrays once, and while workers read old values twice. A large push is read where the worker has it, if
+    that is memory of this machine that both can see. Else it has memory of its own until its update, and the server keeps that
+    memory for the next push: at most 16 areas, with together half of .message_memory of the communicator, and none for longer
+    than two seconds without use.
+
 THREADS
 
     A store is used by one thread at a time; servers work on the progress thread of the communicator, or while a call of the
@@ -108,7 +115,21 @@ extern "C" {
    the same options, calls dt_ps_init for the keys that exist (same arguments, the values stay), pulls, and pushes as the others
    do. It is a worker with a new number, and takes part in a group from its first pull or push of it: from then on DT_PS_SYNC waits
    for it. This also holds for a worker that comes back under its name with a higher incarnation: its earlier self has died, so
-   its batch is given out again, and what it still sends is refused. */
+   its batch is given out again, and what it still sends is refused.
+
+   CODECS. With .codec the pushes of a group are encoded (dt_codec_encode of dt_comm.h, with scale 1), each part that goes to a server
+   by itself; the server decodes it and goes on as without. All arrays of the group are f32. Pulls are not encoded.
+     - Error feedback: the worker keeps a residual of each array, and encodes push + residual. QSGD has none. The residual costs a
+       worker two floats an element. It is not in checkpoints, and is lost when the worker leaves.
+     - A push that is not used (DT_PS_CANCELLED, DT_PS_STALE) leaves the residual as it was before: the gradient is wasted with its
+       batch, as without a codec, and nothing else is. So does a call that fails, though its push may have been used if only the
+       answer was lost.
+     - A value that is not finite, or too large for the codec, is DT_COMM_ERR_NONFINITE; nothing is pushed, and nothing changes.
+     - A part whose elements are all -0, which adds nothing to a sum, is not sent; its residual stays.
+     - step of dt_codec_encode is the number of this worker's pushes of the group that were not thrown away. QSGD draws other numbers
+       for each worker and key.
+     - One push of a group can be under way: the next one waits until the verdict of the one before is known. So dt_ps_push waits
+       for the update of the push before it if the discipline does. */
 typedef enum dt_ps_mode {
     DT_PS_SYNC = 0, DT_PS_K_SYNC, DT_PS_K_BATCH_SYNC, DT_PS_K_ASYNC, DT_PS_K_BATCH_ASYNC, DT_PS_ASYNC, DT_PS_SSP, DT_PS_SSP_CLOCK,
     DT_PS_MODES
@@ -124,19 +145,21 @@ typedef struct dt_ps_discipline {
     bool        scale_by_staleness DT_D; /* a push that is n > 1 versions old counts 1 / n (Zhang et al. 2015) */
     bool        drop_batches DT_D;   /* the batch of a push that was cancelled or dropped is not given out again, only counted */
     int64_t     batches DT_D;        /* batch numbers to give out: 0 .. batches - 1; default: no limit. See dt_ps_info.batch */
+    dt_codec    codec DT_D;          /* pushes are sent in this form; default: as they are. See CODECS below */
 } dt_ps_discipline;
 typedef struct dt_ps_opts { /* the same on all ranks */
     int         dt__first DT_D;
     int         servers DT_D;        /* 0: every rank is a worker and a server (of the first 64); n: the last n ranks are servers only */
     const int  *roles DT_D;          /* instead: of each rank DT_PS_IS_WORKER, DT_PS_IS_SERVER, both or 0. See dt_ps_roles. Ranks that
                                         join later are workers, and are not in it */
-    int         mode DT_D;           /* these seven: as in dt_ps_discipline, for groups that dt_ps_group does not name */
+    int         mode DT_D;           /* these eight: as in dt_ps_discipline, for groups that dt_ps_group does not name */
     int         k DT_D;
     int         staleness DT_D;
     int         max_staleness DT_D;
     bool        scale_by_staleness DT_D;
     bool        drop_batches DT_D;
     int64_t     batches DT_D;
+    dt_codec    codec DT_D;
     bool        fail_on_death DT_D;  /* tolerant communicators: the death of a worker is everyone's error; default: the others go on */
     int64_t     big DT_D;            /* elements: larger arrays are cut over all servers; default 1000000 */
     double      timeout DT_D;        /* seconds without an answer; default: that of the communicator */
@@ -252,7 +275,10 @@ DT_API int  dt_ps_wait(dt_ps_op *op, dt_ps_info *info); /* frees op. info may be
 DT_API bool dt_ps_test(dt_ps_op *op);
 /* Instead of dt_ps_wait, as dt_work_then: it frees op and calls fn when it is done. */
 DT_API int  dt_ps_then(dt_ps_op *op, void (*fn)(void *user, int status, const dt_ps_info *info), void *user);
-/* One array that is a group of its own. A pull after a push of the same worker sees it: it waits for the update that contains it. */
+/* One array that is a group of its own. A pull after a push of the same worker waits for the update that contains the push, except where
+   the discipline answers before that update (the verdict is DT_PS_KEPT): with DT_PS_K_BATCH_SYNC and DT_PS_K_BATCH_ASYNC until K
+   pushes have come, with DT_PS_SSP_CLOCK until all workers have done this push, and in a replay. Nor is a push in the values if it
+   was cancelled or too old. */
 DT_API int  dt_ps_push(dt_ps *ps, int key, const void *data, int64_t n, int dtype);
 DT_API int  dt_ps_pull(dt_ps *ps, int key, void *data, int64_t n, int dtype);
 DT_API int  dt_ps_push_pull(dt_ps *ps, int key, const void *in, void *out, int64_t n, int dtype);
@@ -811,6 +837,7 @@ static void dt__ps_replay_step(dt__ps_coord *d)
 
    Everything here runs on the thread that drives the communicator (handlers, and functions of dt_work_then): no locks. */
 enum { DT__PS_MAGIC = 0x73707464, DT__PS_INLINE = 4096, DT__PS_PARTS = 1 << 20 };
+enum { DT__PS_AREAS = 16, DT__PS_AREA = 1 << 18 }; /* areas that are kept, at most; bytes of one, at least. See dt__ps_area_new */
 enum { /* tags of calls: what is asked of a server, and by DT__PS_NOTICE of a worker */
     DT__PS_INIT = DT_PS_TAG, DT__PS_SET, DT__PS_READY, DT__PS_EXCHANGE, DT__PS_STAGED, DT__PS_ORDER, DT__PS_BYE, DT__PS_BARRIER, DT__PS_ASK, DT__PS_END, DT__PS_NOTICE,
     DT__PS_STATE, DT__PS_PLACE, DT__PS_HELLO,
@@ -819,7 +846,8 @@ enum { /* tags of calls: what is asked of a server, and by DT__PS_NOTICE of a wo
 enum { DT__PS_HAS_PUSH = 1, DT__PS_WANTS = 2,  /* flags: of an exchange */
        DT__PS_BAD = 4, DT__PS_HOLDS = 8, DT__PS_REFUSED = 16, DT__PS_LEFT = 32, /* of DT__PS_STAGED: see dt__ps_hear */
        DT__PS_MEASURED = 64 }; /* of DT__PS_STAGED: a double of this server follows; of DT__PS_ORDER: the sum of all */
-enum { DT__PS_REFUSE = 100 };  /* an act of the server, beside those of >>coordinator: a request that a server does not have is refused by all */
+enum { DT__PS_REFUSE = 100,    /* acts of the server, beside those of >>coordinator: a request that a server does not have is refused by all; */
+       DT__PS_TAKE };          /* a push without a pull is answered, as its verdict is known: of groups with a codec */
 enum { DT__PS_ASK_STATS = 1, DT__PS_ASK_K, DT__PS_ASK_WHY, DT__PS_ASK_REST, DT__PS_ASK_JOIN, DT__PS_ASK_CURSOR, DT__PS_ASK_WHERE,
        DT__PS_ASK_ENTER, DT__PS_ASK_ALONE };
 enum { DT__PS_HERE = 0, DT__PS_HAS_LEFT, DT__PS_HAS_DIED, DT__PS_NOT_YET }; /* dt_ps.gone; NOT_YET: a number for a worker that may join */
@@ -848,6 +876,10 @@ typedef struct dt__ps_asks {   /* DT__PS_INIT */
     int32_t  coordinator, label;                /* DT__PS_SET: the server that coordinates the group */
     int64_t  big, batches;
     int64_t  given;            /* 1: the group has a discipline of its own, by dt_ps_group */
+    int32_t  codec, levels;    /* of its codec */
+    double   ratio;
+    int64_t  bucket;
+    uint64_t seed;
 } dt__ps_asks;
 typedef struct dt__ps_where { int32_t server, coordinator; } dt__ps_where; /* the answer: of the array, or DT__PS_CUT; of its group */
 typedef struct dt__ps_buf { int readers; bool old; void *p; } dt__ps_buf; /* old: its array has another one now */
@@ -864,7 +896,8 @@ typedef struct dt__ps_input {  /* a part of a request */
     dt__ps_wire  wire;
     dt__ps_held *held;
     const char  *data;         /* what was pushed; NULL: nothing */
-    char        *own;          /* data, if it is a copy */
+    char        *own;          /* data, if it is a copy, or decoded */
+    int64_t      nown;         /* bytes of own */
     dt_msg_view  view;         /* data, if it is a message that is read where it is */
     int64_t      viewed;       /* bytes of view that count in ps->viewed */
     dt_msg_info  info;         /* of a message to own */
@@ -906,6 +939,7 @@ typedef struct dt__ps_group {
     dt__ps_order  *order;      /* what is to be done, in order */
     bool           runs;       /* acts are being done: new ones wait */
     bool           paused;     /* the first of order waits for its total */
+    dt_codec       codec;      /* of its pushes */
     /* the coordinator */
     bool           here;
     uint64_t       servers;    /* that hold arrays of it: each request goes to all of them */
@@ -926,6 +960,7 @@ typedef struct dt__ps_name {   /* the first server: what it knows of a key */
     dt_request **waiting;      /* by worker: its DT__PS_INIT */
 } dt__ps_name;
 typedef struct dt__ps_map { void **at; int n; } dt__ps_map; /* by key */
+typedef struct dt__ps_area { char *p; int64_t n; bool old; } dt__ps_area; /* old: it was kept at the last tick, too */
 struct dt_ps {
     dt_comm    *c;
     dt_ps_opts  o;
@@ -953,7 +988,10 @@ struct dt_ps {
     int64_t     load[DT_PS_SERVERS]; /* bytes; of the first server */
     uint64_t    stamp;         /* of the last request */
     int64_t     viewed;        /* bytes of messages that are read where they are */
-    dt_work    *timer;         /* a receive that ends when they have been there for long enough */
+    dt__ps_area area[DT__PS_AREAS]; /* memory of pushes that is free: the one that was used last is the last */
+    int         nareas;
+    int64_t     kept;          /* bytes of them */
+    dt_work    *timer;         /* a receive that ends at the next tick: see dt__ps_tick */
     char        nothing;
     dt_request *early[4];      /* DT__PS_SET of arrays with DT_PS_UPDATE that came before dt_ps_on_update; worker 0 has one at a time */
     int         nearly;
@@ -1203,11 +1241,52 @@ static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, 
     return rc;
 }
 
+/* ---- memory of pushes that are not read where they are. The next push of the same array has the same length, and malloc would get a
+   large area from the kernel each time, page by page. So areas of DT__PS_AREA bytes and more are kept: DT__PS_AREAS of them, with
+   together no more than half of the memory for messages. Those that nobody uses for one to two seconds are freed (dt__ps_tick). */
+static int64_t dt__ps_limit(const dt_ps *ps) { return ps->c->opts.message_memory > 0 ? ps->c->opts.message_memory : INT64_C(1) << 28; }
+static char *dt__ps_area_take(dt_ps *ps, int i)
+{
+    char *p = ps->area[i].p;
+    ps->kept -= ps->area[i].n;
+    ps->nareas--;
+    memmove(ps->area + i, ps->area + i + 1, (size_t)(ps->nareas - i) * sizeof *ps->area);
+    return p;
+}
+static char *dt__ps_area_new(dt_ps *ps, int64_t n)
+{
+    for (int i = ps->nareas - 1; i >= 0; i--)
+        if (ps->area[i].n == n) return dt__ps_area_take(ps, i);
+    return (char *)DT_COMM_MALLOC(n ? (size_t)n : 1);
+}
+static void dt__ps_timer(dt_ps *ps);
+static void dt__ps_area_free(dt_ps *ps, char *p, int64_t n)
+{
+    int64_t most = dt__ps_limit(ps) / 2;
+    if (!p || n < DT__PS_AREA || n > most || ps->closing) {
+        DT_COMM_FREE(p);
+        return;
+    }
+    while (ps->nareas == DT__PS_AREAS || n > most - ps->kept) DT_COMM_FREE(dt__ps_area_take(ps, 0));
+    dt__ps_area *a = &ps->area[ps->nareas++];
+    a->p = p;
+    a->n = n;
+    a->old = false;
+    ps->kept += n;
+    dt__ps_timer(ps);
+}
+static void dt__ps_areas_end(dt_ps *ps, bool all) /* of all, or of those that were not used since the last call */
+{
+    for (int i = ps->nareas - 1; i >= 0; i--)
+        if (all || ps->area[i].old) DT_COMM_FREE(dt__ps_area_take(ps, i));
+        else ps->area[i].old = true;
+}
+
 /* ---- requests */
 static void dt__ps_input_free(dt_ps *ps, dt__ps_input *in)
 {
     if (in->work) return; /* own and view are in use; dt__ps_part_came frees them */
-    DT_COMM_FREE(in->own);
+    dt__ps_area_free(ps, in->own, in->nown);
     in->own = NULL;
     in->data = NULL;
     if (in->view.data || in->view.dt__hold || in->view.dt__id) dt_comm_view_free(ps->c, &in->view);
@@ -1333,7 +1412,7 @@ static bool dt__ps_keep(dt_ps *ps, dt__ps_request *r)
     for (int i = 0; i < r->head.nparts; i++) {
         dt__ps_input *in = &r->in[i];
         if (!in->data || in->own) continue;
-        char *own = (char *)DT_COMM_MALLOC(in->wire.nbytes ? (size_t)in->wire.nbytes : 1);
+        char *own = dt__ps_area_new(ps, in->wire.nbytes);
         if (!own) return false;
         for (int64_t at = 0, step = 1 << 20; at < in->wire.nbytes && dt__ps_touch(ps); at += step) { /* not touched: the communicator has failed */
             memcpy(own + at, in->data + at, (size_t)(in->wire.nbytes - at < step ? in->wire.nbytes - at : step));
@@ -1341,9 +1420,41 @@ static bool dt__ps_keep(dt_ps *ps, dt__ps_request *r)
         }
         dt__ps_input_free(ps, in);
         in->own = own;
+        in->nown = in->wire.nbytes;
         in->data = own;
     }
     return true;
+}
+/* How many bytes the push of n elements has. */
+static int64_t dt__ps_nbytes(const dt_codec *codec, int64_t n, int dtype)
+{
+    return !codec->kind ? n * (int64_t)dt__elem_nbytes(dtype) : n ? dt_codec_bound(codec, n) : 0;
+}
+/* The push of a part has come: it is decoded, if its group has a codec. A part with elements and no bytes is -0. Returns 0, or negative
+   after dt__comm_bad; then nothing has changed. */
+static int dt__ps_decode(dt_ps *ps, const dt_codec *codec, dt__ps_input *in)
+{
+    int64_t n = in->wire.n, nbytes = n * (int64_t)sizeof(float);
+    int     rc = 0;
+    if (!codec->kind || !n) return 0;
+    float *out = (float *)(void *)dt__ps_area_new(ps, nbytes);
+    if (!out) return dt__comm_bad(DT_COMM_ERR_MEMORY, "the server is out of memory");
+    if (!in->wire.nbytes)
+        for (int64_t i = 0; i < n; i++) out[i] = -0.0f;
+    else if (!dt__ps_touch(ps)) rc = dt__comm_bad(DT_COMM_ERR_STATE, "the communicator has failed");
+    else {
+        rc = dt_codec_decode(codec, in->data, in->wire.nbytes, out, n, false);
+        dt__ps_untouch(ps);
+    }
+    if (rc) {
+        dt__ps_area_free(ps, (char *)out, nbytes);
+        return rc;
+    }
+    dt__ps_input_free(ps, in); /* what has come */
+    in->own = (char *)out;
+    in->nown = nbytes;
+    in->data = in->own;
+    return 0;
 }
 static void dt__ps_group_fail(dt_ps *ps, dt__ps_group *g, const char *why);
 static void dt__ps_orders(dt_ps *ps, dt__ps_group *g, bool measured);
@@ -1449,6 +1560,16 @@ static void dt__ps_do_drop(dt_ps *ps, dt__ps_group *g, int worker, int64_t seq)
     r->done = true;
     for (int p = 0; p < r->head.nparts; p++) dt__ps_input_free(ps, &r->in[p]);
     dt__ps_tidy(ps, g, worker);
+}
+static void dt__ps_do_take(dt_ps *ps, dt__ps_group *g, const dt__ps_act *a)
+{
+    dt__ps_request *r = dt__ps_find(g, a->learner, a->seq);
+    if (!r || !r->q) return;
+    if (!r->done && !dt__ps_keep(ps, r)) dt__ps_group_fail(ps, g, "out of memory for a push"); /* r is gone now */
+    else {
+        dt__ps_reply(ps, r, &a->info, false);
+        dt__ps_tidy(ps, g, a->learner);
+    }
 }
 static void dt__ps_do_refuse(dt_ps *ps, dt__ps_group *g, int worker, int64_t seq)
 {
@@ -1646,6 +1767,7 @@ static int dt__ps_acts(dt_ps *ps, dt__ps_group *g, const dt__ps_act *act, int na
         case DT__PS_DROP: dt__ps_do_drop(ps, g, a->learner, a->seq); break;
         case DT__PS_FORGET: dt__ps_do_forget(ps, g, a->learner, a->seq); break;
         case DT__PS_REFUSE: dt__ps_do_refuse(ps, g, a->learner, a->seq); break;
+        case DT__PS_TAKE: dt__ps_do_take(ps, g, a); break;
         case DT__PS_CANCEL: if (g->here) dt__ps_cancel(ps, g, a); break;
         default: break;
         }
@@ -1743,8 +1865,20 @@ static bool dt__ps_feed(dt_ps *ps, dt__ps_group *g, int w)
     if (!whole || d->learner[w].state != DT__PS_RUNS) return false;
     dt__ps_head h = t->head;
     dt__ps_line_drop(g, w);
-    if (h.flags & DT__PS_HAS_PUSH) dt__ps_coord_push(d, w, h.seq, h.version);
-    else dt__ps_coord_pull(d, w, h.seq);
+    if (!(h.flags & DT__PS_HAS_PUSH)) {
+        dt__ps_coord_pull(d, w, h.seq);
+        return true;
+    }
+    dt__ps_coord_push(d, w, h.seq, h.version);
+    if (g->codec.kind && !(h.flags & DT__PS_WANTS)) {
+        dt__ps_act *a = dt__ps_act_add(d, DT__PS_TAKE, w);
+        if (!a) return true;
+        a->seq = h.seq;
+        a->info.verdict = d->learner[w].verdict;
+        a->info.version = h.version;
+        a->info.batch = -1;
+        a->info.k = d->k;
+    }
     return true;
 }
 static bool dt__ps_all_left(dt_ps *ps, const dt__ps_group *g)
@@ -1867,6 +2001,22 @@ static int dt__ps_replay_load(dt_ps *ps, dt__ps_group *g)
     DT_COMM_FREE(log);
     return rc;
 }
+static dt_codec dt__ps_codec_of(const dt__ps_asks *a)
+{
+    dt_codec c;
+    memset(&c, 0, sizeof c);
+    c.kind = a->codec;
+    c.ratio = a->ratio;
+    c.levels = a->levels;
+    c.bucket = a->bucket;
+    c.seed = a->seed;
+    return c;
+}
+static bool dt__ps_codec_ok(const dt__ps_asks *a, int64_t n) /* of a request: can it encode n elements? */
+{
+    dt_codec c = dt__ps_codec_of(a);
+    return !c.kind || (a->array.dtype == DT_COMM_F32 && dt_codec_bound(&c, n) >= 0);
+}
 /* Makes the group if it is new. NULL: out of memory, or the log to be replayed cannot be read. */
 static dt__ps_group *dt__ps_group_of(dt_ps *ps, const dt__ps_asks *a)
 {
@@ -1893,6 +2043,7 @@ static dt__ps_group *dt__ps_group_of(dt_ps *ps, const dt__ps_asks *a)
     d.scale_by_staleness = a->scale != 0;
     d.drop_batches = a->drop != 0;
     d.batches = a->batches;
+    g->codec = dt__ps_codec_of(a);
     g->left = (uint64_t *)dt__comm_zeroed(n, sizeof *g->left);
     bool ok = g->request && g->line && g->fed && g->left && (!g->here || dt__ps_coord_init(&g->coord, &d, ps->start)) &&
               dt__ps_map_put(&ps->groups, id, g);
@@ -2048,7 +2199,7 @@ static void dt__ps_staged(dt_ps *ps, dt__ps_group *g, int worker) /* says which 
         dt__ps_head h = r->head;
         r->staged = true;
         if (r->done) h.flags |= DT__PS_REFUSED;
-        else if (r->q && !(h.flags & DT__PS_WANTS)) { /* only a push: it is answered now */
+        else if (r->q && !(h.flags & DT__PS_WANTS) && !g->codec.kind) { /* only a push: it is answered now; with a codec see DT__PS_TAKE */
             dt_ps_info info;
             memset(&info, 0, sizeof info);
             info.verdict = DT_PS_KEPT;
@@ -2075,18 +2226,21 @@ static void dt__ps_part_came(void *user, int status)
     in->work = NULL;
     if (r->done || !right) dt__ps_input_free(ps, in);
     else in->data = view ? (const char *)in->view.data : in->own;
-    if (!r->done && !right) { /* the worker has gone, or sends other lengths than it said */
+    bool decoded = r->done || !right || !dt__ps_decode(ps, &g->codec, in);
+    if (!r->done && (!right || !decoded)) { /* the worker has gone, or sends another length than it said, or what is not of the codec */
         char why[400];
         snprintf(why, sizeof why, "server %d: the values of key %d did not come: %.200s", ps->server, in->wire.key,
-                 status && dt_comm_error(NULL) ? dt_comm_error(NULL) : "another length");
+                 (status || !decoded) && dt_comm_error(NULL) ? dt_comm_error(NULL) : "another length");
+        dt__ps_input_free(ps, in);
         dt__ps_drop(ps, r, why);
     }
     r->missing--;
     dt__ps_staged(ps, g, worker);
     dt__ps_count(ps, -1);
 }
-/* The send of a message that is read where it is has not ended, and must not wait for the update as long as that may take. */
-static void dt__ps_views_end(void *user, int status)
+/* A tick, one a second while there is something to do: the send of a message that is read where it is has not ended, and must not wait
+   for the update as long as that may take; and memory that was kept and not used is freed. */
+static void dt__ps_tick(void *user, int status)
 {
     dt_ps *ps = (dt_ps *)user;
     ps->timer = NULL;
@@ -2097,9 +2251,11 @@ static void dt__ps_views_end(void *user, int status)
                     dt__ps_group_fail(ps, g, "out of memory for a push");
                     break;
                 }
+    if (status == DT_COMM_ERR_TIMEOUT) dt__ps_areas_end(ps, false);
+    if (status == DT_COMM_ERR_TIMEOUT && (ps->viewed || ps->nareas)) dt__ps_timer(ps);
     dt__ps_count(ps, -1);
 }
-static void dt__ps_views_begin(dt_ps *ps)
+static void dt__ps_timer(dt_ps *ps)
 {
     dt_msg_opts o = DT__NO_OPTIONS;
     if (ps->timer || ps->closing) return;
@@ -2108,30 +2264,33 @@ static void dt__ps_views_begin(dt_ps *ps)
     ps->timer = dt_comm_recv_start_with(ps->c, &ps->nothing, 1, DT_COMM_U8, dt_comm_rank(ps->c), o);
     if (!ps->timer) return; /* the communicator has failed, or is out of memory: sends end at their timeout */
     dt__ps_count(ps, 1);
-    dt_work_then(ps->timer, dt__ps_views_end, ps);
+    dt_work_then(ps->timer, dt__ps_tick, ps);
 }
 static bool dt__ps_part_receive(dt_ps *ps, dt__ps_input *in)
 {
-    int64_t     limit = ps->c->opts.message_memory > 0 ? ps->c->opts.message_memory : INT64_C(1) << 28;
-    dt_msg_opts o = DT__NO_OPTIONS;
+    const dt_comm *c = ps->c;
+    int            from = ps->worker_rank[in->of->head.worker];
+    bool           near = from == c->rank || (!c->members && c->shared && (!c->host || c->host[from] == c->host[c->rank]));
+    dt_msg_opts    o = DT__NO_OPTIONS;
     o.tag = in->wire.tag;
     o.timeout = ps->timeout;
-    /* a view may need the memory for messages: no more than a part of it */
-    if (in->wire.nbytes <= limit / 4 - ps->viewed) {
+    /* A message of this machine can be read where it is; if not, a view needs the memory for messages: no more than a part of it. */
+    if (near && in->wire.nbytes <= dt__ps_limit(ps) / 4 - ps->viewed) {
         in->viewed = in->wire.nbytes;
         ps->viewed += in->viewed;
-        dt__ps_views_begin(ps);
-        in->work = dt_comm_recv_view_start_with(ps->c, &in->view, DT_COMM_U8, ps->worker_rank[in->of->head.worker], o);
+        dt__ps_timer(ps);
+        in->work = dt_comm_recv_view_start_with(ps->c, &in->view, DT_COMM_U8, from, o);
     } else {
         o.info = &in->info;
-        in->own = (char *)DT_COMM_MALLOC((size_t)in->wire.nbytes);
-        if (in->own) in->work = dt_comm_recv_start_with(ps->c, in->own, in->wire.nbytes, DT_COMM_U8, ps->worker_rank[in->of->head.worker], o);
+        in->own = dt__ps_area_new(ps, in->wire.nbytes);
+        in->nown = in->wire.nbytes;
+        if (in->own) in->work = dt_comm_recv_start_with(ps->c, in->own, in->wire.nbytes, DT_COMM_U8, from, o);
     }
     return in->work != NULL;
 }
 static const char *dt__ps_dtype(int dtype) { return dtype >= 0 && dtype < DT_COMM_DTYPES ? dt__comm_dtype_name(dtype) : "an unknown dtype"; }
 /* Checks part i of a request; *at: where its payload is, or would be, if it is inline. */
-static dt__ps_held *dt__ps_part_ok(dt_ps *ps, dt_request *q, const dt__ps_head *h, const dt__ps_wire *w, size_t *at)
+static dt__ps_held *dt__ps_part_ok(dt_ps *ps, dt_request *q, const dt__ps_head *h, const dt__ps_wire *w, const dt_codec *codec, size_t *at)
 {
     dt__ps_held *held = (dt__ps_held *)dt__ps_map_get(&ps->held, w->key);
     bool         push = (h->flags & DT__PS_HAS_PUSH) != 0;
@@ -2149,9 +2308,10 @@ static dt__ps_held *dt__ps_part_ok(dt_ps *ps, dt_request *q, const dt__ps_head *
                       w->at + w->n - 1, dt__ps_dtype(w->dtype));
         return NULL;
     }
-    if (push && w->nbytes != w->n * (int64_t)dt__elem_nbytes(w->dtype)) {
-        dt__ps_refuse(q, "server %d: key %d: a push of %" PRId64 " bytes for %" PRId64 " elements of %s", ps->server, w->key, w->nbytes, w->n,
-                      dt__ps_dtype(w->dtype));
+    int64_t nbytes = dt__ps_nbytes(codec, w->n, w->dtype);
+    if (push && w->nbytes != nbytes && !(codec->kind && !w->nbytes)) {
+        dt__ps_refuse(q, "server %d: key %d: a push of %" PRId64 " bytes for %" PRId64 " elements of %s; with codec %s they have %" PRId64, ps->server, w->key,
+                      w->nbytes, w->n, dt__ps_dtype(w->dtype), dt_codec_name(codec->kind), nbytes);
         return NULL;
     }
     if (push && w->tag < 0) {
@@ -2206,16 +2366,22 @@ static dt__ps_request *dt__ps_exchange_new(dt_ps *ps, dt__ps_group *g, dt_reques
         in->of = r;
         in->ps = ps;
         in->wire = wire[i];
-        in->held = dt__ps_part_ok(ps, q, h, &in->wire, &at);
-        bool twice = in->held && in->held->stamp == ps->stamp;
-        if (twice) dt__ps_refuse(q, "server %d: key %d is twice in one call", ps->server, in->wire.key);
-        if (!in->held || twice) { /* it is refused: nothing has changed */
+        in->held = dt__ps_part_ok(ps, q, h, &in->wire, &g->codec, &at);
+        bool bad = in->held && in->held->stamp == ps->stamp;
+        if (bad) dt__ps_refuse(q, "server %d: key %d is twice in one call", ps->server, in->wire.key);
+        else if (in->held && (h->flags & DT__PS_HAS_PUSH) && in->wire.tag < 0) {
+            in->data = (const char *)q->data + here;
+            bad = dt__ps_decode(ps, &g->codec, in) != 0;
+            if (bad) dt__ps_refuse(q, "server %d: key %d: the push of worker %d cannot be decoded: %.250s", ps->server, in->wire.key, h->worker,
+                                   dt_comm_error(NULL) ? dt_comm_error(NULL) : "?");
+        }
+        if (!in->held || bad) { /* it is refused: nothing has changed */
+            for (int k = 0; k <= i; k++) dt__ps_input_free(ps, &r->in[k]);
             DT_COMM_FREE(r->in);
             DT_COMM_FREE(r);
             return NULL;
         }
         in->held->stamp = ps->stamp;
-        if ((h->flags & DT__PS_HAS_PUSH) && in->wire.tag < 0) in->data = (const char *)q->data + here;
         if (h->flags & DT__PS_WANTS && in->wire.see >= 0) in->to = dt__ps_see(ps, q->from, in->wire.see, in->held);
     }
     r->q = q;
@@ -2241,7 +2407,10 @@ static void dt__ps_on_exchange(dt_request *q)
         dt__ps_wire wire;
         size_t      at = (size_t)q->n;
         memcpy(&wire, (const char *)q->data + sizeof h, sizeof wire);
-        if (dt__ps_part_ok(ps, q, &h, &wire, &at)) dt__ps_refuse(q, "server %d: key %d is in another group", ps->server, wire.key);
+        dt_codec none;
+        memset(&none, 0, sizeof none);
+        h.flags &= ~(uint32_t)DT__PS_HAS_PUSH; /* what was pushed does not matter */
+        if (dt__ps_part_ok(ps, q, &h, &wire, &none, &at)) dt__ps_refuse(q, "server %d: key %d is in another group", ps->server, wire.key);
     } else if (!g) dt__ps_refuse(q, "server %d: there is no such group of keys: call dt_ps_init first", ps->server);
     else if (g->bad[0]) dt_request_refuse(q, g->bad);
     else if (h.servers & ps->dead) dt__ps_refuse(q, "server %d (rank %d) has gone", __builtin_ctzll(h.servers & ps->dead),
@@ -2556,7 +2725,8 @@ static void dt__ps_on_barrier(dt_request *q)
 static bool dt__ps_options_same(const dt__ps_asks *a, const dt__ps_asks *b)
 {
     return a->mode == b->mode && a->k == b->k && a->staleness == b->staleness && a->max_staleness == b->max_staleness && a->nservers == b->nservers &&
-           a->nworkers == b->nworkers && a->scale == b->scale && a->drop == b->drop && a->fail == b->fail && a->big == b->big && a->batches == b->batches;
+           a->nworkers == b->nworkers && a->scale == b->scale && a->drop == b->drop && a->fail == b->fail && a->big == b->big && a->batches == b->batches &&
+           a->codec == b->codec && a->levels == b->levels && a->ratio == b->ratio && a->bucket == b->bucket && a->seed == b->seed;
 }
 static dt_ps_discipline dt__ps_discipline_of(const dt_ps *ps, int group) /* group: as in dt_ps_init */
 {
@@ -2570,6 +2740,7 @@ static dt_ps_discipline dt__ps_discipline_of(const dt_ps *ps, int group) /* grou
     d.scale_by_staleness = ps->o.scale_by_staleness;
     d.drop_batches = ps->o.drop_batches;
     d.batches = ps->o.batches;
+    d.codec = ps->o.codec;
     return d;
 }
 static void dt__ps_asks_fill(const dt_ps *ps, dt__ps_asks *a, int key, int64_t n, int dtype, int rule, int group)
@@ -2590,6 +2761,11 @@ static void dt__ps_asks_fill(const dt_ps *ps, dt__ps_asks *a, int key, int64_t n
     a->scale = d.scale_by_staleness;
     a->drop = d.drop_batches;
     a->batches = d.batches;
+    a->codec = d.codec.kind;
+    a->levels = d.codec.levels;
+    a->ratio = d.codec.ratio;
+    a->bucket = d.codec.bucket;
+    a->seed = d.codec.seed;
     a->fail = ps->o.fail_on_death;
     a->nservers = ps->nservers;
     a->nworkers = ps->nworkers;
@@ -2625,7 +2801,7 @@ static void dt__ps_on_init(dt_request *q) /* the first server: where is, or will
     dt__ps_name *n = (dt__ps_name *)dt__ps_map_get(&ps->names, key);
     if (ps->server || key < 0 || key >= DT_PS_KEYS || a.array.n < 0 || a.array.n > INT64_MAX / 64 || a.array.dtype < 0 ||
         a.array.dtype >= DT_COMM_DTYPES || a.array.rule < 0 || a.array.rule >= DT_PS_RULES || !dt__ps_group_possible(a.head.group, key) ||
-        a.mode < 0 || a.mode >= DT_PS_MODES || a.k < 1 || a.staleness < 0 || a.max_staleness < 0 || a.batches < 0) {
+        a.mode < 0 || a.mode >= DT_PS_MODES || a.k < 1 || a.staleness < 0 || a.max_staleness < 0 || a.batches < 0 || !dt__ps_codec_ok(&a, 0)) {
         dt__ps_refuse(q, "server 0: the request of worker %d is broken", a.head.worker);
         return;
     }
@@ -2637,8 +2813,8 @@ static void dt__ps_on_init(dt_request *q) /* the first server: where is, or will
     dt__ps_asks own;
     dt__ps_asks_fill(ps, &own, key, 0, 0, 0, 0);
     if (!a.given && !dt__ps_options_same(&a, &own)) {
-        dt__ps_refuse(q, "dt_ps_new has other options on worker %d than on server 0: mode %d with k %d, and mode %d with k %d, for example", a.head.worker,
-                      a.mode, a.k, own.mode, own.k);
+        dt__ps_refuse(q, "dt_ps_new has other options on worker %d than on server 0: mode %d with k %d and codec %s, and mode %d with k %d and codec %s, for "
+                      "example", a.head.worker, a.mode, a.k, dt_codec_name(a.codec), own.mode, own.k, dt_codec_name(own.codec));
         return;
     }
     if (n) {
@@ -2650,8 +2826,9 @@ static void dt__ps_on_init(dt_request *q) /* the first server: where is, or will
                      PRId64 " of %s with rule %d in group %d", key, a.head.worker, a.array.n, dt__ps_dtype(a.array.dtype), a.array.rule, a.head.group / 2,
                      n->asks.head.worker, w->n, dt__ps_dtype(w->dtype), w->rule, n->asks.head.group / 2);
         else if (!dt__ps_options_same(&a, &n->asks))
-            snprintf(why, sizeof why, "the discipline of key %d differs: worker %d has mode %d with k %d, worker %d has mode %d with k %d: the options of "
-                     "dt_ps_new and dt_ps_group must be the same on all ranks", key, a.head.worker, a.mode, a.k, n->asks.head.worker, n->asks.mode, n->asks.k);
+            snprintf(why, sizeof why, "the discipline of key %d differs: worker %d has mode %d with k %d and codec %s, worker %d has mode %d with k %d and codec "
+                     "%s: the options of dt_ps_new and dt_ps_group must be the same on all ranks", key, a.head.worker, a.mode, a.k, dt_codec_name(a.codec),
+                     n->asks.head.worker, n->asks.mode, n->asks.k, dt_codec_name(n->asks.codec));
         if (why[0]) {
             if (!a.head.worker && !n->ready) dt__ps_name_bad(ps, n, why); /* without worker 0 there will be no values */
             dt_request_refuse(q, why);
@@ -2782,7 +2959,7 @@ static void dt__ps_on_set(dt_request *q) /* worker 0 brings the values of an arr
     if (a.head.worker || w->key < 0 || w->key >= DT_PS_KEYS || w->dtype < 0 || w->dtype >= DT_COMM_DTYPES || w->rule < 0 || w->rule >= DT_PS_RULES ||
         a.head.seq < 0 || a.head.seq > INT64_MAX / 64 || where < DT__PS_CUT || where >= ps->nservers || !dt__ps_group_possible(a.head.group, w->key) ||
         w->tag < -1 || a.coordinator < 0 || a.coordinator >= ps->nservers || a.mode < 0 || a.mode >= DT_PS_MODES || a.k < 1 || a.staleness < 0 ||
-        a.max_staleness < 0 || a.batches < 0) {
+        a.max_staleness < 0 || a.batches < 0 || !dt__ps_codec_ok(&a, w->n)) {
         dt__ps_refuse(q, "server %d: the request of worker %d is broken", ps->server, a.head.worker);
         return;
     }
@@ -3012,10 +3189,15 @@ static void dt__ps_on_place(dt_request *q) /* the version of a group, and at its
 /* ==================================================================================================== >>worker
    An operation is a call to each server that has a part of the group's arrays. When all answers are there, large parts are received
    directly to their place. The thread that drives the communicator moves it on; the program waits for `done`. */
+typedef struct dt__ps_bytes { int64_t at, n; } dt__ps_bytes;
 typedef struct dt__ps_key {
     dt__ps_wire wire;          /* at: 0; n: of the whole array */
     int         server;        /* or DT__PS_CUT */
     int         group;         /* id */
+    /* groups with a codec, from the first push on. The thread that starts a push writes them, and servers read code until it has ended */
+    float      *residual[2];   /* that of the pushes so far, [team->now], and what it will be if the next one is used. NULL: the codec has none */
+    char       *code;          /* a push, encoded: the parts for all servers */
+    dt__ps_bytes *coded;    /* by server: bytes of code */
 } dt__ps_key;
 typedef struct dt__ps_team {   /* a group, as its workers see it */
     int      id, coordinator;
@@ -3024,6 +3206,10 @@ typedef struct dt__ps_team {   /* a group, as its workers see it */
     int64_t  seq;
     int64_t  version;          /* of the values that this worker has; atomic */
     int64_t  newest;           /* it was told of this version: atomic */
+    dt_codec codec;
+    int      settled;          /* no push is under way, or there is no codec; atomic: it orders the two that follow */
+    int      now;              /* 0 or 1: which residual counts */
+    uint64_t pushes;           /* that were not thrown away */
 } dt__ps_team;
 typedef struct dt__ps_out {    /* a message with a part of a push */
     struct dt__ps_call *call;
@@ -3045,6 +3231,7 @@ struct dt_ps_op {
     dt__ps_team *team;
     dt_ps_item  *item;
     int          nitems;
+    bool         coded;        /* it has a push, encoded */
     dt__ps_call *call;
     int          ncalls;
     int          left;         /* calls and messages that have not ended; atomic */
@@ -3094,6 +3281,10 @@ static void dt__ps_op_less(dt_ps_op *op) /* one of its calls and messages has en
     if (__atomic_sub_fetch(&op->left, 1, __ATOMIC_ACQ_REL)) return;
     if (!op->status && op->info.fresh && op->info.version > __atomic_load_n(&op->team->version, __ATOMIC_RELAXED))
         __atomic_store_n(&op->team->version, op->info.version, __ATOMIC_RELEASE);
+    if (op->coded) { /* a push that was thrown away leaves the residual as it was */
+        if (!op->status && (op->info.verdict == DT_PS_USED || op->info.verdict == DT_PS_KEPT)) op->team->now ^= 1, op->team->pushes++;
+        __atomic_store_n(&op->team->settled, 1, __ATOMIC_RELEASE);
+    }
     int zero = 0;
     if (!__atomic_compare_exchange_n(&op->phase, &zero, DT__PS_DONE, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) dt__ps_op_run(op);
     dt__ps_count(ps, -1); /* op may be gone now */
@@ -3212,6 +3403,84 @@ static int64_t dt__ps_show(dt_ps *ps, int server, const void *p, size_t n) /* as
     if (!c->shared || (c->host && c->host[server] != c->host[c->rank])) return -1;
     return dt__shared_at((const dt__shared *)c->shared, p, n);
 }
+/* ---- pushes with a codec */
+static bool dt__ps_code_room(dt_ps *ps, const dt__ps_team *t, dt__ps_key *k) /* false: out of memory */
+{
+    size_t n = (size_t)k->wire.n, total = 0;
+    if (k->coded) return true;
+    k->coded = (dt__ps_bytes *)dt__comm_zeroed((size_t)ps->nservers, sizeof *k->coded);
+    for (int s = 0; s < ps->nservers && k->coded; s++) {
+        int64_t at, m;
+        dt__ps_range(ps, k->wire.n, s, k->server, &at, &m);
+        k->coded[s].at = (int64_t)total;
+        total += dt__ps_up8((size_t)dt__ps_nbytes(&t->codec, m, DT_COMM_F32));
+    }
+    bool feedback = t->codec.kind != DT_CODEC_QSGD;
+    for (int i = 0; i < 2 && feedback; i++) k->residual[i] = (float *)dt__comm_zeroed(n ? n : 1, sizeof(float));
+    k->code = (char *)dt_comm_alloc(ps->c, total ? total : 1);
+    if (k->coded && k->code && (!feedback || (k->residual[0] && k->residual[1]))) return true;
+    dt_comm_dealloc(ps->c, k->code);
+    DT_COMM_FREE(k->residual[0]);
+    DT_COMM_FREE(k->residual[1]);
+    DT_COMM_FREE(k->coded);
+    k->code = NULL;
+    k->residual[0] = k->residual[1] = NULL;
+    k->coded = NULL;
+    return false;
+}
+static bool dt__ps_all_minus(const float *p, int64_t n) /* -0: the neutral element of a sum */
+{
+    const uint32_t minus = 0x80000000u;
+    for (int64_t i = 0; i < n; i++)
+        if (memcmp(p + i, &minus, sizeof minus)) return false;
+    return true;
+}
+static dt_codec dt__ps_codec_for(const dt_codec *codec, int worker, int key) /* errors of QSGD should not be the same everywhere */
+{
+    dt_codec c = *codec;
+    if (c.kind == DT_CODEC_QSGD) c.seed += (uint64_t)worker * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)key * UINT64_C(0xc2b2ae3d27d4eb4f);
+    return c;
+}
+/* Encodes a push; the residuals count when it is known that the push does. Returns 0, or negative after dt__ps_say. */
+static int dt__ps_encode(dt_ps *ps, const char *call, dt__ps_team *t, const dt_ps_item *item, int nitems)
+{
+    if (!__atomic_load_n(&t->settled, __ATOMIC_ACQUIRE)) dt__comm_until(ps->c, &t->settled, DT_FOREVER);
+    if (!__atomic_load_n(&t->settled, __ATOMIC_ACQUIRE)) { /* in a handler, or the communicator has failed */
+        int rc = dt_comm_get_status(ps->c);
+        return dt__ps_say(ps, rc ? rc : (int)DT_COMM_ERR_STATE, "%s: key %d: the push before this one has not ended, and a codec needs its verdict: %s", call,
+                          item[0].key, dt__ps_why(ps) ? dt__ps_why(ps) : "wait for it first");
+    }
+    for (int i = 0; i < nitems; i++) {
+        dt__ps_key *k = (dt__ps_key *)dt__ps_map_get(&ps->keys, item[i].key);
+        dt_codec    codec = dt__ps_codec_for(&t->codec, ps->worker, item[i].key);
+        if (!dt__ps_code_room(ps, t, k)) return dt__ps_say(ps, DT_COMM_ERR_MEMORY, "%s: key %d: out of memory for a push with codec %s", call, item[i].key,
+                                                           dt_codec_name(codec.kind));
+        float *residual = k->residual[!t->now];
+        if (residual && item[i].n) memcpy(residual, k->residual[t->now], (size_t)item[i].n * sizeof(float));
+        for (int s = 0; s < ps->nservers; s++) {
+            int64_t at, n;
+            dt__ps_range(ps, k->wire.n, s, k->server, &at, &n);
+            const float *in = (const float *)item[i].push + (n ? at : 0);
+            k->coded[s].n = 0;
+            if (dt__ps_all_minus(in, n)) continue;
+            int64_t got = dt_codec_encode(&codec, in, n, residual ? residual + at : NULL, 1.0f, t->pushes, k->code + k->coded[s].at,
+                                          dt__ps_nbytes(&codec, n, DT_COMM_F32));
+            if (got < 0) {
+                char why[500];
+                snprintf(why, sizeof why, "%s", dt_comm_error(NULL) ? dt_comm_error(NULL) : "?");
+                return dt__ps_say(ps, (int)got, "%s: key %d, elements %" PRId64 " to %" PRId64 ": %s", call, item[i].key, at, at + n - 1, why);
+            }
+            k->coded[s].n = got;
+        }
+    }
+    return 0;
+}
+/* What is sent to a server of item's array, elements at .. at + n - 1. */
+static const char *dt__ps_payload(const dt__ps_team *t, const dt__ps_key *k, const dt_ps_item *item, int server, int64_t at, int64_t n, int64_t *nbytes)
+{
+    *nbytes = t->codec.kind ? k->coded[server].n : n * (int64_t)dt__elem_nbytes(item->dtype);
+    return t->codec.kind ? k->code + k->coded[server].at : (const char *)item->push + (size_t)at * dt__elem_nbytes(item->dtype);
+}
 static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *item, int nitems)
 {
     dt__ps_team *team = NULL;
@@ -3224,9 +3493,15 @@ static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *ite
         if (!item[i].n) push = push || item[i].push != NULL, pull = pull || item[i].pull != NULL;
         servers |= k->server == DT__PS_CUT ? (ps->nservers == 64 ? ~(uint64_t)0 : ((uint64_t)1 << ps->nservers) - 1) : (uint64_t)1 << k->server;
     }
+    bool coded = push && team->codec.kind;
+    if (op && coded && dt__ps_encode(ps, call, team, item, nitems)) {
+        DT_COMM_FREE(op);
+        return NULL;
+    }
     if (op) {
         op->ps = ps;
         op->team = team;
+        op->coded = coded;
         op->ncalls = __builtin_popcountll(servers);
         op->nitems = nitems;
         op->item = (dt_ps_item *)DT_COMM_MALLOC((size_t)nitems * sizeof *item);
@@ -3244,10 +3519,12 @@ static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *ite
             int64_t           at, n;
             if (key->server != DT__PS_CUT && key->server != s) continue;
             dt__ps_range(ps, key->wire.n, s, key->server, &at, &n);
-            size_t bytes = (size_t)n * dt__elem_nbytes(key->wire.dtype);
-            nin += sizeof(dt__ps_wire) + (push && bytes <= DT__PS_INLINE ? dt__ps_up8(bytes) : 0);
+            size_t  bytes = (size_t)n * dt__elem_nbytes(key->wire.dtype);
+            int64_t sent = 0;
+            if (push) dt__ps_payload(team, key, &item[i], s, at, n, &sent);
+            nin += sizeof(dt__ps_wire) + (sent <= DT__PS_INLINE ? dt__ps_up8((size_t)sent) : 0);
             nout += sizeof(dt__ps_wire) + (pull && bytes <= DT__PS_INLINE ? dt__ps_up8(bytes) : 0);
-            large += push && bytes > DT__PS_INLINE;
+            large += sent > DT__PS_INLINE;
         }
         k->op = op;
         k->server = s;
@@ -3268,6 +3545,7 @@ static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *ite
     }
     int64_t version = __atomic_load_n(&team->version, __ATOMIC_ACQUIRE); /* an operation before this one may end now: the same for all servers */
     team->seq++;
+    if (coded) __atomic_store_n(&team->settled, 0, __ATOMIC_RELAXED);
     op->left = 1;
     pthread_mutex_lock(&ps->lock);
     op->next = ps->ops;
@@ -3296,7 +3574,7 @@ static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *ite
             dt__ps_range(ps, key->wire.n, k->server, key->server, &w[parts].at, &w[parts].n);
             w[parts].key = item[i].key;
             w[parts].dtype = item[i].dtype;
-            w[parts].nbytes = push ? w[parts].n * (int64_t)dt__elem_nbytes(item[i].dtype) : 0;
+            if (push) dt__ps_payload(team, key, &item[i], k->server, w[parts].at, w[parts].n, &w[parts].nbytes);
             w[parts].tag = push && w[parts].nbytes > DT__PS_INLINE ? dt__ps_next_tag(ps) : (int32_t)DT__PS_FOLLOWS;
             w[parts].see = pull ? dt__ps_show(ps, ps->server_rank[k->server], (char *)item[i].pull + (size_t)w[parts].at * dt__elem_nbytes(item[i].dtype),
                                               (size_t)w[parts].n * dt__elem_nbytes(item[i].dtype)) : -1;
@@ -3310,7 +3588,9 @@ static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *ite
             if (key->server != DT__PS_CUT && key->server != k->server) continue;
             const dt__ps_wire *x = &w[parts++];
             if (x->tag >= 0) continue;
-            if (x->nbytes) memcpy(payload, (const char *)item[i].push + (size_t)x->at * dt__elem_nbytes(x->dtype), (size_t)x->nbytes);
+            int64_t nbytes;
+            const char *from = dt__ps_payload(team, key, &item[i], k->server, x->at, x->n, &nbytes);
+            if (nbytes) memcpy(payload, from, (size_t)nbytes);
             payload += dt__ps_up8((size_t)x->nbytes);
         }
         dt_msg_opts o = DT__NO_OPTIONS;
@@ -3326,8 +3606,10 @@ static dt_ps_op *dt__ps_start(dt_ps *ps, const char *call, const dt_ps_item *ite
             so.timeout = ps->timeout;
             so.tag = w[i].tag;
             __atomic_add_fetch(&op->left, 1, __ATOMIC_ACQ_REL);
-            dt_work *send = dt_comm_send_start_with(ps->c, (const char *)item[item_no].push + (size_t)w[i].at * dt__elem_nbytes(w[i].dtype), w[i].nbytes,
-                                                    DT_COMM_U8, ps->server_rank[k->server], so);
+            const dt__ps_key *key = (const dt__ps_key *)dt__ps_map_get(&ps->keys, w[i].key);
+            int64_t           nbytes;
+            const char       *from = dt__ps_payload(team, key, &item[item_no], k->server, w[i].at, w[i].n, &nbytes);
+            dt_work          *send = dt_comm_send_start_with(ps->c, from, nbytes, DT_COMM_U8, ps->server_rank[k->server], so);
             out->call = k;
             out->work = send;
             if (send) dt_work_then(send, dt__ps_pushed, out);
@@ -3629,12 +3911,14 @@ static int dt__ps_bring(dt_ps *ps, const dt__ps_asks *asks, int where, int coord
     }
     return rc;
 }
-static dt__ps_team *dt__ps_team_new(dt_ps *ps, int id, int coordinator) /* NULL: out of memory */
+static dt__ps_team *dt__ps_team_new(dt_ps *ps, int id, int coordinator, dt_codec codec) /* NULL: out of memory */
 {
     dt__ps_team *t = (dt__ps_team *)dt__comm_zeroed(1, sizeof *t);
     if (!t) return NULL;
     t->id = id;
     t->coordinator = coordinator;
+    t->codec = codec;
+    t->settled = 1;
     if (dt__ps_map_put(&ps->teams, id, t)) return t;
     DT_COMM_FREE(t);
     return NULL;
@@ -3643,7 +3927,7 @@ static bool dt__ps_team_add(dt_ps *ps, const dt__ps_asks *a, const dt__ps_where 
 {
     dt__ps_key  *k = (dt__ps_key *)dt__comm_zeroed(1, sizeof *k);
     dt__ps_team *t = (dt__ps_team *)dt__ps_map_get(&ps->teams, a->head.group);
-    if (!t) t = dt__ps_team_new(ps, a->head.group, where->coordinator);
+    if (!t) t = dt__ps_team_new(ps, a->head.group, where->coordinator, dt__ps_codec_of(a));
     if (t && t->nkeys == t->keys_cap) {
         int  more = t->keys_cap ? 2 * t->keys_cap : 4;
         int *p = (int *)DT_COMM_REALLOC(t->key, (size_t)more * sizeof *p);
@@ -3671,6 +3955,15 @@ DT_API int dt_ps_init_with(dt_ps *ps, int key, const void *data, int64_t n, int 
         return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_init: key %d (0 to %d), %" PRId64 " elements, dtype %d, rule %d, group %d%s", key, DT_PS_KEYS - 1, n, dtype,
                           o.rule, o.group, n && !data && !ps->worker ? ": worker 0 passes NULL instead of the values" : "");
     if (dt__ps_map_get(&ps->keys, key)) return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_init: key %d exists already", key);
+    dt_ps_discipline d = dt__ps_discipline_of(ps, o.group);
+    if (d.codec.kind && dtype != DT_COMM_F32)
+        return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_init: key %d has dtype %s, and the pushes of its group have codec %s, which is for f32: give it a group "
+                          "without a codec (dt_ps_group)", key, dt__ps_dtype(dtype), dt_codec_name(d.codec.kind));
+    if (d.codec.kind && dt_codec_bound(&d.codec, n) < 0) {
+        char why[300];
+        snprintf(why, sizeof why, "%s", dt_comm_error(NULL) ? dt_comm_error(NULL) : "?");
+        return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_init: key %d: .codec: %s", key, why);
+    }
     if (o.rule == DT_PS_UPDATE && ps->server >= 0) dt__comm_drive(ps->c, dt__ps_settle, ps);
     dt__ps_asks_fill(ps, &a, key, n, dtype, o.rule, o.group);
     a.whole = o.whole;
@@ -3708,7 +4001,8 @@ DT_API int dt_ps_init_with(dt_ps *ps, int key, const void *data, int64_t n, int 
 static const char *dt__ps_discipline_bad(const dt_ps_discipline *d) /* NULL: it is right */
 {
     return d->mode < 0 || d->mode >= DT_PS_MODES ? ".mode is not a dt_ps_mode" : d->k < 0 ? ".k is negative" : d->staleness < 0 ? ".staleness is negative"
-         : d->max_staleness < 0 ? ".max_staleness is negative" : d->batches < 0 ? ".batches is negative" : NULL;
+         : d->max_staleness < 0 ? ".max_staleness is negative" : d->batches < 0 ? ".batches is negative"
+         : dt_codec_bound(&d->codec, 0) < 0 ? ".codec is not valid: its kind, ratio, levels or bucket" : NULL;
 }
 DT_API int dt_ps_group_with(dt_ps *ps, int group, dt_ps_discipline o)
 {
@@ -3769,7 +4063,15 @@ static void dt__ps_delete(dt_ps *ps)
         if (t) DT_COMM_FREE(t->key);
         DT_COMM_FREE(t);
     }
-    for (int i = 0; i < ps->keys.n; i++) DT_COMM_FREE(ps->keys.at[i]);
+    for (int i = 0; i < ps->keys.n; i++) {
+        dt__ps_key *k = (dt__ps_key *)ps->keys.at[i];
+        if (!k) continue;
+        dt_comm_dealloc(ps->c, k->code);
+        DT_COMM_FREE(k->residual[0]);
+        DT_COMM_FREE(k->residual[1]);
+        DT_COMM_FREE(k->coded);
+        DT_COMM_FREE(k);
+    }
     for (int i = 0; i < ps->disciplines.n; i++) DT_COMM_FREE(ps->disciplines.at[i]);
     DT_COMM_FREE(ps->disciplines.at);
     for (int i = 0; ps->barrier && i < ps->nworkers; i++)
@@ -3777,6 +4079,7 @@ static void dt__ps_delete(dt_ps *ps)
     for (int i = 0; i < ps->nearly; i++) dt_request_refuse(ps->early[i], "the parameter server has ended");
     pthread_mutex_destroy(&ps->lock);
     dt_comm_dealloc(ps->c, ps->sum);
+    dt__ps_areas_end(ps, true);
     DT_COMM_FREE(ps->keys.at);
     DT_COMM_FREE(ps->teams.at);
     DT_COMM_FREE(ps->held.at);
@@ -3841,9 +4144,11 @@ DT__INSIDE int dt__ps_enter(dt_ps *ps, int group, bool wait, dt_ps_info *info)
     h.what = DT__PS_ASK_ALONE;
     if (!rc && wait) rc = dt__ps_ask(ps, at, DT__PS_ASK, &h, sizeof h, NULL, 0, NULL, ps->timeout);
     if (rc) return dt__ps_say(ps, rc, "joining group %d: %s", group, dt__ps_why(ps) ? dt__ps_why(ps) : "?");
+    dt__ps_asks a;
+    dt__ps_asks_fill(ps, &a, 0, 0, 0, 0, group);
     dt__ps_team *t = (dt__ps_team *)dt__ps_map_get(&ps->teams, id);
     pthread_mutex_lock(&ps->lock);
-    if (!t) t = dt__ps_team_new(ps, id, at);
+    if (!t) t = dt__ps_team_new(ps, id, at, dt__ps_codec_of(&a));
     pthread_mutex_unlock(&ps->lock);
     if (!t) return dt__ps_say(ps, DT_COMM_ERR_MEMORY, "joining group %d: out of memory", group);
     __atomic_store_n(&t->version, info->version, __ATOMIC_RELEASE);
@@ -3862,6 +4167,7 @@ DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o)
     d.staleness = o.staleness;
     d.max_staleness = o.max_staleness;
     d.batches = o.batches;
+    d.codec = o.codec;
     const char *why = dt__ps_discipline_bad(&d);
     int         nservers = 0, nworkers = 0, most = size - 1 < DT_PS_SERVERS ? size - 1 : (int)DT_PS_SERVERS;
     for (int i = 0; o.roles && i < size; i++) nservers += (o.roles[i] & DT_PS_IS_SERVER) != 0, nworkers += (o.roles[i] & DT_PS_IS_WORKER) != 0;

@@ -292,10 +292,11 @@ UTEST(attach, two_workers_are_a_ddp_with_two_slots)
 /* ---- a parameter that nobody's backward reaches does not change; one that some reach does */
 static void unreached_rank(member *k)
 {
+    dt_codec      codec = *(const dt_codec *)k->all->arg;
     dt_ps        *store = dt_ps_new(k->c);
     dt_model     *m = dt_model_new(.seed = 3);
     dt_optimizer *opt = dt_adamw(m, .lr = 0.01, .weight_decay = 0.1);
-    dt_ps_model  *pm = dt_ps_attach(m, opt, store);
+    dt_ps_model  *pm = dt_ps_attach(m, opt, store, .codec = codec);
     for (int i = 0; i < 4 && !dt_error(); i++) {
         dt_tensor *x = dt_from(data_x[0], DT_SHAPE(BATCH, IN)), *a = dt_linear(m, "a", x, .out = 4),
                   *b = dt_linear(m, "b", x, .out = 4), *c = dt_linear(m, "c", x, .out = 4);
@@ -321,13 +322,16 @@ UTEST(attach, parameters_without_a_gradient_stay)
 {
     static crowd a;
     data_make();
-    ASSERT_EQ(0, crowd_run(&a, 2, 0, unreached_rank, NULL));
-    const float *w = a.w[0];
-    EXPECT_TRUE(w[0] != w[3] && w[1] != w[4]);      /* a: both; b: worker 1 */
-    EXPECT_EQ(w[2], w[5]);                          /* c: nobody, in spite of its weight decay */
-    EXPECT_TRUE(w[8] != w[5] && w[8] == w[11]);     /* until step 2, and not after it */
-    EXPECT_TRUE(w[3] == w[6] && w[6] != w[9]);
-    EXPECT_EQ(0, memcmp(a.w[0], a.w[1], 12 * sizeof(float)));
+    for (int q = DT_CODEC_NONE; q <= DT_CODEC_TOPK; q += DT_CODEC_TOPK) { /* also where few elements are sent */
+        dt_codec codec = { .kind = q, .ratio = 0.1 };
+        ASSERT_EQ(0, crowd_run(&a, 2, 0, unreached_rank, &codec));
+        const float *w = a.w[0];
+        EXPECT_TRUE(w[0] != w[3] && w[1] != w[4]);      /* a: both; b: worker 1 */
+        EXPECT_EQ(w[2], w[5]);                          /* c: nobody, in spite of its weight decay */
+        EXPECT_TRUE(w[8] != w[5] && w[8] == w[11]);     /* until step 2, and not after it */
+        EXPECT_TRUE(w[3] == w[6] && w[6] != w[9]);
+        EXPECT_EQ(0, memcmp(a.w[0], a.w[1], 12 * sizeof(float)));
+    }
 }
 
 /* ---- the scheduler's step is the number of the update */
@@ -371,10 +375,10 @@ UTEST(attach, the_scheduler_counts_updates)
 }
 
 /* ---- all disciplines on digits */
-typedef struct mode_case { int mode, k, staleness; } mode_case;
+typedef struct mode_case { int mode, k, staleness, codec; } mode_case;
 static const mode_case modes[] = {
-    { DT_PS_SYNC, 0, 0 },          { DT_PS_K_SYNC, 2, 0 }, { DT_PS_K_BATCH_SYNC, 2, 0 }, { DT_PS_K_ASYNC, 2, 0 },
-    { DT_PS_K_BATCH_ASYNC, 2, 0 }, { DT_PS_ASYNC, 0, 0 },  { DT_PS_SSP, 0, 2 },          { DT_PS_SSP_CLOCK, 0, 2 },
+    { DT_PS_SYNC, 0, 0, 0 },          { DT_PS_K_SYNC, 2, 0, 0 }, { DT_PS_K_BATCH_SYNC, 2, 0, 0 }, { DT_PS_K_ASYNC, 2, 0, 0 },
+    { DT_PS_K_BATCH_ASYNC, 2, 0, 0 }, { DT_PS_ASYNC, 0, 0, 0 },  { DT_PS_SSP, 0, 2, 0 },          { DT_PS_SSP_CLOCK, 0, 2, 0 },
 };
 enum { MODES = sizeof modes / sizeof *modes, TOTAL = 180 };
 static dt_tensor *digits(dt_model *m, dt_tensor *x)
@@ -406,7 +410,8 @@ static void digits_train(dt_comm *c, int servers, const mode_case *q, double *be
     dt_dataset   *set =
         dt_idx_open("data/digits/digits-images-idx3-ubyte", .labels = "data/digits/digits-labels-idx1-ubyte", .classes = 10);
     dt_loader    *in = dt_loader_new(set, .batch = 50, .shuffle = true, .drop_last = true);
-    dt_ps_model  *pm = dt_ps_attach(m, opt, store, .mode = q->mode, .k = q->k, .staleness = q->staleness, .batches = TOTAL);
+    dt_ps_model  *pm = dt_ps_attach(m, opt, store, .mode = q->mode, .k = q->k, .staleness = q->staleness, .batches = TOTAL,
+                                     .codec = { .kind = q->codec, .ratio = 0.1 });
     if (dt_ps_worker(store) < 0) dt_ps_serve(store);
     else {
         dt_batch b;
@@ -451,6 +456,49 @@ UTEST(attach, digits_are_learnt_by_threads_in_all_modes)
         }
         EXPECT_EQ_MSG(TOTAL * (TOTAL + 1) / 2, seen, text); /* every batch is in one update */
     }
+}
+UTEST(attach, digits_are_learnt_with_codecs) /* top 10 % and f16, with error feedback: near the plain loss */
+{
+    static const mode_case with[] = { { DT_PS_SYNC, 0, 0, DT_CODEC_NONE }, { DT_PS_SYNC, 0, 0, DT_CODEC_TOPK }, { DT_PS_SYNC, 0, 0, DT_CODEC_F16 } };
+    static crowd           a;
+    double                 loss[3];
+    for (int q = 0; q < 3; q++) {
+        ASSERT_EQ(0, crowd_run(&a, 3, 1, digits_member, &with[q]));
+        loss[q] = a.loss[0][1];
+        EXPECT_EQ(a.loss[0][1], a.loss[1][1]);
+    }
+    if (getenv("DT_TEST_TIMES")) printf("    loss %g, top-k %g, f16 %g\n", loss[0], loss[1], loss[2]);
+    EXPECT_LT(loss[0], 1.0);
+    EXPECT_LT(loss[1], loss[0] + 0.1);
+    EXPECT_NEAR(loss[0], loss[2], 0.02);
+    EXPECT_TRUE(loss[0] != loss[1] && loss[0] != loss[2]); /* it was in use */
+}
+static void too_large_rank(member *k) /* a gradient that f16 cannot hold is refused, and the training goes on */
+{
+    dt_ps        *store = dt_ps_new(k->c);
+    dt_model     *m = dt_model_new(.seed = 3);
+    dt_optimizer *opt = dt_sgd(m, .lr = 0.01);
+    dt_ps_model  *pm = dt_ps_attach(m, opt, store, .codec = { .kind = DT_CODEC_F16 });
+    dt_backward(dt_mul(loss_of(m, 0), dt_full(1e9, DT_SHAPE(1))));
+    dt_step(opt);
+    k->all->number[k->rank][0] = dt_error_code();
+    k->all->number[k->rank][1] = dt_error() && strstr(dt_error(), "nothing was pushed") && strstr(dt_error(), "key");
+    dt_error_clear();
+    dt_end();
+    dt_backward(loss_of(m, 0));
+    dt_step(opt);
+    k->all->number[k->rank][2] = dt_ps_model_info(pm).version;
+    dt_ps_detach(pm);
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    dt_ps_free(store);
+}
+UTEST(attach, what_a_codec_cannot_hold)
+{
+    static crowd a;
+    data_make();
+    ASSERT_EQ(0, crowd_run(&a, 2, 0, too_large_rank, NULL));
+    for (int i = 0; i < 2; i++) EXPECT_TRUE(a.number[i][0] == DT_ERR_NUMERIC && a.number[i][1] && a.number[i][2] == 1);
 }
 static void digits_crew(crew *k)
 {

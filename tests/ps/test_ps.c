@@ -29,6 +29,7 @@ typedef struct team {     /* seen by all ranks */
     void      (*fn)(struct team *t, dt_comm *c, int rank);
     int         failed, done, flag[4]; /* atomic */
     int64_t     sum[8];   /* atomic */
+    int64_t     total[300]; /* atomic */
     float       weight[64];
     char        text[MOST][300];
 } team;
@@ -687,35 +688,43 @@ static void recorded(team *t, dt_comm *c, int rank) /* arg: 0: first time, 1: ag
         uint64_t random = (uint64_t)rank + 99 * (uint64_t)t->arg;
         for (int i = 0; i < N; i++) w[i] = 1.0f / (float)(i + 1);
         CHECK(!dt_ps_init(ps, 0, w, N, DT_COMM_F32, .rule = DT_PS_UPDATE) && !dt_ps_pull(ps, 0, w, N, DT_COMM_F32));
+        int        used = 0; /* pushes that were not thrown away: they are the same in both runs */
+        dt_ps_item it = { 0, DT_COMM_F32, N, g, w };
+        dt_ps_info info = { 0 };
         for (int round = 0; round < 30; round++) {
-            for (int i = 0; i < N; i++) g[i] = w[i] * w[(i + 7) % N] + 0.1f * (float)(rank + 1) - 0.03f * (float)(round % 5);
+            for (int i = 0; i < N; i++) {
+                float x = w[i] * w[(i + 7) % N] + 0.1f * (float)(rank + 1) - 0.03f * (float)(used % 5);
+                g[i] = x / (1 + (x < 0 ? -x : x));
+            }
             if (dt_test_random(&random) % 4 == 0) usleep(300);
-            CHECK(!dt_ps_push_pull(ps, 0, g, w, N, DT_COMM_F32));
+            CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), &info));
+            used += info.verdict == DT_PS_USED || info.verdict == DT_PS_KEPT;
         }
     }
     FREE();
 }
+static void record_and_repeat(int *utest_result, plan p, int i)
+{
+    char  path[200];
+    float first[64];
+    snprintf(path, sizeof path, "/tmp/dt_ps_log_%d", (int)getpid());
+    p.o.record = path;
+    p.o.big = 20;
+    p.o.staleness = 3;
+    for (int again = 0; again < 2; again++) {
+        p.arg = again;
+        team *t = run_keep(hows[(i + again) % 3], p, recorded);
+        EXPECT_EQ(0, t->failed);
+        if (!again) memcpy(first, t->weight, sizeof first);
+        else EXPECT_EQ(0, memcmp(first, t->weight, 40 * sizeof(float)));
+        munmap(t, sizeof *t);
+    }
+    for (int s = 0; s < 2; s++) snprintf(path, sizeof path, "/tmp/dt_ps_log_%d.%d", (int)getpid(), s), unlink(path);
+}
 UTEST(disciplines, a_recorded_run_is_repeated)
 {
     static const int modes[] = { DT_PS_ASYNC, DT_PS_SSP, DT_PS_ASYNC, DT_PS_K_ASYNC, DT_PS_K_BATCH_ASYNC };
-    for (int i = 0; i < (dt_test_quick() ? 2 : 5); i++) {
-        plan p = plan_of(5, 2, modes[i]);
-        char path[200];
-        float first[64];
-        snprintf(path, sizeof path, "/tmp/dt_ps_log_%d", (int)getpid());
-        p.o.record = path;
-        for (int again = 0; again < 2; again++) {
-            p.arg = again;
-            p.o.big = 20;
-            p.o.staleness = 3;
-            team *t = run_keep(hows[(i + again) % 3], p, recorded);
-            EXPECT_EQ(0, t->failed);
-            if (!again) memcpy(first, t->weight, sizeof first);
-            else EXPECT_EQ(0, memcmp(first, t->weight, 40 * sizeof(float)));
-            munmap(t, sizeof *t);
-        }
-        for (int s = 0; s < 2; s++) snprintf(path, sizeof path, "/tmp/dt_ps_log_%d.%d", (int)getpid(), s), unlink(path);
-    }
+    for (int i = 0; i < (dt_test_quick() ? 2 : 5); i++) record_and_repeat(utest_result, plan_of(5, 2, modes[i]), i);
 }
 
 /* Many workers for some time: every push is applied once. */
@@ -960,6 +969,390 @@ UTEST(errors, freed_with_operations_outstanding)
     }
 }
 
+static void refused(team *t, dt_comm *c, int rank, dt_ps *ps, int to, int tag, const void *data, size_t n)
+{
+    char out[100];
+    CHECK(dt_comm_call(c, to, tag, data, (int64_t)n, out, sizeof out, NULL, .timeout = 5 * dt_test_slow()) == DT_COMM_ERR_REMOTE);
+}
+/* ---------------------------------------------------------------------------------------------------- codecs */
+static dt_codec codec_of(int kind)
+{
+    dt_codec c;
+    memset(&c, 0, sizeof c);
+    c.kind = kind;
+    c.ratio = 0.1;
+    c.seed = 5;
+    return c;
+}
+static float gradient(int worker, int round, int key, int64_t i) /* of no special form */
+{
+    uint64_t x = (uint64_t)worker * 1000003 + (uint64_t)round * 7919 + (uint64_t)key * 31 + (uint64_t)i * 2654435761u + 1;
+    return ((float)(dt_test_random(&x) % 20001) - 10000) * 0.000317f;
+}
+static const float *residual_of(dt_ps *ps, int key)
+{
+    const dt__ps_key  *k = (const dt__ps_key *)dt__ps_map_get(&ps->keys, key);
+    const dt__ps_team *t = dt__ps_team_of(ps, key);
+    return k->residual[t->now];
+}
+/* Every codec: what the store adds up is what dt_codec_encode and dt_codec_decode of this rank give for all workers, bit for bit. arg: the kind */
+static void codec_sums(team *t, dt_comm *c, int rank)
+{
+    enum { MAX = 70001, WORKERS = 2, KEYS = 5 };
+    static const int64_t lengths[KEYS] = { 0, 1, 63, 5000, MAX };
+    dt_ps_opts o = t->o;
+    o.codec = codec_of(t->arg);
+    dt_ps *ps = dt_ps_new_with(c, o);
+    CHECK(ps != NULL);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    float *in = (float *)malloc(MAX * 4), *out = (float *)malloc(MAX * 4), *one = (float *)malloc(MAX * 4), *want = (float *)malloc(MAX * 4);
+    float *residual = (float *)calloc(WORKERS * MAX, 4);
+    char  *code = (char *)malloc(MAX * 8 + 64);
+    for (int key = 0; key < KEYS; key++) {
+        int64_t n = lengths[key];
+        bool    feedback = t->arg != DT_CODEC_QSGD;
+        for (int64_t i = 0; i < n; i++) want[i] = in[i] = (float)(i % 5);
+        memset(residual, 0, WORKERS * MAX * 4);
+        CHECK(!dt_ps_init(ps, key, in, n, DT_COMM_F32, .rule = DT_PS_SUM));
+        int where = ((dt__ps_key *)dt__ps_map_get(&ps->keys, key))->server;
+        for (int round = 0; round < 4; round++) {
+            for (int w = 0; w < WORKERS; w++)
+                for (int s = 0; s < dt_ps_servers(ps); s++) {
+                    dt_codec cw = dt__ps_codec_for(&o.codec, w, key);
+                    int64_t  at, m;
+                    dt__ps_range(ps, n, s, where, &at, &m);
+                    for (int64_t i = 0; i < m; i++) in[i] = gradient(w, round, key, at + i);
+                    if (!m) continue;
+                    int64_t got = dt_codec_encode(&cw, in, m, feedback ? residual + w * MAX + at : NULL, 1, (uint64_t)round, code, MAX * 8 + 64);
+                    CHECK(got == dt_codec_bound(&cw, m) && !dt_codec_decode(&o.codec, code, got, one, m, false));
+                    for (int64_t i = 0; i < m; i++) want[at + i] += one[i]; /* value, worker 0, worker 1: the store's order */
+                }
+            for (int64_t i = 0; i < n; i++) in[i] = gradient(rank, round, key, i);
+            memset(out, 77, MAX * 4);
+            if (round % 2) CHECK(!dt_ps_push(ps, key, in, n, DT_COMM_F32) && !dt_ps_pull(ps, key, out, n, DT_COMM_F32));
+            else CHECK(!dt_ps_push_pull(ps, key, in, out, n, DT_COMM_F32));
+            CHECK(!memcmp(out, want, (size_t)n * 4));
+            if (feedback && n) CHECK(!memcmp(residual_of(ps, key), residual + rank * MAX, (size_t)n * 4));
+        }
+    }
+    free(in), free(out), free(one), free(want), free(residual), free(code);
+    CHECK(!dt_ps_barrier(ps));
+    FREE();
+}
+UTEST(codecs, sums_of_what_was_sent)
+{
+    for (int kind = DT_CODEC_F16; kind < DT_CODECS; kind++)
+        for (int i = 0; i < (dt_test_quick() ? 1 : 3); i++) {
+            plan p = plan_of(2 + (kind + i) % 3, (kind + i) % 3, DT_PS_SYNC);
+            p.arg = kind;
+            p.o.big = 3000;
+            EXPECT_EQ(0, run(hows[(kind + i) % 3], p, codec_sums));
+        }
+}
+/* Top-k: nothing gets lost in any discipline. The pushes are whole numbers, so sums are exact: the values and the residuals of all workers
+   are the sum of the pushes that were used. */
+static void codec_keeps_all(team *t, dt_comm *c, int rank)
+{
+    enum { N = 300, ROUNDS = 60 };
+    dt_ps_opts o = t->o;
+    o.codec = codec_of(DT_CODEC_TOPK);
+    dt_ps *ps = dt_ps_new_with(c, o);
+    CHECK(ps != NULL);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    float      x[N], y[N] = { 0 }, mine[N] = { 0 };
+    dt_ps_item it = { 0, DT_COMM_F32, N, x, y };
+    dt_ps_info info = { 0 };
+    uint64_t   random = (uint64_t)rank + 1;
+    int        wasted = 0;
+    CHECK(!dt_ps_init(ps, 0, y, N, DT_COMM_F32, .rule = DT_PS_SUM) && !dt_ps_pull(ps, 0, y, N, DT_COMM_F32) && !dt_ps_barrier(ps));
+    for (int round = 0; round < ROUNDS; round++) {
+        float before[N];
+        bool  old = residual_of(ps, 0) != NULL;
+        if (old) memcpy(before, residual_of(ps, 0), sizeof before);
+        for (int i = 0; i < N; i++) x[i] = (float)(dt_test_random(&random) % 201) - 100;
+        if (dt_test_random(&random) % 3 == 0) usleep(300);
+        it.pull = round % 3 ? y : NULL; /* a push without a pull is told its verdict, too */
+        CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, &it, 1), &info));
+        int verdict = info.verdict;
+        if (!it.pull) CHECK(!dt_ps_pull(ps, 0, y, N, DT_COMM_F32));
+        if (verdict == DT_PS_USED || verdict == DT_PS_KEPT)
+            for (int i = 0; i < N; i++) mine[i] += x[i];
+        else wasted++, CHECK(!old || !memcmp(before, residual_of(ps, 0), sizeof before)); /* it goes on where it was */
+    }
+    for (int i = 0; i < N; i++) { /* whole numbers: sum[] is a place where all can add */
+        __atomic_add_fetch(&t->total[i], (int64_t)mine[i] - (int64_t)residual_of(ps, 0)[i], __ATOMIC_ACQ_REL);
+    }
+    __atomic_add_fetch(&t->sum[0], wasted, __ATOMIC_ACQ_REL);
+    CHECK(!dt_ps_rest(ps, 0, true)); /* who has ended is not waited for */
+    CHECK(!dt_ps_barrier(ps));
+    if (rank == 0) { /* the last pushes are applied when nobody computes any more */
+        int wrong = 0;
+        CHECK(!dt_ps_get_state(ps, 0, DT_PS_VALUE, y));
+        for (int i = 0; i < N; i++) wrong += (int64_t)y[i] != t->total[i];
+        CHECK(!wrong);
+    }
+    CHECK(!dt_ps_barrier(ps));
+    FREE();
+}
+UTEST(codecs, error_feedback_loses_nothing)
+{
+    int64_t wasted = 0;
+    for (int mode = 0; mode < DT_PS_MODES; mode++) {
+        plan p = plan_of(5, 1 + mode % 2, mode);
+        p.o.big = 100;
+        p.o.max_staleness = mode == DT_PS_ASYNC || mode == DT_PS_K_ASYNC ? 1 : 0;
+        team *t = run_keep(hows[mode % 3], p, codec_keeps_all);
+        EXPECT_EQ(0, t->failed);
+        wasted += t->sum[0];
+        munmap(t, sizeof *t);
+    }
+    EXPECT_GT(wasted, 0); /* else the test has not seen what it is for */
+}
+/* What cannot be encoded, what a codec is not for, and ranks that do not agree. */
+static void codec_errors(team *t, dt_comm *c, int rank)
+{
+    enum { N = 3000 };
+    dt_ps_opts o = t->o;
+    dt_ps_discipline d;
+    memset(&d, 0, sizeof d);
+    o.codec = codec_of(DT_CODEC_F16);
+    o.codec.kind = DT_CODECS;
+    dt_ps *ps = dt_ps_new_with(c, o);
+    CHECK(!ps && strstr(dt_comm_error(NULL), ".codec"));
+    o.codec = codec_of(DT_CODEC_TOPK);
+    o.codec.ratio = 2;
+    CHECK(!dt_ps_new_with(c, o) && strstr(dt_comm_error(NULL), ".codec"));
+    o.codec = codec_of(DT_CODEC_F16);
+    ps = dt_ps_new_with(c, o);
+    CHECK(ps != NULL);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    float      x[N], y[N] = { 0 }, before[N];
+    dt_ps_item it[2] = { { 2, DT_COMM_F32, N, x, y }, { 7, DT_COMM_F32, 1, x, y } };
+    CHECK(dt_ps_init(ps, 0, x, 3, DT_COMM_I64) == DT_COMM_ERR_ARG && says(ps, "key 0") && says(ps, "i64") && says(ps, "f16"));
+    CHECK(!dt_ps_group(ps, 3) && !dt_ps_init(ps, 0, y, 3, DT_COMM_I64, .group = 3)); /* without a codec */
+    d.codec.kind = -1;
+    CHECK(dt_ps_group_with(ps, 4, d) == DT_COMM_ERR_ARG && says(ps, ".codec"));
+    d.codec = codec_of(DT_CODEC_TOPK);
+    CHECK(!dt_ps_group_with(ps, 4, d));
+    CHECK(!dt_ps_init(ps, 2, y, N, DT_COMM_F32, .group = 4, .rule = DT_PS_SUM) && !dt_ps_init(ps, 7, y, 1, DT_COMM_F32, .group = 4, .rule = DT_PS_SUM));
+    CHECK(!dt_ps_init(ps, 5, y, N, DT_COMM_F32));
+    for (int i = 0; i < N; i++) x[i] = (float)(i % 50 + rank);
+    CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, it, 2), NULL));
+    memcpy(before, residual_of(ps, 2), sizeof before);
+    dt_ps_item bad[2] = { it[0], it[1] };
+    float      infinite = 1.0f / 0.0f;
+    bad[1].push = &infinite;
+    CHECK(!dt_ps_exchange_start(ps, bad, 2) && dt_comm_get_status(NULL) == DT_COMM_ERR_NONFINITE && says(ps, "key 7"));
+    CHECK(!memcmp(before, residual_of(ps, 2), sizeof before)); /* of the key before it, too */
+    x[2500] = 70000; /* finite, but f16 has nothing like it */
+    CHECK(dt_ps_push(ps, 5, x, N, DT_COMM_F32) == DT_COMM_ERR_NONFINITE && says(ps, "key 5"));
+    x[2500] = 7;
+    CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, it, 2), NULL)); /* and the store goes on */
+    CHECK(!dt_ps_push_pull(ps, 5, x, y, N, DT_COMM_F32) && y[2500] == 7.0f * (float)dt_ps_workers(ps));
+    for (int i = 0; i < N; i++) x[i] = -0.0f; /* nothing: it is not sent, and the residual stays */
+    memcpy(before, residual_of(ps, 2), sizeof before);
+    CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, it, 2), NULL) && !memcmp(before, residual_of(ps, 2), sizeof before));
+    CHECK(!dt_ps_push_pull(ps, 5, x, y, N, DT_COMM_F32) && !memcmp(x, y, sizeof x)); /* ASSIGN: the sum of -0 is -0 */
+    memset(&d, 0, sizeof d);
+    d.codec = codec_of(DT_CODEC_TOPK);
+    d.codec.ratio += 0.1 * rank;
+    CHECK(!dt_ps_group_with(ps, 9, d));
+    int rc = dt_ps_init(ps, 9, y, N, DT_COMM_F32, .group = 9);
+    __atomic_add_fetch(&t->flag[0], rc == DT_COMM_ERR_REMOTE && says(ps, "discipline of key 9"), __ATOMIC_ACQ_REL);
+    CHECK(!dt_ps_barrier(ps));
+    CHECK(get(t, 0) >= 1);
+    FREE();
+}
+UTEST(codecs, what_cannot_be_encoded)
+{
+    for (int i = 0; i < 3; i++) {
+        plan p = plan_of(2 + i, i, DT_PS_SYNC);
+        p.o.big = 1000;
+        EXPECT_EQ(0, run(hows[i], p, codec_errors));
+    }
+}
+/* Worker 1 sends bytes that are not those of the codec: they are refused, and nothing changes. arg 0: in the request, 1: as messages */
+static void codec_hostile(team *t, dt_comm *c, int rank)
+{
+    enum { MOST_N = 40000 };
+    dt_ps_opts o = t->o;
+    o.codec = codec_of(DT_CODEC_TOPK);
+    dt_ps *ps = dt_ps_new_with(c, o);
+    CHECK(ps != NULL);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    int64_t  n = t->arg ? MOST_N : 500, room = dt_codec_bound(&o.codec, n);
+    float   *x = (float *)calloc(MOST_N, 4), *y = (float *)calloc(MOST_N, 4), *z = (float *)calloc(MOST_N, 4);
+    char    *code = (char *)malloc((size_t)room), *req = (char *)malloc(sizeof(dt__ps_head) + sizeof(dt__ps_wire) + (size_t)room);
+    for (int64_t i = 0; i < n; i++) x[i] = (float)(i % 100);
+    CHECK(!dt_ps_init(ps, 0, x, n, DT_COMM_F32, .rule = DT_PS_SUM) && !dt_ps_push_pull(ps, 0, x, y, n, DT_COMM_F32) && !dt_ps_barrier(ps));
+    CHECK(!dt_ps_pull(ps, 0, y, n, DT_COMM_F32) && (room > DT__PS_INLINE) == (t->arg == 1));
+    if (rank == 1) {
+        dt__ps_head h;
+        dt__ps_wire w;
+        uint64_t    random = 3;
+        int         to = ps->server_rank[0];
+        for (int i = 0; i < 40; i++) {
+            dt__ps_head_fill(ps, &h, 0, 0);
+            h.flags = 3, h.seq = 1000 + i, h.servers = 1, h.nparts = 1, h.version = 1;
+            memset(&w, 0, sizeof w);
+            w.dtype = DT_COMM_F32, w.n = n, w.nbytes = room, w.tag = t->arg ? dt__ps_next_tag(ps) : -1, w.see = -1;
+            CHECK(dt_codec_encode(&o.codec, x, n, NULL, 1, 0, code, room) == room);
+            uint32_t big = (uint32_t)n, inf = 0x7f800000u;
+            switch (i % 8) {
+            case 0: code[0] ^= 1; break;                                                     /* no magic */
+            case 1: code[4] = DT_CODEC_F16; break;                                           /* another codec */
+            case 2: memcpy(code + DT_CODEC_HEADER, &big, 4); break;                          /* an index beyond the end */
+            case 3: memcpy(code + room - 4, &inf, 4); break;                                 /* a value */
+            case 4: memcpy(code + DT_CODEC_HEADER + 4, code + DT_CODEC_HEADER, 4); break;    /* an index twice */
+            case 5: w.nbytes += i & 8 ? 8 : -8; break;                                       /* another length */
+            case 6: memset(code, 0, DT_CODEC_HEADER); break;
+            default: /* all of it at random */
+                for (int64_t k = 0; k < room; k++) code[k] = (char)dt_test_random(&random);
+            }
+            memcpy(req, &h, sizeof h);
+            memcpy(req + sizeof h, &w, sizeof w);
+            memcpy(req + sizeof h + sizeof w, code, (size_t)room);
+            dt_work *send = t->arg && w.nbytes == room ? dt_comm_send_start(c, code, room, DT_COMM_U8, to, .tag = w.tag) : NULL;
+            refused(t, c, rank, ps, to, DT__PS_EXCHANGE, req, sizeof h + sizeof w + (size_t)(t->arg ? 0 : room));
+            if (send) CHECK(!dt_work_wait(send));
+        }
+    }
+    CHECK(!dt_ps_barrier(ps));
+    if (rank == 0) CHECK(!dt_ps_pull(ps, 0, z, n, DT_COMM_F32) && !memcmp(y, z, (size_t)n * 4)); /* the requests of worker 1 have used numbers that come */
+    if (rank == 0) CHECK(!dt_ps_push_pull(ps, 0, x, z, n, DT_COMM_F32) && memcmp(y, z, (size_t)n * 4));
+    free(x), free(y), free(z), free(code), free(req);
+    FREE();
+}
+UTEST(codecs, bytes_that_are_none_are_refused)
+{
+    for (int i = 0; i < 6; i++) {
+        plan p = plan_of(3, 1, DT_PS_ASYNC);
+        p.arg = i / 3;
+        EXPECT_EQ(0, run(hows[i % 3], p, codec_hostile));
+    }
+}
+UTEST(codecs, a_recorded_run_is_repeated) /* also where pushes were thrown away, which the second run does not do at the same places */
+{
+    static const struct { int mode, kind, max_staleness; } runs[] = { { DT_PS_K_SYNC, DT_CODEC_TOPK, 0 }, { DT_PS_ASYNC, DT_CODEC_QSGD, 2 },
+        { DT_PS_K_ASYNC, DT_CODEC_TOPK, 1 }, { DT_PS_SSP, DT_CODEC_F16, 0 }, { DT_PS_K_BATCH_SYNC, DT_CODEC_RANDOMK, 0 }, { DT_PS_SSP_CLOCK, DT_CODEC_ONEBIT, 0 } };
+    for (int i = 0; i < (dt_test_quick() ? 3 : 6); i++) {
+        plan p = plan_of(5, 2, runs[i].mode);
+        p.o.codec = codec_of(runs[i].kind);
+        p.o.max_staleness = runs[i].max_staleness;
+        record_and_repeat(utest_result, p, i);
+    }
+}
+/* A push without a pull, again and again, and several at once: each waits for the verdict of the one before. */
+static void codec_pushes(team *t, dt_comm *c, int rank)
+{
+    enum { N = 200, ROUNDS = 20 };
+    dt_ps_opts o = t->o;
+    o.codec = codec_of(DT_CODEC_TOPK);
+    dt_ps *ps = dt_ps_new_with(c, o);
+    CHECK(ps != NULL);
+    if (dt_ps_worker(ps) < 0) {
+        serve(t, c, rank, ps);
+        return;
+    }
+    float      x[N], y[N] = { 0 };
+    dt_ps_op  *op[ROUNDS];
+    dt_ps_item it = { 0, DT_COMM_F32, N, x, NULL };
+    for (int i = 0; i < N; i++) x[i] = (float)(i % 50 + 1);
+    CHECK(!dt_ps_init(ps, 0, y, N, DT_COMM_F32, .rule = DT_PS_SUM));
+    for (int round = 0; round < ROUNDS; round++) CHECK((op[round] = dt_ps_exchange_start(ps, &it, 1)) != NULL);
+    for (int round = 0; round < ROUNDS; round++) {
+        dt_ps_info info;
+        CHECK(!dt_ps_wait(op[round], &info) && (info.verdict == DT_PS_KEPT || info.verdict == DT_PS_USED));
+    }
+    for (int round = 0; round < ROUNDS; round++) CHECK(!dt_ps_push(ps, 0, x, N, DT_COMM_F32));
+    CHECK(!dt_ps_pull(ps, 0, y, N, DT_COMM_F32) && !dt_ps_barrier(ps) && !dt_ps_pull(ps, 0, y, N, DT_COMM_F32));
+    for (int i = 0; i < N; i++) __atomic_add_fetch(&t->total[i], (int64_t)residual_of(ps, 0)[i], __ATOMIC_ACQ_REL);
+    CHECK(!dt_ps_barrier(ps));
+    int wrong = 0;
+    for (int i = 0; i < N; i++) wrong += (int64_t)y[i] + t->total[i] != 2 * ROUNDS * dt_ps_workers(ps) * (i % 50 + 1);
+    CHECK(!wrong);
+    FREE();
+}
+UTEST(codecs, pushes_without_pulls)
+{
+    static const int modes[] = { DT_PS_ASYNC, DT_PS_SSP };
+    for (int i = 0; i < 2; i++)
+        for (int servers = 0; servers < 3; servers++) {
+            plan p = plan_of(3 + servers, servers, modes[i]);
+            p.o.big = 70;
+            EXPECT_EQ(0, run(hows[(i + servers) % 3], p, codec_pushes));
+        }
+}
+
+/* ---------------------------------------------------------------------------------------------------- memory */
+typedef struct kept { dt_ps *ps; int n; int64_t nbytes; } kept;
+static void kept_look(void *user) /* on the thread that drives the communicator */
+{
+    kept *k = (kept *)user;
+    k->n = k->ps->nareas;
+    k->nbytes = k->ps->kept;
+    int64_t sum = 0;
+    for (int i = 0; i < k->n; i++) sum += k->ps->area[i].n;
+    if (sum != k->nbytes) k->n = -1;
+}
+/* Memory of pushes that came through sockets is kept for the next ones, within bounds, and freed when nobody pushes any more. arg: the
+   memory for messages, in MiB; 0: the default */
+static void kept_memory(team *t, dt_comm *c, int rank)
+{
+    enum { KEYS = 40, N = 70000 };
+    if (t->arg) c->opts.message_memory = (int64_t)t->arg << 20; /* of what the store keeps: messages have theirs since dt_comm_init */
+    dt_ps     *ps = dt_ps_new_with(c, t->o);
+    float     *x = (float *)malloc(KEYS * N * sizeof *x), *y = (float *)malloc(KEYS * N * sizeof *y);
+    dt_ps_item it[KEYS];
+    CHECK(ps && x && y);
+    if (dt_ps_worker(ps) >= 0) {
+        for (int k = 0; k < KEYS; k++) {
+            it[k] = (dt_ps_item){ k, DT_COMM_F32, N, x + k * N, y + k * N };
+            for (int i = 0; i < N; i++) x[k * N + i] = (float)(rank + k + i % 9);
+            CHECK(!dt_ps_init(ps, k, x, N, DT_COMM_F32, .group = 1));
+        }
+        for (int round = 0; round < 3; round++) {
+            int wrong = 0;
+            CHECK(!dt_ps_wait(dt_ps_exchange_start(ps, it, KEYS), NULL));
+            for (int k = 0; k < KEYS; k++)
+                for (int i = 0; i < N; i++) wrong += y[k * N + i] != (float)(1 + 2 * (k + i % 9));
+            CHECK(!wrong);
+        }
+        CHECK(!dt_ps_barrier(ps));
+    }
+    if (dt_ps_server(ps) >= 0 && t->o.servers == 0) {
+        int64_t most = t->arg ? (int64_t)t->arg << 19 : (int64_t)1 << 27, one = N * (int64_t)sizeof *x;
+        kept    k = { ps, 0, 0 };
+        dt__comm_drive(c, kept_look, &k);
+        bool right = k.n == (most / one < DT__PS_AREAS ? (int)(most / one) : (int)DT__PS_AREAS) && k.nbytes == k.n * one;
+        CHECK(right);
+        for (int64_t end = dt_test_ns() + (int64_t)(30e9 * dt_test_slow()); k.n && dt_test_ns() < end; usleep(10000)) dt__comm_drive(c, kept_look, &k);
+        CHECK(!k.n && !k.nbytes);
+    }
+    FREE();
+    free(x), free(y);
+}
+UTEST(memory, of_pushes_is_kept_and_given_back)
+{
+    plan p = plan_of(2, 0, DT_PS_SYNC);
+    p.o.timeout = 4 * dt_test_slow(); /* a tick is a quarter of it, or a second */
+    EXPECT_EQ(0, run("tcp", p, kept_memory)); /* every server has twenty keys: sixteen are kept */
+    p.arg = 1;
+    EXPECT_EQ(0, run("tcp", p, kept_memory)); /* half of 1 MiB: one of them */
+}
+
 /* ---------------------------------------------------------------------------------------------------- deaths */
 /* A process dies; a thread gives up, which is the same for the others. */
 static void die(const team *t, dt_comm *c)
@@ -1162,11 +1555,6 @@ UTEST(deaths, on_an_ordinary_communicator_all_fail)
 }
 
 /* ---------------------------------------------------------------------------------------------------- hostile ranks */
-static void refused(team *t, dt_comm *c, int rank, dt_ps *ps, int to, int tag, const void *data, size_t n)
-{
-    char out[100];
-    CHECK(dt_comm_call(c, to, tag, data, (int64_t)n, out, sizeof out, NULL, .timeout = 5 * dt_test_slow()) == DT_COMM_ERR_REMOTE);
-}
 /* Worker 1 sends what it likes, worker 0 sees that nothing changes. arg: 0: nothing that it sends is right; 1: requests with some bytes
    changed, which may be right: nobody crashes and worker 0 goes on; 2: the same as a server to servers */
 static void hostile(team *t, dt_comm *c, int rank)

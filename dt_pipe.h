@@ -1,0 +1,1368 @@
+/* dt_pipe.h - v0.2.0 - one model split over ranks: pipelines */
+/*
+DO THIS
+
+    In one C or C++ file of your program:       #define DT_IMPLEMENTATION
+                                                #include "dt_pipe.h"
+    In every other file that uses it:           #include "dt_pipe.h"
+
+    Link with -lpthread -lm -ldl. The other headers of dt must lie beside it.
+
+    If the linker does not find dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c, that one file is missing:
+    define the macro in one file, or link dt.c.
+
+A COMPLETE PROGRAM
+
+    #define DT_IMPLEMENTATION
+    #include "dt_pipe.h"
+    #include <stdio.h>
+
+    static dt_tensor *loss_of(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
+    {
+        (void)user;
+        x = dt_relu(dt_linear(m, "fc1", x, .out = 64));
+        x = dt_stage(m, "second", x);              // the layers from here on are on the second rank
+        return dt_mse_loss(dt_linear(m, "fc2", x, .out = 1), y);
+    }
+    static int rank_main(void *arg)
+    {
+        dt_comm      *c = dt_comm_init();
+        dt_model     *m = dt_model_new(.seed = 1);
+        dt_optimizer *opt = dt_sgd(m, .lr = 0.1f);
+        dt_pipeline  *p = dt_pipeline_new(m, c, .micro = 4);
+        for (int i = 0; i < 100; i++) {
+            dt_tensor *x = dt_normal(0, 1, DT_SHAPE(32, 8)), *y = dt_sum(x, .dims = DT_DIM(1), .keepdim = true);
+            double     loss;
+            dt_pipeline_backward(p, loss_of, NULL, x, y, &loss);
+            dt_step(opt);
+            if (dt_comm_rank(c) == 0 && i % 10 == 0) printf("%g\n", loss);
+        }
+        (void)arg;
+        dt_pipeline_free(p);
+        dt_model_free(m);
+        dt_comm_free(c);
+        return dt_check("pipeline");
+    }
+    int main(void) { return dt_spawn(2, rank_main, NULL); }
+
+CONTENTS
+
+    >>pipeline       making a pipeline, training with it
+    >>ghosts         implementation from here: tensors of other stages
+    >>tracing_stages the plan: what crosses the cuts
+    >>moving_parts   messages between stages
+    >>stages         forward and backward of a stage
+    >>whole          what concerns the whole model: norms, checkpoints
+    >>training       the public functions
+
+ERRORS
+
+    As in dt.h. An error of one rank is an error of all: they get DT_ERR_COMM with its message. A rank that dies or is stopped
+    is named within the timeout of the communicator.
+
+LICENCE
+
+    MIT, see LICENSE.
+*/
+#if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_PIPE_IMPLEMENTATION)
+#define DT_PIPE_IMPLEMENTATION
+#endif
+#include "dt_dist.h"
+
+#ifndef DT_PIPE_H_INCLUDED
+#define DT_PIPE_H_INCLUDED
+
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 2 || DT_VERSION_PATCH != 0
+#error "dt_pipe.h: dt_base.h beside it is of another version; copy all headers of one version"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---------------------------------------------------------------------------------------------------- >>pipeline
+   The forward function stays the model: it is written as for one rank. Calls of dt_stage (dt_nn.h) cut it into stages. Each
+   rank calls the whole function and computes only its own stage; tensors of the other stages have shapes and no values, and
+   cost nothing. Whatever crosses a cut is sent: several tensors, residuals and skip connections, also over several stages.
+   Each rank makes only the parameters of its stage, with the bits that they would have in the unsplit model. A parameter that
+   two stages use (.shared) is on both ranks and stays equal.
+
+   A batch is cut into .micro micro-batches, and the schedule (>>pipelines of dt_plan.h) says when each is computed where.
+   The gradients are those of the mean loss, with the bits that one rank gets which computes the micro-batches one after the
+   other with the same weights; only for a parameter that is on two ranks the order of the sum differs. Batch norms use the
+   statistics of a micro-batch, as in GPipe. Dropout draws what it would draw on one rank.
+
+   dt_step clips by the norm over all stages (.clip_norm). Checkpoints and dt_model_save hold the unsplit model: all ranks call
+   them, rank 0 collects the values and writes; any number of ranks can load them.
+
+   The forward must make the same calls each time; it cannot read values (dt_item) of other stages. The pipeline is made before
+   the first forward, on all ranks of c; rank r computes the stages r, r + ranks, r + 2 ranks ... (with .chunks). */
+typedef struct dt_pipeline dt_pipeline;
+typedef struct dt_pipeline_opts {
+    int          dt__first DT_D;
+    int          micro DT_D;    /* micro-batches of a batch; default: one for each rank */
+    dt_pipe_kind schedule DT_D; /* DT_PIPE_GPIPE, DT_PIPE_1F1B, DT_PIPE_INTERLEAVED, DT_PIPE_ZB_H1; default 1F1B */
+    int          chunks DT_D;   /* stages of a rank; default 1, with DT_PIPE_INTERLEAVED 2 */
+    dt_amp      *amp DT_D;      /* mixed precision: the loss is scaled; an overflow on one rank skips the step on all */
+} dt_pipeline_opts;
+DT_API dt_pipeline *dt_pipeline_new_with(dt_model *m, dt_comm *c, dt_pipeline_opts o DT_OPT0(dt_pipeline_opts));
+#ifdef DT__LIT
+#define dt_pipeline_new(m, ...) \
+    dt_pipeline_new_with(m, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_pipeline_opts, __VA_ARGS__, ))
+#else /* C++17: options as a struct, or none */
+#define dt_pipeline_new dt_pipeline_new_with
+#endif
+DT_API void dt_pipeline_free(dt_pipeline *p); /* may be called before or after dt_model_free */
+
+/* fn returns the loss, a mean over the samples of x and y. x and y are the whole batch, the same on all ranks; y may be NULL. Their
+   first dimension must be a multiple of .micro. *loss, unless NULL: the mean loss, on all ranks. Then call dt_step. */
+typedef dt_tensor *(*dt_pipeline_fn)(dt_model *m, dt_tensor *x, dt_tensor *y, void *user);
+DT_API dt_status dt_pipeline_backward(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y, double *loss);
+/* Forward only, without gradients: *value is the mean of what fn returns (a loss, or an accuracy), on all ranks. */
+DT_API dt_status dt_pipeline_forward(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y, double *value);
+DT_API int  dt_pipeline_stages(const dt_pipeline *p);
+DT_API int  dt_pipeline_stage_of(const dt_pipeline *p, const char *parameter); /* its first stage; -1: no such parameter */
+/* A text with a line for each stage (its rank, parameters, what crosses the cut before it), like snprintf. After the first
+   dt_pipeline_backward. */
+DT_API size_t dt_pipeline_describe(const dt_pipeline *p, char *buf, size_t nbytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT_PIPE_H_INCLUDED */
+
+#if defined(DT_PIPE_IMPLEMENTATION) && !defined(DT__PIPE_IMPLEMENTED)
+#define DT__PIPE_IMPLEMENTED
+#if defined(DT_STATIC) && !defined(DT__DIST_IMPLEMENTED)
+#error "dt_pipe.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_PIPE_IMPLEMENTATION"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+DT__PRESENT(PIPE);
+DT__NEEDS(PIPE, DIST);
+DT__NEEDS(PIPE, PLAN);
+
+typedef struct dt__pline_made { /* a tensor of the forward: the plan is made of these */
+    int     stage, dtype, ndim;
+    bool    grad;
+    int64_t shape[DT_MAX_DIMS];
+} dt__pline_made;
+typedef struct dt__pline_used {
+    int serial, stage;
+} dt__pline_used;
+typedef struct dt__pline_edge { /* a tensor that stage `to` needs of stage `from` */
+    int     serial, from, to;
+    int     back;   /* its gradient goes to this stage: the one before `to` that uses the tensor, or `from` */
+    int     next;   /* the edge of the next stage that uses the tensor, whose gradient comes here first; -1: none */
+    int     at;     /* its place among the inputs of `to` */
+    bool    grad;
+    int     dtype, ndim;
+    int64_t shape[DT_MAX_DIMS], nbytes;
+} dt__pline_edge;
+typedef struct dt__pline_cell { /* a value that comes from another stage */
+    dt_work   *work;  /* its receive, or NULL */
+    dt_tensor *t;     /* dense, on the device of the model; NULL: it has not come and no receive is posted */
+    void      *host;  /* where it is received, if the device has other memory */
+    size_t     nhost;
+} dt__pline_cell;
+typedef struct dt__pline_run { /* a micro-batch in a stage */
+    dt__list       step, tape;
+    dt__pline_cell *in;     /* of each input edge: the value; then for those with .next the gradient of later stages */
+    dt__pline_cell *in_grad;
+    dt__pline_cell *out_grad; /* of each output: its gradient */
+    dt_tensor    **input, **output; /* the tensors of the forward */
+    dt_tensor     *loss;
+    bool           posted, posted_back;
+} dt__pline_run;
+typedef struct dt__pline_swap { /* a tensor whose values are hidden while another stage seems to use it */
+    dt_tensor   *t;
+    dt__storage *st;
+    int64_t      offset, stride[DT_MAX_DIMS];
+    int          layout;
+    dt__node    *node;
+    uint8_t      requires_grad;
+} dt__pline_swap;
+typedef struct dt__pline_send {
+    dt_work   *work;
+    dt_tensor *t;
+    void      *host;
+    size_t     nbytes;
+} dt__pline_send;
+enum { DT__PIPE_OFF = 0, DT__PIPE_TRACE, DT__PIPE_RUN };
+struct dt_pipeline {
+    dt_model        *m;
+    dt_comm         *c;
+    dt_device       *dev;      /* of the model's values */
+    dt_pipeline_opts o;
+    int              rank, ranks, stages;
+    dt_pipe_schedule *plan;
+    dt__split        split;
+    dt__staging      parts;
+    dt__watch        watch;
+    bool             told;     /* all ranks know the error of this rank */
+    /* the present forward */
+    int              mode, stage, now; /* now: the stage that is computed */
+    int              count;    /* tensors so far */
+    int              no_grad;  /* this stage has disabled gradients */
+    dt__pline_run    *run;
+    int              run_micro;
+    dt_device       *device_before;
+    dt__pline_swap   *swap;
+    int              nswaps;
+    int64_t          swap_cap;
+    char             last[64]; /* the name of the last dt_stage */
+    /* the plan; made for one shape of a micro-batch */
+    bool             made_params;
+    int64_t          xshape[DT_MAX_DIMS], yshape[DT_MAX_DIMS];
+    int              xdims, ydims, xdtype, ydtype, training;
+    dt__pline_made   *made;
+    int64_t          made_cap;
+    dt__pline_used   *used;
+    int64_t          nused, used_cap;
+    dt__pline_edge   *edge;     /* in the order of serial, then to */
+    int              nedges;
+    int             *nin, *nout;       /* of each stage: input edges; tensors that go out */
+    int            **in, **out;        /* ... the edges; the first edge of each tensor that goes out */
+    int             *params_at;        /* parameters that there were when the stage began, stages + 1 */
+    uint8_t         *uses;             /* [parameter * stages + stage] */
+    int              nuses;
+    uint64_t         draws, thread_draws; /* Philox counters of one forward */
+    dt__pline_run    *runs;     /* [chunk * micro + micro-batch] */
+    dt__pline_send   *send;
+    int              nsends;
+    int64_t          send_cap;
+    char           (*stage_name)[64];
+};
+
+static const char *dt__pline_text(const dt_pipeline *p, char *buf, size_t nbytes)
+{
+    snprintf(buf, nbytes, "stage %d (%s, rank %d)", p->now, p->stage_name && p->now < p->stages ? p->stage_name[p->now] : "?", p->now % p->ranks);
+    return buf;
+}
+static int dt__pline_comm_fail(dt_pipeline *p, const char *call)
+{
+    if (dt__err.code != DT_OK) return dt__err.code;
+    const char *why = dt_comm_error(p->c);
+    return dt_fail(DT_ERR_COMM, "%s: %s", call, why ? why : "the communicator failed");
+}
+
+DT__SLOW_BEGIN
+/* ==================================================================================================== >>ghosts
+   The forward of stage s calls the whole function of the program. Outside the stage the model and the thread are on the ghost
+   device, so parameters and results are ghosts. An argument that is not a ghost there (the batch; results of stage s) becomes
+   one until the forward ends: dt__pline_hide. In stage s an argument that is a ghost is given its values: those that were
+   hidden, or those that came from another stage. The handle stays the same all the time, so the variables of the program need
+   not change. */
+static bool dt__pline_active(const dt_pipeline *p) { return p->mode == DT__PIPE_RUN && p->stage == p->now; }
+static dt__storage *dt__pline_nothing(void)
+{
+    int64_t      one = 1;
+    dt_tensor   *g = dt__new("dt_stage", dt__ghost_device(), DT_F32, &one, 1, DT_LAYOUT_PLAIN);
+    dt__storage *st = g ? g->st : NULL;
+    if (!g) return NULL;
+    __atomic_add_fetch(&st->refs, 1, __ATOMIC_RELAXED);
+    dt__unref(g);
+    return st;
+}
+static void dt__pline_hide(dt_pipeline *p, dt_tensor *t)
+{
+    dt__pline_swap *list = (dt__pline_swap *)dt__enlarge(p->swap, p->nswaps, &p->swap_cap, sizeof *list);
+    dt__storage   *st = list ? dt__pline_nothing() : NULL;
+    if (list) p->swap = list;
+    if (!st) {
+        dt_fail(DT_ERR_MEMORY, "dt_stage: out of memory");
+        return;
+    }
+    dt__pline_swap *w = &p->swap[p->nswaps++];
+    w->t = dt__ref(t);
+    w->st = t->st;
+    w->offset = t->offset;
+    w->layout = t->layout;
+    w->node = t->node;
+    w->requires_grad = t->requires_grad;
+    memcpy(w->stride, t->stride, sizeof w->stride);
+    t->st = st;
+    t->offset = 0;
+    t->layout = DT_LAYOUT_PLAIN;
+    t->node = NULL;
+    t->requires_grad = 0;
+    dt__dense_strides(t->stride, t->shape, t->ndim);
+}
+static void dt__pline_show(dt_pipeline *p, int k) /* ends dt__pline_hide */
+{
+    dt__pline_swap *w = &p->swap[k];
+    dt_tensor     *t = w->t, *old = dt__alias(t); /* to release the ghost storage */
+    if (!old) return;
+    __atomic_sub_fetch(&t->st->refs, 1, __ATOMIC_RELAXED); /* old has taken it over */
+    t->st = w->st;
+    t->offset = w->offset;
+    t->layout = w->layout;
+    t->node = w->node;
+    t->requires_grad = w->requires_grad;
+    memcpy(t->stride, w->stride, sizeof t->stride);
+    dt__unref(old);
+    dt__unref(t);
+    *w = p->swap[--p->nswaps];
+}
+static int dt__pline_arrive(dt_pipeline *p, dt__pline_cell *cell, const dt__pline_edge *e);
+static void dt__pline_fill(dt_pipeline *p, dt_tensor *t) /* a ghost in the stage that is computed */
+{
+    char who[120];
+    for (int k = p->nswaps - 1; k >= 0; k--)
+        if (p->swap[k].t == t) {
+            dt__pline_show(p, k);
+            return;
+        }
+    for (int k = 0; t->serial > 0 && k < p->nin[p->now]; k++) {
+        const dt__pline_edge *e = &p->edge[p->in[p->now][k]];
+        if (e->serial != t->serial) continue;
+        dt__pline_cell *cell = &p->run->in[k];
+        if (dt__pline_arrive(p, cell, e)) return;
+        dt_tensor *old = dt__alias(t);
+        if (!old) return;
+        __atomic_sub_fetch(&t->st->refs, 1, __ATOMIC_RELAXED);
+        t->st = cell->t->st;
+        __atomic_add_fetch(&t->st->refs, 1, __ATOMIC_RELAXED);
+        t->offset = 0;
+        t->layout = DT_LAYOUT_PLAIN;
+        dt__dense_strides(t->stride, t->shape, t->ndim);
+        t->node = NULL;
+        t->boundary = t->leaf = 1;
+        t->requires_grad = e->grad;
+        p->run->input[k] = dt__ref(t);
+        dt__unref(old);
+        return;
+    }
+    dt_fail(DT_ERR_STATE, "dt_stage: %s uses a tensor %s of another stage that it did not use in the first forward; the forward must "
+            "make the same calls each time", dt__pline_text(p, who, sizeof who), dt__text(t));
+}
+static bool dt__pline_reads(const char *call) /* does the call bring values to the program? */
+{
+    static const char *const calls[] = { "dt_item", "dt_item_at", "dt_read", "dt_data", "dt_print", "dt_to_host", "dt_values" };
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        if (!strcmp(call, calls[i])) return true;
+    return false;
+}
+static void dt__pline_use(void *user, const char *call, dt_tensor *t)
+{
+    dt_pipeline *p = (dt_pipeline *)user;
+    dt__tls.split = NULL;
+    if (p->mode == DT__PIPE_TRACE) {
+        if (t->serial > 0 && p->made_params) {
+            dt__pline_used *last = p->nused ? &p->used[p->nused - 1] : NULL;
+            if (!last || last->serial != t->serial || last->stage != p->stage) {
+                dt__pline_used *list = (dt__pline_used *)dt__enlarge(p->used, p->nused, &p->used_cap, sizeof *list);
+                if (list) {
+                    p->used = list;
+                    list[p->nused].serial = t->serial;
+                    list[p->nused++].stage = p->stage;
+                } else dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the plan");
+            }
+        } else if (t->serial < 0 && p->made_params && p->stage < p->stages) p->uses[(-t->serial - 1) * p->stages + p->stage] = 1;
+        if (dt__pline_reads(call))
+            dt_fail(DT_ERR_STATE, "%s: called in a forward that is cut into stages: values of other stages are not on this rank; return "
+                    "what the program needs from the forward", call);
+        if (!dt__is_ghost(t)) dt__pline_hide(p, t);
+    } else if (dt__pline_active(p)) {
+        if (dt__is_ghost(t)) dt__pline_fill(p, t);
+    } else if (!dt__is_ghost(t)) dt__pline_hide(p, t);
+    dt__tls.split = &p->split;
+}
+static void dt__pline_new_tensor(void *user, dt_tensor *t)
+{
+    dt_pipeline *p = (dt_pipeline *)user;
+    dt__tls.split = NULL;
+    t->serial = ++p->count;
+    if (p->mode == DT__PIPE_TRACE && p->made_params) {
+        dt__pline_made *list = (dt__pline_made *)dt__enlarge(p->made, p->count - 1, &p->made_cap, sizeof *list);
+        if (list) {
+            dt__pline_made *k = &list[p->count - 1];
+            p->made = list;
+            memset(k, 0, sizeof *k);
+            k->stage = p->stage;
+            k->dtype = t->dtype;
+            k->ndim = t->ndim;
+            k->grad = t->requires_grad;
+            memcpy(k->shape, t->shape, sizeof k->shape);
+        } else dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the plan");
+    }
+    if (dt__pline_active(p)) {
+        for (int k = 0; k < p->nout[p->now]; k++)
+            if (p->edge[p->out[p->now][k]].serial == t->serial) {
+                p->run->output[k] = dt__ref(t);
+                const dt__pline_edge *e = &p->edge[p->out[p->now][k]];
+                bool same = e->ndim == t->ndim && e->dtype == t->dtype && !memcmp(e->shape, t->shape, (size_t)t->ndim * sizeof *t->shape);
+                if (!same) {
+                    char who[120], text[160];
+                    snprintf(text, sizeof text, "%s", dt__shape_text(e->shape, e->ndim));
+                    dt_fail(DT_ERR_SHAPE, "dt_stage: %s sends %s of %s to the next stage, which expects %s of %s as in the first "
+                            "forward", dt__pline_text(p, who, sizeof who), dt__text(t), dt_dtype_name((dt_dtype)t->dtype), text,
+                            dt_dtype_name((dt_dtype)e->dtype));
+                }
+            }
+    } else if (!dt__is_ghost(t)) dt__pline_hide(p, t);
+    dt__tls.split = &p->split;
+}
+
+/* ==================================================================================================== >>tracing_stages
+   The first forward makes all parameters on the ghost device, the second one notes for each tensor where it is made and where
+   it is used. All ranks do the same and get the same plan; they compare its hash. Then the parameters of the own stages are made
+   again, with the random numbers that were drawn for them. */
+static int dt__pline_send_outputs(dt_pipeline *p);
+static void dt__pline_enter(dt_pipeline *p) /* the stage begins: where is its device, and are gradients needed? */
+{
+    bool active = dt__pline_active(p), trace = p->mode == DT__PIPE_TRACE;
+    p->m->device = active ? p->dev : dt__ghost_device();
+    dt__tls.device = active ? p->device_before : dt__ghost_device();
+    bool none = !active && !trace;
+    if (none != (p->no_grad > 0)) {
+        p->no_grad = none;
+        dt__tls.no_grad += none ? 1 : -1;
+    }
+    dt__tls.generation++; /* what autocast has cast is of another stage */
+}
+static dt_tensor *dt__pline_stage(void *user, const char *name, dt_tensor *x)
+{
+    dt_pipeline *p = (dt_pipeline *)user;
+    if (dt__err.code != DT_OK) return NULL;
+    if (p->mode == DT__PIPE_OFF) {
+        dt_fail(DT_ERR_STATE, "dt_stage '%s': the model has a pipeline: call dt_pipeline_backward or dt_pipeline_forward", name);
+        return NULL;
+    }
+    if (dt__pline_active(p) && dt__pline_send_outputs(p)) return NULL;
+    p->stage++;
+    snprintf(p->last, sizeof p->last, "%s", name);
+    if (p->mode == DT__PIPE_TRACE && p->stage < p->stages) {
+        if (!p->made_params) p->params_at[p->stage] = p->m->nparams;
+        snprintf(p->stage_name[p->stage], sizeof p->stage_name[0], "%s", name);
+    }
+    if (p->mode == DT__PIPE_RUN && p->stage >= p->stages) {
+        dt_fail(DT_ERR_STATE, "dt_stage '%s': this forward has more stages than the first one; it must make the same calls each time", name);
+        return NULL;
+    }
+    dt__pline_enter(p);
+    return x;
+}
+static void dt__pline_layer(void *user, const char *scope, const char *name) { (void)user, (void)scope, (void)name; }
+
+static void dt__pline_begin(dt_pipeline *p, int mode, int now, dt__pline_run *run)
+{
+    p->mode = mode;
+    p->stage = 0;
+    p->now = now;
+    p->run = run;
+    p->count = 0;
+    p->no_grad = 0;
+    p->device_before = dt__tls.device;
+    p->m->forwards++;
+    dt__pline_enter(p);
+    dt__tls.split = &p->split;
+}
+static void dt__pline_end(dt_pipeline *p)
+{
+    dt__tls.split = NULL;
+    if (p->no_grad) dt__tls.no_grad--;
+    p->no_grad = 0;
+    dt__tls.device = p->device_before;
+    p->m->device = p->dev;
+    p->mode = DT__PIPE_OFF;
+    while (p->nswaps) dt__pline_show(p, p->nswaps - 1);
+    dt__tls.generation++;
+}
+static void dt__pline_cell_free(dt__pline_cell *c)
+{
+    if (c->work) dt_work_wait(c->work);
+    dt__unref(c->t);
+    dt_mem_free(c->host, c->nhost);
+    memset(c, 0, sizeof *c);
+}
+static void dt__pline_cells_free(dt__pline_cell *c, int n)
+{
+    for (int i = 0; c && i < n; i++) dt__pline_cell_free(&c[i]);
+    dt_mem_free(c, (size_t)(n + 1) * sizeof *c);
+}
+static void dt__pline_runs_free(dt_pipeline *p)
+{
+    for (int k = 0; p->runs && k < p->o.chunks * p->o.micro; k++) {
+        dt__pline_run *r = &p->runs[k];
+        int           s = k / p->o.micro * p->ranks + p->rank;
+        dt__pline_cells_free(r->in, p->nin[s]);
+        dt__pline_cells_free(r->in_grad, p->nin[s]);
+        dt__pline_cells_free(r->out_grad, p->nout[s]);
+        for (int i = 0; r->input && i < p->nin[s]; i++) dt__unref(r->input[i]);
+        for (int i = 0; r->output && i < p->nout[s]; i++) dt__unref(r->output[i]);
+        dt_mem_free(r->input, (size_t)(p->nin[s] + 1) * sizeof *r->input);
+        dt_mem_free(r->output, (size_t)(p->nout[s] + 1) * sizeof *r->output);
+        dt__unref(r->loss);
+        dt__step_swap(&r->step, &r->tape);
+        dt__step_end();
+        dt__step_swap(&r->step, &r->tape);
+        dt__list_free(&r->step);
+        dt__list_free(&r->tape);
+    }
+    dt_mem_free(p->runs, (size_t)(p->o.chunks * p->o.micro) * sizeof *p->runs);
+    p->runs = NULL;
+}
+static void dt__pline_plan_free(dt_pipeline *p)
+{
+    if (p->nin) dt__pline_runs_free(p);
+    for (int s = 0; s < p->stages; s++) {
+        if (p->in) dt_mem_free(p->in[s], (size_t)(p->nin[s] + 1) * sizeof(int));
+        if (p->out) dt_mem_free(p->out[s], (size_t)(p->nout[s] + 1) * sizeof(int));
+        if (p->in) p->in[s] = NULL;
+        if (p->out) p->out[s] = NULL;
+    }
+    dt_mem_free(p->edge, (size_t)(p->nedges + 1) * sizeof *p->edge);
+    p->edge = NULL;
+    p->nedges = 0;
+}
+static int dt__pline_used_order(const void *a, const void *b)
+{
+    const dt__pline_used *x = (const dt__pline_used *)a, *y = (const dt__pline_used *)b;
+    return x->serial != y->serial ? (x->serial < y->serial ? -1 : 1) : (x->stage > y->stage) - (x->stage < y->stage);
+}
+static int dt__pline_edges(dt_pipeline *p) /* from what was noted to the plan */
+{
+    int n = 0;
+    if (p->nused) qsort(p->used, (size_t)p->nused, sizeof *p->used, dt__pline_used_order);
+    for (int64_t i = 0; i < p->nused; i++) { /* only those that cross, each stage once */
+        const dt__pline_used *u = &p->used[i];
+        if (u->stage <= p->made[u->serial - 1].stage || u->stage >= p->stages) continue;
+        if (n && p->used[n - 1].serial == u->serial && p->used[n - 1].stage == u->stage) continue;
+        p->used[n++] = *u;
+    }
+    p->edge = (dt__pline_edge *)dt__alloc_zero((size_t)(n + 1) * sizeof *p->edge);
+    if (!p->edge) return dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the plan");
+    p->nedges = n;
+    for (int s = 0; s < p->stages; s++) p->nin[s] = p->nout[s] = 0;
+    for (int i = 0; i < n; i++) {
+        dt__pline_edge       *e = &p->edge[i];
+        const dt__pline_made *k = &p->made[p->used[i].serial - 1];
+        bool                 first = i == 0 || p->used[i - 1].serial != p->used[i].serial;
+        e->serial = p->used[i].serial;
+        e->from = k->stage;
+        e->to = p->used[i].stage;
+        e->back = first ? e->from : p->used[i - 1].stage;
+        e->next = i + 1 < n && p->used[i + 1].serial == e->serial ? i + 1 : -1;
+        e->grad = k->grad;
+        e->dtype = k->dtype;
+        e->ndim = k->ndim;
+        memcpy(e->shape, k->shape, sizeof e->shape);
+        int64_t numel = 1;
+        for (int d = 0; d < e->ndim; d++) numel *= e->shape[d];
+        e->nbytes = numel * (int64_t)dt__dtype_size[e->dtype];
+        e->at = p->nin[e->to]++;
+        p->nout[e->from] += first;
+    }
+    for (int s = 0; s < p->stages; s++) {
+        p->in[s] = (int *)dt__alloc_zero((size_t)(p->nin[s] + 1) * sizeof(int));
+        p->out[s] = (int *)dt__alloc_zero((size_t)(p->nout[s] + 1) * sizeof(int));
+        if (!p->in[s] || !p->out[s]) return dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the plan");
+        int a = 0, b = 0;
+        for (int i = 0; i < n; i++) {
+            if (p->edge[i].to == s) p->in[s][a++] = i;
+            if (p->edge[i].from == s && p->edge[i].back == s) p->out[s][b++] = i;
+        }
+    }
+    p->runs = (dt__pline_run *)dt__alloc_zero((size_t)(p->o.chunks * p->o.micro) * sizeof *p->runs);
+    for (int k = 0; p->runs && k < p->o.chunks * p->o.micro; k++) {
+        dt__pline_run *r = &p->runs[k];
+        int           s = k / p->o.micro * p->ranks + p->rank;
+        size_t        a = (size_t)p->nin[s] + 1, b = (size_t)p->nout[s] + 1;
+        r->in = (dt__pline_cell *)dt__alloc_zero(a * sizeof *r->in);
+        r->in_grad = (dt__pline_cell *)dt__alloc_zero(a * sizeof *r->in);
+        r->out_grad = (dt__pline_cell *)dt__alloc_zero(b * sizeof *r->in);
+        r->input = (dt_tensor **)dt__alloc_zero(a * sizeof *r->input);
+        r->output = (dt_tensor **)dt__alloc_zero(b * sizeof *r->output);
+        if (!r->in || !r->in_grad || !r->out_grad || !r->input || !r->output)
+            return dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the plan");
+    }
+    return p->runs ? 0 : dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the plan");
+}
+static uint64_t dt__pline_mix(uint64_t h, const void *data, size_t n)
+{
+    for (size_t i = 0; i < n; i++) h = (h ^ ((const uint8_t *)data)[i]) * 1099511628211ull;
+    return h;
+}
+static int dt__pline_same(dt_pipeline *p) /* do all ranks have the same plan? */
+{
+    uint64_t h = 1469598103934665603ull;
+    for (int i = 0; i < p->nedges; i++) h = dt__pline_mix(h, &p->edge[i], sizeof p->edge[i]);
+    for (int i = 0; i < p->m->nparams; i++) {
+        h = dt__pline_mix(h, p->m->param[i]->name, strlen(p->m->param[i]->name) + 1);
+        h = dt__pline_mix(h, p->m->param[i]->t->shape, sizeof p->m->param[i]->t->shape);
+    }
+    h = dt__pline_mix(h, p->stage_name, (size_t)p->stages * sizeof *p->stage_name);
+    int64_t mine[4], all[4];
+    mine[0] = (int64_t)(h >> 1);
+    mine[1] = -mine[0];
+    mine[2] = p->o.micro * 16 + (int)p->o.schedule;
+    mine[3] = -mine[2];
+    memcpy(all, mine, sizeof all);
+    if (dt_comm_allreduce(p->c, all, 4, DT_COMM_I64, DT_COMM_MAX)) return dt__pline_comm_fail(p, "dt_pipeline");
+    if (all[2] != -all[3])
+        return dt_fail(DT_ERR_COMM, "dt_pipeline: the ranks have different options: this rank, %d, has .micro %d and the schedule %s; give "
+                       "all the same", p->rank, p->o.micro, dt_pipe_kind_name(p->o.schedule));
+    if (all[0] == -all[1]) return 0;
+    return dt_fail(DT_ERR_COMM, "dt_pipeline: the ranks have different models or batches: rank %d has %d parameters, %d stages and %d tensors "
+                   "that cross cuts, with the hash %016llx; the forward and the shapes of x and y must be the same on all ranks",
+                   p->rank, p->m->nparams, p->stages, p->nedges, (unsigned long long)h);
+}
+static bool dt__pline_owns(const dt_pipeline *p, int param, int rank)
+{
+    for (int s = rank; s < p->stages; s += p->ranks)
+        if (p->uses[param * p->stages + s]) return true;
+    return false;
+}
+static int dt__pline_params(dt_pipeline *p) /* makes the values of the parameters of this rank */
+{
+    dt_model *m = p->m;
+    for (int i = 0; i < m->nparams && dt__err.code == DT_OK; i++)
+        if (dt__pline_owns(p, i, p->rank)) dt__param_refill(m, m->param[i], p->dev);
+    return dt__err.code == DT_OK ? (int)dt_model_seal(m) : dt__err.code;
+}
+static int dt__pline_trace(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y)
+{
+    dt__list  step = { NULL, 0, 0 }, tape = { NULL, 0, 0 };
+    dt_model *m = p->m;
+    dt_rng    thread = *dt_rng_default();
+    bool      first = !p->made_params;
+    dt__pline_plan_free(p);
+    for (int turn = first ? 0 : 1; turn < 2 && dt__err.code == DT_OK; turn++) {
+        if (turn == 1 && first) {
+            p->made_params = true;
+            p->uses = (uint8_t *)dt__alloc_zero((size_t)(m->nparams * p->stages + 1));
+            if (!p->uses) return dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the plan");
+            p->nuses = m->nparams * p->stages + 1;
+            for (int i = 0; i < m->nparams; i++) m->param[i]->t->serial = -(i + 1);
+            p->params_at[p->stages] = m->nparams;
+            for (int s = 0; s < p->stages; s++)
+                for (int i = p->params_at[s]; i < p->params_at[s + 1]; i++) p->uses[i * p->stages + s] = 1;
+        }
+        p->nused = 0;
+        uint64_t at = m->rng.philox_offset, thread_at = dt_rng_default()->philox_offset;
+        dt__step_swap(&step, &tape);
+        snprintf(p->stage_name[0], sizeof p->stage_name[0], "first");
+        dt__pline_begin(p, DT__PIPE_TRACE, -1, NULL);
+        dt_tensor *loss = fn(m, x, y, user);
+        int        found = p->stage + 1;
+        dt__pline_end(p);
+        if (dt__err.code == DT_OK && found != p->stages)
+            dt_fail(DT_ERR_STATE, "dt_pipeline: the forward has %d stages (%d calls of dt_stage), expected %d: %d ranks with .chunks = %d",
+                    found, found - 1, p->stages, p->ranks, p->o.chunks);
+        if (dt__err.code == DT_OK && !loss) dt_fail(DT_ERR_ARG, "dt_pipeline: the function returned NULL without an error; expected the loss");
+        if (dt__err.code == DT_OK && loss->numel != 1)
+            dt_fail(DT_ERR_SHAPE, "dt_pipeline: the function returned a tensor %s; expected a loss of one element (dt_mean)", dt__text(loss));
+        dt__step_end();
+        dt__step_swap(&step, &tape);
+        p->draws = m->rng.philox_offset - at;
+        p->thread_draws = dt_rng_default()->philox_offset - thread_at;
+        m->rng.philox_offset = at;
+        *dt_rng_default() = thread;
+    }
+    dt__list_free(&step);
+    dt__list_free(&tape);
+    if (dt__err.code == DT_OK) dt__pline_edges(p);
+    if (dt__err.code == DT_OK) dt__pline_same(p);
+    if (dt__err.code == DT_OK && first) dt__pline_params(p);
+    return dt__err.code;
+}
+
+/* ==================================================================================================== >>moving_parts
+   The value of edge i goes with tag 2 i, its gradient with tag 2 i + 1. Micro-batches come in order on each edge. */
+static dt__pline_run *dt__pline_run_of(dt_pipeline *p, int stage, int micro)
+{
+    return &p->runs[stage / p->ranks * p->o.micro + micro];
+}
+static dt_msg_opts dt__pline_tag(int edge, bool gradient)
+{
+    dt_msg_opts o;
+    memset(&o, 0, sizeof o);
+    o.tag = 2 * edge + gradient;
+    return o;
+}
+static int dt__pline_post(dt_pipeline *p, dt__pline_cell *cell, int edge, bool gradient) /* posts a receive */
+{
+    const dt__pline_edge *e = &p->edge[edge];
+    int from = (gradient ? e->to : e->from) % p->ranks;
+    if (from == p->rank || cell->t) return 0; /* it is put there */
+    cell->t = dt__new("dt_pipeline", p->dev, e->dtype, e->shape, e->ndim, DT_LAYOUT_PLAIN);
+    if (!cell->t) return dt__err.code;
+    void *to = (char *)cell->t->st->ptr;
+    if (p->dev != dt_cpu()) {
+        cell->nhost = (size_t)(e->nbytes ? e->nbytes : 1);
+        to = cell->host = dt_mem_alloc(cell->nhost);
+    }
+    if (!to) return dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for a message of %lld bytes", (long long)e->nbytes);
+    cell->work = dt_comm_recv_start_with(p->c, to, e->nbytes, DT_COMM_U8, from, dt__pline_tag(edge, gradient));
+    return cell->work ? 0 : dt__pline_comm_fail(p, "dt_pipeline");
+}
+static int dt__pline_arrive(dt_pipeline *p, dt__pline_cell *cell, const dt__pline_edge *e) /* waits until it is there */
+{
+    if (!cell->t) return dt_fail(DT_ERR_STATE, "dt_pipeline: stage %d needs a tensor of stage %d before it was computed", e->to, e->from);
+    if (!cell->work) return 0;
+    dt_work *w = cell->work;
+    cell->work = NULL;
+    if (dt_work_wait(w)) return dt__pline_comm_fail(p, "dt_pipeline_backward");
+    if (!cell->host) return 0;
+    int rc = dt__upload(cell->t, cell->host);
+    dt_mem_free(cell->host, cell->nhost);
+    cell->host = NULL;
+    return rc;
+}
+static int dt__pline_sends_wait(dt_pipeline *p, bool all)
+{
+    int rc = 0, kept = 0;
+    for (int i = 0; i < p->nsends; i++) {
+        dt__pline_send *s = &p->send[i];
+        if (!all && !dt_work_test(s->work)) {
+            p->send[kept++] = *s;
+            continue;
+        }
+        if (dt_work_wait(s->work)) rc = -1;
+        dt__unref(s->t);
+        dt_mem_free(s->host, s->nbytes);
+    }
+    p->nsends = kept;
+    return rc ? dt__pline_comm_fail(p, "dt_pipeline_backward") : 0;
+}
+static int dt__pline_send_one(dt_pipeline *p, int edge, bool gradient, int micro, dt_tensor *t)
+{
+    const dt__pline_edge *e = &p->edge[edge];
+    int                  to = gradient ? e->back : e->to;
+    dt_tensor           *d = dt__dense("dt_pipeline", t);
+    if (!d) return dt__err.code;
+    if (to % p->ranks == p->rank) { /* another stage of this rank: put it into its cell */
+        dt__pline_run  *r = dt__pline_run_of(p, to, micro);
+        dt__pline_cell *cell = NULL;
+        if (!gradient) cell = &r->in[e->at];
+        else if (e->back == e->from)
+            for (int k = 0; k < p->nout[to]; k++) cell = p->out[to][k] == edge ? &r->out_grad[k] : cell;
+        else cell = &r->in_grad[p->edge[edge - 1].at];
+        cell->t = d;
+        return 0;
+    }
+    dt__pline_send *list = (dt__pline_send *)dt__enlarge(p->send, p->nsends, &p->send_cap, sizeof *list);
+    if (!list) {
+        dt__unref(d);
+        return dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory");
+    }
+    p->send = list;
+    dt__pline_send *s = &list[p->nsends];
+    memset(s, 0, sizeof *s);
+    s->t = d;
+    const void *from = (const char *)d->st->ptr + d->offset * (int64_t)dt__dtype_size[d->dtype];
+    if (p->dev != dt_cpu()) {
+        s->nbytes = (size_t)(e->nbytes ? e->nbytes : 1);
+        from = s->host = dt_mem_alloc(s->nbytes);
+        if (!from || dt__download(d, s->host)) {
+            dt_mem_free(s->host, s->nbytes);
+            dt__unref(d);
+            return dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for a message");
+        }
+    }
+    s->work = dt_comm_send_start_with(p->c, from, e->nbytes, DT_COMM_U8, to % p->ranks, dt__pline_tag(edge, gradient));
+    if (s->work) {
+        p->nsends++;
+        return 0;
+    }
+    dt_mem_free(s->host, s->nbytes);
+    dt__unref(d);
+    return dt__pline_comm_fail(p, "dt_pipeline_backward");
+}
+static int dt__pline_send_outputs(dt_pipeline *p) /* the stage that is computed has ended */
+{
+    char who[120];
+    dt__tls.split = NULL;
+    for (int k = 0; k < p->nout[p->now] && dt__err.code == DT_OK; k++) {
+        dt_tensor *t = p->run->output[k];
+        int        i = p->out[p->now][k];
+        if (!t)
+            dt_fail(DT_ERR_STATE, "dt_stage: %s has not made a tensor that it made in the first forward; the forward must make the same calls "
+                    "each time", dt__pline_text(p, who, sizeof who));
+        for (; i >= 0 && dt__err.code == DT_OK; i = p->edge[i].next) dt__pline_send_one(p, i, false, p->run_micro, t);
+    }
+    dt__tls.split = &p->split;
+    return dt__err.code;
+}
+
+/* ==================================================================================================== >>stages */
+static dt_tensor *dt__pline_slice(dt_tensor *t, int micro, int64_t n) /* a micro-batch of x or y; belongs to the step */
+{
+    if (!t) return NULL;
+    return dt_narrow(t, 0, micro * n, n);
+}
+typedef struct dt__pline_job { /* a call of dt_pipeline_backward or dt_pipeline_forward */
+    dt_pipeline_fn fn;
+    void          *user;
+    dt_tensor     *x, *y;
+    int64_t        each;   /* samples of a micro-batch */
+    bool           train;
+    double         sum;    /* of the losses: on the rank of the last stage */
+    double         scale;  /* of the loss, by mixed precision */
+    uint64_t       philox, thread_philox;
+} dt__pline_job;
+static int dt__pline_forward(dt_pipeline *p, dt__pline_job *j, int stage, int micro)
+{
+    dt__pline_run *r = dt__pline_run_of(p, stage, micro);
+    char          who[120];
+    dt__step_swap(&r->step, &r->tape);
+    p->m->rng.philox_offset = j->philox + (uint64_t)micro * p->draws;
+    dt_rng_default()->philox_offset = j->thread_philox + (uint64_t)micro * p->thread_draws;
+    p->run_micro = micro;
+    dt_tensor *x = dt__pline_slice(j->x, micro, j->each), *y = dt__pline_slice(j->y, micro, j->each);
+    if (!j->train) dt_no_grad_begin();
+    dt__pline_begin(p, DT__PIPE_RUN, stage, r);
+    dt_tensor *loss = dt__err.code == DT_OK ? j->fn(p->m, x, y, j->user) : NULL;
+    int        found = p->stage + 1;
+    dt__pline_end(p);
+    if (!j->train) dt_no_grad_end();
+    if (dt__err.code == DT_OK && found != p->stages)
+        dt_fail(DT_ERR_STATE, "dt_pipeline: %s: this forward had %d stages, the first one %d; it must make the same calls each time",
+                dt__pline_text(p, who, sizeof who), found, p->stages);
+    if (dt__err.code == DT_OK && stage == p->stages - 1) {
+        dt_tensor *f = loss ? dt_cast(loss, DT_F32) : NULL;
+        float      v = 0;
+        if (f && !dt__download(f, &v)) {
+            j->sum += (double)v / p->o.micro;
+            r->loss = dt__ref(loss);
+        }
+    }
+    dt__step_swap(&r->step, &r->tape);
+    return dt__err.code;
+}
+static void dt__pline_run_end(dt_pipeline *p, dt__pline_run *r, int stage) /* the step of the run is in the thread */
+{
+    for (int k = 0; k < p->nin[stage]; k++) {
+        dt__pline_cell_free(&r->in[k]);
+        dt__pline_cell_free(&r->in_grad[k]);
+        dt__unref(r->input[k]);
+        r->input[k] = NULL;
+    }
+    for (int k = 0; k < p->nout[stage]; k++) {
+        dt__pline_cell_free(&r->out_grad[k]);
+        dt__unref(r->output[k]);
+        r->output[k] = NULL;
+    }
+    dt__unref(r->loss);
+    r->loss = NULL;
+    r->posted = r->posted_back = false;
+    dt__step_end();
+}
+static int dt__pline_backward(dt_pipeline *p, dt__pline_job *j, int stage, int micro, int part)
+{
+    dt__pline_run *r = dt__pline_run_of(p, stage, micro);
+    int           n = 0, most = p->nout[stage] + 1;
+    dt_tensor   **root = (dt_tensor **)dt__alloc_zero(2 * (size_t)most * sizeof *root), **grad = root + most, *seed = NULL;
+    if (!root) return dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory");
+    dt__step_swap(&r->step, &r->tape);
+    for (int k = 0; k < p->nout[stage] && part != DT__BACK_WEIGHTS && dt__err.code == DT_OK; k++) {
+        const dt__pline_edge *e = &p->edge[p->out[stage][k]];
+        if (!e->grad || !r->output[k]->requires_grad || dt__pline_arrive(p, &r->out_grad[k], e)) continue;
+        root[n] = r->output[k];
+        grad[n++] = r->out_grad[k].t;
+    }
+    for (int k = 0; k < p->nin[stage] && part != DT__BACK_WEIGHTS && dt__err.code == DT_OK; k++) { /* later stages used it, too */
+        const dt__pline_edge *e = &p->edge[p->in[stage][k]];
+        if (!e->grad || e->next < 0 || dt__pline_arrive(p, &r->in_grad[k], &p->edge[e->next])) continue;
+        dt__unref(r->input[k]->grad);
+        r->input[k]->grad = dt__ref(r->in_grad[k].t);
+        r->input[k]->grad_state = DT__GRAD_SET;
+    }
+    if (stage == p->stages - 1 && part != DT__BACK_WEIGHTS && dt__err.code == DT_OK && r->loss->requires_grad) {
+        seed = dt__new_like("dt_pipeline", r->loss, r->loss->dtype);
+        if (seed) dt__fill(seed, j->scale / p->o.micro);
+        root[n] = r->loss;
+        grad[n++] = seed;
+    }
+    if (dt__err.code == DT_OK && (n || part == DT__BACK_WEIGHTS)) dt__backward(root, grad, n, part, false);
+    dt__unref(seed);
+    for (int k = 0; k < p->nin[stage] && part != DT__BACK_WEIGHTS && dt__err.code == DT_OK; k++) {
+        const dt__pline_edge *e = &p->edge[p->in[stage][k]];
+        dt_tensor           *t = r->input[k];
+        if (!e->grad) continue;
+        if (!t->grad || t->grad_state == DT__GRAD_EMPTY) { /* this backward has not reached it */
+            if (!t->grad) t->grad = dt__new("dt_pipeline", p->dev, t->dtype, t->shape, t->ndim, DT_LAYOUT_PLAIN);
+            if (!t->grad || dt__fill(t->grad, 0)) break;
+        }
+        dt__pline_send_one(p, p->in[stage][k], true, micro, t->grad);
+    }
+    if (part != DT__BACK_INPUTS) dt__pline_run_end(p, r, stage);
+    dt__step_swap(&r->step, &r->tape);
+    dt_mem_free(root, 2 * (size_t)most * sizeof *root);
+    return dt__err.code;
+}
+/* Posts the receives of a step of the schedule. */
+static int dt__pline_post_step(dt_pipeline *p, const dt_pipe_step *s)
+{
+    int           stage = s->chunk * p->ranks + p->rank;
+    dt__pline_run *r = dt__pline_run_of(p, stage, s->micro);
+    if (s->op == DT_PIPE_FORWARD && !r->posted) {
+        r->posted = true;
+        for (int k = 0; k < p->nin[stage] && dt__err.code == DT_OK; k++) dt__pline_post(p, &r->in[k], p->in[stage][k], false);
+    } else if ((s->op == DT_PIPE_BACKWARD || s->op == DT_PIPE_BACKWARD_INPUT) && !r->posted_back) {
+        r->posted_back = true;
+        for (int k = 0; k < p->nout[stage] && dt__err.code == DT_OK; k++)
+            if (p->edge[p->out[stage][k]].grad) dt__pline_post(p, &r->out_grad[k], p->out[stage][k], true);
+        for (int k = 0; k < p->nin[stage] && dt__err.code == DT_OK; k++) {
+            const dt__pline_edge *e = &p->edge[p->in[stage][k]];
+            if (e->grad && e->next >= 0) dt__pline_post(p, &r->in_grad[k], e->next, true);
+        }
+    }
+    return dt__err.code;
+}
+/* A parameter that is on several ranks: the first of them adds up the gradients in the order of the ranks. */
+static int dt__pline_tied(dt_pipeline *p)
+{
+    dt_model *m = p->m;
+    for (int i = 0; i < m->nparams && dt__err.code == DT_OK; i++) {
+        dt__param *q = m->param[i];
+        int        first = -1, owners = 0;
+        if (q->buffer || q->frozen) continue;
+        for (int r = 0; r < p->ranks; r++)
+            if (dt__pline_owns(p, i, r)) {
+                owners++;
+                if (first < 0) first = r;
+            }
+        if (owners < 2 || !dt__pline_owns(p, i, p->rank)) continue;
+        dt_tensor  *g = q->t->grad;
+        int64_t     nbytes = q->t->numel * (int64_t)dt__dtype_size[q->t->dtype];
+        char       *host = (char *)dt_mem_alloc((size_t)(nbytes ? nbytes : 1));
+        dt_tensor  *there = dt__new("dt_pipeline", p->dev, q->t->dtype, q->t->shape, q->t->ndim, DT_LAYOUT_PLAIN);
+        dt_msg_opts o = dt__pline_tag(p->nedges + i, false);
+        if (!host || !there || !g) dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the gradient of '%s'", q->name);
+        else if (q->t->grad_state == DT__GRAD_EMPTY && dt__fill(g, 0)) {
+        } else if (p->rank == first) {
+            q->t->grad_state = DT__GRAD_SET;
+            for (int r = first + 1; r < p->ranks && dt__err.code == DT_OK; r++) {
+                if (!dt__pline_owns(p, i, r)) continue;
+                if (dt_comm_recv_with(p->c, host, nbytes, DT_COMM_U8, r, o)) dt__pline_comm_fail(p, "dt_pipeline_backward");
+                else if (!dt__upload(there, host)) dt__copy_to(g, there, 1);
+            }
+            if (dt__err.code == DT_OK) {
+                dt_tensor *d = dt__dense("dt_pipeline", g);
+                if (d) dt__download(d, host);
+                dt__unref(d);
+            }
+            for (int r = first + 1; r < p->ranks && dt__err.code == DT_OK; r++)
+                if (dt__pline_owns(p, i, r) && dt_comm_send_with(p->c, host, nbytes, DT_COMM_U8, r, o))
+                    dt__pline_comm_fail(p, "dt_pipeline_backward");
+        } else {
+            q->t->grad_state = DT__GRAD_SET;
+            dt_tensor *d = dt__dense("dt_pipeline", g);
+            if (d) dt__download(d, host);
+            dt__unref(d);
+            if (dt__err.code == DT_OK && (dt_comm_send_with(p->c, host, nbytes, DT_COMM_U8, first, o) ||
+                                          dt_comm_recv_with(p->c, host, nbytes, DT_COMM_U8, first, o)))
+                dt__pline_comm_fail(p, "dt_pipeline_backward");
+            if (dt__err.code == DT_OK && !dt__upload(there, host)) dt__copy_to(g, there, 0);
+        }
+        dt__unref(there);
+        dt_mem_free(host, (size_t)(nbytes ? nbytes : 1));
+    }
+    return dt__err.code;
+}
+
+/* ==================================================================================================== >>whole
+   The callbacks of dt__watch: what concerns the whole model. */
+static void dt__pline_tell(dt_pipeline *p) /* an error of this rank becomes everyone's */
+{
+    if (p->told || !p->c || dt__err.code == DT_OK) return;
+    p->told = true;
+    dt_comm_abort(p->c, dt_error());
+}
+static void dt__pline_on_step(void *user, dt_optimizer *opt)
+{
+    (void)opt;
+    dt__pline_tell((dt_pipeline *)user);
+}
+static int dt__pline_agree(void *user, const char *call, int64_t *x, int n)
+{
+    dt_pipeline *p = (dt_pipeline *)user;
+    return dt_comm_allreduce(p->c, x, n, DT_COMM_I64, DT_COMM_MAX) ? dt__pline_comm_fail(p, call) : 0;
+}
+static int dt__pline_same_on_all(void *user, const char *call, const char *what, int64_t x)
+{
+    int64_t both[2];
+    both[0] = x;
+    both[1] = -x;
+    if (dt__pline_agree(user, call, both, 2)) return dt__err.code;
+    if (both[0] == -both[1]) return 0;
+    return dt_fail(DT_ERR_COMM, "%s: %s is %" PRId64 " on this rank, and between %" PRId64 " and %" PRId64 " on all; they must see the same "
+                   "files: use a directory that they share", call, what, x, -both[1], both[0]);
+}
+/* Before something is saved: numbers of parameters that are on other ranks. */
+static int dt__pline_lead(void *user)
+{
+    dt_pipeline *p = (dt_pipeline *)user;
+    dt_model    *m = p->m;
+    int64_t      n = m->nparams + m->nopts * (1 + DT__MAX_GROUPS * DT__MAX_STATES), *x;
+    x = (int64_t *)dt__alloc_zero((size_t)n * sizeof *x);
+    if (!x) dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory");
+    for (int i = 0; x && i < m->nparams; i++) x[i] = dt__is_ghost(m->param[i]->t) ? 0 : m->param[i]->steps;
+    int64_t *steps = x ? x + m->nparams : NULL, *state = x ? steps + m->nopts : NULL;
+    for (int i = 0; x && i < m->nopts; i++) steps[i] = m->opt[i]->steps;
+    for (int i = 0; x && i < m->nblocks; i++)
+        for (int k = 0; k < DT__MAX_STATES && m->block[i].opt >= 0; k++)
+            if (m->block[i].state[k]) state[(m->block[i].opt * DT__MAX_GROUPS + m->block[i].group) * DT__MAX_STATES + k] = 1;
+    int rc = x ? dt__pline_agree(p, "dt_checkpoint_save", x, (int)n) : DT_ERR_MEMORY;
+    for (int i = 0; !rc && i < m->nparams; i++) m->param[i]->steps = x[i];
+    for (int i = 0; !rc && i < m->nopts; i++) m->opt[i]->steps = steps[i];
+    for (int i = 0; !rc && i < m->nblocks; i++) {
+        unsigned slots = 0;
+        for (int k = 0; k < DT__MAX_STATES && m->block[i].opt >= 0; k++)
+            if (state[(m->block[i].opt * DT__MAX_GROUPS + m->block[i].group) * DT__MAX_STATES + k]) slots |= 1u << k;
+        rc = dt__block_states(&m->block[i], slots);
+    }
+    dt_mem_free(x, (size_t)n * sizeof *x);
+    return p->rank == 0;
+}
+static int dt__pline_outcome(void *user, const char *call)
+{
+    dt_pipeline *p = (dt_pipeline *)user;
+    char         text[512];
+    memset(text, 0, sizeof text);
+    if (p->rank == 0 && dt__err.code != DT_OK) snprintf(text, sizeof text, "%.500s", dt_error());
+    if (p->rank != 0) dt__pline_tell(p);
+    if (dt_comm_broadcast(p->c, text, (int64_t)sizeof text, DT_COMM_U8, 0)) return dt__pline_comm_fail(p, call);
+    if (!text[0] || p->rank == 0) return 0;
+    p->told = true;
+    text[sizeof text - 1] = 0;
+    return dt_fail(DT_ERR_FILE, "rank 0: %s", text);
+}
+static dt_tensor *dt__pline_fetch(void *user, const char *call, dt_tensor *t)
+{
+    dt_pipeline *p = (dt_pipeline *)user;
+    int64_t      have = dt__is_ghost(t) ? 0 : p->ranks - p->rank;
+    if (dt__pline_agree(p, call, &have, 1)) return NULL;
+    int         owner = p->ranks - (int)have;
+    int64_t     nbytes = t->numel * (int64_t)dt__dtype_size[t->dtype];
+    dt_msg_opts o = dt__pline_tag(p->nedges, true);
+    if (have <= 0 || owner == 0 || (p->rank != 0 && p->rank != owner)) return NULL;
+    dt_tensor *y = NULL;
+    if (p->rank == 0) {
+        y = dt__new(call, dt_cpu(), t->dtype, t->shape, t->ndim, DT_LAYOUT_PLAIN);
+        if (y && !dt_comm_recv_with(p->c, y->st->ptr, nbytes, DT_COMM_U8, owner, o)) return y;
+        dt__unref(y);
+        dt__pline_comm_fail(p, call);
+        return NULL;
+    }
+    char      *host = (char *)dt_mem_alloc((size_t)(nbytes ? nbytes : 1));
+    dt_tensor *d = host ? dt__dense(call, t) : NULL;
+    if (!d) dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+    else if (!dt__download(d, host) && dt_comm_send_with(p->c, host, nbytes, DT_COMM_U8, 0, o)) dt__pline_comm_fail(p, call);
+    dt__unref(d);
+    dt_mem_free(host, (size_t)(nbytes ? nbytes : 1));
+    return NULL;
+}
+static int dt__pline_whole_norm(void *user, float *norm)
+{
+    dt_pipeline *p = (dt_pipeline *)user;
+    /* a parameter on several ranks counts once: on the first of them */
+    double sum = (double)*norm * (double)*norm;
+    for (int i = 0; i < p->m->nparams; i++) {
+        dt__param *q = p->m->param[i];
+        bool       mine = !q->buffer && !q->frozen && q->block >= 0 && dt__pline_owns(p, i, p->rank), before = false;
+        for (int r = 0; r < p->rank; r++) before = before || dt__pline_owns(p, i, r);
+        if (!mine || !before || !dt__has_grad(&p->m->block[q->block], q)) continue;
+        float            twice = 0;
+        const dt__mblock *b = &p->m->block[q->block];
+        dt_tensor        *g = dt__slice(b->use_mgrad ? b->mgrad : b->b.grad, 0, q->offset, q->t->numel), *y = NULL;
+        int64_t           one = 1;
+        if (g) y = dt__new("dt_step", p->dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN);
+        dt_call c;
+        dt__call_begin(&c, DT_K_norms);
+        if (y) {
+            dt__out(&c, y);
+            dt__in(&c, g);
+            dt__in(&c, NULL);
+            if (!dt__go(p->dev, &c)) dt__download(y, &twice);
+        }
+        dt__unref(g);
+        dt__unref(y);
+        sum -= (double)twice * (double)twice;
+    }
+    if (sum < 0) sum = 0;
+    if (dt__err.code != DT_OK || dt_comm_allreduce(p->c, &sum, 1, DT_COMM_F64, DT_COMM_SUM)) return dt__pline_comm_fail(p, "dt_step");
+    *norm = (float)sqrt(sum);
+    return 0;
+}
+static void dt__pline_gone(void *user) { ((dt_pipeline *)user)->m = NULL; }
+
+/* ==================================================================================================== >>training */
+static bool dt__pline_shaped(const dt_tensor *t, const int64_t *shape, int ndim, int dtype, int64_t each)
+{
+    if (!t) return ndim < 0;
+    if (t->ndim != ndim || t->dtype != dtype || shape[0] != each) return false;
+    for (int i = 1; i < ndim; i++)
+        if (t->shape[i] != shape[i]) return false;
+    return true;
+}
+static void dt__pline_shape(const dt_tensor *t, int64_t *shape, int *ndim, int *dtype, int64_t each)
+{
+    *ndim = t ? t->ndim : -1;
+    *dtype = t ? t->dtype : 0;
+    if (!t) return;
+    memcpy(shape, t->shape, sizeof t->shape);
+    shape[0] = each;
+}
+static int dt__pline_ready(dt_pipeline *p, const char *call, dt__pline_job *j) /* checks the batch; makes the plan if it is new */
+{
+    if (!p) return dt_fail(DT_ERR_ARG, "%s: the pipeline is NULL", call);
+    if (!j->fn) return dt_fail(DT_ERR_ARG, "%s: the function is NULL", call);
+    if (!dt__ok(call, "x", j->x) || (j->y && !dt__ok(call, "y", j->y))) return dt__err.code;
+    int64_t n = j->x->ndim ? j->x->shape[0] : 0;
+    if (n < 1 || n % p->o.micro || (j->y && (!j->y->ndim || j->y->shape[0] != n)))
+        return dt_fail(DT_ERR_SHAPE, "%s: x is %s and y %s: the first dimension must be the same and a multiple of .micro, %d; use "
+                       "another .batch or .micro, and .drop_last in the loader", call, dt__text(j->x), j->y ? "has another one, or" : "is NULL",
+                       p->o.micro);
+    j->each = n / p->o.micro;
+    if (p->edge && p->training == p->m->training && dt__pline_shaped(j->x, p->xshape, p->xdims, p->xdtype, j->each) &&
+        dt__pline_shaped(j->y, p->yshape, p->ydims, p->ydtype, j->each))
+        return 0;
+    dt__list step = { NULL, 0, 0 }, tape = { NULL, 0, 0 };
+    dt__step_swap(&step, &tape);
+    dt_tensor *x = dt__pline_slice(j->x, 0, j->each), *y = dt__pline_slice(j->y, 0, j->each);
+    int        rc = dt__pline_trace(p, j->fn, j->user, x, y);
+    dt__step_end();
+    dt__step_swap(&step, &tape);
+    dt__list_free(&step);
+    dt__list_free(&tape);
+    dt__pline_shape(j->x, p->xshape, &p->xdims, &p->xdtype, j->each);
+    dt__pline_shape(j->y, p->yshape, &p->ydims, &p->ydtype, j->each);
+    p->training = p->m->training;
+    return rc;
+}
+static void dt__pline_drop(dt_pipeline *p) /* after a failure: nothing of the step is kept */
+{
+    for (int i = 0; i < p->nsends; i++) {
+        dt_work_wait(p->send[i].work);
+        dt__unref(p->send[i].t);
+        dt_mem_free(p->send[i].host, p->send[i].nbytes);
+    }
+    p->nsends = 0;
+    for (int k = 0; p->runs && k < p->o.chunks * p->o.micro; k++) {
+        dt__pline_run *r = &p->runs[k];
+        int           s = k / p->o.micro * p->ranks + p->rank;
+        dt__step_swap(&r->step, &r->tape);
+        dt__pline_run_end(p, r, s);
+        dt__step_swap(&r->step, &r->tape);
+    }
+}
+static int dt__pline_go(dt_pipeline *p, dt__pline_job *j)
+{
+    const dt_pipe_schedule *s = p->plan;
+    enum { AHEAD = 2 };
+    int64_t end = s->first[p->rank + 1], posted = s->first[p->rank];
+    for (int64_t k = posted; k < end && dt__err.code == DT_OK; k++) {
+        const dt_pipe_step *t = &s->step[k];
+        int                 stage = t->chunk * p->ranks + p->rank;
+        for (; posted < end && posted <= k + AHEAD && dt__err.code == DT_OK; posted++)
+            if (j->train || s->step[posted].op == DT_PIPE_FORWARD) dt__pline_post_step(p, &s->step[posted]);
+        if (t->op == DT_PIPE_FORWARD) {
+            dt__pline_forward(p, j, stage, t->micro);
+            if (!j->train && dt__err.code == DT_OK) {
+                dt__pline_run *r = dt__pline_run_of(p, stage, t->micro);
+                dt__step_swap(&r->step, &r->tape);
+                dt__pline_run_end(p, r, stage);
+                dt__step_swap(&r->step, &r->tape);
+            }
+        } else if (j->train)
+            dt__pline_backward(p, j, stage, t->micro,
+                              t->op == DT_PIPE_BACKWARD ? DT__BACK_ALL : t->op == DT_PIPE_BACKWARD_INPUT ? DT__BACK_INPUTS : DT__BACK_WEIGHTS);
+        if (dt__err.code == DT_OK) dt__pline_sends_wait(p, false);
+    }
+    if (dt__err.code == DT_OK) dt__pline_sends_wait(p, true);
+    return dt__err.code;
+}
+static int dt__pline_call(dt_pipeline *p, const char *call, dt__pline_job *j, double *value)
+{
+    dt__scaler *s = NULL;
+    if (dt__err.code != DT_OK) {
+        if (p) dt__pline_tell(p);
+        return dt__err.code;
+    }
+    int rc = dt__pline_ready(p, call, j);
+    if (!rc) {
+        j->scale = 1;
+        if (p->o.amp && j->train) {
+            s = &p->o.amp->scaler[0];
+            j->scale = s->scale;
+            rc = dt__amp_stash(p->m);
+        }
+        j->philox = p->m->rng.philox_offset;
+        j->thread_philox = dt_rng_default()->philox_offset;
+    }
+    if (!rc) rc = dt__pline_go(p, j);
+    if (!rc && j->train) rc = dt__pline_tied(p);
+    double all[2] = { j->sum, 0 };
+    if (!rc && s) {
+        if (p->o.amp->dynamic) dt__err.bad_loss = NULL;
+        rc = dt__amp_take_back(p->m, s);
+        s->used = 1;
+        all[1] = s->found;
+    }
+    if (!rc) {
+        p->m->rng.philox_offset = j->philox + (uint64_t)p->o.micro * p->draws;
+        dt_rng_default()->philox_offset = j->thread_philox + (uint64_t)p->o.micro * p->thread_draws;
+        if (dt_comm_allreduce(p->c, all, 2, DT_COMM_F64, DT_COMM_SUM)) rc = dt__pline_comm_fail(p, call);
+    }
+    if (!rc && s && all[1] > 0) { /* one overflow is everyone's */
+        s->found = 1;
+        for (int i = 0; i < p->m->nopts; i++) p->m->opt[i]->skip = 1;
+    }
+    if (!rc && j->train && !s && !isfinite(all[0])) { /* then dt_step refuses on all ranks */
+        dt__err.bad_loss = "the pipeline";
+        dt__err.bad_loss_value = all[0];
+    }
+    if (!rc && value) *value = all[0];
+    if (rc && p) {
+        dt__pline_tell(p);
+        if (p->nin) dt__pline_drop(p);
+    }
+    return rc;
+}
+DT_API dt_status dt_pipeline_backward(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y, double *loss)
+{
+    dt__pline_job j;
+    memset(&j, 0, sizeof j);
+    j.fn = fn;
+    j.user = user;
+    j.x = x;
+    j.y = y;
+    j.train = true;
+    return (dt_status)dt__pline_call(p, "dt_pipeline_backward", &j, loss);
+}
+DT_API dt_status dt_pipeline_forward(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y, double *value)
+{
+    dt__pline_job j;
+    memset(&j, 0, sizeof j);
+    j.fn = fn;
+    j.user = user;
+    j.x = x;
+    j.y = y;
+    return (dt_status)dt__pline_call(p, "dt_pipeline_forward", &j, value);
+}
+DT_API dt_pipeline *dt_pipeline_new_with(dt_model *m, dt_comm *c, dt_pipeline_opts o)
+{
+    if (!dt__model_ok("dt_pipeline_new", m)) return NULL;
+    if (!c || dt_comm_get_status(c)) {
+        dt_fail(c ? DT_ERR_COMM : DT_ERR_ARG, "dt_pipeline_new: the communicator %s", c ? "has failed" : "is NULL");
+        return NULL;
+    }
+    if (m->nparams || m->watch || m->parts) {
+        dt_fail(DT_ERR_STATE, "dt_pipeline_new: the model %s; make the pipeline before the first forward, and one pipeline for a model",
+                m->nparams ? "has parameters already" : "is used by another pipeline or ddp");
+        return NULL;
+    }
+    dt_pipeline *p = (dt_pipeline *)dt__alloc_zero(sizeof *p);
+    if (!p) {
+        dt_fail(DT_ERR_MEMORY, "dt_pipeline_new: out of memory");
+        return NULL;
+    }
+    p->m = m;
+    p->o = o;
+    p->dev = m->device;
+    p->rank = dt_comm_rank(c);
+    p->ranks = dt_comm_size(c);
+    if (!p->o.micro) p->o.micro = p->ranks;
+    if (!p->o.chunks) p->o.chunks = p->o.schedule == DT_PIPE_INTERLEAVED ? 2 : 1;
+    dt_pipe_opts s;
+    memset(&s, 0, sizeof s);
+    s.kind = p->o.schedule;
+    s.ranks = p->ranks;
+    s.chunks = p->o.chunks;
+    s.micro = p->o.micro;
+    p->plan = dt_pipe_schedule_new_with(s);
+    if (!p->plan) {
+        dt_fail(DT_ERR_ARG, "dt_pipeline_new: %s", dt_plan_error());
+        dt_mem_free(p, sizeof *p);
+        return NULL;
+    }
+    p->stages = p->ranks * p->o.chunks;
+    size_t n = (size_t)p->stages;
+    p->nin = (int *)dt__alloc_zero(n * sizeof(int));
+    p->nout = (int *)dt__alloc_zero(n * sizeof(int));
+    p->in = (int **)dt__alloc_zero(n * sizeof(int *));
+    p->out = (int **)dt__alloc_zero(n * sizeof(int *));
+    p->params_at = (int *)dt__alloc_zero((n + 1) * sizeof(int));
+    p->stage_name = (char(*)[64])dt__alloc_zero(n * sizeof *p->stage_name);
+    p->split.user = p->parts.user = p;
+    p->split.use = dt__pline_use;
+    p->split.made = dt__pline_new_tensor;
+    p->parts.stage = dt__pline_stage;
+    p->parts.layer = dt__pline_layer;
+    if (!p->nin || !p->nout || !p->in || !p->out || !p->params_at || !p->stage_name) dt_fail(DT_ERR_MEMORY, "dt_pipeline_new: out of memory");
+    else if (dt_comm_dup(c, &p->c)) dt_fail(DT_ERR_COMM, "dt_pipeline_new: %s", dt_comm_error(c));
+    p->watch.user = p;
+    p->watch.step = dt__pline_on_step;
+    p->watch.agree = dt__pline_agree;
+    p->watch.same = dt__pline_same_on_all;
+    p->watch.lead = dt__pline_lead;
+    p->watch.outcome = dt__pline_outcome;
+    p->watch.fetch = dt__pline_fetch;
+    p->watch.whole_norm = dt__pline_whole_norm;
+    p->watch.gone = dt__pline_gone;
+    if (dt__err.code == DT_OK) {
+        m->parts = &p->parts;
+        m->watch = &p->watch;
+        return p;
+    }
+    dt_pipeline_free(p);
+    return NULL;
+}
+DT_API void dt_pipeline_free(dt_pipeline *p)
+{
+    if (!p) return;
+    size_t n = (size_t)p->stages;
+    dt__pline_tell(p);
+    if (p->nin) dt__pline_plan_free(p);
+    if (p->m && p->m->parts == &p->parts) p->m->parts = NULL;
+    if (p->m && p->m->watch == &p->watch) p->m->watch = NULL;
+    if (p->c) dt_comm_free(p->c);
+    dt_pipe_schedule_free(p->plan);
+    dt_mem_free(p->nin, n * sizeof(int));
+    dt_mem_free(p->nout, n * sizeof(int));
+    dt_mem_free(p->in, n * sizeof(int *));
+    dt_mem_free(p->out, n * sizeof(int *));
+    dt_mem_free(p->params_at, (n + 1) * sizeof(int));
+    dt_mem_free(p->stage_name, n * sizeof *p->stage_name);
+    dt_mem_free(p->uses, (size_t)p->nuses);
+    dt_mem_free(p->made, (size_t)p->made_cap * sizeof *p->made);
+    dt_mem_free(p->used, (size_t)p->used_cap * sizeof *p->used);
+    dt_mem_free(p->swap, (size_t)p->swap_cap * sizeof *p->swap);
+    dt_mem_free(p->send, (size_t)p->send_cap * sizeof *p->send);
+    dt_mem_free(p, sizeof *p);
+}
+DT_API int dt_pipeline_stages(const dt_pipeline *p) { return p ? p->stages : 0; }
+DT_API int dt_pipeline_stage_of(const dt_pipeline *p, const char *parameter)
+{
+    for (int i = 0; p && p->uses && parameter && i < p->m->nparams; i++)
+        if (!strcmp(p->m->param[i]->name, parameter))
+            for (int s = 0; s < p->stages; s++)
+                if (p->uses[i * p->stages + s]) return s;
+    return -1;
+}
+DT_API size_t dt_pipeline_describe(const dt_pipeline *p, char *buf, size_t nbytes)
+{
+    size_t len = 0;
+    if (buf && nbytes) buf[0] = 0;
+    for (int s = 0; p && p->uses && s < p->stages; s++) {
+        int64_t params = 0, in = 0;
+        for (int i = 0; i < p->m->nparams; i++)
+            if (p->uses[i * p->stages + s] && !p->m->param[i]->buffer) params += p->m->param[i]->t->numel;
+        for (int k = 0; k < p->nin[s]; k++) in += p->edge[p->in[s][k]].nbytes;
+        int n = snprintf(buf && len < nbytes ? buf + len : NULL, buf && len < nbytes ? nbytes - len : 0,
+                         "stage %d '%s': rank %d, %lld parameters, receives %d tensors, %lld bytes, for each micro-batch\n", s, p->stage_name[s],
+                         s % p->ranks, (long long)params, p->nin[s], (long long)in);
+        len += n > 0 ? (size_t)n : 0;
+    }
+    return len;
+}
+DT__SLOW_END
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT_PIPE_IMPLEMENTATION */
