@@ -2003,8 +2003,7 @@ static int dt__ps_replay_load(dt_ps *ps, dt__ps_group *g)
 }
 static dt_codec dt__ps_codec_of(const dt__ps_asks *a)
 {
-    dt_codec c;
-    memset(&c, 0, sizeof c);
+    dt_codec c = DT__NO_OPTIONS;
     c.kind = a->codec;
     c.ratio = a->ratio;
     c.levels = a->levels;
@@ -2407,8 +2406,7 @@ static void dt__ps_on_exchange(dt_request *q)
         dt__ps_wire wire;
         size_t      at = (size_t)q->n;
         memcpy(&wire, (const char *)q->data + sizeof h, sizeof wire);
-        dt_codec none;
-        memset(&none, 0, sizeof none);
+        dt_codec none = DT__NO_OPTIONS;
         h.flags &= ~(uint32_t)DT__PS_HAS_PUSH; /* what was pushed does not matter */
         if (dt__ps_part_ok(ps, q, &h, &wire, &none, &at)) dt__ps_refuse(q, "server %d: key %d is in another group", ps->server, wire.key);
     } else if (!g) dt__ps_refuse(q, "server %d: there is no such group of keys: call dt_ps_init first", ps->server);
