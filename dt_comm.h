@@ -4570,7 +4570,7 @@ static char  *dt__threads_segment(int n, int room) /* memory of n ranks that are
         return NULL;
     }
     ((dt__segment_head *)p)->refs = n;
-    ((dt__segment_head *)p)->nmembers = n;
+    ((dt__segment_head *)p)->nmembers = ((dt__segment_head *)p)->nstart = n;
     return (char *)p;
 }
 /* The communicator of one of them. NULL after dt__comm_bad, and the other ranks are told. */
@@ -4617,6 +4617,7 @@ static dt_comm *dt__threads_comm_joined(const dt__shared *s, int rank, const dt_
         c->id = by->id;
         c->inside = dt__transport_get("threads");
         c->shared = dt__shared_new(c, all, s->n, s->base, s->nbytes, -1);
+        c->members->start = s->head->nstart;
         dt__members_halt(c, DT_COMM_ERR_STATE, 0, "members have joined: dt_comm_shrink makes a communicator of all of them for collectives");
     }
     DT_COMM_FREE(all);
@@ -5052,6 +5053,7 @@ DT_API dt_comm *dt_comm_join_with(dt_comm_opts o)
     if (c) {
         c->round = round;
         c->opts.transport = transport;
+        c->members->start = w->start;
         dt__members_halt(c, DT_COMM_ERR_STATE, 0, "members have joined: dt_comm_shrink makes a communicator of all of them for collectives");
     } else dt__said_by("dt_comm_join");
     DT_COMM_FREE(all);

@@ -228,8 +228,9 @@ DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes);
    update of several pushes uses their mean: the sum in the order of the workers, times 1/n. So P workers with DT_PS_SYNC give
    the bits of one process that adds P gradients in this order; a ddp with .slots = P adds them as a tree, which is the same
    for P = 2. A parameter that no push of an update has a gradient for does not change. .clip_value limits the mean. .clip_norm
-   limits the norm of the whole mean; it needs a store with one server (LAMB: give .clip_norm = DT_ZERO with several). LARS and
-   LAMB need norms of whole parameters, so their parameters are not cut over servers.
+   limits the norm of the whole mean. With several servers each adds up the squares of its part, and the sum over the servers, in
+   double, gives the norm: the same on all servers, but not the same bits as that of one process. LARS and LAMB need norms of
+   whole parameters, so their parameters are not cut over servers.
 
    .scheduler: the servers use a copy of it, whose step is the number of the update; the program does not step it. After each
    dt_step the scheduler of a worker is where the servers are, too, so dt_optimizer_lr is right. Other changes of the
@@ -244,6 +245,14 @@ DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes);
    With .codec = { .kind = DT_CODEC_TOPK, .ratio = 0.1 } a tenth of the gradients is sent, the largest of each parameter, and the rest
    is added to those of the next step. Parameters come back whole. What was not sent is not in checkpoints: a resumed training
    begins without it. A gradient that is too large for the codec (f16) is DT_ERR_NUMERIC, and nothing is pushed.
+
+   Workers may die, and join later, if the communicator is tolerant (with .room). The others go on, unless the store has
+   .fail_on_death: then dt_step is an error everywhere. A process that has joined (dt_comm_join) makes store, model and optimiser as
+   the others did and calls dt_ps_attach, which waits until the others have had their first backward. With DT_PS_SYNC it also
+   waits until all others are in dt_step; from this update on they wait for the newcomer, also in dt_ps_collect and when
+   checkpoints are written. With the other modes the newcomer takes no part in these: its dt_ps_collect only pulls, it writes no
+   checkpoint, and the others do not wait for it; what it pushes while a checkpoint is written may be in some parameters of the file and
+   not in others. A newcomer does not call dt_checkpoint_resume.
 
    Buffers (running statistics of batch norms) stay with each worker. dt_ps_collect and checkpoints give all workers those of
    the first worker that is alive, or with .average_buffers the mean of all (integers: the first worker's). */
@@ -261,8 +270,8 @@ typedef struct dt_ps_attach_opts {
     dt_scheduler *scheduler DT_D;     /* of the optimiser, before its first step; not a plateau scheduler */
     bool          average_buffers DT_D;
 } dt_ps_attach_opts;
-/* Collective over the ranks of the store's communicator. The model needs the thread that calls it, as with dt_ddp_new. The
-   store serves one model, and all its keys. NULL on error. */
+/* Collective over the ranks of the store's communicator that are there at the start. The model needs the thread that calls it, as
+   with dt_ddp_new. The store serves one model, and all its keys. NULL on error. */
 DT_API dt_ps_model *dt_ps_attach_with(dt_model *m, dt_optimizer *opt, dt_ps *store,
                                       dt_ps_attach_opts o DT_OPT0(dt_ps_attach_opts));
 #ifdef DT__LIT
@@ -2025,15 +2034,16 @@ DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes)
    The worker's thread runs everything but the functions whose name begins with dt__server_: these run on the thread that
    drives the communicator, and touch only their dt__server, which belongs to the store.
 
-   Keys of the store: DT__SERVE_TALK for agreements between workers, DT__SERVE_COUNT, then one for each parameter and buffer of
-   the model, in the order of creation, and with .clip_norm one that is updated last.
+   Keys of the store: DT__SERVE_TALK for agreements between workers, DT__SERVE_COUNT, DT__SERVE_ABOUT for newcomers (a hash of the
+   options, which is there when the model is sealed), then one for each parameter and buffer of the model, in the order of creation,
+   and with .clip_norm and one server one that is updated last.
 
    A gradient that consists of -0 only means that the worker has none for this parameter: sums of them are -0, too, and -0 + x
    is x. In a real gradient every 64th element that is -0 becomes 0 before the push. (A part of an array on a server begins at
    a multiple of 64 elements.)
 
    States: attached -> bound (the model is sealed, all keys exist) -> started (the servers have the values of a resume). */
-enum { DT__SERVE_TALK, DT__SERVE_COUNT, DT__SERVE_KEYS };                 /* keys */
+enum { DT__SERVE_TALK, DT__SERVE_COUNT, DT__SERVE_ABOUT, DT__SERVE_KEYS }; /* keys */
 enum { DT__SERVE_PARAMETERS = 1, DT__SERVE_BUFFERS, DT__SERVE_AGREEMENTS }; /* groups of keys */
 enum { DT__SERVE_NOTHING, DT__SERVE_TRAINED, DT__SERVE_FROZEN, DT__SERVE_BUFFER };
 enum { DT__SERVE_LAST = -1 };  /* the label of the key that is updated last */
@@ -2050,7 +2060,8 @@ typedef struct dt__server {
     dt_scheduler *scheduler;
     int           dense[DT__MAX_STATES]; /* state k of the optimiser is state dense[k] of the store; -1: not needed */
     int           nstate;
-    bool          clips;       /* .clip_norm */
+    bool          clips;       /* .clip_norm, and this is the only server */
+    bool          measures;    /* .clip_norm, and there are several */
     float        *temp, *grad;
     int64_t       ntemp, ngrad;
     dt__server_part *part;
@@ -2069,7 +2080,9 @@ struct dt_ps_model {
     dt_ps        *store;
     dt_ps_attach_opts o;
     dt__watch     watch;
-    int           worker, workers;
+    int           worker, workers; /* workers: the most that there can be */
+    bool          newcomer;    /* it has joined later */
+    bool          apart;       /* ... and takes no part in agreements */
     int           lead;        /* the first worker that is alive: it speaks for all */
     int           hook;
     uint64_t      serial;      /* the hook's name for it */
@@ -2206,6 +2219,19 @@ static int dt__server_part_add(dt__server *s, const dt_ps_part *p, const float *
     s->nparts++;
     return none || !(s->opt->group[0].clip_value > 0) ? 0 : dt__raw_clamp(q->grad, p->n, s->opt->group[0].clip_value);
 }
+/* dt_ps_measure_fn: the sum of the squares of a gradient, limited by .clip_value */
+static double dt__server_measure(const dt_ps_part *p, const float *grad, void *user)
+{
+    const dt__server *s = (const dt__server *)user;
+    double            sum[8] = { 0, 0, 0, 0, 0, 0, 0, 0 }, limit = s->opt->group[0].clip_value;
+    if (p->label == DT__SERVE_LAST || dt__server_none(grad, p->n)) return 0;
+    for (int64_t i = 0; i < p->n; i++) {
+        double x = grad[i];
+        if (limit > 0) x = x > limit ? limit : x < -limit ? -limit : x;
+        sum[i % 8] += x * x;
+    }
+    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
+}
 static int dt__server_part_update(dt__server *s, const dt_ps_part *p, const float *grad)
 {
     double limit = s->opt->group[0].clip_value;
@@ -2224,7 +2250,9 @@ static int dt__server_part_update(dt__server *s, const dt_ps_part *p, const floa
         if (dt__raw_clamp(x, p->n, limit)) return dt__err.code;
         grad = x;
     }
-    return dt__server_apply(s, p, grad, NULL);
+    float scale = (float)sqrt(p->measured);
+    if (s->measures && dt__raw_clip(&scale, s->opt->group[0].clip_norm)) return dt__err.code;
+    return dt__server_apply(s, p, grad, s->measures ? &scale : NULL);
 }
 static int dt__server_update(const dt_ps_part *p, const float *grad, void *user) /* dt_ps_update_fn */
 {
@@ -2259,7 +2287,7 @@ static int dt__serve_states(const dt_optimizer *opt, int *dense) /* which states
     for (int k = 0; k < DT__MAX_STATES; k++) dense[k] = slots >> k & 1u ? n++ : -1;
     return n;
 }
-static dt__server *dt__server_make(const dt_optimizer *opt, const dt_scheduler *scheduler) /* NULL: out of memory */
+static dt__server *dt__server_make(const dt_ps *store, const dt_optimizer *opt, const dt_scheduler *scheduler) /* NULL: out of memory */
 {
     dt__server *s = (dt__server *)dt__alloc_zero(sizeof *s);
     if (s) s->opt = dt__optimizer_copy(opt);
@@ -2268,19 +2296,20 @@ static dt__server *dt__server_make(const dt_optimizer *opt, const dt_scheduler *
         dt__server_free(s);
         return NULL;
     }
-    s->clips = opt->group[0].clip_norm > 0;
+    s->clips = opt->group[0].clip_norm > 0 && dt_ps_servers(store) == 1;
+    s->measures = opt->group[0].clip_norm > 0 && !s->clips;
     s->nstate = dt__serve_states(opt, s->dense);
     return s;
 }
 static int dt__server_new(dt_ps *store, const dt_optimizer *opt, const dt_scheduler *scheduler)
 {
-    dt__server *s = dt__server_make(opt, scheduler);
-    if (s && dt__ps_copies(store)) s->copy = dt__server_make(opt, scheduler);
+    dt__server *s = dt__server_make(store, opt, scheduler);
+    if (s && dt__ps_copies(store)) s->copy = dt__server_make(store, opt, scheduler);
     if (!s || (dt__ps_copies(store) && !s->copy)) {
         dt__server_free(s);
         return dt_fail(DT_ERR_MEMORY, "dt_ps_attach: out of memory");
     }
-    if (dt_ps_on_update(store, dt__server_update, s, s->nstate)) {
+    if ((s->measures && dt_ps_on_measure(store, dt__server_measure, s)) || dt_ps_on_update(store, dt__server_update, s, s->nstate)) {
         dt__server_free(s);
         return dt_fail(DT_ERR_COMM, "dt_ps_attach: %s", dt_ps_error(store));
     }
@@ -2348,6 +2377,9 @@ static int dt__serve_agree(void *user, const char *call, int64_t *x, int n)
 static int dt__serve_same(void *user, const char *call, const char *what, int64_t x)
 {
     dt_ps_model *pm = (dt_ps_model *)user;
+    if (pm->newcomer)
+        return dt_fail(DT_ERR_STATE, "%s: worker %d has joined later and has its values from the store: it does not resume", call,
+                       pm->worker);
     int          rc = dt__serve_gather(pm, call, &x, 1), first = -1;
     for (int w = 0; w < pm->workers && !rc; w++) {
         const int64_t *y = pm->talk_in + w * DT__TALK_WORDS;
@@ -2532,11 +2564,15 @@ static dt_tensor *dt__serve_staging(int64_t n)
     if (t) dt__fill(t, 0);
     return t;
 }
+static int dt__serve_last(const dt_ps_model *pm) /* is there a key that is updated last? One server clips by the norm when it comes */
+{
+    return pm->opt->group[0].clip_norm > 0 && dt_ps_servers(pm->store) == 1;
+}
 /* The arrays of an exchange. Again after the blocks of the model have changed. */
 static int dt__serve_items(dt_ps_model *pm)
 {
     dt_model *m = pm->m;
-    int       n = 0, nb = 0, last = pm->opt->group[0].clip_norm > 0;
+    int       n = 0, nb = 0, last = dt__serve_last(pm);
     dt__serve_items_free(pm);
     for (int i = 0; i < m->nparams; i++) {
         dt__served s = dt__serve_kind(pm, m->param[i]);
@@ -2580,15 +2616,41 @@ static int dt__serve_items(dt_ps_model *pm)
     pm->version = m->version;
     return 0;
 }
+static int64_t dt__serve_hash(const dt_ps_model *pm) /* of all that must be the same on all ranks */
+{
+    uint64_t  h = DT__DDP_HASH;
+    const int number[] = { pm->o.mode,
+                           pm->o.k,
+                           pm->o.staleness,
+                           pm->o.max_staleness,
+                           pm->o.scale_by_staleness,
+                           pm->o.drop_batches,
+                           pm->o.average_buffers,
+                           pm->opt->ngroups,
+                           pm->o.codec.kind,
+                           pm->o.codec.levels,
+                           pm->o.scheduler != NULL };
+    h = dt__ddp_hash(h, number, sizeof number);
+    h = dt__ddp_hash(h, &pm->o.batches, sizeof pm->o.batches);
+    h = dt__ddp_hash(h, &pm->o.codec.ratio, sizeof pm->o.codec.ratio);
+    h = dt__ddp_hash(h, &pm->o.codec.bucket, sizeof pm->o.codec.bucket);
+    h = dt__ddp_hash(h, &pm->o.codec.seed, sizeof pm->o.codec.seed);
+    h = dt__optimizer_hash(pm->opt, dt__ddp_hash, h);
+    if (pm->o.scheduler) h = dt__scheduler_hash(pm->o.scheduler, dt__ddp_hash, h);
+    return (int64_t)h;
+}
 static int dt__serve_bind(dt_ps_model *pm)
 {
     float zero = 0;
-    if (dt__serve_compare(pm) || dt__serve_items(pm)) return dt__err.code;
-    if (pm->opt->group[0].clip_norm > 0 && dt__serve_init(pm, dt__serve_key(pm->m->nparams), &zero, 1, DT_COMM_F32,
+    int64_t about = dt__serve_hash(pm);
+    if ((!pm->newcomer && dt__serve_compare(pm)) || dt__serve_items(pm)) return dt__err.code;
+    if (dt__serve_last(pm) && dt__serve_init(pm, dt__serve_key(pm->m->nparams), &zero, 1, DT_COMM_F32,
                                                           DT_PS_UPDATE, DT__SERVE_PARAMETERS, true, DT__SERVE_LAST))
         return dt__serve_fail(pm, "dt_ps_attach");
     if (pm->nbuffer_items &&
         dt__serve_init(pm, DT__SERVE_COUNT, &zero, 1, DT_COMM_F32, DT_PS_ASSIGN, DT__SERVE_BUFFERS, true, 0))
+        return dt__serve_fail(pm, "dt_ps_attach");
+    if (!pm->newcomer && dt__serve_init(pm, DT__SERVE_ABOUT, &about, 1, DT_COMM_I64, DT_PS_ASSIGN, 0, true, 0))
         return dt__serve_fail(pm, "dt_ps_attach");
     pm->bound = 1;
     return 0;
@@ -2963,7 +3025,8 @@ static int dt__serve_lead(void *user) /* collective, before a checkpoint is writ
 {
     dt_ps_model *pm = (dt_ps_model *)user;
     const char  *call = "dt_checkpoint_save";
-    bool         lead = !dt__serve_meet(pm, call) && !dt__serve_buffers(pm, call) && pm->worker == pm->lead;
+    if (pm->apart) return 0;
+    bool lead = !dt__serve_meet(pm, call) && !dt__serve_buffers(pm, call) && pm->worker == pm->lead;
     if (lead && pm->bound && pm->started && !dt__serve_fetch(pm, call, true)) dt__serve_cursor(pm, call);
     if (lead && dt__err.code == DT_OK && pm->ncursor >= 2) {
         pm->info.version = pm->cursor[0];
@@ -2976,6 +3039,7 @@ static int dt__serve_outcome(void *user, const char *call)
     dt_ps_model *pm = (dt_ps_model *)user;
     char         text[DT__TALK_BYTES];
     dt__pending  before = dt__err;
+    if (pm->apart) return dt__err.code;
     memset(text, 0, sizeof text);
     if (pm->worker == pm->lead && dt__err.code != DT_OK) snprintf(text, sizeof text, "%.500s", dt_error());
     dt__err.code = DT_OK; /* the others wait for this worker */
@@ -2999,8 +3063,9 @@ static int dt__serve_tick(void *user, const char *call, int64_t *x, int n)
         if (dt_ps_set_state(pm->store, DT__SERVE_TALK, DT_PS_COUNT, &want)) return dt__serve_fail(pm, call);
         now = want;
     }
+    x[0] = pm->apart ? 0 : x[0];
     if (now / 2 > pm->asked) {
-        x[0] = 1;
+        x[0] = !pm->apart;
         if (n > 1) x[1] = now & 1;
         pm->asked = now / 2;
     }
@@ -3053,34 +3118,34 @@ static int dt__serve_visit(void *user, dt__visit *v)
 static void dt__serve_gone(void *user) { ((dt_ps_model *)user)->m = NULL; }
 
 /* ---- public functions */
-static int dt__serve_options(dt_ps_model *pm) /* all ranks must have the same */
+/* A number of each rank that was there at the start. Members may join a tolerant communicator meanwhile, which halts its collectives:
+   then messages go to rank 0, and from it to all. */
+enum { DT__SERVE_TAG = DT_PS_TAG + 96 };
+static int dt__serve_ranks(dt_ps_model *pm, int64_t mine, int64_t *all)
 {
-    dt_comm  *c = dt_ps_comm(pm->store);
-    int       size = dt_comm_size(c), rc = 0;
-    uint64_t  h = DT__DDP_HASH;
-    int64_t   mine, *all = (int64_t *)dt_mem_alloc((size_t)size * sizeof *all);
-    const int number[] = { pm->o.mode,
-                           pm->o.k,
-                           pm->o.staleness,
-                           pm->o.max_staleness,
-                           pm->o.scale_by_staleness,
-                           pm->o.drop_batches,
-                           pm->o.average_buffers,
-                           pm->opt->ngroups,
-                           pm->o.codec.kind,
-                           pm->o.codec.levels,
-                           pm->o.scheduler != NULL };
+    dt_comm    *c = dt_ps_comm(pm->store);
+    int         rank = dt_comm_rank(c), size = dt__ps_ranks(pm->store), rc = 0;
+    dt_msg_opts o = DT__NO_OPTIONS;
+    o.tag = DT__SERVE_TAG;
+    if (dt_comm_event_fd(c) < 0) rc = dt_comm_allgather(c, &mine, all, 1, NULL, DT_COMM_I64);
+    else if (rank) {
+        rc = dt_comm_send_with(c, &mine, 1, DT_COMM_I64, 0, o);
+        if (!rc) rc = dt_comm_recv_with(c, all, size, DT_COMM_I64, 0, o);
+    } else {
+        all[0] = mine;
+        for (int r = 1; r < size && !rc; r++) rc = dt_comm_recv_with(c, &all[r], 1, DT_COMM_I64, r, o);
+        for (int r = 1; r < size && !rc; r++) rc = dt_comm_send_with(c, all, size, DT_COMM_I64, r, o);
+    }
+    const char *why = dt_comm_error(c) ? dt_comm_error(c) : dt_comm_error(NULL);
+    return rc ? dt_fail(DT_ERR_COMM, "dt_ps_attach: %s", why ? why : "the communicator failed") : 0;
+}
+static int dt__serve_options(dt_ps_model *pm, bool compare) /* all ranks must have the same; they wait for each other */
+{
+    int       size = dt__ps_ranks(pm->store), rc = 0;
+    int64_t   mine = dt__serve_hash(pm), *all = (int64_t *)dt_mem_alloc((size_t)size * sizeof *all);
     if (!all) return dt_fail(DT_ERR_MEMORY, "dt_ps_attach: out of memory");
-    h = dt__ddp_hash(h, number, sizeof number);
-    h = dt__ddp_hash(h, &pm->o.batches, sizeof pm->o.batches);
-    h = dt__ddp_hash(h, &pm->o.codec.ratio, sizeof pm->o.codec.ratio);
-    h = dt__ddp_hash(h, &pm->o.codec.bucket, sizeof pm->o.codec.bucket);
-    h = dt__ddp_hash(h, &pm->o.codec.seed, sizeof pm->o.codec.seed);
-    h = dt__optimizer_hash(pm->opt, dt__ddp_hash, h);
-    if (pm->o.scheduler) h = dt__scheduler_hash(pm->o.scheduler, dt__ddp_hash, h);
-    mine = (int64_t)h;
-    if (dt_comm_allgather(c, &mine, all, 1, NULL, DT_COMM_I64)) rc = dt_fail(DT_ERR_COMM, "dt_ps_attach: %s", dt_comm_error(c));
-    for (int r = 1; r < size && !rc; r++)
+    rc = dt__serve_ranks(pm, mine, all);
+    for (int r = 1; r < size && !rc && compare; r++)
         if (all[r] != all[0])
             rc = dt_fail(DT_ERR_COMM,
                          "dt_ps_attach: rank %d has other options than rank 0: the optimiser, its groups and options, the "
@@ -3089,6 +3154,31 @@ static int dt__serve_options(dt_ps_model *pm) /* all ranks must have the same */
                          r);
     dt_mem_free(all, (size_t)size * sizeof *all);
     return rc;
+}
+/* A newcomer takes part from now on. With DT_PS_SYNC all workers make the same calls between two updates. When all others have pushed
+   and wait for the newcomer's push, none of them is in an agreement: then it enters these, too. */
+static int dt__serve_enter(dt_ps_model *pm)
+{
+    int64_t    about = 0, now = 0;
+    dt_ps_info none;
+    bool       sync = pm->o.mode == DT_PS_SYNC;
+    if (dt__serve_init(pm, DT__SERVE_ABOUT, NULL, 1, DT_COMM_I64, DT_PS_ASSIGN, 0, true, 0) ||
+        dt_ps_get_state(pm->store, DT__SERVE_ABOUT, DT_PS_VALUE, &about))
+        return dt__serve_fail(pm, "dt_ps_attach");
+    if (about != dt__serve_hash(pm))
+        return dt_fail(DT_ERR_COMM,
+                       "dt_ps_attach: worker %d, which has joined later, has other options than the others: the optimiser, its "
+                       "groups and options, the scheduler, and the options of dt_ps_attach must be the same on all ranks",
+                       pm->worker);
+    if (dt__ps_enter(pm->store, DT__SERVE_PARAMETERS, sync, &pm->info)) return dt__serve_fail(pm, "dt_ps_attach");
+    pm->next = pm->info.batch;
+    pm->apart = !sync;
+    if (sync && (dt__ps_enter(pm->store, DT__SERVE_BUFFERS, false, &none) < 0 ||
+                 dt__ps_enter(pm->store, DT__SERVE_AGREEMENTS, false, &none) < 0))
+        return dt__serve_fail(pm, "dt_ps_attach");
+    if (dt_ps_get_state(pm->store, DT__SERVE_TALK, DT_PS_COUNT, &now)) return dt__serve_fail(pm, "dt_ps_attach");
+    pm->asked = now / 2;
+    return dt__serve_follow(pm);
 }
 static int dt__serve_worker(dt_ps_model *pm) /* what only workers do */
 {
@@ -3111,7 +3201,8 @@ static int dt__serve_worker(dt_ps_model *pm) /* what only workers do */
         dt_ps_group_with(pm->store, DT__SERVE_AGREEMENTS, sync) ||
         dt__serve_init(pm, DT__SERVE_TALK, pm->talk_out, pm->ntalk, DT_COMM_I64, DT_PS_ASSIGN, DT__SERVE_AGREEMENTS, true, 0))
         return dt__serve_fail(pm, "dt_ps_attach");
-    dt__serve_first_batch(pm);
+    if (!pm->newcomer) dt__serve_first_batch(pm);
+    else if (dt__serve_enter(pm)) return dt__err.code;
     for (int i = 0; i < pm->m->nparams; i++)
         if (dt__serve_param(pm, pm->m->param[i], i)) return dt__serve_abort(pm);
     return dt__serve_hook(pm);
@@ -3119,10 +3210,9 @@ static int dt__serve_worker(dt_ps_model *pm) /* what only workers do */
 static int dt__serve_attach(dt_ps_model *pm)
 {
     dt_model *m = pm->m;
-    if (dt__serve_options(pm)) return dt__err.code;
+    if (!pm->newcomer && dt__serve_options(pm, true)) return dt__err.code;
     if (dt_ps_server(pm->store) >= 0 && dt__server_new(pm->store, pm->opt, pm->o.scheduler)) return dt__serve_abort(pm);
-    if (dt_comm_barrier(dt_ps_comm(pm->store))) /* the servers are ready */
-        return dt_fail(DT_ERR_COMM, "dt_ps_attach: %s", dt_comm_error(dt_ps_comm(pm->store)));
+    if (!pm->newcomer && dt__serve_options(pm, false)) return dt__err.code; /* the servers are ready */
     dt__serve_states(pm->opt, pm->dense);
     pm->watch.user = pm;
     pm->watch.step = dt__serve_step;
@@ -3152,12 +3242,6 @@ DT_API dt_ps_model *dt_ps_attach_with(dt_model *m, dt_optimizer *opt, dt_ps *sto
                 "%s: the optimiser has made %" PRId64 " steps, which the servers do not know: save a checkpoint, and "
                 "resume it after dt_ps_attach",
                 call, opt->steps);
-    else if (opt->group[0].clip_norm > 0 && dt_ps_servers(store) > 1)
-        dt_fail(DT_ERR_ARG,
-                "%s: .clip_norm of the optimiser needs the norm of the whole update, and this store has %d servers: use one "
-                "(dt_ps_new "
-                ".servers = 1), or .clip_norm = DT_ZERO and .clip_value",
-                call, dt_ps_servers(store));
     else if (o.scheduler && !dt__scheduler_serves(o.scheduler, opt, &why)) dt_fail(DT_ERR_ARG, "%s: .scheduler: %s", call, why);
     else if (dt_comm_get_status(dt_ps_comm(store)))
         dt_fail(DT_ERR_COMM, "%s: the communicator has failed: %s", call, dt_comm_error(dt_ps_comm(store)));
@@ -3172,7 +3256,8 @@ DT_API dt_ps_model *dt_ps_attach_with(dt_model *m, dt_optimizer *opt, dt_ps *sto
     pm->store = store;
     pm->o = o;
     pm->worker = dt_ps_worker(store);
-    pm->workers = dt_ps_workers(store);
+    pm->workers = dt__ps_most(store);
+    pm->newcomer = pm->worker >= dt_ps_workers(store);
     pm->hook = -1;
     pm->next = -1;
     if (!dt__serve_attach(pm)) return pm;
@@ -3236,6 +3321,7 @@ DT_API dt_status dt_ps_collect(dt_ps_model *pm)
     if (!dt__serve_ok(call, pm)) return dt_error_code();
     if (!pm->bound)
         return (dt_status)dt_fail(DT_ERR_STATE, "%s: the model has had no backward yet; there is nothing to collect", call);
+    if (pm->apart) return (dt_status)dt__serve_fetch(pm, call, false);
     if (dt__serve_meet(pm, call) || dt__serve_buffers(pm, call) || dt__serve_fetch(pm, call, false)) return dt_error_code();
     if (!dt__serve_gather(pm, call, NULL, 0)) dt__serve_part(pm, call);
     return dt_error_code();

@@ -379,6 +379,7 @@ typedef struct dt__members {
     uint32_t        changes;     /* atomic: members that have gone or joined so far */
     int32_t         halted;      /* atomic: the status with which collectives end; 0: they go on */
     uint64_t        halt_from;   /* atomic: collectives with lower numbers go on: a member that left has finished them */
+    int             start;       /* members at the start; later ones have joined */
     int             room;        /* the most members, those that have gone included */
     int             size;        /* atomic: members so far; the driver takes it over to c->size: dt__mail_members */
     uint8_t        *how;         /* of each member: DT__ALIVE, DT__DIED ... */
@@ -1035,7 +1036,7 @@ typedef struct dt__segment_head { /* the beginning of the segment */
     /* Agreement of threads on which ranks are alive: dt__threads_shrink. */
     int32_t  lock;              /* protects the rest, and comm and gone of the slots */
     int32_t  accepting;         /* atomic: others may join: dt_comm_accept */
-    int32_t  nmembers;          /* tolerant: members so far */
+    int32_t  nmembers, nstart;  /* tolerant: members so far; at the start */
     int32_t  round, ncame, nin; /* rounds decided so far; ranks that came to the next; ranks in the result of the last */
     int64_t  deadline;
     uint64_t came[16];          /* a bit for each rank */
@@ -1445,7 +1446,7 @@ DT__INSIDE dt__members *dt__members_new(int size, int room)
     if (!g) return NULL;
     pthread_mutex_init(&g->lock, NULL);
     g->room = room;
-    g->size = size;
+    g->start = g->size = size;
     g->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     g->how = (uint8_t *)dt__comm_zeroed((size_t)room, 1);
     g->why = (char(*)[DT__WHY])dt__comm_zeroed((size_t)room, sizeof *g->why);

@@ -113,6 +113,12 @@ extern "C" {
    Updates and answers of a group are done in the same order by all its servers. So a worker that pushes and pulls in one call
    gets the values of one version, never a mixture.
 
+   Workers that join later. On a tolerant communicator with .room, a process that has joined (dt_comm_join) makes the store with
+   the same options, calls dt_ps_init for the keys that exist (same arguments, the values stay), pulls, and pushes as the others
+   do. It is a worker with a new number, and takes part in a group from its first pull or push of it: from then on DT_PS_SYNC waits
+   for it. This also holds for a worker that comes back under its name with a higher incarnation: its earlier self has died, so
+   its batch is given out again, and what it still sends is refused.
+
    CODECS. With .codec the pushes of a group are encoded (dt_codec_encode of dt_comm.h, with scale 1), each part that goes to a server
    by itself; the server decodes it and goes on as without. All arrays of the group are f32. Pulls are not encoded.
      - Error feedback: the worker keeps a residual of each array, and encodes push + residual. QSGD has none. The residual costs a
@@ -138,7 +144,8 @@ extern "C" {
      - A codec encodes the sum of a machine. If that fails, its workers get DT_COMM_ERR_REMOTE with the text.
      - Batches: a machine gets a number b, and its worker i, counted from 0, computes batch b * W + i (this is dt_ps_info.batch). W is
        the most workers that a machine has. So .batches is rounded up to a multiple of W, and where a machine has fewer workers, or
-       one of them has gone, its numbers are not computed. */
+       one of them has gone, its numbers are not computed.
+     - Workers cannot join later: dt_ps_new refuses a rank that has joined the communicator. */
 typedef enum dt_ps_mode {
     DT_PS_SYNC = 0, DT_PS_K_SYNC, DT_PS_K_BATCH_SYNC, DT_PS_K_ASYNC, DT_PS_K_BATCH_ASYNC, DT_PS_ASYNC, DT_PS_SSP, DT_PS_SSP_CLOCK,
     DT_PS_MODES
@@ -159,7 +166,8 @@ typedef struct dt_ps_discipline {
 typedef struct dt_ps_opts { /* the same on all ranks */
     int         dt__first DT_D;
     int         servers DT_D;        /* 0: every rank is a worker and a server (of the first 64); n: the last n ranks are servers only */
-    const int  *roles DT_D;          /* instead: of each rank DT_PS_IS_WORKER, DT_PS_IS_SERVER, both or 0. See dt_ps_roles */
+    const int  *roles DT_D;          /* instead: of each rank DT_PS_IS_WORKER, DT_PS_IS_SERVER, both or 0. See dt_ps_roles. Ranks that
+                                        join later are workers, and are not in it */
     int         mode DT_D;           /* these eight: as in dt_ps_discipline, for groups that dt_ps_group does not name */
     int         k DT_D;
     int         staleness DT_D;
@@ -178,7 +186,8 @@ typedef struct dt_ps_opts { /* the same on all ranks */
     const int  *machines DT_D;       /* .two_level: of each rank the number of its machine; default: what the communicator knows */
 } dt_ps_opts;
 /* The store uses c until dt_ps_free; the program may make other calls on it, with tags below DT_PS_TAG. If c is tolerant, a worker
-   may die. This call does not wait for other ranks. NULL on error: see dt_comm_error(NULL). */
+   may die. This call does not wait for other ranks, except on a rank that has joined later: all servers must know it. NULL on error:
+   see dt_comm_error(NULL). */
 enum { DT_PS_TAG = 1 << 29 };
 /* Servers that die. With .replicas = 2, a tolerant communicator and 2 servers or more, the rank of server s + 1 (of the last server: that
    of server 0) has a copy of what server s holds. A server carries out a request, and answers it, when the copy has it. When server s
@@ -187,7 +196,7 @@ enum { DT_PS_TAG = 1 << 29 };
    had their copy on the rank that died, have no copy: dt_ps_stats.replicas is 1, and the log says so. If their last holder dies, too,
    all calls for them fail with the name of the server and its arrays. The functions of dt_ps_on_update run for copies, too. A copy needs the
    memory of a server; in modes other than DT_PS_SYNC it also keeps the values that each worker was last sent. Requests wait for a server
-   that is stopped, as they do without replicas. Not with .two_level. */
+   that is stopped, as they do without replicas. Not with .two_level, not with dt_ps_on_measure, and not on a communicator with .room. */
 DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o DT_OPT0(dt_ps_opts));
 enum { DT_PS_IS_WORKER = 1, DT_PS_IS_SERVER = 2 };
 /* Collective: asks all ranks for their role and writes it to roles, which has room for all. It is that of the variable DT_ROLE
@@ -202,7 +211,7 @@ DT_API int  dt_ps_free(dt_ps *ps);   /* a rank that is a server waits until all 
 DT_API int  dt_ps_serve(dt_ps *ps);  /* a rank that is a server only, or nothing (a scheduler): the same wait, without freeing */
 DT_API const char *dt_ps_error(const dt_ps *ps); /* why the last call failed; NULL: it did not */
 DT_API int  dt_ps_worker(const dt_ps *ps);  /* the number of this worker; -1: it is a server only */
-DT_API int  dt_ps_workers(const dt_ps *ps); /* how many there were at the start */
+DT_API int  dt_ps_workers(const dt_ps *ps); /* how many there were at the start; those that join later have higher numbers */
 DT_API int  dt_ps_server(const dt_ps *ps);  /* the number of this server; -1: it is a worker only */
 DT_API int  dt_ps_servers(const dt_ps *ps);
 DT_API dt_comm *dt_ps_comm(const dt_ps *ps);
@@ -220,10 +229,17 @@ typedef struct dt_ps_part {
     int64_t *count;                  /* a number for the function, 0 at first */
     bool     copy;                   /* .replicas: this is the copy of another server's part. The update of a part and that of its copy must give
                                         the same values: a function that remembers something remembers it for parts and copies apart */
+    double   measured;               /* the sum over the whole group: see dt_ps_on_measure */
 } dt_ps_part;
 typedef int (*dt_ps_update_fn)(const dt_ps_part *p, const float *grad, void *user);
 /* On every server, before the first push: the function of the arrays with DT_PS_UPDATE. nstate: arrays of state that it needs. */
 DT_API int  dt_ps_on_update(dt_ps *ps, dt_ps_update_fn fn, void *user, int nstate);
+/* On every server, before the first dt_ps_init: for updates that need a number of the whole group, such as the norm of its gradient.
+   Before an update, fn is called once for each part with DT_PS_UPDATE of the group on this server, in the order of dt_ps_init.
+   What it returns is added up on each server, and then over the servers, in their order. The update function gets the
+   sum as dt_ps_part.measured: the same bits on all servers. This costs two messages for each server and update. It must not wait. */
+typedef double (*dt_ps_measure_fn)(const dt_ps_part *p, const float *grad, void *user);
+DT_API int  dt_ps_on_measure(dt_ps *ps, dt_ps_measure_fn fn, void *user);
 
 /* ---------------------------------------------------------------------------------------------------- >>exchanging */
 typedef enum dt_ps_rule {
@@ -353,6 +369,7 @@ typedef struct dt__ps_learner {
     int     verdict;           /* of its last push */
     int64_t staleness;
     bool    told;              /* it was told that its work is cancelled */
+    bool    fresh;             /* it is out, and its first request lets it take part */
     int64_t replay;            /* the next of its entries in the log; -1: none */
     int     workers;           /* whose pushes its next push is the sum of; 1 but for machines */
 } dt__ps_learner;
@@ -367,7 +384,7 @@ enum { DT__PS_APPLY = 1, DT__PS_ANSWER, DT__PS_CANCEL, DT__PS_DROP, DT__PS_FORGE
 typedef struct dt__ps_act { /* what is to be done, in order */
     int     kind, learner;     /* APPLY: pushes first .. first + n - 1 of `used` make version `version` */
     int     first, n;
-    int64_t seq, version;      /* ANSWER and DROP: of its request */
+    int64_t seq, version;      /* ANSWER and DROP: of its request. APPLY: seq 1: it is made in two steps, see dt__ps_measure */
     dt_ps_info info;           /* ANSWER */
 } dt__ps_act;
 typedef struct dt__ps_entry { /* of a log: a push that became part of an update */
@@ -404,6 +421,7 @@ DT__INSIDE void dt__ps_coord_push(dt__ps_coord *d, int learner, int64_t seq, int
 DT__INSIDE void dt__ps_coord_pull(dt__ps_coord *d, int learner, int64_t seq); /* it must run */
 DT__INSIDE void dt__ps_coord_leave(dt__ps_coord *d, int learner);
 DT__INSIDE void dt__ps_coord_join(dt__ps_coord *d, int learner); /* it must be out */
+DT__INSIDE bool dt__ps_coord_room(dt__ps_coord *d, int learners); /* for more, which are out and fresh; false: out of memory */
 DT__INSIDE void dt__ps_coord_set_k(dt__ps_coord *d, int k);
 DT__INSIDE int  dt__ps_coord_replay(dt__ps_coord *d, const dt__ps_entry *log, int64_t n); /* 0, or negative after dt__comm_bad */
 
@@ -411,6 +429,11 @@ DT__INSIDE bool dt__ps_copies(const dt_ps *ps); /* .replicas = 2 */
 DT__INSIDE void dt__ps_on_free(dt_ps *ps, void (*fn)(void *user), void *user); /* when the store is freed, after its last update */
 /* *learner: the number of this worker, or of its machine; *most: the most workers of a machine, or 1; returns its number there, or 0 */
 DT__INSIDE int dt__ps_place_of(const dt_ps *ps, int *learner, int *most);
+DT__INSIDE int  dt__ps_most(const dt_ps *ps); /* the most workers that there can be: numbers are lower */
+DT__INSIDE int  dt__ps_ranks(const dt_ps *ps); /* ranks of the communicator at the start */
+/* A worker that has joined takes part in a group from now on; group: as in dt_ps_init. *info: its version, batch and k. wait: returns when
+   all other workers of the group have pushed and wait, except those that wait here, too. 1: there is no such group. */
+DT__INSIDE int  dt__ps_enter(dt_ps *ps, int group, bool wait, dt_ps_info *info);
 #ifdef __cplusplus
 }
 #endif
@@ -728,8 +751,24 @@ DT__INSIDE void dt__ps_coord_join(dt__ps_coord *d, int learner)
     l->version = d->replay ? -1 : d->version;
     l->clock = slowest == INT64_MAX ? 0 : slowest;
     l->batch = -1;
-    l->told = false;
+    l->told = l->fresh = false;
     d->nruns++;
+}
+DT__INSIDE bool dt__ps_coord_room(dt__ps_coord *d, int learners)
+{
+    if (learners <= d->nlearners) return true;
+    dt__ps_learner *l = (dt__ps_learner *)DT_COMM_REALLOC(d->learner, (size_t)learners * sizeof *l);
+    if (!l) return false;
+    d->learner = l;
+    for (int i = d->nlearners; i < learners; i++) {
+        memset(&l[i], 0, sizeof *l);
+        l[i].state = DT__PS_OUT;
+        l[i].fresh = true;
+        l[i].batch = l[i].replay = -1;
+        l[i].workers = 1;
+    }
+    d->nlearners = learners;
+    return true;
 }
 DT__INSIDE void dt__ps_coord_set_k(dt__ps_coord *d, int k)
 {
@@ -850,16 +889,19 @@ enum { DT__PS_MAGIC = 0x73707464, DT__PS_INLINE = 4096, DT__PS_PARTS = 1 << 20 }
 enum { DT__PS_AREAS = 16, DT__PS_AREA = 1 << 18 }; /* areas that are kept, at most; bytes of one, at least. See dt__ps_area_new */
 enum { /* tags of calls: what is asked of a server, and by DT__PS_NOTICE of a worker */
     DT__PS_INIT = DT_PS_TAG, DT__PS_SET, DT__PS_READY, DT__PS_EXCHANGE, DT__PS_STAGED, DT__PS_ORDER, DT__PS_BYE, DT__PS_BARRIER, DT__PS_ASK, DT__PS_END, DT__PS_NOTICE,
-    DT__PS_STATE, DT__PS_PLACE,
+    DT__PS_STATE, DT__PS_PLACE, DT__PS_HELLO,
     DT__PS_FORWARD, DT__PS_LINK, DT__PS_DIED, /* >>replicas */
     DT__PS_COPY = 32, /* added to these: the request is for the copy on this rank */
     DT__PS_WATCH = DT_PS_TAG + 64, DT__PS_DATA = DT_PS_TAG + 128
 };
 enum { DT__PS_HAS_PUSH = 1, DT__PS_WANTS = 2,  /* flags: of an exchange */
-       DT__PS_BAD = 4, DT__PS_HOLDS = 8, DT__PS_REFUSED = 16, DT__PS_LEFT = 32 }; /* of DT__PS_STAGED: see dt__ps_hear */
+       DT__PS_BAD = 4, DT__PS_HOLDS = 8, DT__PS_REFUSED = 16, DT__PS_LEFT = 32, /* of DT__PS_STAGED: see dt__ps_hear */
+       DT__PS_MEASURED = 64 }; /* of DT__PS_STAGED: a double of this server follows; of DT__PS_ORDER: the sum of all */
 enum { DT__PS_REFUSE = 100,    /* acts of the server, beside those of >>coordinator: a request that a server does not have is refused by all; */
        DT__PS_TAKE };          /* a push without a pull is answered, as its verdict is known: of groups with a codec */
-enum { DT__PS_ASK_STATS = 1, DT__PS_ASK_K, DT__PS_ASK_WHY, DT__PS_ASK_REST, DT__PS_ASK_JOIN, DT__PS_ASK_CURSOR };
+enum { DT__PS_ASK_STATS = 1, DT__PS_ASK_K, DT__PS_ASK_WHY, DT__PS_ASK_REST, DT__PS_ASK_JOIN, DT__PS_ASK_CURSOR, DT__PS_ASK_WHERE,
+       DT__PS_ASK_ENTER, DT__PS_ASK_ALONE };
+enum { DT__PS_HERE = 0, DT__PS_HAS_LEFT, DT__PS_HAS_DIED, DT__PS_NOT_YET }; /* dt_ps.gone; NOT_YET: a number for a worker that may join */
 enum { DT__PS_CUT = -1 };      /* of a key, in place of its server: it is cut over all servers */
 typedef struct dt__ps_head {   /* of requests */
     uint32_t magic, flags;
@@ -904,6 +946,7 @@ typedef struct dt__ps_held {   /* a part of an array on this server */
     bool        whole;         /* an update is made of all elements at once */
     uint64_t    stamp;         /* of the last request with it */
     int64_t     count;         /* part.count */
+    float      *mean;          /* of the pushes of an update that is made in two steps; NULL: there was none yet */
     dt__ps_buf *buf;
 } dt__ps_held;
 typedef struct dt__ps_input {  /* a part of a request */
@@ -937,6 +980,16 @@ typedef struct dt__ps_line {   /* the coordinator: a request of a worker that is
     uint64_t    staged;        /* servers that have it, or have refused it */
     bool        refused;       /* by one of them */
 } dt__ps_line;
+/* Acts of a group are done in their order. An update may need something first: then its group pauses, and what comes after it waits. */
+enum { DT__PS_FOR_TOTAL = 1,   /* the numbers of all servers are added up: see dt__ps_measure */
+       DT__PS_FOR_EXCHANGE };  /* two levels: the machine's exchange with the servers: see dt__ps_joint_begin */
+typedef struct dt__ps_order {
+    struct dt__ps_order *next;
+    int          at, nacts;    /* at: the act that is next */
+    bool         begun;        /* the first step of an update at `at` is done */
+    dt__ps_act  *act;
+    dt__ps_push *used;
+} dt__ps_order;
 typedef struct dt__ps_group {
     int            id, coordinator; /* the number of its server */
     dt__ps_held  **held;
@@ -944,6 +997,9 @@ typedef struct dt__ps_group {
     dt__ps_request **request;  /* by worker: first in, first out */
     int64_t       *fed;        /* by worker: the last request that coord has heard of. Other servers: INT64_MAX: no more are taken */
     char           bad[400];   /* why it has failed; "": it has not */
+    dt__ps_order  *order;      /* what is to be done, in order */
+    bool           runs;       /* acts are being done: new ones wait */
+    int            pause;      /* what the first of order waits for: DT__PS_FOR_TOTAL ...; 0: nothing */
     dt_codec       codec;      /* of its pushes */
     /* the coordinator */
     bool           here;
@@ -951,14 +1007,14 @@ typedef struct dt__ps_group {
     dt__ps_coord   coord;
     dt__ps_line  **line;       /* by worker, in the order of seq */
     uint64_t      *left;       /* by worker: servers that get no more requests of it */
+    dt_request   **alone;      /* by worker: its DT__PS_ASK_ALONE; NULL: nobody has asked */
     bool           busy;       /* acts are being done: new ones wait */
+    uint64_t       measured;   /* servers whose number of the present update is here: */
+    double         number[DT_PS_SERVERS];
     struct dt__ps_group *next;
     /* two levels, the inner store: see dt__ps_joint_begin */
-    dt__ps_act    *act;        /* these acts are being done, at: the next one */
-    int            nacts, at, act_cap;
-    dt__ps_push   *used;
     struct dt_ps  *ps;
-    bool           waits, starting; /* for the end of that exchange; it is being started */
+    bool           starting;   /* that exchange is being started */
     bool           out, moving; /* the machine rests; it is about to begin or to end that */
     dt_request   **resting, **joining; /* by worker: its DT__PS_ASK_REST or JOIN, which is answered after that */
 } dt__ps_group;
@@ -974,7 +1030,8 @@ typedef struct dt__ps_area { char *p; int64_t n; bool old; } dt__ps_area; /* old
 struct dt_ps {
     dt_comm    *c;
     dt_ps_opts  o;
-    int         size, nworkers, nservers, worker, server;
+    int         size, nworkers, nservers, worker, server; /* size, nworkers: the most that there can be */
+    int         start, ranks;  /* at the start: workers, ranks of the communicator */
     int         server_rank[DT_PS_SERVERS];
     int        *worker_rank;   /* by worker */
     int        *worker_of;     /* by rank; -1: it is none */
@@ -1006,7 +1063,7 @@ struct dt_ps {
     int         nearly;
     struct dt__ps_setting *setting; /* .replicas: new arrays of which the coordinator has not answered yet */
     bool        settled;       /* the program has gone on without dt_ps_on_update */
-    uint8_t    *gone;          /* by worker: 1: it has left; 2: it has died */
+    uint8_t    *gone;          /* by worker: DT__PS_HERE ... */
     dt_work   **watch;         /* by rank: ends when it dies */
     struct dt__ps_watcher *watcher;
     int         ngone;
@@ -1018,6 +1075,8 @@ struct dt_ps {
     char        death[300];    /* .fail_on_death: of whom */
     dt_ps_update_fn fn;
     void       *user;
+    dt_ps_measure_fn measure;
+    void       *measure_user;
     void      (*freed)(void *user); /* of dt__ps_on_free */
     void       *freed_user;
     int         nstate;
@@ -1158,6 +1217,7 @@ static void dt__ps_held_free(dt_ps *ps, dt__ps_held *h)
     if (!h) return;
     dt__ps_buf_free(ps, h->buf);
     for (int i = 0; i < DT_PS_STATES; i++) dt_comm_dealloc(ps->c, h->part.state[i]);
+    dt_comm_dealloc(ps->c, h->mean);
     DT_COMM_FREE(h);
 }
 /* Workers may still be reading the values: then the update goes to a copy. */
@@ -1190,7 +1250,32 @@ static bool dt__ps_among(const char *p, const char *const *list, int n)
     while (i < n && list[i] != p) i++;
     return i < n;
 }
-static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, const float *weight, int nsrc, bool equal, char *const *to, int nto)
+static void dt__ps_mean(float *sum, const char *const *src, size_t offset, const float *weight, int nsrc, bool equal, int64_t m) /* of m elements */
+{
+    if (!equal) {
+        memset(sum, 0, (size_t)m * sizeof *sum);
+        for (int i = 0; i < nsrc; i++) {
+            const float *x = (const float *)(const void *)(src[i] + offset);
+            for (int64_t k = 0; k < m; k++) sum[k] += weight[i] * x[k];
+        }
+        return;
+    }
+    const void *from[64];
+    void       *dst = sum;
+    int         i = 0, nfrom = 0;
+    do { /* at most 64 at a time: the sum so far is then the first of the next */
+        while (i < nsrc && nfrom < 64) from[nfrom++] = src[i++] + offset;
+        if (nfrom == 1) memmove(sum, from[0], (size_t)m * sizeof *sum);
+        else dt__reduce_many(DT_COMM_F32, DT_COMM_SUM, &dst, 1, from, nfrom, m);
+        from[0] = sum;
+        nfrom = 1;
+    } while (i < nsrc);
+    if (weight[0] != 1)
+        for (int64_t k = 0; k < m; k++) sum[k] *= weight[0];
+}
+/* mean: that of the pushes, if it was computed before; then src is not used. */
+static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, const float *weight, int nsrc, bool equal, const float *mean,
+                             char *const *to, int nto)
 {
     const void *from[64];
     void       *dst[65];
@@ -1213,29 +1298,22 @@ static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, 
         size_t offset = (size_t)at * size, bytes = (size_t)m * size;
         char  *value = (char *)h->part.value + offset;
         if (!dt__ps_touch(ps)) return dt__comm_bad(DT_COMM_ERR_STATE, "the communicator has failed");
-        if (update && !equal) {
-            memset(ps->sum, 0, bytes);
-            for (int i = 0; i < nsrc; i++) {
-                const float *x = (const float *)(const void *)(src[i] + offset);
-                for (int64_t k = 0; k < m; k++) ps->sum[k] += weight[i] * x[k];
-            }
-        } else { /* at most 64 at a time: the sum so far is then the first of the next */
+        if (update && !mean) dt__ps_mean(ps->sum, src, offset, weight, nsrc, equal, m);
+        if (!update) { /* at most 64 at a time: the sum so far is then the first of the next */
             int  i = 0, nfrom = 0, ndst = 1;
             bool last = false;
-            dst[0] = update || past ? (char *)ps->sum : value;
+            dst[0] = past ? (char *)ps->sum : value;
             if (h->rule == DT_PS_SUM) from[nfrom++] = value;
             while (!last) {
                 while (i < nsrc && nfrom < 64) from[nfrom++] = src[i++] + offset;
                 last = i == nsrc;
-                for (int k = 0; last && !update && k < nto; k++)
+                for (int k = 0; last && k < nto; k++)
                     if (!past || dt__ps_among(to[k], src, nsrc)) dst[ndst++] = to[k] + offset;
                 if (nfrom == 1 && ndst == 1) memmove(dst[0], from[0], bytes);
                 else dt__reduce_many(h->part.dtype, DT_COMM_SUM, dst, ndst, from, nfrom, m);
                 from[0] = dst[0];
                 nfrom = 1;
             }
-            if (update && weight[0] != 1)
-                for (int64_t k = 0; k < m; k++) ps->sum[k] *= weight[0];
         }
         if (!update && past) {
             dt__copy_past(value, (const char *)ps->sum, bytes);
@@ -1254,7 +1332,7 @@ static int dt__ps_apply_part(dt_ps *ps, dt__ps_held *h, const char *const *src, 
         for (int i = 0; i < DT_PS_STATES; i++)
             if (part.state[i]) part.state[i] += at;
         h->count = count; /* every block begins with the same */
-        rc = ps->fn(&part, ps->sum, ps->user);
+        rc = ps->fn(&part, mean ? mean + at : ps->sum, ps->user);
         for (int k = 0; k < nto && !rc; k++)
             if (past) dt__copy_past(to[k] + offset, value, bytes);
             else memcpy(to[k] + offset, value, bytes);
@@ -1487,6 +1565,8 @@ static int dt__ps_decode(dt_ps *ps, const dt_codec *codec, dt__ps_input *in)
     return 0;
 }
 static void dt__ps_group_fail(dt_ps *ps, dt__ps_group *g, const char *why);
+static void dt__ps_run(dt_ps *ps, dt__ps_group *g);
+static void dt__ps_alone_end(dt_ps *ps, dt__ps_group *g, int worker, const char *why);
 static void dt__ps_barrier_look(dt_ps *ps);
 static void dt__ps_barrier_passed(dt_ps *ps, dt__ps_group *g, int status);
 static void dt__ps_outer_call(dt_ps *ps, dt__ps_group *g, int server, int tag, int what, void (*fn)(dt_ps *ps, dt__ps_group *g, int status));
@@ -1499,8 +1579,27 @@ static dt_reply_opts dt__ps_no_reply(void)
 }
 
 /* ---- what the coordinator says is done */
+/* What was pushed for array k of the group, and its weights. False: the group has failed. */
+static bool dt__ps_sources(dt_ps *ps, dt__ps_group *g, int k, const dt__ps_push *push, int n, const char **src, float *weight, bool *equal)
+{
+    const dt__ps_held *h = g->held[k];
+    *equal = true;
+    for (int i = 0; i < n; i++) {
+        dt__ps_request *r = dt__ps_find(g, push[i].learner, push[i].seq);
+        int             p = r && k < r->head.nparts && r->in[k].held == h ? k : 0; /* mostly the same order */
+        while (r && p < r->head.nparts && r->in[p].held != h) p++;
+        if (!r || p == r->head.nparts || !r->in[p].data || r->done) {
+            dt__ps_group_fail(ps, g, "an update of a push that this server does not have");
+            return false;
+        }
+        src[i] = r->in[p].data;
+        weight[i] = push[i].weight;
+        *equal = *equal && weight[i] == weight[0];
+    }
+    return true;
+}
 /* next: what comes after the update. Workers that are answered then, and whose memory this server can write, get their values now. */
-static void dt__ps_do_apply(dt_ps *ps, dt__ps_group *g, const dt__ps_push *push, int n, int64_t version, const dt__ps_act *next, int nnext)
+static void dt__ps_do_apply(dt_ps *ps, dt__ps_group *g, const dt__ps_push *push, int n, int64_t version, bool measured, const dt__ps_act *next, int nnext)
 {
     dt__ps_request *given[64];
     char           *to[64];
@@ -1522,19 +1621,7 @@ static void dt__ps_do_apply(dt_ps *ps, dt__ps_group *g, const dt__ps_push *push,
     }
     for (int k = 0; k < g->nheld && !g->bad[0]; k++) {
         dt__ps_held *h = g->held[k];
-        for (int i = 0; i < n; i++) {
-            dt__ps_request *r = dt__ps_find(g, push[i].learner, push[i].seq);
-            int             p = r && k < r->head.nparts && r->in[k].held == h ? k : 0; /* mostly the same order */
-            while (r && p < r->head.nparts && r->in[p].held != h) p++;
-            if (!r || p == r->head.nparts || !r->in[p].data || r->done) {
-                dt__ps_group_fail(ps, g, "an update of a push that this server does not have");
-                break;
-            }
-            src[i] = r->in[p].data;
-            weight[i] = push[i].weight;
-            equal = equal && weight[i] == weight[0];
-        }
-        if (g->bad[0]) break;
+        if (!dt__ps_sources(ps, g, k, push, n, src, weight, &equal)) break;
         nto = 0;
         for (int i = 0; i < ngiven; i++)
             for (int p = 0; p < given[i]->head.nparts; p++) {
@@ -1544,7 +1631,7 @@ static void dt__ps_do_apply(dt_ps *ps, dt__ps_group *g, const dt__ps_push *push,
                 in->there = true;
             }
         h->part.version = version - 1;
-        if (dt__ps_apply_part(ps, h, src, weight, n, equal, to, nto)) {
+        if (dt__ps_apply_part(ps, h, src, weight, n, equal, measured && h->rule == DT_PS_UPDATE ? h->mean : NULL, to, nto)) {
             char text[400];
             snprintf(text, sizeof text, "the update of key %d on server %d failed: %.250s", h->part.key, ps->server,
                      dt_comm_error(NULL) ? dt_comm_error(NULL) : "the function returned an error");
@@ -1646,7 +1733,10 @@ static void dt__ps_group_fail(dt_ps *ps, dt__ps_group *g, const char *why)
             dt__ps_drop(ps, r, g->bad);
         }
         dt__ps_tidy(ps, g, i);
+        dt__ps_alone_end(ps, g, i, g->bad);
     }
+    if (g->pause == DT__PS_FOR_TOTAL) g->pause = 0; /* an exchange of the machine ends by itself */
+    dt__ps_run(ps, g); /* what waits finds nothing to do */
     dt__ps_over_look(ps);
 }
 /* Does what the coordinator of g, on this server, has decided; and tells the other servers. */
@@ -1659,6 +1749,8 @@ static void dt__ps_carry_out(dt_ps *ps, dt__ps_group *g)
         if (!d->stats.version) d->stats.first = d->stats.last;
         d->stats.version = d->version;
     }
+    for (int i = 0; i < d->nacts; i++)
+        if (d->act[i].kind == DT__PS_APPLY) d->act[i].seq = ps->measure != NULL;
     for (int s = 0; s < ps->nservers && !g->bad[0]; s++) {
         if (s == ps->server || !(g->servers >> s & 1)) continue;
         dt__ps_head *h = (dt__ps_head *)dt__ps_letter_new(ps, n);
@@ -1684,10 +1776,108 @@ static void dt__ps_cancel(dt_ps *ps, dt__ps_group *g, const dt__ps_act *a) /* by
     h->version = a->version;
     dt__ps_tell(ps, ps->worker_rank[a->learner], DT__PS_NOTICE, h, sizeof *h);
 }
-static void dt__ps_do_one(dt_ps *ps, dt__ps_group *g, const dt__ps_act *a, int more, const dt__ps_push *used) /* more: acts that follow */
+/* ---- updates in two steps (dt_ps_on_measure). A server that comes to an update computes the means of the pushes and its number, tells
+   it to the coordinator, and pauses: what else is to be done waits. The coordinator adds the numbers of all servers of the group
+   and tells them the sum; then they make the update and go on. If a server dies meanwhile, the group fails, which ends the pause. */
+static void dt__ps_measured(dt_ps *ps, dt__ps_group *g, int server, double x);
+static double dt__ps_measure(dt_ps *ps, dt__ps_group *g, const dt__ps_push *push, int n, int64_t version)
 {
+    const char *few[64], **src = few;
+    float       some[64], *weight = some;
+    double      sum = 0;
+    bool        equal = true;
+    if (n > 64) {
+        src = (const char **)DT_COMM_MALLOC((size_t)n * sizeof *src);
+        weight = (float *)DT_COMM_MALLOC((size_t)n * sizeof *weight);
+    }
+    if (!src || !weight) dt__ps_group_fail(ps, g, "out of memory");
+    for (int k = 0; k < g->nheld && !g->bad[0]; k++) {
+        dt__ps_held *h = g->held[k];
+        int64_t      total = h->part.n, block = DT__PS_BLOCK / (int64_t)sizeof(float);
+        if (h->rule != DT_PS_UPDATE || !dt__ps_sources(ps, g, k, push, n, src, weight, &equal)) continue;
+        if (!h->mean && !(h->mean = (float *)dt_comm_alloc(ps->c, (size_t)(total ? total : 1) * sizeof *h->mean))) {
+            dt__ps_group_fail(ps, g, "out of memory for the mean of pushes");
+            break;
+        }
+        for (int64_t at = 0; at < total; at += block) {
+            if (!dt__ps_touch(ps)) {
+                dt__ps_group_fail(ps, g, "the communicator has failed");
+                break;
+            }
+            dt__ps_mean(h->mean + at, src, (size_t)at * sizeof(float), weight, n, equal, total - at < block ? total - at : block);
+            dt__ps_untouch(ps);
+        }
+        h->part.version = version - 1;
+        if (!g->bad[0]) sum += ps->measure(&h->part, h->mean, ps->measure_user);
+    }
+    if (src != few) DT_COMM_FREE(src);
+    if (weight != some) DT_COMM_FREE(weight);
+    return sum;
+}
+/* Before the update of a: tells the number of this server, and pauses until the total is known. */
+static void dt__ps_measure_begin(dt_ps *ps, dt__ps_group *g, const dt__ps_act *a, const dt__ps_push *used)
+{
+    if (g->bad[0] || !g->nheld) return;
+    if ((a->seq != 0) != (ps->measure != NULL)) {
+        dt__ps_group_fail(ps, g, "dt_ps_on_measure must be called on all servers, before dt_ps_init");
+        return;
+    }
+    if (!ps->measure) return;
+    double x = dt__ps_measure(ps, g, used + a->first, a->n, a->version);
+    if (g->bad[0]) return;
+    g->pause = DT__PS_FOR_TOTAL;
+    if (g->here) {
+        dt__ps_measured(ps, g, ps->server, x);
+        return;
+    }
+    dt__ps_head *h = ps->dead >> g->coordinator & 1 ? NULL : (dt__ps_head *)dt__ps_letter_new(ps, sizeof *h + sizeof x);
+    if (!h) return;
+    memset(h, 0, sizeof *h);
+    h->magic = DT__PS_MAGIC;
+    h->group = g->id;
+    h->flags = DT__PS_MEASURED;
+    memcpy(h + 1, &x, sizeof x);
+    dt__ps_tell(ps, ps->server_rank[g->coordinator], DT__PS_STAGED, h, sizeof *h + sizeof x);
+}
+static void dt__ps_totalled(dt_ps *ps, dt__ps_group *g, double total);
+static void dt__ps_measured(dt_ps *ps, dt__ps_group *g, int server, double x) /* the coordinator: a server has its number */
+{
+    double total = 0;
+    g->number[server] = x;
+    g->measured |= (uint64_t)1 << server;
+    if (g->bad[0] || g->servers & ~g->measured) return;
+    g->measured = 0;
+    for (int s = 0; s < ps->nservers; s++)
+        if (g->servers >> s & 1) total += g->number[s];
+    for (int s = 0; s < ps->nservers; s++) {
+        if (s == ps->server || !(g->servers >> s & 1) || ps->dead >> s & 1) continue;
+        dt__ps_head *h = (dt__ps_head *)dt__ps_letter_new(ps, sizeof *h + sizeof total);
+        if (!h) return;
+        memset(h, 0, sizeof *h);
+        h->magic = DT__PS_MAGIC;
+        h->group = g->id;
+        h->flags = DT__PS_MEASURED;
+        memcpy(h + 1, &total, sizeof total);
+        dt__ps_tell(ps, ps->server_rank[s], DT__PS_ORDER, h, sizeof *h + sizeof total);
+    }
+    dt__ps_totalled(ps, g, total);
+}
+static void dt__ps_joint_begin(dt_ps *ps, dt__ps_group *g, dt__ps_order *o, const dt__ps_act *a);
+static void dt__ps_do_one(dt_ps *ps, dt__ps_group *g, dt__ps_order *o) /* the act at o->at, or the first step of it */
+{
+    const dt__ps_act *a = &o->act[o->at];
+    if (a->kind == DT__PS_APPLY && !ps->outer && !o->begun) {
+        o->begun = true;
+        dt__ps_measure_begin(ps, g, a, o->used);
+        return;
+    }
+    o->begun = false;
+    o->at++;
     switch (a->kind) {
-    case DT__PS_APPLY: dt__ps_do_apply(ps, g, used + a->first, a->n, a->version, a + 1, more); break;
+    case DT__PS_APPLY:
+        if (ps->outer && !g->bad[0]) dt__ps_joint_begin(ps, g, o, a);
+        else dt__ps_do_apply(ps, g, o->used + a->first, a->n, a->version, a->seq != 0, a + 1, o->nacts - o->at);
+        break;
     case DT__PS_ANSWER: dt__ps_do_answer(ps, g, a); break;
     case DT__PS_DROP: dt__ps_do_drop(ps, g, a->learner, a->seq); break;
     case DT__PS_FORGET: dt__ps_do_forget(ps, g, a->learner, a->seq); break;
@@ -1697,9 +1887,59 @@ static void dt__ps_do_one(dt_ps *ps, dt__ps_group *g, const dt__ps_act *a, int m
     default: break;
     }
 }
-static void dt__ps_do(dt_ps *ps, dt__ps_group *g, const dt__ps_act *act, int nacts, const dt__ps_push *used)
+static void dt__ps_order_free(dt__ps_order *o)
 {
-    for (int i = 0; i < nacts; i++) dt__ps_do_one(ps, g, &act[i], nacts - i - 1, used);
+    DT_COMM_FREE(o->act);
+    DT_COMM_FREE(o->used);
+    DT_COMM_FREE(o);
+}
+/* Does the orders of a group until one pauses, or none is left. */
+static void dt__ps_run(dt_ps *ps, dt__ps_group *g)
+{
+    if (g->runs) return;
+    g->runs = true;
+    while (g->order && !g->pause) {
+        dt__ps_order *o = g->order;
+        if (o->at < o->nacts) {
+            dt__ps_do_one(ps, g, o);
+            continue;
+        }
+        g->order = o->next;
+        dt__ps_order_free(o);
+    }
+    g->runs = false;
+}
+static void dt__ps_pump(dt_ps *ps, dt__ps_group *g);
+static void dt__ps_go_on(dt_ps *ps, dt__ps_group *g) /* a pause has ended */
+{
+    if (g->runs) return; /* it goes on by itself */
+    dt__ps_run(ps, g);
+    if (g->here) dt__ps_pump(ps, g);
+    dt__ps_over_look(ps);
+}
+/* New acts come after those that wait. This takes act and used, also if it fails. */
+static void dt__ps_do(dt_ps *ps, dt__ps_group *g, dt__ps_act *act, int nacts, dt__ps_push *used)
+{
+    dt__ps_order **p = &g->order, *o = (dt__ps_order *)dt__comm_zeroed(1, sizeof *o);
+    if (!o) {
+        DT_COMM_FREE(act);
+        DT_COMM_FREE(used);
+        dt__ps_group_fail(ps, g, "out of memory");
+        return;
+    }
+    o->act = act;
+    o->nacts = nacts;
+    o->used = used;
+    while (*p) p = &(*p)->next;
+    *p = o;
+    dt__ps_run(ps, g);
+}
+static void dt__ps_totalled(dt_ps *ps, dt__ps_group *g, double total) /* the update that waits has its total */
+{
+    if (g->pause != DT__PS_FOR_TOTAL) return;
+    for (int k = 0; k < g->nheld; k++) g->held[k]->part.measured = total;
+    g->pause = 0;
+    dt__ps_go_on(ps, g);
 }
 static void dt__ps_line_drop(dt__ps_group *g, int worker) /* the first of its lines */
 {
@@ -1732,6 +1972,7 @@ static bool dt__ps_feed(dt_ps *ps, dt__ps_group *g, int w)
         dt__ps_line_drop(g, w);
         return true;
     }
+    if (whole && d->learner[w].fresh) dt__ps_coord_join(d, w);
     if (!whole || d->learner[w].state != DT__PS_RUNS) return false;
     dt__ps_head h = t->head;
     dt__ps_line_drop(g, w);
@@ -1756,34 +1997,36 @@ static bool dt__ps_all_left(dt_ps *ps, const dt__ps_group *g)
 {
     if (ps->ngone < ps->nworkers) return false;
     for (int w = 0; w < ps->nworkers; w++)
-        if (g->servers & ~g->left[w]) return false;
+        if (ps->gone[w] != DT__PS_NOT_YET && (g->servers & ~g->left[w])) return false;
     return true;
 }
-static void dt__ps_joint_begin(dt_ps *ps, dt__ps_group *g, const dt__ps_act *a);
 static void dt__ps_joint_look(dt_ps *ps, dt__ps_group *g);
-/* Does g->act from g->at on. False: an exchange with the servers has begun, and dt__ps_joint_done goes on. */
-static bool dt__ps_go_on(dt_ps *ps, dt__ps_group *g)
+/* Workers that wait until the others have pushed: see dt__ps_enter. */
+static void dt__ps_alone_end(dt_ps *ps, dt__ps_group *g, int worker, const char *why)
 {
-    while (g->at < g->nacts) {
-        const dt__ps_act *a = &g->act[g->at++];
-        if (a->kind != DT__PS_APPLY || !ps->outer || g->bad[0]) dt__ps_do_one(ps, g, a, g->nacts - g->at, g->used);
-        else dt__ps_joint_begin(ps, g, a);
-        if (g->waits) return false;
-    }
+    dt_request *q = g->alone ? g->alone[worker] : NULL;
+    if (!q) return;
+    g->alone[worker] = NULL;
+    (void)ps;
+    dt_request_refuse(q, why);
+}
+static void dt__ps_alone_look(dt__ps_group *g)
+{
     dt__ps_coord *d = &g->coord;
-    if (!d->act) d->act = g->act, d->act_cap = g->act_cap;
-    else DT_COMM_FREE(g->act);
-    DT_COMM_FREE(g->used);
-    g->act = NULL;
-    g->used = NULL;
-    g->nacts = 0;
-    return true;
+    int           asks = 0;
+    if (!g->alone || g->bad[0]) return;
+    for (int i = 0; i < d->nlearners; i++) asks += g->alone[i] && d->learner[i].state == DT__PS_RUNS;
+    for (int i = 0; d->nruns <= asks && i < d->nlearners; i++) {
+        dt_request *q = g->alone[i];
+        g->alone[i] = NULL;
+        if (q) dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+    }
 }
 /* Gives the coordinator what has come, and does what it says, until nothing more happens. */
 static void dt__ps_pump(dt_ps *ps, dt__ps_group *g)
 {
     dt__ps_coord *d = &g->coord;
-    if (g->busy) return;
+    if (g->busy || g->pause == DT__PS_FOR_EXCHANGE) return;
     g->busy = true;
     for (bool more = true; more;) {
         more = false;
@@ -1797,18 +2040,19 @@ static void dt__ps_pump(dt_ps *ps, dt__ps_group *g)
             dt__ps_group_fail(ps, g, d->memory ? "the coordinator is out of memory" : "replay: the workers do not push what the log says");
         if (!d->nacts) continue;
         dt__ps_carry_out(ps, g);
-        g->act = d->act; /* acts may be added while these are done */
-        g->used = d->used;
-        g->nacts = d->nacts;
-        g->act_cap = d->act_cap;
-        g->at = 0;
+        /* acts may be added while these are done */
+        dt__ps_act  *act = d->act;
+        dt__ps_push *used = d->used;
+        int          nacts = d->nacts;
         d->act = NULL;
         d->used = NULL;
         d->nacts = d->act_cap = d->nused = d->used_cap = 0;
-        if (!dt__ps_go_on(ps, g)) return; /* it stays busy */
-        more = true;
+        dt__ps_do(ps, g, act, nacts, used);
+        more = g->pause != DT__PS_FOR_EXCHANGE; /* the machine's next version is not known yet */
     }
     g->busy = false;
+    if (g->pause == DT__PS_FOR_EXCHANGE) return;
+    dt__ps_alone_look(g);
     if (ps->outer) dt__ps_joint_look(ps, g);
     if (ps->ngone == ps->nworkers) dt__ps_over_look(ps);
 }
@@ -1836,7 +2080,7 @@ static int dt__ps_log_write(dt_ps *ps)
         if (!g->here) continue;
         memcpy(s.magic, "dtpslog1", 8);
         s.group = g->id;
-        s.nworkers = ps->nworkers;
+        s.nworkers = ps->start;
         s.n = g->coord.replay ? g->coord.log_at : g->coord.nlog;
         ok = fwrite(&s, sizeof s, 1, f) == 1 && fwrite(g->coord.log, sizeof *g->coord.log, (size_t)s.n, f) == (size_t)s.n;
     }
@@ -1856,12 +2100,12 @@ static int dt__ps_replay_load(dt_ps *ps, dt__ps_group *g)
     if (!f) return dt__comm_bad(DT_COMM_ERR_NET, "dt_ps: .replay: cannot read %s: %s", path, strerror(errno));
     while (!found && fread(&s, sizeof s, 1, f) == 1) {
         if (memcmp(s.magic, "dtpslog1", 8) || s.n < 0 || s.n > INT64_MAX / 64) break;
-        found = s.group == g->id && s.nworkers == ps->nworkers;
+        found = s.group == g->id && s.nworkers == ps->start;
         if (!found && fseek(f, (long)(s.n * (int64_t)sizeof *log), SEEK_CUR)) break;
     }
     int64_t at = found ? (int64_t)ftell(f) : 0, end = found && !fseek(f, 0, SEEK_END) ? (int64_t)ftell(f) : 0;
     if (!found || (end - at) / (int64_t)sizeof *log < s.n || fseek(f, (long)at, SEEK_SET))
-        rc = dt__comm_bad(DT_COMM_ERR_NET, "dt_ps: .replay: %s has no whole log of group %d with %d workers", path, g->id, ps->nworkers);
+        rc = dt__comm_bad(DT_COMM_ERR_NET, "dt_ps: .replay: %s has no whole log of group %d with %d workers", path, g->id, ps->start);
     if (!rc && !(log = (dt__ps_entry *)DT_COMM_MALLOC((size_t)(s.n ? s.n : 1) * sizeof *log))) rc = dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_ps: .replay: out of memory");
     if (!rc && fread(log, sizeof *log, (size_t)s.n, f) != (size_t)s.n) rc = dt__comm_bad(DT_COMM_ERR_NET, "dt_ps: .replay: cannot read %s", path);
     fclose(f);
@@ -1920,10 +2164,14 @@ static dt__ps_group *dt__ps_group_of(dt_ps *ps, const dt__ps_asks *a)
         g->joining = (dt_request **)dt__comm_zeroed(n, sizeof *g->joining);
     }
     g->left = (uint64_t *)dt__comm_zeroed(n, sizeof *g->left);
-    bool ok = g->request && g->line && g->fed && g->left && (!ps->outer || (g->resting && g->joining)) && (!g->here || dt__ps_coord_init(&g->coord, &d, ps->nworkers)) &&
+    bool ok = g->request && g->line && g->fed && g->left && (!ps->outer || (g->resting && g->joining)) && (!g->here || dt__ps_coord_init(&g->coord, &d, ps->start)) &&
               dt__ps_map_put(&ps->groups, id, g);
     if (!ok) dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory");
     else if (g->here && ps->o.replay && dt__ps_replay_load(ps, g)) ok = false;
+    else if (g->here && !dt__ps_coord_room(&g->coord, ps->nworkers)) {
+        dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory");
+        ok = false;
+    }
     g->coord.record = g->here && ps->o.record != NULL;
     g->coord.joint = ps->outer != NULL;
     if (!ok) {
@@ -1947,6 +2195,7 @@ static dt__ps_group *dt__ps_group_of(dt_ps *ps, const dt__ps_asks *a)
 static void dt__ps_group_free(dt_ps *ps, dt__ps_group *g)
 {
     for (int i = 0; i < ps->nworkers; i++) {
+        dt__ps_alone_end(ps, g, i, "the parameter server has ended");
         for (dt__ps_request *r = g->request[i], *next; r; r = next) {
             next = r->next;
             dt__ps_request_free(ps, r);
@@ -1961,6 +2210,11 @@ static void dt__ps_group_free(dt_ps *ps, dt__ps_group *g)
     DT_COMM_FREE(g->line);
     DT_COMM_FREE(g->fed);
     DT_COMM_FREE(g->left);
+    DT_COMM_FREE(g->alone);
+    for (dt__ps_order *o = g->order, *next; o; o = next) {
+        next = o->next;
+        dt__ps_order_free(o);
+    }
     DT_COMM_FREE(g->held);
     for (int i = 0; g->resting && i < ps->nworkers; i++) {
         if (g->resting[i]) dt_request_refuse(g->resting[i], "the parameter server has ended");
@@ -1968,8 +2222,6 @@ static void dt__ps_group_free(dt_ps *ps, dt__ps_group *g)
     }
     DT_COMM_FREE(g->resting);
     DT_COMM_FREE(g->joining);
-    DT_COMM_FREE(g->act);
-    DT_COMM_FREE(g->used);
     DT_COMM_FREE(g);
 }
 static DT__PRINTF(2, 3) void dt__ps_refuse(dt_request *q, const char *format, ...)
@@ -1981,8 +2233,7 @@ static DT__PRINTF(2, 3) void dt__ps_refuse(dt_request *q, const char *format, ..
     va_end(ap);
     dt_request_refuse(q, text);
 }
-/* The head of a request, if it is one: n bytes at least, from the worker that it says. */
-static bool dt__ps_head_from(dt_ps *ps, dt_request *q, dt__ps_head *h, size_t n)
+static bool dt__ps_head_sent(dt_ps *ps, dt_request *q, dt__ps_head *h, size_t n) /* n bytes at least, from the worker that it says */
 {
     if (q->n >= (int64_t)n && n >= sizeof *h) memcpy(h, q->data, sizeof *h);
     if (q->n < (int64_t)n || n < sizeof *h || h->magic != DT__PS_MAGIC || (uintptr_t)q->data % 8) {
@@ -1992,15 +2243,19 @@ static bool dt__ps_head_from(dt_ps *ps, dt_request *q, dt__ps_head *h, size_t n)
     /* two levels: every worker of a machine may ask for what changes no update */
     int  kind = q->tag - ps->base;
     bool open = ps->machine_of && (kind == DT__PS_ASK || kind == DT__PS_STATE || kind == DT__PS_PLACE);
-    if (h->worker < 0 || h->worker >= ps->nworkers || (ps->worker_rank[h->worker] != q->from && !(open && ps->machine_of[q->from] == h->worker))) {
+    if (h->worker < 0 || h->worker >= ps->nworkers || (ps->worker_rank[h->worker] != q->from && !(open && q->from < ps->ranks && ps->machine_of[q->from] == h->worker))) {
         dt__ps_refuse(q, "server %d: rank %d speaks as worker %d, which it is not", ps->server, q->from, h->worker);
         return false;
     }
-    if (ps->gone[h->worker]) {
-        dt__ps_refuse(q, "server %d: worker %d has %s", ps->server, h->worker, ps->gone[h->worker] == 1 ? "left the store" : "been declared dead");
-        return false;
-    }
     return true;
+}
+static bool dt__ps_head_from(dt_ps *ps, dt_request *q, dt__ps_head *h, size_t n) /* ... which takes part */
+{
+    static const char *const why[] = { "", "left the store", "been declared dead", "not called dt_ps_new" };
+    if (!dt__ps_head_sent(ps, q, h, n)) return false;
+    if (!ps->gone[h->worker]) return true;
+    dt__ps_refuse(q, "server %d: worker %d (rank %d) has %s", ps->server, h->worker, q->from, why[ps->gone[h->worker]]);
+    return false;
 }
 static bool dt__ps_head_of(dt_ps *ps, dt_request *q, dt__ps_head *h, size_t n)
 {
@@ -2027,7 +2282,7 @@ static void dt__ps_hear(dt_ps *ps, dt__ps_group *g, const dt__ps_head *h, int se
     uint64_t      bit = (uint64_t)1 << server;
     if (h->flags & DT__PS_LEFT) g->left[h->worker] |= bit;
     else {
-        if (ps->gone[h->worker] == 2 || g->bad[0] || h->seq <= g->fed[h->worker]) return;
+        if (ps->gone[h->worker] >= DT__PS_HAS_DIED || g->bad[0] || h->seq <= g->fed[h->worker]) return;
         if (h->servers != g->servers) { /* it is not a request of this group */
             dt__ps_act *a = dt__ps_act_add(&g->coord, DT__PS_REFUSE, h->worker);
             if (a) a->seq = h->seq;
@@ -2324,6 +2579,7 @@ static void dt__ps_on_exchange(dt_request *q)
     r->missing--;
     dt__ps_staged(ps, g, h.worker);
 }
+static const char *dt__ps_why(const dt_ps *ps);
 static int dt__ps_server_of(const dt_ps *ps, int rank)
 {
     for (int s = 0; s < ps->nservers; s++)
@@ -2337,15 +2593,19 @@ static void dt__ps_on_staged(dt_request *q) /* of another server: see dt__ps_hea
     if (!dt__ps_from_server(ps, q, &h)) return;
     int           server = dt__ps_server_of(ps, q->from);
     dt__ps_group *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, h.group);
-    bool          about = h.flags & (DT__PS_BAD | DT__PS_HOLDS); /* the group, not a worker */
-    if (!g || !g->here || (!about && (h.worker < 0 || h.worker >= ps->nworkers || h.seq < 0 || h.version < 0))) {
+    bool          about = h.flags & (DT__PS_BAD | DT__PS_HOLDS | DT__PS_MEASURED); /* the group, not a worker */
+    double        number = 0;
+    size_t        room = (size_t)q->n - sizeof h;
+    if (!g || !g->here || (h.flags & DT__PS_MEASURED && (room != sizeof number || !(g->servers >> server & 1))) || (!about && (h.worker < 0 || h.worker >= ps->nworkers || h.seq < 0 || h.version < 0))) {
         dt__ps_refuse(q, "server %d does not coordinate group %d", ps->server, h.group);
         return;
     }
     char bad[400] = "";
     if (h.flags & DT__PS_BAD) memcpy(bad, (const char *)q->data + sizeof h, (size_t)q->n - sizeof h < 399 ? (size_t)q->n - sizeof h : 399);
+    if (h.flags & DT__PS_MEASURED) memcpy(&number, (const char *)q->data + sizeof h, sizeof number);
     dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
     if (h.flags & DT__PS_BAD) dt__ps_group_fail(ps, g, bad);
+    else if (h.flags & DT__PS_MEASURED) dt__ps_measured(ps, g, server, number);
     else if (h.flags & DT__PS_HOLDS) {
         g->servers |= (uint64_t)1 << server;
         dt__ps_head *t = ps->rep ? (dt__ps_head *)dt__ps_letter_new(ps, sizeof *t) : NULL; /* else the reply says that it is known */
@@ -2381,11 +2641,27 @@ static void dt__ps_on_order(dt_request *q) /* the coordinator has decided */
         if (!g->bad[0]) snprintf(g->bad, sizeof g->bad, "%s", bad[0] ? bad : "it failed"); /* so it is not told to the coordinator */
         dt__ps_group_fail(ps, g, g->bad);
     } else if (ok && ps->rep && h.flags & DT__PS_HOLDS) dt__ps_set_known(ps, h.what);
-    else if (ok) {
+    else if (ok && h.flags & DT__PS_MEASURED) {
+        double total = 0;
+        ok = room == sizeof total && (g->pause == DT__PS_FOR_TOTAL || g->bad[0]);
+        if (ok) memcpy(&total, act, sizeof total);
+        if (ok) dt__ps_totalled(ps, g, total);
+    } else if (ok) {
         ok = h.nparts >= 0 && h.what >= 0 && (size_t)h.nparts <= room / sizeof *act &&
              room == (size_t)h.nparts * sizeof *act + (size_t)h.what * sizeof(dt__ps_push) &&
              dt__ps_order_ok(ps, &h, act, (const dt__ps_push *)(const void *)(act + h.nparts));
-        if (ok) dt__ps_do(ps, g, act, h.nparts, (const dt__ps_push *)(const void *)(act + h.nparts));
+        size_t       nact = (size_t)h.nparts * sizeof *act, nused = (size_t)h.what * sizeof(dt__ps_push);
+        dt__ps_act  *mine = ok ? (dt__ps_act *)DT_COMM_MALLOC(nact ? nact : 1) : NULL;
+        dt__ps_push *used = ok ? (dt__ps_push *)DT_COMM_MALLOC(nused ? nused : 1) : NULL;
+        if (mine && used) {
+            memcpy(mine, act, nact);
+            memcpy(used, act + h.nparts, nused);
+            dt__ps_do(ps, g, mine, h.nparts, used);
+        } else {
+            DT_COMM_FREE(mine);
+            DT_COMM_FREE(used);
+            if (ok) dt__ps_group_fail(ps, g, "out of memory");
+        }
     }
     if (ok) dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
     else dt__ps_refuse(q, "server %d: an order that it cannot understand", ps->server);
@@ -2412,7 +2688,7 @@ static void dt__ps_group_gone(dt_ps *ps, dt__ps_group *g, int worker, int how)
     h.group = g->id;
     h.worker = worker;
     h.flags = DT__PS_LEFT;
-    if (g->here && how == 2) {
+    if (g->here && how == DT__PS_HAS_DIED) {
         while (g->line[worker]) {
             dt__ps_line *t = g->line[worker];
             g->line[worker] = t->next;
@@ -2421,7 +2697,9 @@ static void dt__ps_group_gone(dt_ps *ps, dt__ps_group *g, int worker, int how)
         dt__ps_act *a = dt__ps_act_add(&g->coord, DT__PS_FORGET, worker);
         if (a) a->seq = g->fed[worker];
         dt__ps_coord_leave(&g->coord, worker);
+        g->left[worker] = ~(uint64_t)0; /* what other servers have of it does not count. A newcomer that died may be unknown to them */
     }
+    if (g->here) dt__ps_alone_end(ps, g, worker, "this worker has gone");
     dt__ps_say_to(ps, g->coordinator, &h);
 }
 static void dt__ps_worker_gone(dt_ps *ps, int worker, int how, const char *why)
@@ -2429,7 +2707,7 @@ static void dt__ps_worker_gone(dt_ps *ps, int worker, int how, const char *why)
     if (ps->gone[worker] || ps->closing) return;
     ps->gone[worker] = (uint8_t)how;
     ps->ngone++;
-    if (how == 2) {
+    if (how == DT__PS_HAS_DIED) {
         if (!ps->main) dt__logf(1, "dt_ps: server %d: worker %d has gone: %s", ps->server, worker, why);
         if (ps->o.fail_on_death && !ps->death[0])
             snprintf(ps->death, sizeof ps->death, "worker %d has gone, and .fail_on_death is set: %.200s", worker, why);
@@ -2465,7 +2743,8 @@ static void dt__ps_over_look(dt_ps *ps) /* not before the last worker has gone, 
     if (ps->main) ps = ps->main; /* a copy ends with its store */
     if (ps->server < 0 || ps->ngone < ps->nworkers || ps->ntells || (ps->rep && !dt__ps_rep_idle(ps))) return;
     for (const dt__ps_group *g = ps->all; g && !ps->said_end; g = g->next) /* its coordinator may still have orders */
-        if (g->here && !g->bad[0] && (g->busy || !dt__ps_all_left(ps, g))) return;
+        if (g->order) return;
+        else if (g->here && !g->bad[0] && (g->busy || !dt__ps_all_left(ps, g))) return;
     if (!ps->said_end) {
         ps->said_end = true;
         ps->ended |= (uint64_t)1 << ps->server;
@@ -2553,19 +2832,54 @@ static void dt__ps_watched(void *user, int status)
     snprintf(why, sizeof why, "%s", dt_comm_error(NULL) ? dt_comm_error(NULL) : "it died");
     if (status == DT_COMM_ERR_PEER && !dt_comm_get_status(ps->c)) {
         if (ps->worker_of[w->rank] >= 0 && ps->rep) dt__ps_rep_died(ps, ps->worker_of[w->rank], why);
-        else if (ps->worker_of[w->rank] >= 0) dt__ps_worker_gone(ps, ps->worker_of[w->rank], 2, why);
+        else if (ps->worker_of[w->rank] >= 0) dt__ps_worker_gone(ps, ps->worker_of[w->rank], DT__PS_HAS_DIED, why);
         else if (ps->machine_of && ps->machine_of[w->rank] >= 0 && ps->o.fail_on_death) dt__ps_member_died(ps, w->rank, why);
         for (int s = 0; s < ps->nservers; s++)
             if (ps->server_rank[s] == w->rank) dt__ps_server_gone(ps, s, why);
     } else if (status && status != DT_COMM_ERR_CANCELLED) __atomic_store_n(&ps->over, 1, __ATOMIC_RELEASE); /* the communicator has failed */
     dt__ps_count(ps, -1);
 }
+static int dt__ps_watch(dt_ps *ps, int rank) /* 0, or a status */
+{
+    dt_msg_opts m = DT__NO_OPTIONS;
+    m.tag = ps->base + DT__PS_WATCH;
+    m.timeout = DT_FOREVER;
+    ps->watcher[rank].ps = ps;
+    ps->watcher[rank].rank = rank;
+    ps->watch[rank] = dt_comm_recv_start_with(ps->c, &ps->watcher[rank].byte, 1, DT_COMM_U8, rank, m);
+    if (!ps->watch[rank]) return dt_comm_get_status(NULL);
+    dt__ps_count(ps, 1);
+    dt_work_then(ps->watch[rank], dt__ps_watched, &ps->watcher[rank]);
+    return 0;
+}
+/* A worker that has joined the communicator comes to the store. It is out of all groups until its first request. */
+static void dt__ps_on_hello(dt_request *q)
+{
+    dt_ps      *ps = (dt_ps *)q->user;
+    dt__ps_head h;
+    const char *why = NULL;
+    if (!dt__ps_head_sent(ps, q, &h, sizeof h)) return;
+    if (ps->death[0]) why = ps->death;
+    else if (ps->o.replay) why = "a replay has the workers of its log; nobody can join";
+    else if (ps->closing || ps->said_end || ps->ngone == ps->nworkers) why = "the store has ended: all workers have left it";
+    else if (ps->gone[h.worker] && ps->gone[h.worker] != DT__PS_NOT_YET) why = "a worker with this number has gone: join the communicator again";
+    if (why || !ps->gone[h.worker]) {
+        if (why) dt__ps_refuse(q, "server %d: worker %d (rank %d) cannot join: %.300s", ps->server, h.worker, q->from, why);
+        else dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+        return;
+    }
+    int from = q->from;
+    ps->gone[h.worker] = DT__PS_HERE;
+    ps->ngone--;
+    dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
+    if (dt__ps_watch(ps, from)) dt__ps_worker_gone(ps, h.worker, DT__PS_HAS_DIED, dt__ps_why(ps) ? dt__ps_why(ps) : "it cannot be watched");
+}
 static void dt__ps_on_bye(dt_request *q)
 {
     dt_ps      *ps = (dt_ps *)q->user;
     dt__ps_head h;
     if (!dt__ps_head_from(ps, q, &h, sizeof h)) return;
-    dt__ps_worker_gone(ps, h.worker, 1, "it left");
+    dt__ps_worker_gone(ps, h.worker, DT__PS_HAS_LEFT, "it left");
     dt_request_reply_with(q, NULL, 0, dt__ps_no_reply());
 }
 static void dt__ps_barrier_look(dt_ps *ps)
@@ -2781,7 +3095,7 @@ static void dt__ps_set_told(void *user, int status) /* the coordinator knows tha
     else {
         dt__ps_group *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, s->held->group);
         for (int w = 0; w < ps->nworkers; w++)
-            if (ps->gone[w]) dt__ps_group_gone(ps, g, w, ps->gone[w]); /* they have left before it was there */
+            if (ps->gone[w] && ps->gone[w] != DT__PS_NOT_YET) dt__ps_group_gone(ps, g, w, ps->gone[w]); /* they have left before it was there */
         dt_request_reply_with(s->q, NULL, 0, dt__ps_no_reply());
     }
     DT_COMM_FREE(s);
@@ -2932,6 +3246,15 @@ static void dt__ps_on_ask(dt_request *q)
     dt_ps      *ps = (dt_ps *)q->user;
     dt__ps_head h;
     if (!dt__ps_head_of(ps, q, &h, sizeof h)) return;
+    if (h.what == DT__PS_ASK_WHERE) { /* the first server: who coordinates this group? -1: there is no such group */
+        int32_t at = -1;
+        for (int i = 0; i < ps->names.n && at < 0; i++) {
+            const dt__ps_name *n = (const dt__ps_name *)ps->names.at[i];
+            if (n && n->ready && n->asks.head.group == h.group) at = n->where.coordinator;
+        }
+        dt_request_reply_with(q, &at, sizeof at, dt__ps_no_reply());
+        return;
+    }
     dt__ps_group *g = (dt__ps_group *)dt__ps_map_get(&ps->groups, h.group);
     if (!g || !g->here) {
         dt__ps_refuse(q, "server %d does not coordinate group %d", ps->server, h.group);
@@ -2981,6 +3304,27 @@ static void dt__ps_on_ask(dt_request *q)
         else dt__ps_coord_join(d, h.worker);
         l->batch = batch;
         dt__ps_pump(ps, g);
+    } else if (h.what == DT__PS_ASK_ENTER) {
+        dt__ps_learner *l = &d->learner[h.worker];
+        dt_ps_info      info;
+        if (l->fresh) {
+            dt__ps_coord_join(d, h.worker);
+            l->batch = dt__ps_batch(d);
+        }
+        memset(&info, 0, sizeof info);
+        info.version = l->version;
+        info.batch = l->batch;
+        info.k = d->k;
+        dt_request_reply_with(q, &info, sizeof info, dt__ps_no_reply());
+    } else if (h.what == DT__PS_ASK_ALONE) {
+        if (!g->alone) g->alone = (dt_request **)dt__comm_zeroed((size_t)ps->nworkers, sizeof *g->alone);
+        if (!g->alone || g->bad[0]) {
+            dt_request_refuse(q, g->alone ? g->bad : "the server is out of memory");
+            return;
+        }
+        dt__ps_alone_end(ps, g, h.worker, "this worker has asked again");
+        g->alone[h.worker] = q;
+        dt__ps_alone_look(g);
     } else if (h.what == DT__PS_ASK_CURSOR) {
         int64_t  max = 2 + (int64_t)ps->nworkers + d->npending + (d->npool - d->pool_first), n = 2;
         int64_t *x = (int64_t *)DT_COMM_MALLOC((size_t)max * sizeof *x);
@@ -3004,7 +3348,8 @@ static void dt__ps_on_ask(dt_request *q)
         int  at = snprintf(text, sizeof text, "update %" PRId64 " waits for", d->version), named = 0;
         for (int i = 0; i < ps->nworkers && at < 300; i++)
             if (d->learner[i].state == DT__PS_RUNS && i != h.worker) at += snprintf(text + at, sizeof text - (size_t)at, "%s worker %d (rank %d)", named++ ? "," : "", i, ps->worker_rank[i]);
-        if (!named) snprintf(text, sizeof text, "%s", g->waits ? "the machine waits for the servers, or for other machines" : "nobody else computes");
+        if (!named) snprintf(text, sizeof text, "%s", g->pause == DT__PS_FOR_EXCHANGE ? "the machine waits for the servers, or for other machines" :
+                             g->pause ? "a server has not told its number (dt_ps_on_measure)" : "nobody else computes");
         dt_request_reply_with(q, text, (int64_t)strlen(text), dt__ps_no_reply());
     }
 }
@@ -3224,7 +3569,7 @@ static int dt__ps_step_answer(dt_request *q, const void *data, int64_t n, const 
         dt__ps_step_leave(s);
         return 0;
     }
-    if (s->worker >= 0 && ps->gone[s->worker] != 2) s->reply = (char *)DT_COMM_MALLOC(n ? (size_t)n : 1); /* the worker may ask for it */
+    if (s->worker >= 0 && ps->gone[s->worker] != DT__PS_HAS_DIED) s->reply = (char *)DT_COMM_MALLOC(n ? (size_t)n : 1); /* the worker may ask for it */
     if (s->reply && n) memcpy(s->reply, data, (size_t)n);
     if (o->done) o->done(o->user);
     if (!s->reply) {
@@ -3248,7 +3593,7 @@ static bool dt__ps_later(dt_ps *ps, dt_request *q, int tag, dt__ps_buf *buf, int
     if (!q->dt__answer) return false;
     dt__ps_step *s = DT__OWNER(dt__ps_step, q, q);
     if (s->real) return false;
-    if (s->worker < 0 || ps->gone[s->worker] == 2) return true;
+    if (s->worker < 0 || ps->gone[s->worker] == DT__PS_HAS_DIED) return true;
     dt__ps_kept *p = (dt__ps_kept *)DT_COMM_REALLOC(s->kept, (size_t)(s->nkept + 1) * sizeof *p);
     *ok = p != NULL;
     if (!p) return true;
@@ -3329,7 +3674,7 @@ static void dt__ps_steps_do(dt_ps *ps)
         s->next = r->open;
         r->open = s;
         if (s->q.tag == DT__PS_DIED) {
-            dt__ps_worker_gone(ps, s->head.worker, 2, (const char *)s->q.data + sizeof s->head);
+            dt__ps_worker_gone(ps, s->head.worker, DT__PS_HAS_DIED, (const char *)s->q.data + sizeof s->head);
             dt__ps_step_unlink(&r->open, s);
             dt__ps_step_leave(s);
         } else dt__ps_handler_of(s->q.tag)(&s->q); /* s may be gone now */
@@ -3662,7 +4007,7 @@ static void dt__ps_take(dt_request *q) /* all requests for servers */
     bool valid = q->n >= (int64_t)sizeof h;
     if (valid) memcpy(&h, q->data, sizeof h);
     valid = valid && h.magic == DT__PS_MAGIC && h.worker >= 0 && h.worker < ps->nworkers && ps->worker_rank[h.worker] == q->from;
-    dt__ps_step *same = valid && ps->gone[h.worker] == 1 ? dt__ps_step_find(ps, tag, &h) : NULL; /* its farewell, again */
+    dt__ps_step *same = valid && ps->gone[h.worker] == DT__PS_HAS_LEFT ? dt__ps_step_find(ps, tag, &h) : NULL; /* its farewell, again */
     if (same) {
         dt__ps_step_claim(same, q);
         return;
@@ -4858,19 +5203,25 @@ static int dt__ps_bring(dt_ps *ps, const dt__ps_asks *asks, int where, int coord
     }
     return rc;
 }
+static dt__ps_team *dt__ps_team_new(dt_ps *ps, int id, int coordinator, dt_codec codec) /* NULL: out of memory */
+{
+    dt__ps_team *t = (dt__ps_team *)dt__comm_zeroed(1, sizeof *t);
+    if (!t) return NULL;
+    t->id = id;
+    t->coordinator = coordinator;
+    t->codec = codec;
+    t->settled = 1;
+    if (dt__ps_map_put(&ps->teams, id, t)) return t;
+    DT_COMM_FREE(t);
+    return NULL;
+}
 static bool dt__ps_team_add(dt_ps *ps, const dt__ps_asks *a, const dt__ps_where *where)
 {
     dt__ps_key  *k = (dt__ps_key *)dt__comm_zeroed(1, sizeof *k);
     dt__ps_team *t = (dt__ps_team *)dt__ps_map_get(&ps->teams, a->head.group);
-    if (!t && (t = (dt__ps_team *)dt__comm_zeroed(1, sizeof *t)) != NULL) {
-        t->id = a->head.group;
-        t->coordinator = where->coordinator;
-        if (!ps->outer) t->codec = dt__ps_codec_of(a);
-        t->settled = 1;
-        if (!dt__ps_map_put(&ps->teams, t->id, t)) {
-            DT_COMM_FREE(t);
-            t = NULL;
-        }
+    if (!t) {
+        dt_codec none = DT__NO_OPTIONS;
+        t = dt__ps_team_new(ps, a->head.group, where->coordinator, ps->outer ? none : dt__ps_codec_of(a));
     }
     if (t && t->nkeys == t->keys_cap) {
         int  more = t->keys_cap ? 2 * t->keys_cap : 4;
@@ -5126,7 +5477,7 @@ static void dt__ps_joint_look(dt_ps *ps, dt__ps_group *g)
     const dt__ps_team *t = (const dt__ps_team *)dt__ps_map_get(&ps->outer->teams, g->id);
     dt__ps_coord      *d = &g->coord;
     bool               all = true;
-    if (g->moving || g->busy) return;
+    if (g->moving || g->busy || g->order) return;
     for (int i = 0; i < ps->nworkers; i++) all = all && (ps->gone[i] || d->learner[i].state != DT__PS_OUT || g->joining[i]);
     for (int i = 0; i < ps->nworkers && all; i++)
         if (g->joining[i] && !ps->gone[i] && d->learner[i].state == DT__PS_OUT) dt__ps_coord_join(d, i);
@@ -5153,8 +5504,9 @@ static void dt__ps_joint_done(void *user, int status, const dt_ps_info *info)
     for (int i = 0; i < g->nheld; i++) g->held[i]->part.version = version;
     g->coord.version = version;
     for (int i = 0; i < ps->nworkers; i++) g->coord.learner[i].version = version;
-    for (int i = g->at; i < g->nacts && g->act[i].kind != DT__PS_APPLY; i++) {
-        dt__ps_act     *a = &g->act[i];
+    dt__ps_order *o = g->order; /* it pauses for this */
+    for (int i = o->at; i < o->nacts && o->act[i].kind != DT__PS_APPLY; i++) {
+        dt__ps_act     *a = &o->act[i];
         dt__ps_request *r = a->kind == DT__PS_ANSWER ? dt__ps_find(g, a->learner, a->seq) : NULL;
         if (!r) continue;
         if (status) {
@@ -5168,26 +5520,23 @@ static void dt__ps_joint_done(void *user, int status, const dt_ps_info *info)
         if (!(r->head.flags & DT__PS_HAS_PUSH)) a->info.verdict = DT_PS_NONE, a->info.staleness = 0;
         if (info->batch >= 0) a->info.batch = info->batch * most + a->learner;
     }
-    g->waits = false;
-    if (!g->starting && dt__ps_go_on(ps, g)) {
-        g->busy = false;
-        dt__ps_pump(ps, g);
-    }
+    g->pause = 0;
+    if (!g->starting) dt__ps_go_on(ps, g);
     dt__ps_count(ps, -1);
 }
-static void dt__ps_joint_begin(dt_ps *ps, dt__ps_group *g, const dt__ps_act *a)
+static void dt__ps_joint_begin(dt_ps *ps, dt__ps_group *g, dt__ps_order *o, const dt__ps_act *a) /* a: of o, before o->at */
 {
-    const dt__ps_push *push = g->used + a->first;
+    const dt__ps_push *push = o->used + a->first;
     dt__ps_team       *t = (dt__ps_team *)dt__ps_map_get(&ps->outer->teams, g->id);
     int                n = a->n;
     int64_t            version = INT64_MAX;
     bool               pull = false;
-    for (int i = g->at; i < g->nacts && g->act[i].kind != DT__PS_APPLY; i++) {
-        const dt__ps_request *r = g->act[i].kind == DT__PS_ANSWER ? dt__ps_find(g, g->act[i].learner, g->act[i].seq) : NULL;
+    for (int i = o->at; i < o->nacts && o->act[i].kind != DT__PS_APPLY; i++) {
+        const dt__ps_request *r = o->act[i].kind == DT__PS_ANSWER ? dt__ps_find(g, o->act[i].learner, o->act[i].seq) : NULL;
         pull = pull || (r && r->q && r->head.flags & DT__PS_WANTS);
     }
     for (int i = 0; i < n; i++) version = push[i].version < version ? push[i].version : version; /* the oldest of them */
-    if (n) dt__ps_do_apply(ps, g, push, n, a->version, NULL, 0);
+    if (n) dt__ps_do_apply(ps, g, push, n, a->version, false, NULL, 0);
     if (g->bad[0] || (!n && !pull)) return;
     dt_ps_item *item = t && t->nkeys == g->nheld ? (dt_ps_item *)DT_COMM_MALLOC((size_t)g->nheld * sizeof *item) : NULL;
     for (int i = 0; item && i < g->nheld; i++) {
@@ -5204,7 +5553,8 @@ static void dt__ps_joint_begin(dt_ps *ps, dt__ps_group *g, const dt__ps_act *a)
         item[i].pull = pull ? h->part.value : NULL;
     }
     if (item) qsort(item, (size_t)g->nheld, sizeof *item, dt__ps_item_before);
-    g->waits = g->starting = true;
+    g->pause = DT__PS_FOR_EXCHANGE;
+    g->starting = true;
     dt__ps_count(ps, 1);
     dt_ps_op *op = item ? dt__ps_begin(ps->outer, NULL, "dt_ps_exchange_start", t, item, g->nheld, n, n ? version : -1) : NULL;
     if (op) dt_ps_then(op, dt__ps_joint_done, g);
@@ -5237,7 +5587,8 @@ static void dt__ps_close(void *user) /* by dt__comm_drive */
 static const struct { int tag; dt_request_fn fn; } dt__ps_handlers[] = {
     { DT__PS_INIT, dt__ps_on_init }, { DT__PS_SET, dt__ps_on_set }, { DT__PS_READY, dt__ps_on_ready }, { DT__PS_EXCHANGE, dt__ps_on_exchange },
     { DT__PS_STAGED, dt__ps_on_staged }, { DT__PS_ORDER, dt__ps_on_order }, { DT__PS_BYE, dt__ps_on_bye }, { DT__PS_BARRIER, dt__ps_on_barrier },
-    { DT__PS_ASK, dt__ps_on_ask }, { DT__PS_END, dt__ps_on_end }, { DT__PS_STATE, dt__ps_on_state }, { DT__PS_PLACE, dt__ps_on_place }
+    { DT__PS_ASK, dt__ps_on_ask }, { DT__PS_END, dt__ps_on_end }, { DT__PS_STATE, dt__ps_on_state }, { DT__PS_PLACE, dt__ps_on_place },
+    { DT__PS_HELLO, dt__ps_on_hello }
 };
 enum { DT__PS_HANDLERS = sizeof dt__ps_handlers / sizeof *dt__ps_handlers };
 static dt_request_fn dt__ps_handler_of(int tag)
@@ -5341,14 +5692,57 @@ DT_API int dt_ps_roles(dt_comm *c, int *roles)
     if (role < 0) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_roles: %s is '%.40s'; expected worker, server or scheduler", from, text);
     return bad ? dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_roles: DT_ROLE or DMLC_ROLE of another rank is unknown") : 0;
 }
+static int dt__ps_hello(dt_ps *ps) /* to all servers, of a worker that has joined later */
+{
+    dt__ps_head h;
+    char        why[600];
+    int         rc = 0, s = 0;
+    dt__ps_head_fill(ps, &h, 0, 0);
+    for (; s < ps->nservers && !rc; s++) {
+        rc = dt__ps_ask(ps, s, DT__PS_HELLO, &h, sizeof h, NULL, 0, NULL, ps->timeout);
+        if (rc == DT_COMM_ERR_PEER && dt__members_how(ps->c, ps->server_rank[s], NULL, 0)) rc = 0; /* a server that has gone */
+    }
+    if (!rc) return 0;
+    snprintf(why, sizeof why, "%s", dt__ps_why(ps) ? dt__ps_why(ps) : "?");
+    for (int i = 0; i + 1 < s && !dt_comm_get_status(ps->c); i++) dt__ps_ask(ps, i, DT__PS_BYE, &h, sizeof h, NULL, 0, NULL, 2);
+    return dt__comm_bad(rc, "%s", why);
+}
+DT__INSIDE int dt__ps_enter(dt_ps *ps, int group, bool wait, dt_ps_info *info)
+{
+    dt__ps_head h;
+    int32_t     at = -1;
+    int64_t     got = 0;
+    int         rc = dt__ps_worker_ok(ps, "dt_ps"), id = dt__ps_group_id(0, group);
+    if (rc) return rc;
+    dt__ps_head_fill(ps, &h, id, DT__PS_ASK_WHERE);
+    rc = dt__ps_ask(ps, 0, DT__PS_ASK, &h, sizeof h, &at, sizeof at, &got, ps->timeout);
+    if (!rc && (got != (int64_t)sizeof at || at >= ps->nservers)) rc = dt__comm_bad(DT_COMM_ERR_MISMATCH, "the answer of server 0 is broken");
+    if (!rc && at < 0) return 1;
+    h.what = DT__PS_ASK_ENTER;
+    if (!rc) rc = dt__ps_ask(ps, at, DT__PS_ASK, &h, sizeof h, info, sizeof *info, &got, ps->timeout);
+    if (!rc && got != (int64_t)sizeof *info) rc = dt__comm_bad(DT_COMM_ERR_MISMATCH, "the answer of server %d is broken", (int)at);
+    h.what = DT__PS_ASK_ALONE;
+    if (!rc && wait) rc = dt__ps_ask(ps, at, DT__PS_ASK, &h, sizeof h, NULL, 0, NULL, ps->timeout);
+    if (rc) return dt__ps_say(ps, rc, "joining group %d: %s", group, dt__ps_why(ps) ? dt__ps_why(ps) : "?");
+    dt__ps_asks a;
+    dt__ps_asks_fill(ps, &a, 0, 0, 0, 0, group);
+    dt__ps_team *t = (dt__ps_team *)dt__ps_map_get(&ps->teams, id);
+    pthread_mutex_lock(&ps->lock);
+    if (!t) t = dt__ps_team_new(ps, id, at, dt__ps_codec_of(&a));
+    pthread_mutex_unlock(&ps->lock);
+    if (!t) return dt__ps_say(ps, DT_COMM_ERR_MEMORY, "joining group %d: out of memory", group);
+    __atomic_store_n(&t->version, info->version, __ATOMIC_RELEASE);
+    return 0;
+}
 typedef struct dt__ps_level { /* what dt__ps_make needs to know of two levels */
     dt_ps *outer;              /* of an inner store */
     int   *machine_of, *crew;  /* of an outer store, which frees them */
     int    most;
 } dt__ps_level;
+static int dt__ps_start_size(const dt_comm *c) { return c && c->members ? c->members->start : dt_comm_size(c); } /* ranks at the start */
 static dt_ps *dt__ps_make(dt_comm *c, dt_ps_opts o, const int *roles, dt__ps_level level)
 {
-    int size = dt_comm_size(c), rank = dt_comm_rank(c);
+    int size = dt__ps_start_size(c), rank = dt_comm_rank(c), room = c->members && !o.two_level ? c->members->room : size;
     dt_ps *ps = (dt_ps *)dt__comm_zeroed(1, sizeof *ps);
     if (ps) {
         ps->c = c;
@@ -5364,8 +5758,8 @@ static dt_ps *dt__ps_make(dt_comm *c, dt_ps_opts o, const int *roles, dt__ps_lev
         ps->most = level.most;
         ps->base = ps->outer ? 1 << 28 : 0;
         ps->worker = ps->server = -1;
-        ps->worker_rank = (int *)dt__comm_zeroed((size_t)size, sizeof(int));
-        ps->worker_of = (int *)dt__comm_zeroed((size_t)size, sizeof(int));
+        ps->worker_rank = (int *)dt__comm_zeroed((size_t)room, sizeof(int));
+        ps->worker_of = (int *)dt__comm_zeroed((size_t)room, sizeof(int));
         for (int i = 0; ps->worker_rank && ps->worker_of && i < size; i++) {
             int role = roles[i];
             ps->worker_of[i] = -1;
@@ -5379,15 +5773,21 @@ static dt_ps *dt__ps_make(dt_comm *c, dt_ps_opts o, const int *roles, dt__ps_lev
                 ps->server_rank[ps->nservers++] = i;
             }
         }
+        ps->start = ps->total = ps->nworkers;
+        for (int i = size; ps->worker_rank && ps->worker_of && i < room; i++) { /* ranks that may join */
+            if (i == rank) ps->worker = ps->nworkers;
+            ps->worker_of[i] = ps->nworkers;
+            ps->worker_rank[ps->nworkers++] = i;
+        }
         ps->number = ps->worker;
-        ps->total = ps->nworkers;
         ps->timeout = o.timeout > 0 ? o.timeout : c->timeout;
         ps->pending = 1;
         pthread_mutex_init(&ps->lock, NULL);
         ps->gone = (uint8_t *)dt__comm_zeroed((size_t)ps->nworkers, 1);
-        ps->size = size;
-        ps->watch = (dt_work **)dt__comm_zeroed((size_t)size, sizeof *ps->watch);
-        ps->watcher = (dt__ps_watcher *)dt__comm_zeroed((size_t)size, sizeof *ps->watcher);
+        ps->size = room;
+        ps->ranks = size;
+        ps->watch = (dt_work **)dt__comm_zeroed((size_t)room, sizeof *ps->watch);
+        ps->watcher = (dt__ps_watcher *)dt__comm_zeroed((size_t)room, sizeof *ps->watcher);
         ps->barrier = (dt_request **)dt__comm_zeroed((size_t)ps->nworkers, sizeof *ps->barrier);
     }
     if (!ps || !ps->worker_rank || !ps->worker_of || !ps->gone || !ps->watch || !ps->watcher || !ps->barrier ||
@@ -5401,23 +5801,12 @@ static dt_ps *dt__ps_make(dt_comm *c, dt_ps_opts o, const int *roles, dt__ps_lev
         return NULL;
     }
     int rc = 0;
-    for (int i = 0; ps->server >= 0 && i < size && !rc; i++) {
-        dt_msg_opts m = DT__NO_OPTIONS;
-        m.tag = ps->base + DT__PS_WATCH;
-        m.timeout = DT_FOREVER;
-        ps->watcher[i].ps = ps;
-        ps->watcher[i].rank = i;
-        if (i == rank) continue;
-        ps->watch[i] = dt_comm_recv_start_with(c, &ps->watcher[i].byte, 1, DT_COMM_U8, i, m);
-        if (!ps->watch[i]) {
-            rc = dt_comm_get_status(NULL);
-            break;
-        }
-        dt__ps_count(ps, 1);
-        dt_work_then(ps->watch[i], dt__ps_watched, &ps->watcher[i]);
-    }
+    for (int i = ps->start; i < ps->nworkers; i++) ps->gone[i] = DT__PS_NOT_YET, ps->ngone++;
+    for (int i = 0; ps->server >= 0 && i < size && !rc; i++)
+        if (i != rank) rc = dt__ps_watch(ps, i);
     if (ps->server >= 0 && !rc) rc = dt__ps_serve_all(ps, true);
     if (!rc && ps->worker >= 0) rc = dt__ps_serve_tag(ps, DT__PS_NOTICE, dt__ps_on_notice);
+    if (!rc && ps->worker >= ps->start) rc = dt__ps_hello(ps);
     if (rc) {
         char text[600];
         snprintf(text, sizeof text, "%s", dt__ps_why(ps) ? dt__ps_why(ps) : "out of memory");
@@ -5430,7 +5819,7 @@ static dt_ps *dt__ps_make(dt_comm *c, dt_ps_opts o, const int *roles, dt__ps_lev
 /* Two levels: on a worker an inner store of its machine, whose outer store is that of the machines; else only this. */
 static dt_ps *dt__ps_new_both(dt_comm *c, dt_ps_opts o, const int *roles)
 {
-    int          size = dt_comm_size(c), rank = dt_comm_rank(c), nmachines = 0, number = -1, total = 0, most = 1;
+    int          size = dt__ps_start_size(c), rank = dt_comm_rank(c), nmachines = 0, number = -1, total = 0, most = 1;
     const int   *host = o.machines ? o.machines : c->host; /* NULL: threads of one process */
     dt__ps_level level;
     int         *outer_role = (int *)dt__comm_zeroed((size_t)size, sizeof(int)), *inner_role = (int *)dt__comm_zeroed((size_t)size, sizeof(int));
@@ -5489,7 +5878,7 @@ static dt_ps *dt__ps_new_both(dt_comm *c, dt_ps_opts o, const int *roles)
 }
 DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o)
 {
-    int size = dt_comm_size(c);
+    int size = dt__ps_start_size(c);
     if (!c) {
         dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_new: the communicator is NULL");
         return NULL;
@@ -5511,9 +5900,16 @@ DT_API dt_ps *dt_ps_new_with(dt_comm *c, dt_ps_opts o)
     if (!why && (o.replicas < 0 || o.replicas > 2)) why = ".replicas must be 1 (no copies) or 2";
     if (!why && o.replicas == 2 && nservers < 2) why = ".replicas = 2 needs 2 servers or more";
     if (!why && o.replicas == 2 && !c->members) why = ".replicas = 2 needs a communicator that survives deaths: make it with .tolerant = true";
+    if (!why && o.replicas == 2 && c->members->room > size)
+        why = ".replicas = 2 is not possible on a communicator that others may join: make it without .room, or leave out .replicas";
     if (!why && o.replicas == 2 && o.two_level) why = ".replicas = 2 is not possible with .two_level: leave out one of them";
     if (why) {
         dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_new: %s (.servers %d of %d ranks, .mode %d, .k %d, .replicas %d)", why, o.servers, size, o.mode, o.k, o.replicas);
+        return NULL;
+    }
+    if (o.two_level && dt_comm_rank(c) >= size) {
+        dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_new: .two_level: rank %d has joined later, and the machines have the workers of the start (ranks 0 to %d): "
+                     "make the store without .two_level if workers are to join", dt_comm_rank(c), size - 1);
         return NULL;
     }
     int *role = (int *)dt__comm_zeroed((size_t)size, sizeof(int));
@@ -5626,6 +6022,8 @@ DT_API const char *dt_ps_error(const dt_ps *ps)
 DT_API int dt_ps_worker(const dt_ps *ps) { return ps ? ps->number : -1; }
 DT_API int dt_ps_workers(const dt_ps *ps) { return ps ? ps->total : 0; }
 DT_API int dt_ps_server(const dt_ps *ps) { return !ps ? -1 : ps->outer ? ps->outer->server : ps->server; }
+DT__INSIDE int dt__ps_most(const dt_ps *ps) { return ps->outer ? ps->total : ps->nworkers; }
+DT__INSIDE int dt__ps_ranks(const dt_ps *ps) { return ps->ranks; }
 DT__INSIDE int dt__ps_place_of(const dt_ps *ps, int *learner, int *most)
 {
     *learner = ps->outer ? ps->outer->worker : ps->worker;
@@ -5647,6 +6045,31 @@ static void dt__ps_set_updater(void *user) /* by dt__comm_drive */
     ps->nstate = u->nstate;
     ps->fn = u->fn;
     dt__ps_early(ps);
+}
+typedef struct dt__ps_measurer { dt_ps *ps; dt_ps_measure_fn fn; void *user; bool late; } dt__ps_measurer;
+static void dt__ps_set_measurer(void *user) /* by dt__comm_drive */
+{
+    dt__ps_measurer *u = (dt__ps_measurer *)user;
+    u->late = u->ps->all != NULL;
+    if (u->late) return;
+    u->ps->measure_user = u->user;
+    u->ps->measure = u->fn;
+}
+DT_API int dt_ps_on_measure(dt_ps *ps, dt_ps_measure_fn fn, void *user)
+{
+    if (!ps) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_on_measure: the store is NULL");
+    ps = dt__ps_far(ps);
+    if (!fn) return dt__ps_say(ps, DT_COMM_ERR_ARG, "dt_ps_on_measure: the function is NULL");
+    if (ps->o.replicas == 2)
+        return dt__ps_say(ps, DT_COMM_ERR_STATE, "dt_ps_on_measure: not possible with .replicas = 2: leave out one of them (an optimiser with .clip_norm "
+                          "and several servers needs this call)");
+    dt__ps_measurer u;
+    u.ps = ps;
+    u.fn = fn;
+    u.user = user;
+    ps->bad = false;
+    dt__comm_drive(ps->c, dt__ps_set_measurer, &u);
+    return u.late ? dt__ps_say(ps, DT_COMM_ERR_STATE, "dt_ps_on_measure: there are arrays already: call it after dt_ps_new, before any dt_ps_init") : 0;
 }
 DT_API int dt_ps_servers(const dt_ps *ps) { return !ps ? 0 : ps->outer ? ps->outer->nservers : ps->nservers; }
 DT_API dt_comm *dt_ps_comm(const dt_ps *ps) { return ps ? ps->c : NULL; }

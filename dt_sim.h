@@ -847,6 +847,7 @@ static bool dt__sim_rank_new(dt_sim *s, int i, const uint8_t *gone) /* gone: of 
         r->comm->members->changes = 1;
     }
     r->comm->first = s->n > o->world;
+    if (r->comm->members) r->comm->members->start = o->world;
     r->comm->world = w;
     r->comm->id = 1;
     r->comm->across = s->n > 1 ? &dt__transport_sim : NULL;

@@ -1,6 +1,7 @@
 /* Measures the parameter server, beside the bounds that the library itself gives and beside MXNet's kvstore: make bench-ps
 
-       bench_ps [--parts keys,model,straggler] [--transports shm,tcp] [--rounds N] [--sizes BYTES] [--python PATH]
+       bench_ps [--parts keys,model,straggler,step] [--transports shm,tcp] [--rounds N] [--sizes BYTES] [--nets convnet,resnet20,mlp]
+                [--python PATH]
 
    keys        1,000 arrays of 4 KiB, one worker, one server of its own, DT_PS_ASYNC, DT_PS_SUM. The worker pushes and pulls one
                array after the other, 64 requests are outstanding. Beside: the same bytes there and back with dt_comm_call, 64
@@ -16,9 +17,12 @@
    the sum of its pushes; bench/peer_ps.py. With Unix sockets and with TCP, and with keys in windows of 64 and in one call for all;
    the best of them counts. Ratio: more than 1 means that dt is faster. Sides, turns and medians: turns.h.
 
-   A part to come: the step of a conv net and of ResNet-20 with co-located servers beside DDP. */
+   step        a training step of a conv net (batch 100 on each rank) and of ResNet-20 (128), two ranks with one thread each, which
+               are workers and servers, DT_PS_SYNC: dt_ps_attach. Beside: dt_ddp_new, in the same processes, in turns of about half
+               a second. First the losses of five steps must be the same. Target: 0.80, a step of at most 1.25 times DDP's. */
 #define DT__WANT_INSIDE
-#include "dt_ps.h"
+#include "dt_dist.h"
+#include "nets.h"
 
 #include <arpa/inet.h>
 #include <sys/mman.h>
@@ -271,6 +275,93 @@ static int straggler(const char *transport, int nrounds)
     return 0;
 }
 
+/* ---- step */
+enum { STEP_LOSSES = 5 };
+typedef struct stepping { /* shared by the ranks */
+    const work *w;
+    const char *transport;
+    int         rounds;
+    double      time[2][MOST_ROUNDS]; /* seconds of a step: of the store, of the ddp */
+    double      loss[2][STEP_LOSSES]; /* of rank 0 */
+} stepping;
+static int step_rank(void *arg)
+{
+    stepping *s = (stepping *)arg;
+    worker    k[2];
+    dt_comm  *c[2] = { dt_comm_init(.transport = s->transport), NULL };
+    int       rank = dt_comm_rank(c[0]), n[2];
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    dt_set_num_threads(1);
+    if (!c[0] || dt_comm_dup(c[0], &c[1])) return fprintf(stderr, "bench_ps: step: %s\n", dt_comm_error(NULL)), 1;
+    dt_ps *store = dt_ps_new(c[0]);
+    for (int i = 0; i < 2; i++) {
+        dt_rng  r;
+        int64_t label[256];
+        memset(&k[i], 0, sizeof k[i]);
+        k[i].w = s->w;
+        k[i].m = dt_model_new(.seed = 1);
+        k[i].opt = dt_sgd(k[i].m, .lr = 0.01, .momentum = 0.9);
+        dt_rng_seed(&r, 2 + (uint64_t)rank);
+        for (int64_t j = 0; j < s->w->items; j++) label[j] = j % 10;
+        k[i].x = dt_keep(dt_normal(0, 1, s->w->shape, .rng = &r));
+        k[i].y = dt_keep(dt_from(label, DT_SHAPE(s->w->items), .dtype = DT_I64));
+    }
+    dt_ps_model *pm = dt_ps_attach(k[0].m, k[0].opt, store);
+    dt_ddp      *d = dt_ddp_new(k[1].m, c[1]);
+    for (int i = 0; i < 2; i++)
+        for (int j = 0; j < STEP_LOSSES && !dt_error(); j++) {
+            double t = now(), loss = one_step(&k[i]);
+            n[i] = (int)(0.5 / (now() - t)) + 1;
+            if (!rank) s->loss[i][j] = loss;
+        }
+    dt_comm_broadcast(c[1], n, 2, DT_COMM_I32, 0);
+    for (int r = 0; r <= s->rounds; r++) /* the first is a warm-up */
+        for (int q = 0; q < 2 && !dt_error(); q++) {
+            int             i = (q + r) % 2;
+            struct timespec pause = { 0, 50 * NS_PER_MS }; /* the threads of the other one go to sleep */
+            nanosleep(&pause, NULL);
+            dt_comm_barrier(c[1]);
+            double t = now();
+            for (int j = 0; j < n[i]; j++) one_step(&k[i]);
+            dt_comm_barrier(c[1]);
+            if (r && !rank) s->time[i][r - 1] = (now() - t) / n[i];
+        }
+    dt_ps_detach(pm);
+    dt_ddp_free(d);
+    for (int i = 0; i < 2; i++) {
+        dt_free(k[i].x);
+        dt_free(k[i].y);
+        dt_optimizer_free(k[i].opt);
+        dt_model_free(k[i].m);
+    }
+    int bad = dt_check("bench_ps: step");
+    dt_error_clear();
+    bad = dt_ps_free(store) || bad;
+    return dt_comm_free(c[1]) || dt_comm_free(c[0]) || bad;
+}
+static int step_part(const char *net, const char *transport, int nrounds)
+{
+    double    r[MOST_ROUNDS];
+    stepping *s = (stepping *)mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (s == MAP_FAILED) return 1;
+    for (int i = NWORKS; i-- > 0;)
+        if (!strcmp(works[i].name, net)) s->w = &works[i];
+    s->transport = transport;
+    s->rounds = nrounds;
+    if (dt_spawn(2, step_rank, s)) return fprintf(stderr, "bench_ps: step: a rank failed\n"), 1;
+    for (int j = 0; j < STEP_LOSSES; j++)
+        if (!(fabs(s->loss[0][j] - s->loss[1][j]) <= 1e-5 * (1 + fabs(s->loss[1][j]))))
+            return fprintf(stderr, "bench_ps: step: %s: loss %d is %.9g with the store, %.9g with the ddp: expected the same\n", net, j, s->loss[0][j],
+                           s->loss[1][j]), 1;
+    for (int k = 0; k < nrounds; k++) r[k] = s->time[1][k] / s->time[0][k];
+    double times = median(r, nrounds);
+    printf("ps-step-%s-%s: dt %.2f ms, DDP %.2f ms, ratio %.2f%s\n", net, transport, 1e3 * median(s->time[0], nrounds), 1e3 * median(s->time[1], nrounds),
+           times, times < 0.8 ? "  (below the target)" : "");
+    fflush(stdout);
+    munmap(s, sizeof *s);
+    return 0;
+}
+
 /* ---- the driver */
 static int free_port(void) /* for MXNet's scheduler, which cannot choose one itself */
 {
@@ -398,8 +489,8 @@ static void model_part(bool shm, bool tcp, int nrounds)
 }
 int main(int argc, char **argv)
 {
-    const char *how = option(argc, argv, "--transports", "shm,tcp"), *parts = option(argc, argv, "--parts", "keys,model,straggler");
-    const char *python = option(argc, argv, "--python", "python3");
+    const char *how = option(argc, argv, "--transports", "shm,tcp"), *parts = option(argc, argv, "--parts", "keys,model,straggler,step");
+    const char *python = option(argc, argv, "--python", "python3"), *names = option(argc, argv, "--nets", "convnet,resnet20");
     char        dir[] = "/tmp/dt-ps-XXXXXX";
     bool        shm = strstr(how, "shm") != NULL, tcp = strstr(how, "tcp") != NULL;
     int         nrounds = atoi(option(argc, argv, "--rounds", "15"));
@@ -431,5 +522,8 @@ int main(int argc, char **argv)
     remove_all(dir);
     if (strstr(parts, "straggler") && shm) failures += straggler("shm", nrounds < 5 ? nrounds : 5);
     if (strstr(parts, "straggler") && tcp) failures += straggler("tcp", nrounds < 5 ? nrounds : 5);
+    static const char *const nets[] = { "convnet", "resnet20", "mlp" };
+    for (int i = 0; i < 6 && strstr(parts, "step"); i++)
+        if ((i % 2 ? tcp : shm) && strstr(names, nets[i / 2])) failures += step_part(nets[i / 2], i % 2 ? "tcp" : "shm", nrounds < 9 ? nrounds : 9);
     return failures != 0;
 }

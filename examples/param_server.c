@@ -4,7 +4,7 @@
 
    Build: cc -O2 -I.. param_server.c -o param_server -lm -lpthread        Run: ./param_server --svg disciplines.svg
 
-       --data DIR      data/digits            --batches N   300 for each run           --lr X    0.1
+       --data DIR      data/digits            --batches N   500 for each run           --lr X    0.1
        --wait MS       15: a batch takes at least so long, on the slow worker 4 times as long. Waits, so that the number of
                        cores does not matter
        --svg FILE      the picture; default param_server.svg                                                        */
@@ -66,7 +66,7 @@ static int rank_main(void *args)
     dt_model     *m = dt_model_new(.seed = 1);
     dt_optimizer *opt = dt_sgd(m, .lr = atof(example_option(argc, argv, "--lr", "0.1")));
     dt_ps_model  *pm = dt_ps_attach(m, opt, store, .mode = runs[all->run].mode, .k = 3,
-                                    .batches = atoi(example_option(argc, argv, "--batches", "300")));
+                                    .batches = atoi(example_option(argc, argv, "--batches", "500")));
     int           worker = dt_ps_worker(store);
     double        wait = 1e6 * atof(example_option(argc, argv, "--wait", "15")) * (worker == WORKERS - 1 ? 4 : 1);
     dt_dataset   *train = NULL, *test = NULL;
@@ -105,10 +105,10 @@ static int rank_main(void *args)
     dt_model_free(m);
     return dt_comm_free(c) || bad;
 }
-static int draw(const char *path) /* the mean loss of the last 20 batches, over time */
+enum { WINDOW = 50 };
+static int draw(const char *path) /* the mean loss of the last WINDOW batches, over time */
 {
     static double x[MODES][POINTS], y[MODES][POINTS];
-    static char   name[MODES][80];
     static dt_series s[MODES];
     for (int i = 0; i < MODES; i++) {
         result *r = &all->of[i];
@@ -120,13 +120,11 @@ static int draw(const char *path) /* the mean loss of the last 20 batches, over 
                 r->time[j - 1] = t, r->loss[j - 1] = l;
             }
         for (int k = 0; k < n; k++) {
-            int from = k < 20 ? 0 : k - 19;
+            int from = k < WINDOW ? 0 : k - WINDOW + 1;
             for (int j = from; j <= k; j++) y[i][k] += r->loss[j] / (k - from + 1);
             x[i][k] = r->time[k];
         }
-        snprintf(name[i], sizeof name[i], "%s: staleness %.1f, wasted %lld", runs[i].name,
-                 r->stats.used ? (double)r->stats.staleness / (double)r->stats.used : 0, (long long)(r->stats.cancelled + r->stats.stale));
-        s[i].name = name[i];
+        s[i].name = runs[i].name;
         s[i].x = x[i];
         s[i].y = y[i];
         s[i].n = n;

@@ -7,6 +7,7 @@
 #include "dt_dist.h"
 #include "temp_files.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
@@ -125,6 +126,7 @@ KIND(lars, dt_lars(m, .lr = 0.5, .weight_decay = 0.01))
 KIND(lamb, dt_lamb(m, .lr = 0.05, .clip_norm = DT_ZERO))
 KIND(lamb_clipped, dt_lamb(m, .lr = 0.05, .clip_norm = 0.05))
 KIND(clipped, dt_sgd(m, .lr = 0.5, .momentum = 0.9, .clip_norm = 0.05))
+KIND(momentum_half, dt_sgd(m, .lr = 0.5, .momentum = 0.9))
 static dt_optimizer *make_groups(dt_model *m)
 {
     dt_optimizer *o = dt_adamw(m, .lr = 0.02);
@@ -237,6 +239,31 @@ UTEST(attach, sync_is_one_process_bit_for_bit)
                 EXPECT_EQ(STEPS, a.number[r][0]);
                 EXPECT_TRUE_MSG(!memcmp(w, a.w[r], sizeof w), kinds[i].name);
             }
+        }
+}
+/* With several servers the norm is the sum of their parts: the same bits in each run, and those of one process but for rounding. */
+UTEST(attach, clipping_by_norm_with_several_servers)
+{
+    static crowd a, b;
+    static float w[WEIGHTS], free_w[WEIGHTS];
+    static const kind no_clip = { "not clipped", make_momentum_half, false };
+    data_make();
+    reference(&no_clip, 3, STEPS, free_w, NULL);
+    for (int i = 0; i < KINDS; i++)
+        for (int form = 0; form < 3 && kinds[i].clips; form++) { /* 2 servers; 4; all ranks are both */
+            int workers = 3, servers = form == 0 ? 2 : form == 1 ? 4 : 0;
+            reference(&kinds[i], workers, STEPS, w, NULL);
+            ASSERT_EQ_MSG(0, crowd_run(&a, workers + servers, servers, sync_rank, &kinds[i]), kinds[i].name);
+            ASSERT_EQ_MSG(0, crowd_run(&b, workers + servers, servers, sync_rank, &kinds[i]), kinds[i].name);
+            double worst = 0, off = 0;
+            for (int k = 0; k < WEIGHTS; k++) {
+                double d = fabs((double)a.w[0][k] - w[k]) / (fabs((double)w[k]) + 0.01), e = fabs((double)free_w[k] - w[k]);
+                worst = d > worst ? d : worst;
+                off = e > off ? e : off;
+            }
+            EXPECT_LT_MSG(worst, 1e-5, kinds[i].name);
+            EXPECT_GT(off, 1e-2); /* clipping matters here */
+            for (int r = 0; r < workers; r++) EXPECT_TRUE_MSG(!memcmp(a.w[0], a.w[r], sizeof w) && !memcmp(a.w[0], b.w[r], sizeof w), kinds[i].name);
         }
 }
 static void ddp_rank(member *k)
@@ -583,7 +610,7 @@ static void layer_ready(void *user, dt_tensor *p)
     else
         while (!__atomic_load_n(l->flag, __ATOMIC_ACQUIRE) && dt_test_ns() < deadline)
             sched_yield();                                         /* worker 1 is in its backward */
-    while (l->wait && !dt_ps_cancelled(l->store, 2) && !l->late) { /* key 2: the first parameter */
+    while (l->wait && !dt_ps_cancelled(l->store, 3) && !l->late) { /* key 3: the first parameter */
         l->late = dt_test_ns() > deadline;
         sched_yield();
     }
@@ -904,7 +931,6 @@ enum {
     SERVER_TRAINS,
     OTHER_PARAMETERS,
     OTHER_SHAPE,
-    CLIPS,
     PLATEAU,
     OTHER_OPTIONS,
     NOT_FINITE,
@@ -929,9 +955,7 @@ static void error_rank(member *k)
     bool          odd = k->rank == 1;
     dt_ps        *store = dt_ps_new(k->c, .servers = k->all->servers);
     dt_model     *m = dt_model_new(.seed = 3), *other = dt_model_new(.seed = 4);
-    dt_optimizer *opt = what == CLIPS     ? dt_sgd(m, .clip_norm = 1.0)
-                        : what == NOT_OWN ? dt_sgd(m, .params = "b.*")
-                                          : dt_sgd(what == OTHER_MODEL ? other : m, .lr = 0.1);
+    dt_optimizer *opt = what == NOT_OWN ? dt_sgd(m, .params = "b.*") : dt_sgd(what == OTHER_MODEL ? other : m, .lr = 0.1);
     dt_scheduler *s = what == PLATEAU ? dt_reduce_lr_on_plateau(opt) : NULL;
     dt_ddp       *d = what == HAS_DDP ? dt_ddp_new(m, k->c) : NULL;
     if (what == STEPPED) {
@@ -980,7 +1004,6 @@ UTEST(attach, errors_say_what_is_wrong)
           "number 1 is parameter 'a.weight' f32 (20, 12) on worker 0, parameter 'c.weight' f32 (20, 12) on worker 1" },
         { OTHER_PARAMETERS, 1, 1, "on worker 0, parameter 'c.weight'" },
         { OTHER_SHAPE, 1, 1, "'a.weight' (21, 12)" },
-        { CLIPS, 2, 0, "this store has 2 servers" },
         { PLATEAU, 1, 0, "a plateau scheduler needs a metric" },
         { OTHER_OPTIONS, 1, 0, "rank 1 has other options than rank 0" },
         { NOT_FINITE, 1, 1, "on worker 1 the gradient of 'b.weight' is not finite" },

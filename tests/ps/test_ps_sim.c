@@ -40,6 +40,7 @@ typedef struct worker {
     int64_t    used, kept, lost, started; /* pushes by what became of them */
     int64_t    last;            /* version */
     bool       busy, stop, dead, freed;
+    bool       absent, joined;  /* a newcomer: it has not come; it has joined the communicator */
     int        errors;          /* one after the other */
     dt_ps_info info;
 } worker;
@@ -48,20 +49,28 @@ struct world {
     dt_ps    **ps;
     worker    *worker;
     int        nworkers, nservers, wrong;
+    int        nstart;          /* workers at the start; the others join */
     int64_t    updates;         /* the workers stop at this version */
+    bool       measures;        /* updates are made in two steps */
     dt_ps_opts o;
 };
 static float truth(int i) { return (float)(i + 1) * 0.5f; }
 static int   step_down(const dt_ps_part *p, const float *grad, void *user)
 {
-    (void)user;
+    world *w = (world *)user;
+    if (w->measures && p->measured != 2 * DIM) w->wrong++;
     for (int64_t i = 0; i < p->n; i++) ((float *)p->value)[i] -= 0.1f * grad[i];
     return 0;
+}
+static double twice_n(const dt_ps_part *p, const float *grad, void *user) /* the mean is that of the update, at each of its elements */
+{
+    (void)user;
+    return p->n && grad[p->n - 1] == grad[p->n - 1] ? 2 * (double)p->n : 0;
 }
 static bool alone(const world *w) /* worker 0 goes on until the others have gone: so nobody waits for it, and it sees everything */
 {
     for (int i = 1; i < w->nworkers; i++)
-        if (!w->worker[i].freed && !w->worker[i].dead) return false;
+        if (!w->worker[i].freed && !w->worker[i].dead && !w->worker[i].absent) return false;
     return true;
 }
 static void begin(dt_comm *c, void *user);
@@ -110,24 +119,33 @@ static void begin(dt_comm *c, void *user)
     k->busy = true;
     if (dt_ps_then(op, exchanged, k)) w->wrong++;
 }
-static bool world_new(world *w, int nworkers, int nservers, dt_ps_opts o, uint64_t seed, bool tolerant)
+static bool worker_init(world *w, int i) /* the store of worker i is there */
 {
-    int n = nworkers + nservers;
+    worker *k = &w->worker[i];
+    return !dt_ps_init(w->ps[k->rank], 0, k->weight, DIM, DT_COMM_F32, .rule = DT_PS_UPDATE, .group = 1) &&
+           !dt_ps_init(w->ps[k->rank], 1, k->count, w->nworkers, DT_COMM_I64, .rule = DT_PS_SUM, .group = 1);
+}
+static bool world_measures; /* of the next world */
+static bool world_open(world *w, int nstart, int nservers, int joins, dt_ps_opts o, uint64_t seed, bool tolerant)
+{
+    int n = nstart + nservers, nworkers = nstart + joins;
     memset(w, 0, sizeof *w);
     o.servers = nservers;
     w->o = o;
-    w->sim = dt_sim_new(.world = n, .seed = seed, .tolerant = tolerant, .timeout = 60);
-    w->ps = (dt_ps **)calloc((size_t)n, sizeof *w->ps);
+    w->sim = dt_sim_new(.world = n, .seed = seed, .tolerant = tolerant, .timeout = 60, .room = joins ? n + joins : 0);
+    w->ps = (dt_ps **)calloc((size_t)(n + joins), sizeof *w->ps);
     w->worker = (worker *)calloc((size_t)nworkers, sizeof *w->worker);
     w->nworkers = nworkers;
+    w->measures = world_measures;
+    w->nstart = nstart;
     w->nservers = nservers;
+    for (int i = 0; i < nworkers; i++) w->worker[i].rank = i < nstart ? i : i + nservers, w->worker[i].absent = i >= nstart;
     bool ok = w->sim != NULL;
     for (int i = 0; i < n && ok; i++) ok = (w->ps[i] = dt_ps_new_with(dt_sim_comm(w->sim, i), o)) != NULL;
-    for (int i = nworkers; i < n && ok; i++) ok = !dt_ps_on_update(w->ps[i], step_down, NULL, 0);
+    for (int i = nstart; i < n && ok; i++) ok = (!w->measures || !dt_ps_on_measure(w->ps[i], twice_n, NULL)) && !dt_ps_on_update(w->ps[i], step_down, w, 0);
     for (int i = 0; i < nworkers && ok; i++) {
         worker *k = &w->worker[i];
         k->w = w;
-        k->rank = i;
         k->random = seed * 1000003 + (uint64_t)i;
         k->count = (int64_t *)calloc((size_t)nworkers, 8);
         k->one = (int64_t *)calloc((size_t)nworkers, 8);
@@ -135,12 +153,37 @@ static bool world_new(world *w, int nworkers, int nservers, dt_ps_opts o, uint64
         dt_ps_item a = { 0, DT_COMM_F32, DIM, k->grad, k->weight }, b = { 1, DT_COMM_I64, nworkers, k->one, k->count };
         k->item[0] = a;
         k->item[1] = b;
-        ok = !dt_ps_init(w->ps[i], 0, k->weight, DIM, DT_COMM_F32, .rule = DT_PS_UPDATE, .group = 1) &&
-             !dt_ps_init(w->ps[i], 1, k->count, nworkers, DT_COMM_I64, .rule = DT_PS_SUM, .group = 1);
+        if (i < nstart) ok = worker_init(w, i);
         if (!ok && fail_at < 0) printf("    worker %d: %s\n", i, dt_ps_error(w->ps[i]));
     }
-    for (int i = 0; i < nworkers && ok; i++) dt_sim_at(w->sim, i, dt_sim_now(w->sim) + 1e-4 * i, begin, &w->worker[i]);
+    for (int i = 0; i < nstart && ok; i++) dt_sim_at(w->sim, i, dt_sim_now(w->sim) + 1e-4 * i, begin, &w->worker[i]);
     return ok;
+}
+static bool world_new(world *w, int nworkers, int nservers, dt_ps_opts o, uint64_t seed, bool tolerant)
+{
+    return world_open(w, nworkers, nservers, 0, o, seed, tolerant);
+}
+static void joined(dt_comm *c, void *user) /* of dt_sim_join */
+{
+    world *w = (world *)user;
+    w->worker[dt_comm_rank(c) - w->nservers].joined = true;
+}
+static void enters(world *w, int i) /* a newcomer makes its store, pulls and begins */
+{
+    worker    *k = &w->worker[i];
+    dt_comm   *c = dt_sim_comm(w->sim, k->rank);
+    dt_ps_item item[2] = { k->item[0], k->item[1] };
+    dt_ps_op  *op = NULL;
+    k->joined = k->absent = false;
+    item[0].push = item[1].push = NULL;
+    w->ps[k->rank] = dt_ps_new_with(c, w->o);
+    if (w->ps[k->rank] && dt_ps_worker(w->ps[k->rank]) == i && worker_init(w, i)) op = dt_ps_exchange_start(w->ps[k->rank], item, 2);
+    if (op && !dt_ps_wait(op, &k->info)) dt_sim_at(w->sim, k->rank, dt_sim_now(w->sim), begin, k);
+    else {
+        const char *why = dt_comm_error(NULL);
+        if (!dt_comm_get_status(c) && !(why && strstr(why, "declared dead"))) w->wrong++, printf("    newcomer %d: %s\n", i, dt_comm_error(NULL));
+        k->dead = true; /* it died, or was expelled, meanwhile */
+    }
 }
 /* Runs until all have stopped. Who has stopped leaves, so that nobody waits for it; worker 0 leaves in world_free. */
 static worker *world_run(world *w, double most)
@@ -150,10 +193,12 @@ static worker *world_run(world *w, double most)
         dt_sim_run(w->sim, dt_sim_now(w->sim) + 0.05);
         for (int i = 0; i < w->nworkers; i++) {
             worker *k = &w->worker[i];
-            if (dt_comm_get_status(dt_sim_comm(w->sim, i))) k->dead = true;
+            if (k->joined) enters(w, i);
+            if (k->absent) continue;
+            if (dt_comm_get_status(dt_sim_comm(w->sim, k->rank))) k->dead = true;
             if (!i || k->freed || (!k->dead && !k->stop)) continue;
-            int rc = dt_ps_free(w->ps[i]);
-            if (dt_comm_get_status(dt_sim_comm(w->sim, i))) k->dead = true; /* meanwhile */
+            int rc = dt_ps_free(w->ps[k->rank]);
+            if (dt_comm_get_status(dt_sim_comm(w->sim, k->rank))) k->dead = true; /* meanwhile */
             if (rc && !k->dead) w->wrong++, printf("    worker %d: dt_ps_free: %s\n", i, dt_comm_error(NULL));
             k->freed = true;
         }
@@ -193,10 +238,13 @@ static void world_check(world *w, worker *last)
 static void world_free(world *w)
 {
     for (int i = 0; i < w->nworkers + w->nservers; i++) /* a rank without a store ends */
-        if (!w->ps[i]) dt_sim_kill(w->sim, i, dt_sim_now(w->sim));
+        if (!w->ps[i] && dt_sim_comm(w->sim, i)) dt_sim_kill(w->sim, i, dt_sim_now(w->sim));
     double began = dt_sim_now(w->sim);
-    for (int i = 0; i < w->nworkers + w->nservers; i++) {
-        if (i < w->nworkers && w->worker[i].freed) continue;
+    for (int at = 0; at < w->nworkers + w->nservers; at++) { /* servers last: they wait for the workers */
+        bool server = at >= w->nworkers;
+        int  i = server ? w->nstart + at - w->nworkers : w->worker[at].rank;
+        if (!server && w->worker[at].freed) continue;
+        if (!dt_sim_comm(w->sim, i)) continue;
         int rc = w->ps[i] ? dt_ps_free(w->ps[i]) : 0;
         if (rc && !dt_comm_get_status(dt_sim_comm(w->sim, i)) && fail_at < 0) w->wrong++, printf("    rank %d: dt_ps_free: %s\n", i, dt_comm_error(NULL));
         dt_comm_error(dt_sim_comm(w->sim, i));
@@ -225,21 +273,23 @@ static float distance(const worker *k)
 }
 UTEST(virtual_time, all_disciplines_converge_and_a_seed_repeats)
 {
-    for (int mode = 0; mode < DT_PS_MODES; mode++) {
+    for (int mode = 0; mode < 2 * DT_PS_MODES; mode++) {
         uint64_t hash[2];
+        world_measures = mode >= DT_PS_MODES;
         for (int again = 0; again < 2; again++) {
             world w;
-            ASSERT_TRUE(world_new(&w, 8, 2, opts_of(mode), 77 + (uint64_t)mode, false));
-            w.updates = 500;
+            ASSERT_TRUE(world_new(&w, 8, world_measures ? 3 : 2, opts_of(mode % DT_PS_MODES), 77 + (uint64_t)mode, false));
+            w.updates = world_measures ? 60 : 500;
             worker *last = world_run(&w, 100);
             world_check(&w, last);
             hash[again] = dt_sim_hash(w.sim, NULL);
-            if (last && distance(last) > 0.01f) w.wrong++, printf("    mode %d: distance %g\n", mode, (double)distance(last));
+            if (last && !world_measures && distance(last) > 0.01f) w.wrong++, printf("    mode %d: distance %g\n", mode, (double)distance(last));
             world_free(&w);
             EXPECT_EQ(0, w.wrong);
         }
         EXPECT_TRUE(hash[0] == hash[1]);
     }
+    world_measures = false;
 }
 UTEST(virtual_time, a_thousand_workers)
 {
@@ -261,6 +311,7 @@ UTEST(virtual_time, workers_die)
         world    w;
         uint64_t random = (uint64_t)seed;
         int      mode = seed % DT_PS_MODES;
+        world_measures = seed / DT_PS_MODES % 2;
         ASSERT_TRUE(world_new(&w, 8, 2, opts_of(mode), 1000 + (uint64_t)seed, true));
         w.updates = 150;
         int dead = 1 + (int)(dt_test_random(&random) % 5), gone = 0;
@@ -277,6 +328,53 @@ UTEST(virtual_time, workers_die)
         if (w.wrong) printf("    seed %d, mode %d\n", seed, mode);
         ASSERT_EQ(0, w.wrong);
     }
+    world_measures = false;
+}
+/* A server dies, also between the two steps of an update: everybody hears of it, and nobody waits for ever. */
+UTEST(virtual_time, a_server_dies)
+{
+    for (int seed = 0; seed < (dt_test_quick() ? 32 : 300); seed++) {
+        world    w;
+        uint64_t random = (uint64_t)seed;
+        world_measures = seed / DT_PS_MODES % 2;
+        ASSERT_TRUE(world_new(&w, 4, 3, opts_of(seed % DT_PS_MODES), 7000 + (uint64_t)seed, true));
+        w.updates = 1000000;
+        double began = dt_sim_now(w.sim);
+        dt_sim_kill(w.sim, 4 + (int)(dt_test_random(&random) % 3), began + 1e-5 * (double)(dt_test_random(&random) % 30000));
+        worker *last = world_run(&w, 100);
+        if (!last || !last->dead) w.wrong++; /* its call has failed */
+        if (dt_sim_now(w.sim) - began > 20) w.wrong++, printf("    it took %g s\n", dt_sim_now(w.sim) - began);
+        world_free(&w);
+        if (w.wrong) printf("    seed %d\n", seed);
+        ASSERT_EQ(0, w.wrong);
+    }
+    world_measures = false;
+}
+/* Workers join and die, at times from the seed; one of the names comes back with a higher incarnation: the counters are right. */
+UTEST(virtual_time, workers_join)
+{
+    int64_t used = 0;
+    for (int seed = 0; seed < (dt_test_quick() ? 32 : 300); seed++) {
+        world    w;
+        uint64_t random = (uint64_t)seed + 900;
+        int      mode = seed % DT_PS_MODES;
+        world_measures = seed / DT_PS_MODES % 2;
+        ASSERT_TRUE(world_open(&w, 4, 2, 4, opts_of(mode), 5000 + (uint64_t)seed, true));
+        w.updates = 120;
+        ASSERT_EQ(0, dt_comm_accept(dt_sim_comm(w.sim, 0)));
+        for (int i = 0; i < 4; i++)
+            dt_sim_join(w.sim, dt_sim_now(w.sim) + 1e-4 * (double)(dt_test_random(&random) % 4000), i % 2 ? "comer" : NULL, 1 + i, joined, &w);
+        for (int i = 0; i < 2; i++) dt_sim_kill(w.sim, i ? 6 : 1 + (int)(dt_test_random(&random) % 3), dt_sim_now(w.sim) + 1e-4 * (double)(dt_test_random(&random) % 6000));
+        worker *last = world_run(&w, 100);
+        if (!last) w.wrong++;
+        world_check(&w, last);
+        for (int i = 4; i < 8; i++) used += w.worker[i].used;
+        world_free(&w);
+        if (w.wrong) printf("    seed %d, mode %d\n", seed, mode);
+        ASSERT_EQ(0, w.wrong);
+    }
+    world_measures = false;
+    EXPECT_GT(used, 100);
 }
 /* Workers leave while others compute, are cancelled and wait: nobody waits for an answer of one that has left. */
 UTEST(virtual_time, workers_leave)
@@ -322,10 +420,11 @@ UTEST(virtual_time, a_push_before_leaving_counts)
 UTEST(memory, each_allocation_fails_once)
 {
     static const int modes[] = { DT_PS_ASYNC, DT_PS_SYNC, DT_PS_K_SYNC, DT_PS_SSP_CLOCK };
-    for (int m = 0; m < 8; m++) {
+    for (int m = 0; m < 9; m++) {
         int64_t    reached = 0, step = dt_test_quick() ? 7 : 1;
-        dt_ps_opts o = opts_of(modes[m % 4]);
-        o.replicas = 1 + m / 4; /* 2: with copies of the servers */
+        dt_ps_opts o = opts_of(m < 8 ? modes[m % 4] : (int)DT_PS_SYNC);
+        o.replicas = m < 8 ? 1 + m / 4 : 1; /* 2: with copies of the servers */
+        world_measures = m == 8;
         for (int64_t k = 0;; k += step) {
             world w;
             allocations = 0;
@@ -347,4 +446,5 @@ UTEST(memory, each_allocation_fails_once)
         fail_at = -1;
         EXPECT_GT(reached, 50);
     }
+    world_measures = false;
 }
