@@ -506,6 +506,11 @@ UTEST(virtual_time, pushes_with_a_codec)
     }
     dt_set_log(NULL, NULL);
 }
+static double nothing_measured(const dt_ps_part *p, const float *grad, void *user)
+{
+    (void)p, (void)grad, (void)user;
+    return 0;
+}
 UTEST(options, replicas_need_servers_and_a_tolerant_communicator)
 {
     dt_sim    *s = dt_sim_new(.world = 3, .seed = 1), *t = dt_sim_new(.world = 3, .seed = 1, .tolerant = true);
@@ -522,6 +527,14 @@ UTEST(options, replicas_need_servers_and_a_tolerant_communicator)
     EXPECT_TRUE(!dt_ps_new_with(dt_sim_comm(t, 0), o) && strstr(dt_comm_error(NULL), ".replicas must be 1"));
     o.replicas = -1;
     EXPECT_TRUE(!dt_ps_new_with(dt_sim_comm(t, 0), o) && strstr(dt_comm_error(NULL), ".replicas must be 1"));
+    o.replicas = 2;
+    dt_sim *r = dt_sim_new(.world = 3, .seed = 1, .tolerant = true, .room = 5);
+    EXPECT_TRUE(!dt_ps_new_with(dt_sim_comm(r, 0), o) && strstr(dt_comm_error(NULL), "without .room"));
+    dt_ps *ps = dt_ps_new_with(dt_sim_comm(t, 1), o);
+    EXPECT_TRUE(ps && dt_ps_on_measure(ps, nothing_measured, NULL) && strstr(dt_ps_error(ps), "not possible with .replicas = 2"));
+    dt_comm_abort(dt_sim_comm(t, 1), "the end of the test");
+    dt_ps_free(ps);
+    dt_sim_free(r);
     dt_sim_free(s);
     dt_sim_free(t);
 }
