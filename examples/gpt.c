@@ -135,9 +135,9 @@ static int learn(void *args)
     dt_dataset *train = dt_dataset_range(all, 0, n - last), *held = dt_dataset_range(all, n - last, last);
     dt_device  *dev = example_device(argc, argv, rank, rank);
     dt_loader  *in =
-        dt_loader_new(train, .batch = size, .shuffle = true, .seed = 1, .workers = workers, .device = dev,
-                      .drop_last = c.pipe > 1);
-    dt_loader  *exam = dt_loader_new(held, .batch = size, .workers = workers, .device = dev, .drop_last = c.pipe > 1);
+        dt_loader_new(train, .batch = size, .shuffle = true, .drop_last = c.pipe > 1, .seed = 1, .workers = workers,
+                      .device = dev);
+    dt_loader  *exam = dt_loader_new(held, .batch = size, .drop_last = c.pipe > 1, .workers = workers, .device = dev);
 
     dt_model     *m = dt_model_new(.seed = 1, .device = dev);
     dt_optimizer *opt =
@@ -152,8 +152,8 @@ static int learn(void *args)
     if (k) dt_loader_checkpoint(in, k);
     if (k && dt_checkpoint_resume(k, &epoch, &step) > 0 && !rank)
         fprintf(stderr, "resuming from step %lld in %s\n", (long long)step, dir);
-    dt_progress *p = dt_progress_new(.epochs = 1, .steps = steps, .unit = "tokens",
-                                     .csv = rank ? NULL : example_option(argc, argv, "--csv", NULL), .quiet = rank > 0,
+    dt_progress *p = dt_progress_new(.epochs = 1, .steps = steps, .unit = "tokens", .quiet = rank > 0,
+                                     .csv = rank ? NULL : example_option(argc, argv, "--csv", NULL),
                                      .svg = rank ? NULL : example_option(argc, argv, "--svg", NULL), .start_step = step);
 
     while (step < steps && !stop && !dt_error()) /* as many epochs as --steps needs */

@@ -91,12 +91,12 @@ static int stage_main(void *args)
     dt_dataset *train, *test;
     example_digits(example_option(argc, argv, "--data", "data/digits"), 3, 32, 4, &train, &test);
     /* every rank reads the same batches: only the first stage uses x, only the last one y */
-    dt_loader    *in = dt_loader_new(train, .batch = batch, .shuffle = true, .seed = 1, .drop_last = true);
+    dt_loader    *in = dt_loader_new(train, .batch = batch, .shuffle = true, .drop_last = true, .seed = 1);
     dt_loader    *exam = dt_loader_new(test, .batch = batch, .drop_last = true);
     int64_t       steps = dt_loader_batches(in);
     dt_model     *m = dt_model_new(.seed = 1);
-    dt_optimizer *opt = dt_sgd(m, .lr = atof(example_option(argc, argv, "--lr", "0.05")), .momentum = 0.9, .weight_decay = 5e-4);
-    dt_pipeline  *p = dt_pipeline_new(m, comm, .schedule = kind, .micro = micro,
+    dt_optimizer *opt = dt_sgd(m, .lr = atof(example_option(argc, argv, "--lr", "0.05")), .weight_decay = 5e-4, .momentum = 0.9);
+    dt_pipeline  *p = dt_pipeline_new(m, comm, .micro = micro, .schedule = kind,
                                       .balance = example_flag(argc, argv, "--estimate") ? DT_BALANCE_ESTIMATED : DT_BALANCE_MEASURED);
     dt_progress  *bar = dt_progress_new(.epochs = (int)epochs, .steps = limit && limit < steps ? limit : steps, .unit = "images", .quiet = rank > 0);
     for (int stop = 0; dt_loader_epoch(in) < epochs && !stop && !dt_error();)
