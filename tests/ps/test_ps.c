@@ -1937,7 +1937,7 @@ static void hostile(team *t, dt_comm *c, int rank)
         }
         for (int i = 0; t->arg && i < (dt_test_quick() ? 200 : 2000); i++) {
             static const int tags[] = { DT__PS_EXCHANGE, DT__PS_ASK, DT__PS_INIT, DT__PS_SET, DT__PS_READY, DT__PS_STAGED, DT__PS_ORDER };
-            char             out[500];
+            char             out[4000];
             int              tag = tags[t->arg == 1 ? i % 5 : 5 + i % 2];
             size_t           n = tag == DT__PS_INIT || tag == DT__PS_SET ? sizeof asks : whole;
             m = r;
