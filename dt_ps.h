@@ -4329,7 +4329,7 @@ typedef struct dt__ps_out {    /* a message with a part of a push */
     struct dt__ps_call *call;
     dt_work  *work;            /* NULL: it has ended */
 } dt__ps_out;
-enum { DT__PS_CALL_NONE = 0, DT__PS_CALL_TODO, DT__PS_CALL_SENT }; /* neither; it waits for its turn; it is under way */
+enum { DT__PS_CALL_NONE = 0, DT__PS_CALL_WAITS, DT__PS_CALL_SENT }; /* neither; it waits for its turn; it is under way */
 typedef struct dt__ps_try { struct dt__ps_call *call; int no; } dt__ps_try;
 typedef struct dt__ps_call {   /* to one server */
     dt_ps_op   *op;
@@ -4446,10 +4446,10 @@ static void dt__ps_call_bad(dt__ps_call *k, int status)
     dt__ps_op_bad(k->op, status, text);
 }
 static void dt__ps_calls_go(dt_ps *ps);
-static void dt__ps_call_todo(dt__ps_call *k)
+static void dt__ps_call_queue(dt__ps_call *k)
 {
     pthread_mutex_lock(&k->op->ps->lock);
-    k->state = DT__PS_CALL_TODO;
+    k->state = DT__PS_CALL_WAITS;
     pthread_mutex_unlock(&k->op->ps->lock);
 }
 static void dt__ps_call_ended(dt__ps_call *k)
@@ -4468,7 +4468,7 @@ static bool dt__ps_call_again(dt__ps_call *k, int status)
     if (dt__ps_holder(ps, k->server) < 0) return false;
     k->no = 1;
     __atomic_add_fetch(&k->op->left, 1, __ATOMIC_ACQ_REL);
-    dt__ps_call_todo(k);
+    dt__ps_call_queue(k);
     return true;
 }
 static void dt__ps_value_came(void *user, int status)
@@ -4705,7 +4705,7 @@ static dt__ps_call *dt__ps_call_next(dt_ps *ps, int *holder) /* the next that ca
     for (dt_ps_op *op = ps->ops; op; op = op->next)
         for (int i = 0; i < op->ncalls; i++) {
             dt__ps_call *k = &op->call[i];
-            bool         first = k->state == DT__PS_CALL_TODO;
+            bool         first = k->state == DT__PS_CALL_WAITS;
             *holder = dt__ps_holder(ps, k->server);
             if (*holder < 0) *holder = k->server; /* it ends at once */
             for (const dt_ps_op *e = ps->ops; e && first; e = e->next)
@@ -4858,7 +4858,7 @@ static dt_ps_op *dt__ps_begin(dt_ps *ps, dt_ps *say, const char *call, dt__ps_te
         }
         k->holder = k->server;
         __atomic_add_fetch(&op->left, 1, __ATOMIC_ACQ_REL);
-        if (ps->o.replicas == 2) dt__ps_call_todo(k), dt__ps_calls_go(ps);
+        if (ps->o.replicas == 2) dt__ps_call_queue(k), dt__ps_calls_go(ps);
         else dt__ps_call_go(k, k->server);
     }
     dt__ps_op_less(op);
