@@ -262,7 +262,6 @@ struct dt_pipeline {
     dt__pline_swap   *swap;
     int              nswaps;
     int64_t          swap_cap;
-    char             last[64]; /* the name of the last dt_stage */
     /* the plan; made for one shape of a micro-batch */
     bool             made_params;
     int64_t          xshape[DT_MAX_DIMS], yshape[DT_MAX_DIMS];
@@ -404,7 +403,7 @@ static void dt__pline_fill(dt_pipeline *p, dt_tensor *t) /* a ghost in the stage
 }
 static bool dt__pline_reads(const char *call) /* does the call bring values to the program? */
 {
-    static const char *const calls[] = { "dt_item", "dt_item_at", "dt_read", "dt_data", "dt_print", "dt_to_host", "dt_values" };
+    static const char *const calls[] = { "dt_item", "dt_copy_out", "dt_data_ptr", "dt_to_string" };
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
         if (!strcmp(call, calls[i])) return true;
     return false;
@@ -546,7 +545,6 @@ static dt_tensor *dt__pline_stage(void *user, const char *name, dt_tensor *x)
     }
     if (dt__pline_active(p) && dt__pline_send_outputs(p)) return NULL;
     p->stage++;
-    snprintf(p->last, sizeof p->last, "%s", name);
     if (p->mode == DT__PIPE_TRACE && p->stage < p->stages) {
         if (!p->made_params) p->params_at[p->stage] = p->m->nparams;
         snprintf(p->stage_name[p->stage], sizeof p->stage_name[0], "%s", name);
@@ -1770,7 +1768,7 @@ static int dt__pline_call(dt_pipeline *p, const char *call, dt__pline_job *j, do
     }
     return rc;
 }
-DT_API dt_status dt_pipeline_backward(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y, double *loss)
+static dt__pline_job dt__pline_job_of(dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y, bool train)
 {
     dt__pline_job j;
     memset(&j, 0, sizeof j);
@@ -1778,17 +1776,17 @@ DT_API dt_status dt_pipeline_backward(dt_pipeline *p, dt_pipeline_fn fn, void *u
     j.user = user;
     j.x = x;
     j.y = y;
-    j.train = true;
+    j.train = train;
+    return j;
+}
+DT_API dt_status dt_pipeline_backward(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y, double *loss)
+{
+    dt__pline_job j = dt__pline_job_of(fn, user, x, y, true);
     return (dt_status)dt__pline_call(p, "dt_pipeline_backward", &j, loss);
 }
 DT_API dt_status dt_pipeline_forward(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y, double *value)
 {
-    dt__pline_job j;
-    memset(&j, 0, sizeof j);
-    j.fn = fn;
-    j.user = user;
-    j.x = x;
-    j.y = y;
+    dt__pline_job j = dt__pline_job_of(fn, user, x, y, false);
     return (dt_status)dt__pline_call(p, "dt_pipeline_forward", &j, value);
 }
 static int dt__pline_alloc(dt_pipeline *p)

@@ -508,7 +508,7 @@ static bool says(const char *a, const char *b) /* does the pending error have th
     dt_error_clear();
     return ok;
 }
-enum { TOO_FEW, OTHER_NAME, OTHER_SHAPE, DIVIDES, READS, CHANGES, ONE_FAILS, NOT_A_LOSS, NO_LOSS, ERRORS };
+enum { TOO_FEW, OTHER_NAME, OTHER_SHAPE, DIVIDES, READS, READS_ALL, CHANGES, ONE_FAILS, NOT_A_LOSS, NO_LOSS, ERRORS };
 static int  wrong;   /* which mistake */
 static int  step_no; /* of this rank */
 static int  own_rank;
@@ -517,7 +517,9 @@ static dt_tensor *mistaken(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
     (void)user;
     x = dt_relu(dt_linear(m, "a", x, .out = 8));
     x = dt_stage(m, wrong == OTHER_NAME && own_rank == 1 ? "other" : "second", x);
+    float value[16];
     if (wrong == READS) dt_item(dt_sum(x));
+    if (wrong == READS_ALL) dt_copy_out(x, value, sizeof value);
     if (wrong == CHANGES && step_no == 1) x = dt_relu(x);
     if (wrong == ONE_FAILS && own_rank == 1 && step_no == 1) dt_fail(DT_ERR_STATE, "the program's own error");
     x = dt_linear(m, "b", x, .out = 8);
@@ -533,6 +535,7 @@ static void mistakes(team *t, dt_comm *c, int rank)
                                                   { "different models or batches", "shapes of x and y" },
                                                   { "multiple of .micro", ".drop_last" },
                                                   { "dt_item", "cut into stages" },
+                                                  { "dt_copy_out", "cut into stages" },
                                                   { "same calls", NULL },
                                                   { "the program's own error", NULL },
                                                   { "(2, 1)", "a loss of one element" },
