@@ -1775,6 +1775,7 @@ static int dt__ddp_outcome(void *user, const char *call)
     text[sizeof text - 1] = 0;
     return dt_fail(DT_ERR_FILE, "rank 0: %s", text);
 }
+static void    dt__ddp_tell(void *user) { dt__ddp_send_error((dt_ddp *)user); }
 static void    dt__ddp_gone(void *user) { ((dt_ddp *)user)->m = NULL; }
 static dt_ddp *dt__ddp_ok(const char *call, dt_ddp *d)
 {
@@ -1804,8 +1805,10 @@ static int dt__ddp_attach(dt_ddp *d)
     d->watch.same = dt__ddp_same;
     d->watch.lead = dt__ddp_lead;
     d->watch.outcome = dt__ddp_outcome;
+    d->watch.tell = dt__ddp_tell;
     d->watch.gone = dt__ddp_gone;
-    m->watch = &d->watch;
+    d->watch.kind = DT__WATCH_DDP;
+    dt__watch_add(m, &d->watch);
     if (d->c && m->nparams && dt__ddp_sync_model(d)) return dt__err.code;
     if (m->sealed && d->c && !d->on_device && dt__model_pack(m)) return dt__err.code;
     const char *path = getenv("DT_VERIFY"), *why = NULL;
@@ -1825,10 +1828,10 @@ static int dt__ddp_attach(dt_ddp *d)
     h.user = NULL;
     return dt__ddp_hook(d, h);
 }
-static int dt__ddp_on_seal(dt_model *m, void *user) /* user may be freed: it is valid only if m->watch refers to it */
+static int dt__ddp_on_seal(dt_model *m, void *user) /* user may be freed: it is valid only if m->watch has it */
 {
     dt_ddp *d = (dt_ddp *)user;
-    if (!m->watch || m->watch->user != user || dt__ddp_alone(d)) return 0;
+    if (!dt__watch_find(m, user) || dt__ddp_alone(d)) return 0;
     return dt__ddp_same_models(d);
 }
 DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o)
@@ -1836,7 +1839,7 @@ DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o)
     const char *call = "dt_ddp_new";
     int         world = dt_comm_size(c);
     if (!dt__model_ok(call, m)) return NULL;
-    if (m->watch) dt_fail(DT_ERR_STATE, "%s: the model has a ddp already", call);
+    if (m->watch) dt_fail(DT_ERR_STATE, "%s: the model %s", call, dt__watch_taken(m));
     else if (m->device != dt_cpu() && world > 1 && !dt_comm_options(c)->backend)
         dt_fail(DT_ERR_DEVICE, "%s: the model is on %s; make the communicator with .backend = DT_NCCL", call,
                 m->device->name);
@@ -1881,8 +1884,8 @@ DT_API void dt_ddp_free(dt_ddp *d)
         (dt__comm_leave(d->norm) || dt__comm_leave(d->c)))
         dt__ddp_comm_fail(d, "dt_ddp_free");
     dt__ddp_unhook(d);
-    if (m && m->watch == &d->watch) {
-        m->watch = NULL;
+    if (m && dt__watch_find(m, d)) {
+        dt__watch_remove(m, &d->watch);
         for (int64_t i = 0; i < m->on_seal.n; i++) {
             dt__on_seal *s = (dt__on_seal *)m->on_seal.at[i];
             if (s->user == d) s->user = NULL;
@@ -2655,10 +2658,10 @@ static int dt__serve_bind(dt_ps_model *pm)
     pm->bound = 1;
     return 0;
 }
-static int dt__serve_on_seal(dt_model *m, void *user) /* user may be freed: it is valid only if m->watch refers to it */
+static int dt__serve_on_seal(dt_model *m, void *user) /* user may be freed: it is valid only if m->watch has it */
 {
     dt_ps_model *pm = (dt_ps_model *)user;
-    if (!m->watch || m->watch->user != user) return 0;
+    if (!dt__watch_find(m, user)) return 0;
     return dt__serve_bind(pm) ? dt__serve_abort(pm) : 0;
 }
 
@@ -3225,7 +3228,8 @@ static int dt__serve_attach(dt_ps_model *pm)
         pm->watch.outcome = dt__serve_outcome;
         pm->watch.visit = dt__serve_visit;
     }
-    m->watch = &pm->watch;
+    pm->watch.kind = DT__WATCH_STORE;
+    dt__watch_add(m, &pm->watch);
     if (pm->worker < 0) return 0;
     return dt__serve_worker(pm) ? (int)dt__err.code : dt__model_on_seal(m, dt__serve_on_seal, pm);
 }
@@ -3236,7 +3240,7 @@ DT_API dt_ps_model *dt_ps_attach_with(dt_model *m, dt_optimizer *opt, dt_ps *sto
     if (!opt || !store) dt_fail(DT_ERR_ARG, "%s: the %s is NULL", call, opt ? "store" : "optimiser");
     else if (opt->m != m)
         dt_fail(DT_ERR_ARG, "%s: the optimiser belongs to another model; pass the model that it was made for", call);
-    else if (m->watch) dt_fail(DT_ERR_STATE, "%s: the model has a ddp or a store already", call);
+    else if (m->watch) dt_fail(DT_ERR_STATE, "%s: the model %s", call, dt__watch_taken(m));
     else if (opt->steps)
         dt_fail(DT_ERR_STATE,
                 "%s: the optimiser has made %" PRId64 " steps, which the servers do not know: save a checkpoint, and "
@@ -3269,8 +3273,8 @@ DT_API void dt_ps_detach(dt_ps_model *pm)
     if (!pm) return;
     dt_model *m = pm->m;
     dt__serve_unhook(pm);
-    if (m && m->watch == &pm->watch) {
-        m->watch = NULL;
+    if (m && dt__watch_find(m, pm)) {
+        dt__watch_remove(m, &pm->watch);
         for (int64_t i = 0; i < m->on_seal.n; i++) {
             dt__on_seal *s = (dt__on_seal *)m->on_seal.at[i];
             if (s->user == pm) s->user = NULL;

@@ -725,9 +725,13 @@ typedef struct dt__visit {
     bool (*has)(struct dt__visit *v, const char *name); /* loading: is there such a number or integer? */
 } dt__visit;
 
-/* Callbacks of dt_dist.h for a model that several ranks train. They run on the thread that uses the model. Any of them
-   may be NULL. */
+/* Callbacks of dt_dist.h and dt_pipe.h for a model that several ranks train. They run on the thread that uses the model. Any of
+   them may be NULL. A model has a list of them: one for each way in which ranks share it (data, pipeline, tensor), in the same
+   order on all ranks. The dt__watch_... functions below call all of the list. */
+typedef enum dt__watch_kind { DT__WATCH_DDP = 1, DT__WATCH_STORE, DT__WATCH_PIPE, DT__WATCH_SPLIT } dt__watch_kind;
 typedef struct dt__watch {
+    struct dt__watch *next;
+    dt__watch_kind    kind;
     void *user;
     int (*made)(void *user, dt__param *p);       /* after a parameter or buffer is created and initialised */
     /* Memory for the gradients of a block: a 1-d tensor that the caller owns. NULL without an error: use the default. */
@@ -736,13 +740,14 @@ typedef struct dt__watch {
     void (*step)(void *user, dt_optimizer *opt); /* first action of dt_step, also while an error is pending */
     int (*agree)(void *user, const char *call, int64_t *x, int n); /* collective: x[i] := maximum over all ranks */
     int (*same)(void *user, const char *call, const char *what, int64_t x); /* collective: an error if x differs */
-    int (*lead)(void *user);                     /* nonzero on the rank that writes files */
+    int (*lead)(void *user);                     /* collective: nonzero on the rank that writes files */
     int (*outcome)(void *user, const char *call); /* collective, after rank 0 has written: its error is all ranks' error */
     int (*visit)(void *user, struct dt__visit *v); /* more state for checkpoints */
     /* Collective, for every tensor that is saved: on the rank that writes files, if t is a ghost there, its values from the rank
        that has them, on the CPU; the caller owns it. Otherwise NULL, also without an error. */
     dt_tensor *(*fetch)(void *user, const char *call, dt_tensor *t);
     int (*whole_norm)(void *user, float *norm);  /* collective: the norm of the gradients of this rank becomes that of all */
+    void (*tell)(void *user);                    /* an error is pending on this rank: it becomes everyone's */
     void (*gone)(void *user);                    /* the model is being freed */
 } dt__watch;
 
@@ -788,7 +793,7 @@ struct dt_model {
     uint64_t     serial;       /* the hook's name for the model */
     dt_model    *next_unsealed;
     dt__list     on_seal;      /* dt__on_seal * */
-    dt__watch   *watch;        /* NULL if one rank trains the model */
+    dt__watch   *watch;        /* a list; NULL if one rank trains the model */
     const dt__staging *parts;  /* NULL if this rank has the whole model */
     uint8_t      again;        /* this forward repeats another one: buffers do not change */
     /* Fills a new parameter from the files that were loaded before it existed (see dt__load_want); NULL: no such file.
@@ -853,6 +858,14 @@ struct dt_amp {
     dt_autocast before; /* the thread's autocast when it was created */
 };
 
+DT__INSIDE void dt__watch_add(dt_model *m, dt__watch *w); /* at the end of the list */
+DT__INSIDE void dt__watch_remove(dt_model *m, dt__watch *w);
+DT__INSIDE dt__watch *dt__watch_find(const dt_model *m, const void *user); /* NULL: there is none of this user */
+/* Why another kind of training cannot begin; NULL: none has begun. */
+DT__INSIDE const char *dt__watch_taken(const dt_model *m);
+DT__INSIDE void dt__watch_tell(dt_model *m);
+DT__INSIDE int dt__watch_agree(dt_model *m, const char *call, int64_t *x, int n);
+DT__INSIDE int dt__watch_made(dt_model *m, dt__param *p);
 DT__INSIDE uint32_t dt__name_hash(const char *a, size_t na, const char *b); /* FNV-1a of a (na bytes) followed by b */
 DT__INSIDE char *dt__joined(const char *a, size_t na, const char *b, const char *c); /* a, b, and ".c" if c is not NULL */
 DT__INSIDE int dt__table_add(dt__slot **table, int *slots, const char *name, uint32_t hash, int index);
@@ -1019,6 +1032,117 @@ DT__INSIDE int dt__table_add(dt__slot **table, int *slots, const char *name, uin
     return 0;
 }
 
+/* ---- the other ranks */
+DT__INSIDE void dt__watch_add(dt_model *m, dt__watch *w)
+{
+    dt__watch **at = &m->watch;
+    while (*at) at = &(*at)->next;
+    w->next = NULL;
+    *at = w;
+}
+DT__INSIDE void dt__watch_remove(dt_model *m, dt__watch *w)
+{
+    for (dt__watch **at = &m->watch; *at; at = &(*at)->next)
+        if (*at == w) {
+            *at = w->next;
+            break;
+        }
+}
+DT__INSIDE dt__watch *dt__watch_find(const dt_model *m, const void *user)
+{
+    dt__watch *w = m->watch;
+    while (w && w->user != user) w = w->next;
+    return w;
+}
+DT__INSIDE const char *dt__watch_taken(const dt_model *m)
+{
+    if (!m->watch) return NULL;
+    switch (m->watch->kind) {
+    case DT__WATCH_DDP: return "has a ddp already";
+    case DT__WATCH_STORE: return "is on a parameter server already";
+    case DT__WATCH_PIPE: return "has a pipeline already";
+    case DT__WATCH_SPLIT: return "is split over ranks already";
+    }
+    return "is used by other ranks already";
+}
+DT__INSIDE void dt__watch_tell(dt_model *m)
+{
+    for (dt__watch *w = m->watch; w; w = w->next)
+        if (w->tell) w->tell(w->user);
+}
+DT__INSIDE int dt__watch_made(dt_model *m, dt__param *p)
+{
+    int rc = 0;
+    for (dt__watch *w = m->watch; w && !rc; w = w->next)
+        if (w->made) rc = w->made(w->user, p);
+    return rc;
+}
+static dt_tensor *dt__watch_grads(dt_model *m, int dtype, int64_t n)
+{
+    dt_tensor *t = NULL;
+    for (dt__watch *w = m->watch; w && !t && dt__err.code == DT_OK; w = w->next)
+        if (w->grads) t = w->grads(w->user, dtype, n);
+    return t;
+}
+static dt__norm_sync *dt__watch_norm(const dt_model *m)
+{
+    dt__watch *w = m->watch;
+    while (w && !w->norm) w = w->next;
+    return w ? w->norm : NULL;
+}
+DT__INSIDE int dt__watch_agree(dt_model *m, const char *call, int64_t *x, int n)
+{
+    int rc = 0;
+    for (dt__watch *w = m->watch; w && !rc; w = w->next)
+        if (w->agree) rc = w->agree(w->user, call, x, n);
+    return rc;
+}
+static int dt__watch_same(dt_model *m, const char *call, const char *what, int64_t x)
+{
+    int rc = 0;
+    for (dt__watch *w = m->watch; w && !rc; w = w->next)
+        if (w->same) rc = w->same(w->user, call, what, x);
+    return rc;
+}
+static bool dt__watch_lead(dt_model *m)
+{
+    bool lead = true;
+    for (dt__watch *w = m->watch; w; w = w->next)
+        if (w->lead && !w->lead(w->user)) lead = false;
+    return lead;
+}
+static void dt__watch_outcome(dt_model *m, const char *call)
+{
+    for (dt__watch *w = m->watch; w; w = w->next)
+        if (w->outcome) w->outcome(w->user, call);
+}
+static bool dt__watch_fetches(const dt_model *m) /* do other ranks have values of this model that this rank does not have? */
+{
+    const dt__watch *w = m->watch;
+    while (w && !w->fetch) w = w->next;
+    return w != NULL;
+}
+static dt_tensor *dt__watch_fetch(dt_model *m, const char *call, dt_tensor *t)
+{
+    dt_tensor *y = NULL;
+    for (dt__watch *w = m->watch; w && !y && dt__err.code == DT_OK; w = w->next)
+        if (w->fetch) y = w->fetch(w->user, call, t);
+    return y;
+}
+static bool dt__watch_norms(const dt_model *m) /* do other ranks have gradients that belong to the norm? */
+{
+    const dt__watch *w = m->watch;
+    while (w && !w->whole_norm) w = w->next;
+    return w != NULL;
+}
+static int dt__watch_whole_norm(dt_model *m, float *norm)
+{
+    int rc = 0;
+    for (dt__watch *w = m->watch; w && !rc; w = w->next)
+        if (w->whole_norm) rc = w->whole_norm(w->user, norm);
+    return rc;
+}
+
 /* ---- the model itself */
 DT_API dt_model *dt_model_new_with(dt_model_opts o)
 {
@@ -1090,7 +1214,8 @@ DT_API void dt_model_free(dt_model *m)
 {
     dt__log_unread();
     if (!m) return;
-    if (m->watch && m->watch->gone) m->watch->gone(m->watch->user);
+    for (dt__watch *w = m->watch; w; w = w->next)
+        if (w->gone) w->gone(w->user);
     dt__model_unhook(m);
     dt__model_drop_loads(m);
     for (int i = 0; i < m->nopts; i++) dt__optimizer_orphan(m->opt[i]);
@@ -1359,7 +1484,7 @@ static dt__param *dt__param_new(dt_model *m, const char *name, const char *suffi
         rc = dt__table_add(&m->param_table, &m->param_slots, p->name, p->hash, m->nparams);
         if (!rc) m->nparams++;
     }
-    if (!rc && m->watch && m->watch->made && m->watch->made(m->watch->user, p)) return NULL;
+    if (!rc && dt__watch_made(m, p)) return NULL;
     if (!rc) return p;
     dt__unref(p->t);
     dt__unref(p->init);
@@ -1476,7 +1601,7 @@ static int dt__block_make(dt_model *m, dt__mblock *nb, const dt__mblock *old, dt
         p->offset = dt__pack_next(at, p->t->dtype);
         at = p->offset + p->t->numel;
     }
-    dt_tensor *grads = m->watch && m->watch->grads && !dt__is_ghost(list[0]) ? m->watch->grads(m->watch->user, list[0]->dtype, at) : NULL;
+    dt_tensor *grads = dt__is_ghost(list[0]) ? NULL : dt__watch_grads(m, list[0]->dtype, at);
     int        rc = dt__pack(&nb->b, list, nb->n, grads);
     if (!rc) rc = dt__block_master(m, nb, old);
     for (int k = 0; k < DT__MAX_STATES && !rc; k++) rc = dt__carry(&nb->state[k], nb, m, old, k);
@@ -2023,8 +2148,7 @@ static dt_tensor *dt__batchnorm(dt_model *m, const char *kind, const char *name,
         if (o.cumulative && dt__download(p[4], &batches)) return NULL;
         if (o.cumulative) b.momentum = 1 / (double)batches;
     }
-    dt_tensor *y =
-        dt__batch_norm(x, p[0], p[1], p[2], p[3], b, m->training && m->watch ? m->watch->norm : NULL);
+    dt_tensor *y = dt__batch_norm(x, p[0], p[1], p[2], p[3], b, m->training ? dt__watch_norm(m) : NULL);
     return dt__layer_end(l, y, 4.0 * (double)x->numel);
 }
 DT_API dt_tensor *dt_batchnorm1d_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
@@ -2904,10 +3028,10 @@ static dt_tensor *dt__total_norm(dt_optimizer *opt)
         rc = dt__go(dev, &c);
     }
     dt__unref(each);
-    if (!rc && opt->m->watch && opt->m->watch->whole_norm) { /* other ranks have the rest of the model */
+    if (!rc && dt__watch_norms(opt->m)) { /* other ranks have the rest of the model */
         float norm = 0;
         rc = dt__download(all, &norm);
-        if (!rc) rc = opt->m->watch->whole_norm(opt->m->watch->user, &norm);
+        if (!rc) rc = dt__watch_whole_norm(opt->m, &norm);
         if (!rc) rc = dt__upload(all, &norm);
     }
     if (!rc) return all;
@@ -2939,7 +3063,7 @@ DT_API double dt_clip_grad_norm(dt_optimizer *opt, double max_norm)
     if (!dt__clip_ready("dt_clip_grad_norm", opt, max_norm)) return NAN;
     if (!opt->nruns) {
         float whole = 0;
-        if (opt->m->parts && opt->m->watch && opt->m->watch->whole_norm) opt->m->watch->whole_norm(opt->m->watch->user, &whole);
+        if (opt->m->parts) dt__watch_whole_norm(opt->m, &whole);
         return (double)whole;
     }
     dt_tensor *t = dt__total_norm(opt);
@@ -3362,7 +3486,7 @@ static int dt__step(dt_optimizer *opt)
     rc = dt__runs_make(opt);
     if (!rc && !opt->nruns && m->parts) { /* all its parameters are on other ranks */
         float none = 0;
-        if (opt->group[0].clip_norm > 0 && m->watch && m->watch->whole_norm) rc = m->watch->whole_norm(m->watch->user, &none);
+        if (opt->group[0].clip_norm > 0) rc = dt__watch_whole_norm(m, &none);
     } else if (!rc && !opt->nruns && !opt->idle_logged) {
         opt->idle_logged = true;
         dt__logf(DT_LOG_WARN, "dt_step: nothing changed: no gradient reached a parameter of the optimiser (%s) since its last "
@@ -3385,7 +3509,8 @@ DT_API dt_status dt_update(dt_optimizer *opt)
 {
     if (dt__tls.in_backward)
         return (dt_status)dt_fail(DT_ERR_STATE, "dt_step: called inside a backward; call it after dt_backward() returns");
-    if (opt && opt->m && opt->m->watch && opt->m->watch->step) opt->m->watch->step(opt->m->watch->user, opt);
+    for (dt__watch *w = opt && opt->m ? opt->m->watch : NULL; w; w = w->next)
+        if (w->step) w->step(w->user, opt);
     if (dt__err.code == DT_OK) dt__step(opt);
     return dt_error_code();
 }
@@ -5029,7 +5154,7 @@ static int dt__archive_fetch(const char *call, dt_archive *a, dt_model *m)
 {
     for (int64_t i = 0; i < dt_archive_count(a) && dt__err.code == DT_OK; i++) {
         dt_tensor *t = (dt_tensor *)dt__archive_object(a, i, &dt__tensor_source);
-        dt_tensor *y = t ? m->watch->fetch(m->watch->user, call, t) : NULL;
+        dt_tensor *y = t ? dt__watch_fetch(m, call, t) : NULL;
         if (!y) continue;
         dt__archive_set_object(a, i, y);
         dt__unref(t);
@@ -5043,11 +5168,11 @@ DT_API dt_status dt_model_save(dt_model *m, const char *path)
     if (!path) return (dt_status)dt_fail(DT_ERR_ARG, "dt_model_save: path is NULL");
     if (!m->nparams)
         return (dt_status)dt_fail(DT_ERR_STATE, "dt_model_save: the model has no parameters; run its forward first");
-    bool        split = m->watch && m->watch->fetch, lead = !split || m->watch->lead(m->watch->user);
+    bool        split = dt__watch_fetches(m), lead = !split || dt__watch_lead(m);
     dt_archive *a = dt_archive_new();
     if (a && !dt__save_model(call, a, m, false) && (!split || !dt__archive_fetch(call, a, m)) && lead) dt__archive_write(call, a, path);
     dt_archive_free(a);
-    if (split) m->watch->outcome(m->watch->user, call);
+    if (split) dt__watch_outcome(m, call);
     return dt_error_code();
 }
 DT_API int dt_model_load_with(dt_model *m, const char *path, dt_load_opts o)
@@ -5453,8 +5578,9 @@ static int dt__checkpoint_parts(dt_checkpoint *c, dt__port *p, int loading) /* t
         rc = dt__scheduler_visit(c->scheduler[i], &v, prefix);
     }
     if (!rc && amp) rc = dt__amp_visit(amp, &v, "amp");
-    const dt__watch *w = c->o.model->watch;
-    return !rc && w && w->visit ? w->visit(w->user, &v) : rc;
+    for (const dt__watch *w = c->o.model->watch; w && !rc; w = w->next)
+        if (w->visit) rc = w->visit(w->user, &v);
+    return rc;
 }
 static int dt__checkpoint_rest(dt_checkpoint *c, dt__port *p, int loading)
 {
@@ -5515,7 +5641,7 @@ static int dt__checkpoint_save(const char *call, dt_checkpoint *c, int64_t epoch
         return 0;
     }
     if (dt_model_seal(m)) return dt_error_code(); /* binds optimisers and completes a resume */
-    bool lead = !m->watch || !m->watch->lead || m->watch->lead(m->watch->user), split = m->watch && m->watch->fetch;
+    bool lead = dt__watch_lead(m), split = dt__watch_fetches(m);
     if (lead || split) {
         char       *path = dt__checkpoint_path(call, c->dir, c->name, step);
         dt_archive *a = path ? dt_archive_new() : NULL;
@@ -5524,7 +5650,7 @@ static int dt__checkpoint_save(const char *call, dt_checkpoint *c, int64_t epoch
         dt_archive_free(a);
         dt__free_text(path);
     }
-    if (m->watch && m->watch->outcome) m->watch->outcome(m->watch->user, call);
+    dt__watch_outcome(m, call);
     if (dt__err.code != DT_OK) return dt__err.code;
     c->seen_epoch = epoch;
     c->seen_step = step;
@@ -5552,12 +5678,11 @@ DT_API int dt_checkpoint_tick(dt_checkpoint *c, int64_t epoch, int64_t step)
     if (c->o.every_steps && step / c->o.every_steps != c->seen_step / c->o.every_steps) due = 1;
     if (c->o.every_epochs && epoch / c->o.every_epochs != c->seen_epoch / c->o.every_epochs) due = 1;
     if (c->o.every_minutes > 0 && dt__seconds() - c->saved >= c->o.every_minutes * 60) due = 1;
-    dt__watch *w = c->o.model->watch;
-    if (w && w->agree && (c->o.signals || c->o.every_minutes > 0)) { /* all ranks save and stop at the same step */
+    if (c->o.model->watch && (c->o.signals || c->o.every_minutes > 0)) { /* all ranks save and stop at the same step */
         int64_t both[2];
         both[0] = due;
         both[1] = stop;
-        if (w->agree(w->user, call, both, 2)) return dt_error_code();
+        if (dt__watch_agree(c->o.model, call, both, 2)) return dt_error_code();
         due = both[0] != 0;
         stop = both[1] && !c->stop;
     }
@@ -5616,13 +5741,12 @@ DT_API int dt_checkpoint_resume(dt_checkpoint *c, int64_t *epoch, int64_t *step)
     int64_t           e = 0, s = 0;
     if (dt__checkpoint_ok(call, c, 0, 0)) return dt_error_code();
     dt_archive *a = dt__checkpoint_newest(call, c->dir, c->name, &path);
-    dt__watch  *w = c->o.model->watch;
     if (a) {
         dt__integer_parse(dt_archive_get_string(a, "dt.epoch"), &e);
         dt__integer_parse(dt_archive_get_string(a, "dt.step"), &s);
     }
-    if (w && w->same && dt__err.code == DT_OK &&
-        w->same(w->user, call, "the step of the newest intact checkpoint (-1: no checkpoint)", a ? s : -1)) {
+    if (dt__err.code == DT_OK &&
+        dt__watch_same(c->o.model, call, "the step of the newest intact checkpoint (-1: no checkpoint)", a ? s : -1)) {
         dt_archive_free(a);
         dt__free_text(path);
         return dt_error_code();

@@ -1512,6 +1512,7 @@ static void dt__pline_tell(dt_pipeline *p) /* an error of this rank becomes ever
     p->told = true;
     dt_comm_abort(p->c, dt_error());
 }
+static void dt__pline_on_tell(void *user) { dt__pline_tell((dt_pipeline *)user); }
 static void dt__pline_on_step(void *user, dt_optimizer *opt)
 {
     (void)opt;
@@ -1847,7 +1848,7 @@ DT_API dt_pipeline *dt_pipeline_new_with(dt_model *m, dt_comm *c, dt_pipeline_op
     }
     if (m->nparams || m->watch || m->parts) {
         dt_fail(DT_ERR_STATE, "dt_pipeline_new: the model %s; make the pipeline before the first forward, and one pipeline for a model",
-                m->nparams ? "has parameters already" : "is used by another pipeline or ddp");
+                m->nparams ? "has parameters already" : m->watch ? dt__watch_taken(m) : "has a pipeline already");
         return NULL;
     }
     dt_pipeline *p = (dt_pipeline *)dt__alloc_zero(sizeof *p);
@@ -1885,10 +1886,12 @@ DT_API dt_pipeline *dt_pipeline_new_with(dt_model *m, dt_comm *c, dt_pipeline_op
     p->watch.outcome = dt__pline_outcome;
     p->watch.fetch = dt__pline_fetch;
     p->watch.whole_norm = dt__pline_whole_norm;
+    p->watch.tell = dt__pline_on_tell;
     p->watch.gone = dt__pline_gone;
+    p->watch.kind = DT__WATCH_PIPE;
     if (dt__err.code == DT_OK) {
         m->parts = &p->parts;
-        m->watch = &p->watch;
+        dt__watch_add(m, &p->watch);
         return p;
     }
     dt_pipeline_free(p);
@@ -1901,7 +1904,7 @@ DT_API void dt_pipeline_free(dt_pipeline *p)
     dt__pline_tell(p);
     if (p->nin) dt__pline_plan_free(p);
     if (p->m && p->m->parts == &p->parts) p->m->parts = NULL;
-    if (p->m && p->m->watch == &p->watch) p->m->watch = NULL;
+    if (p->m) dt__watch_remove(p->m, &p->watch);
     if (p->c) dt_comm_free(p->c);
     if (p->step_time) dt_mem_free(p->step_time, (size_t)(2 * p->plan->nsteps / p->ranks) * sizeof *p->step_time);
     dt_pipe_schedule_free(p->plan);
