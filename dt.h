@@ -1109,6 +1109,10 @@ DT__INSIDE void dt__step_end(void); /* dt_end without the end of a step in the t
 DT__INSIDE dt_device *dt__ghost_device(void);
 DT__INSIDE void *dt__ghost_alloc(dt_device *dev, size_t nbytes);
 static inline __attribute__((unused)) bool dt__is_ghost(const dt_tensor *t) { return t->st->dev->be->alloc == dt__ghost_alloc; }
+/* Ops of other headers: dt__record after the result was made; the backward passes gradients on with dt__grad_put. */
+DT__INSIDE dt__node *dt__record(const char *name, dt_tensor *out, dt__backward_fn fn, int nin, dt_tensor *const *in);
+DT__INSIDE int dt__grad_put(dt_tensor *x, dt_tensor *g);
+DT__INSIDE bool dt__is_exclusive(dt_tensor *t);
 DT__INSIDE bool dt__write_ok(const char *call, dt_tensor *t);
 DT__INSIDE int dt__pack(dt_block *b, dt_tensor **params, int n, dt_tensor *grad);
 DT__INSIDE int64_t dt__pack_next(int64_t end, int dtype); /* offset of a parameter after one that ends at 'end' */
@@ -3573,7 +3577,7 @@ DT__INSIDE void dt__step_end(void)
 }
 
 /* Records an op if its result needs a gradient. Returns NULL if it does not, or after a failure. in[] may contain NULL. */
-static dt__node *dt__record(const char *name, dt_tensor *out, dt__backward_fn fn, int nin, dt_tensor *const *in)
+DT__INSIDE dt__node *dt__record(const char *name, dt_tensor *out, dt__backward_fn fn, int nin, dt_tensor *const *in)
 {
     dt__ctx *t = &dt__tls;
     int      needed = 0;
@@ -3680,7 +3684,7 @@ static int dt__partial_close(dt_tensor *x) /* completes a partial of slices: wri
     return rc;
 }
 /* Whether no other handle uses the memory of t, and no two elements of t share memory. */
-static bool dt__is_exclusive(dt_tensor *t)
+DT__INSIDE bool dt__is_exclusive(dt_tensor *t)
 {
     bool only = __atomic_load_n(&t->refs, __ATOMIC_ACQUIRE) == 1 && __atomic_load_n(&t->st->refs, __ATOMIC_ACQUIRE) == 1;
     for (int i = 0; i < t->ndim; i++) only = only && (t->stride[i] != 0 || t->shape[i] <= 1);
@@ -3731,7 +3735,7 @@ static dt_tensor *dt__grad_begin(dt_tensor *x, int layout, uint32_t *acc)
     return dt__ref(x->partial);
 }
 /* Adds g, which has the shape of x, to the gradient of x. g may be a view of another tensor's gradient. */
-static int dt__grad_put(dt_tensor *x, dt_tensor *g)
+DT__INSIDE int dt__grad_put(dt_tensor *x, dt_tensor *g)
 {
     if (!g) return dt__err.code;
     if (!x->node) {
