@@ -752,10 +752,10 @@ typedef struct dt__visit {
     int (*number)(struct dt__visit *v, const char *name, double *x);  /* saved as text without loss */
     int (*integer)(struct dt__visit *v, const char *name, int64_t *x);
     void *user;
-    const dt__portion *cut; /* loading: the next tensor is this part of what was saved; or NULL */
     bool    bounded; /* the next number or integer must be low to high; a check without a load sees it, too */
     int64_t low, high;
     bool (*has)(struct dt__visit *v, const char *name); /* loading: is there such a number or integer? */
+    const dt__portion *cut; /* loading: the next tensor is this part of what was saved; or NULL */
 } dt__visit;
 
 /* Callbacks of dt_dist.h and dt_pipe.h for a model that several ranks train. They run on the thread that uses the model. Any of
