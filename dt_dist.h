@@ -49,6 +49,7 @@ CONTENTS
     >>ps             parameters and optimiser on the servers of dt_ps.h
     >>feeding        rank 0 reads the data for all ranks
     >>parallel       one process, several devices, each of which computes a part of the batch
+    >>inside         private functions that dt_pipe.h uses
     >>models         implementation from here: propagating errors, comparing and broadcasting models
     >>buckets        gradients in the order in which they become ready
     >>backward       a backward and its collectives
@@ -388,6 +389,22 @@ DT_API dt_status dt_parallel_backward(dt_parallel *p, dt_parallel_fn fn, void *u
 #endif
 #endif /* DT_DIST_H_INCLUDED */
 
+/* ---------------------------------------------------------------------------------------------------- >>inside
+   Private functions that dt_pipe.h uses. */
+#if defined(DT__WANT_INSIDE) && !defined(DT__DIST_INSIDE)
+#define DT__DIST_INSIDE
+#ifdef __cplusplus
+extern "C" {
+#endif
+DT__INSIDE int dt__same_models(const char *call, dt_model *m, dt_comm *c, bool values);
+/* A ddp for a model that is also cut into stages or split: the pipeline calls dt__ddp_sum after its backwards. */
+DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, bool driven);
+DT__INSIDE int dt__ddp_sum(dt_ddp *d);
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT__DIST_INSIDE */
+
 #if defined(DT_DIST_IMPLEMENTATION) && !defined(DT__DIST_IMPLEMENTED)
 #define DT__DIST_IMPLEMENTED
 #if defined(DT_STATIC) && !defined(DT__NN_IMPLEMENTED)
@@ -436,6 +453,7 @@ struct dt_ddp {
     uint64_t    serial;      /* the hook's name for the ddp: see dt__hooked_ddp */
     dt_ddp     *next_hooked;
     int         error_known; /* all ranks know our error: do not send it again */
+    int         driven;      /* a pipeline calls dt__ddp_sum after its backwards; there are no hooks */
     int         no_sync;     /* between dt_ddp_no_sync(d, true) and dt_ddp_no_sync(d, false) */
     int         unsummed;    /* number of backwards under no_sync since the last synchronised one */
     /* buckets */
@@ -562,8 +580,9 @@ static uint64_t dt__ddp_hash(uint64_t hash, const void *data, size_t nbytes) /* 
 #define DT__DDP_HASH 1469598103934665603ull
 
 typedef struct dt__ddp_fingerprint { /* the properties of a parameter that must be equal on all ranks */
-    int64_t shape[DT_MAX_DIMS];
-    int32_t ndim, dtype, flags, index;
+    int64_t  shape[DT_MAX_DIMS]; /* of the whole */
+    uint64_t values;             /* a hash of them, if they must be equal, too */
+    int32_t  ndim, dtype, flags, index, dim, parts; /* parts, along dim: see dt__portion */
     char    name[128]; /* only its last 127 characters if it is longer */
 } dt__ddp_fingerprint;
 static dt__ddp_fingerprint dt__ddp_fingerprint_of(const dt__param *p, int index)
@@ -574,7 +593,10 @@ static dt__ddp_fingerprint dt__ddp_fingerprint_of(const dt__param *p, int index)
     k.dtype = p->t->dtype;
     k.flags = p->buffer | p->frozen << 1 | (p->init ? 1 : 0) << 2;
     k.index = index;
-    for (int i = 0; i < p->t->ndim; i++) k.shape[i] = p->t->shape[i];
+    dt_shape whole = dt__param_shape(p);
+    for (int i = 0; i < p->t->ndim; i++) k.shape[i] = whole.dim[i];
+    k.dim = p->cut.dim;
+    k.parts = p->cut.parts;
     size_t n = strlen(p->name), cut = n >= sizeof k.name ? n - sizeof k.name + 1 : 0;
     memcpy(k.name, p->name + cut, n - cut);
     return k;
@@ -584,11 +606,14 @@ static const char *dt__ddp_fingerprint_text(const dt__ddp_fingerprint *k, char *
     if (!k->name[0]) {
         snprintf(buf, nbytes, "nothing");
     } else {
-        snprintf(buf, nbytes, "%s '%s' %s %s%s", k->flags & 1 ? "buffer" : "parameter", k->name,
+        char part[64] = "", values[48] = "";
+        if (k->parts) snprintf(part, sizeof part, ", split into %d along dimension %d", (int)k->parts, (int)k->dim);
+        if (k->values) snprintf(values, sizeof values, ", values %016" PRIx64, k->values);
+        snprintf(buf, nbytes, "%s '%s' %s %s%s%s%s", k->flags & 1 ? "buffer" : "parameter", k->name,
                  dt_dtype_name((dt_dtype)k->dtype), dt__shape_text(k->shape, k->ndim),
                  k->flags & 2   ? ", frozen"
                  : k->flags & 4 ? ", with an f32 master"
-                                : "");
+                                : "", part, values);
     }
     return buf;
 }
@@ -621,31 +646,48 @@ static int dt__ddp_sync_param(dt_ddp *d, const dt__param *p, int index)
     }
     return 0;
 }
+static int dt__param_index(const dt_model *m, const dt__param *p)
+{
+    for (int i = 0; i < m->nparams; i++)
+        if (m->param[i] == p) return i;
+    return -1;
+}
 static int dt__ddp_on_param(void *user, dt__param *p)
 {
     dt_ddp *d = (dt_ddp *)user;
-    return dt__ddp_alone(d) ? 0 : dt__ddp_sync_param(d, p, d->m->nparams - 1);
+    return dt__ddp_alone(d) || dt__is_ghost(p->t) ? 0 : dt__ddp_sync_param(d, p, dt__param_index(d->m, p));
 }
-/* When the model is sealed: all ranks must have the same list of parameters. The first difference between rank 0 and the
-   lowest rank that differs from it is reported. */
-static int dt__ddp_same_models(dt_ddp *d)
+/* All ranks of c must have the same list of parameters, and with `values` the same bits in those that are not split. The first
+   difference between rank 0 and the lowest rank that differs from it is reported, on all ranks. Returns 0, a negative status after
+   dt_fail, or 1 if the communicator has failed. */
+static dt__ddp_fingerprint dt__model_fingerprint(const dt_model *m, int i, bool values)
 {
-    dt_model *m = d->m;
-    uint64_t  hash = DT__DDP_HASH;
+    const dt__param    *p = m->param[i];
+    dt__ddp_fingerprint k = dt__ddp_fingerprint_of(p, i);
+    size_t              nbytes = (size_t)p->t->numel * dt__dtype_size[p->t->dtype];
+    if (!values || p->cut.parts || dt__is_ghost(p->t) || dt__err.code != DT_OK) return k;
+    void *host = dt_scratch(nbytes + 1);
+    if (host && !dt__download(p->t, host)) k.values = dt__ddp_hash(DT__DDP_HASH, host, nbytes) | 1;
+    return k;
+}
+DT__INSIDE int dt__same_models(const char *call, dt_model *m, dt_comm *c, bool values)
+{
+    uint64_t hash = DT__DDP_HASH;
+    int      rank = dt_comm_rank(c), world = dt_comm_size(c);
     for (int i = 0; i < m->nparams; i++) {
-        dt__ddp_fingerprint k = dt__ddp_fingerprint_of(m->param[i], i);
+        dt__ddp_fingerprint k = dt__model_fingerprint(m, i, values);
         hash = dt__ddp_hash(hash, &k, sizeof k);
     }
-    int64_t *all = (int64_t *)dt_mem_alloc((size_t)d->world * 2 * sizeof *all), mine[2];
-    if (!all) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory");
+    int64_t *all = (int64_t *)dt_mem_alloc((size_t)world * 2 * sizeof *all), mine[2];
+    if (!all) return dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
     mine[0] = (int64_t)hash;
     mine[1] = m->nparams;
-    int rc = dt_comm_allgather(d->c, mine, all, 2, NULL, DT_COMM_I64) ? dt__ddp_comm_fail(d, "dt_ddp") : 0;
+    int rc = dt_comm_allgather(c, mine, all, 2, NULL, DT_COMM_I64) ? 1 : 0;
     int other = 0, most = m->nparams;
-    for (int r = d->world - 1; r > 0 && !rc; r--)
+    for (int r = world - 1; r > 0 && !rc; r--)
         if (all[2 * r] != all[0] || all[2 * r + 1] != all[1]) other = r;
     if (other) most = (int)(all[1] > all[2 * other + 1] ? all[1] : all[2 * other + 1]);
-    dt_mem_free(all, (size_t)d->world * 2 * sizeof *all);
+    dt_mem_free(all, (size_t)world * 2 * sizeof *all);
     if (rc || !other) return rc;
     for (int i = 0; i < most && !rc; i++) { /* all ranks see both lists and stop at the same difference */
         dt__ddp_fingerprint k[2];
@@ -653,17 +695,22 @@ static int dt__ddp_same_models(dt_ddp *d)
             int root = side ? other : 0;
             memset(&k[side], 0, sizeof k[side]);
             k[side].index = i;
-            if (d->rank == root && i < m->nparams) k[side] = dt__ddp_fingerprint_of(m->param[i], i);
-            if (dt_comm_broadcast(d->c, &k[side], (int64_t)sizeof k[side], DT_COMM_U8, root))
-                rc = dt__ddp_comm_fail(d, "dt_ddp");
+            if (rank == root && i < m->nparams) k[side] = dt__model_fingerprint(m, i, values);
+            if (dt_comm_broadcast(c, &k[side], (int64_t)sizeof k[side], DT_COMM_U8, root)) rc = 1;
         }
         if (rc || dt__ddp_same_fingerprint(&k[0], &k[1])) continue;
-        char a[320], b[320];
-        rc = dt_fail(DT_ERR_COMM, "dt_ddp: the models differ: number %d is %s on rank 0, %s on rank %d; create the same "
-                     "parameters in the same order on all ranks", i + 1, dt__ddp_fingerprint_text(&k[0], a, sizeof a),
-                     dt__ddp_fingerprint_text(&k[1], b, sizeof b), other);
-        d->error_known = 1; /* all ranks report this error */
+        char x[400], y[400];
+        rc = dt_fail(DT_ERR_COMM, "%s: the models differ: number %d is %s on rank 0, %s on rank %d; create the same "
+                     "parameters in the same order on all ranks%s", call, i + 1, dt__ddp_fingerprint_text(&k[0], x, sizeof x),
+                     dt__ddp_fingerprint_text(&k[1], y, sizeof y), other, values ? ", from the same seed" : "");
     }
+    return rc;
+}
+static int dt__ddp_same_models(dt_ddp *d) /* when the model is sealed */
+{
+    int rc = dt__same_models("dt_ddp", d->m, d->c, false);
+    if (rc > 0) return dt__ddp_comm_fail(d, "dt_ddp");
+    if (rc && dt__err.code == DT_ERR_COMM) d->error_known = 1; /* all ranks report this error */
     return rc;
 }
 /* Compares the models, then broadcasts rank 0's parameters, buffers and master weights. */
@@ -727,17 +774,12 @@ static void dt__buckets_free(dt_ddp *d)
     d->reach = NULL;
     d->nbuckets = d->bucket_cap = d->norder = d->version = 0;
 }
-static int dt__param_index(const dt_model *m, const dt__param *p)
-{
-    for (int i = 0; i < m->nparams; i++)
-        if (m->param[i] == p) return i;
-    return -1;
-}
 static int dt__bucket_order(const void *a, const void *b)
 {
     int x = ((const dt__bucket *)a)->last, y = ((const dt__bucket *)b)->last;
     return (x < y) - (x > y);
 }
+static bool dt__ddp_buffer(const dt__param *p) { return p->buffer && !dt__is_ghost(p->t); } /* a pipeline: other ranks have the rest */
 static int64_t dt__buffer_nbytes(const dt_tensor *t) /* in d->staging: aligned to 64 bytes */
 {
     return (t->numel * (int64_t)dt__dtype_size[t->dtype] + 63) & ~(int64_t)63;
@@ -757,6 +799,7 @@ static int dt__buckets_make(dt_ddp *d)
     if (!d->bucket || !d->of || !d->reach) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for %d buckets", n);
     for (int i = 0; i < m->nblocks; i++) {
         const dt__mblock *mb = &m->block[i];
+        if (dt__is_ghost(mb->b.value)) continue;
         double            size = (double)dt__dtype_size[mb->b.grad->dtype];
         dt__bucket       *b = NULL;
         for (int k = 0; k < mb->n; k++) {
@@ -783,7 +826,7 @@ static int dt__buckets_make(dt_ddp *d)
     for (int i = 0; i < m->nblocks; i++) d->total += m->block[i].b.grad->numel; /* includes gaps; used by slots */
     int64_t nbytes = 0, buckets = d->nbuckets;
     for (int i = 0; i < m->nparams; i++)
-        if (m->param[i]->buffer) nbytes += dt__buffer_nbytes(m->param[i]->t);
+        if (dt__ddp_buffer(m->param[i])) nbytes += dt__buffer_nbytes(m->param[i]->t);
     dt__unref(d->staging);
     dt__unref(d->flags);
     d->staging = d->flags = NULL;
@@ -924,7 +967,7 @@ static int dt__buffers_copy(dt_ddp *d, int out)
     int     rc = 0;
     for (int i = 0; i < d->m->nparams && !rc; i++) {
         dt_tensor *t = d->m->param[i]->t, *v;
-        if (!d->m->param[i]->buffer || !t->numel) continue;
+        if (!dt__ddp_buffer(d->m->param[i]) || !t->numel) continue;
         if (!(v = dt__block_view(d->staging, t, at / (int64_t)dt__dtype_size[t->dtype]))) return DT_ERR_MEMORY;
         v->dtype = t->dtype;
         rc = out ? dt__copy_to(v, t, 0) : dt__copy_to(t, v, 0);
@@ -1016,6 +1059,7 @@ static int dt__bucket_start(dt_ddp *d, dt__bucket *b)
     dt_model  *m = d->m;
     dt_tensor *g = m->block[b->block].b.grad;
     int        bad = 0, rc = dt__info_receive(d), halves = g->dtype != DT_F32;
+    if (rc || (d->driven && m->block[b->block].use_mgrad)) return rc;
     for (int k = 0; k < b->n && !rc; k++) rc = dt__ddp_zero_unreached(m->order[b->first + k]->t);
     /* f16 and bf16 are divided before the sum, so that it cannot overflow */
     double scale = halves ? d->before * d->after : d->before;
@@ -1208,7 +1252,7 @@ static double dt__ddp_busy(const dt_ddp *d) /* seconds of communication so far *
 static int dt__ddp_start_step(dt_ddp *d, int phase)
 {
     dt_model *m = d->m;
-    int       ours = phase == DT__DDP_SKIP;
+    int       ours = phase == DT__DDP_SKIP || d->driven;
     for (int i = 0; i < m->nparams && !ours; i++) ours = dt_grad_pending(m->param[i]->t);
     if (!ours) return 1;
     if (dt_model_seal(m) || dt__buckets_update(d)) return dt__err.code;
@@ -1298,6 +1342,23 @@ static void dt__ddp_end(void *user, dt_status status)
     dt_ddp *d = dt__hooked_ddp(user);
     if (d) dt__ddp_end_step(d, status);
 }
+/* Of a ddp that a pipeline drives: sums the gradients of all its backwards of this step. Those that mixed precision has added up in
+   f32 are in mgrad; the buckets of these blocks have nothing to send. */
+DT__INSIDE int dt__ddp_sum(dt_ddp *d)
+{
+    dt_model *m = d->m;
+    if (dt__ddp_alone(d)) return 0;
+    if (dt__ddp_start_step(d, DT__DDP_BACKWARD)) return dt__err.code;
+    for (int i = 0; i < d->nbuckets; i++) {
+        dt__bucket *b = &d->bucket[i];
+        b->waiting = 0;
+        for (int k = b->first; k < b->first + b->n; k++) d->reach[k] = dt__has_grad(&m->block[b->block], m->order[k]);
+    }
+    d->unsummed = 1;
+    if (!dt__info_send(d)) dt__buckets_start_ready(d);
+    dt__ddp_end_step(d, dt_error_code());
+    return dt__err.code;
+}
 /* DT_VERIFY: writes a line about the current weights and compares their hash with rank 0's. */
 static void dt__ddp_verify(dt_ddp *d)
 {
@@ -1344,7 +1405,7 @@ static void dt__ddp_step(void *user, dt_optimizer *opt)
 {
     dt_ddp *d = (dt_ddp *)user;
     (void)opt;
-    if (dt__err.code == DT_OK && !dt__ddp_alone(d) && !dt__ddp_hook_here(d))
+    if (dt__err.code == DT_OK && !dt__ddp_alone(d) && !d->driven && !dt__ddp_hook_here(d))
         dt_fail(DT_ERR_STATE, "dt_step: this is another thread than that of dt_ddp_new, whose backwards alone sum the gradients of "
                               "all ranks; call dt_ddp_new on the thread that trains");
     if (dt__err.code == DT_OK && d->o.slots && d->slot)
@@ -1821,6 +1882,7 @@ static int dt__ddp_attach(dt_ddp *d)
         }
         if (!d->verify) return dt_fail(DT_ERR_FILE, "dt_ddp_new: DT_VERIFY: cannot write %.300s: %s", path, why);
     }
+    if (d->driven) return 0;
     dt_grad_hooks h;
     h.begin = dt__ddp_begin;
     h.ready = dt__ddp_ready;
@@ -1834,12 +1896,12 @@ static int dt__ddp_on_seal(dt_model *m, void *user) /* user may be freed: it is 
     if (!dt__watch_find(m, user) || dt__ddp_alone(d)) return 0;
     return dt__ddp_same_models(d);
 }
-DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o)
+DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, bool driven)
 {
     const char *call = "dt_ddp_new";
     int         world = dt_comm_size(c);
     if (!dt__model_ok(call, m)) return NULL;
-    if (m->watch) dt_fail(DT_ERR_STATE, "%s: the model %s", call, dt__watch_taken(m));
+    if (m->watch && !driven) dt_fail(DT_ERR_STATE, "%s: the model %s", call, dt__watch_taken(m));
     else if (m->device != dt_cpu() && world > 1 && !dt_comm_options(c)->backend)
         dt_fail(DT_ERR_DEVICE, "%s: the model is on %s; make the communicator with .backend = DT_NCCL", call,
                 m->device->name);
@@ -1865,6 +1927,7 @@ DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o)
     d->world = world;
     d->on_device = m->device != dt_cpu();
     d->hook = -1;
+    d->driven = driven;
     d->weight = -1;
     if (dt__ddp_attach(d) || dt__model_on_seal(m, dt__ddp_on_seal, d)) {
         dt_ddp_free(d);
@@ -1872,6 +1935,7 @@ DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o)
     }
     return d;
 }
+DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o) { return dt__ddp_make(m, c, o, false); }
 DT_API void dt_ddp_free(dt_ddp *d)
 {
     if (!d) return;

@@ -100,10 +100,10 @@ extern "C" {
    The forward must make the same calls each time; it cannot read values (dt_item) of other stages. The pipeline is made before
    the first forward, on all ranks of c; rank r computes the stages r, r + ranks, r + 2 ranks ... (with .chunks). */
 typedef struct dt_pipeline dt_pipeline;
-/* Who finds the cuts. Measured: rank 0 runs forward and backward of a micro-batch a few times with a copy of the whole model, and
-   dt_pipe_partition_new (dt_plan.h) makes the slowest stage as fast as possible. Estimated: for models that do not fit into
-   the memory of one rank; nothing is computed, the times are those of FLOPs and bytes. Stages begin at calls of dt_stage if
-   the forward has any, else at any layer. The rank 0 must be done within the timeout of the communicator. */
+/* Who finds the cuts. Measured: rank 0 runs forward and backward of a micro-batch a few times with a copy of the whole model,
+   and dt_pipe_partition_new (dt_plan.h) makes the slowest stage as fast as possible. Estimated: for models that do not fit
+   into the memory of one rank; nothing is computed, the times are those of FLOPs and bytes. Stages begin at calls of dt_stage
+   if the forward has any, else at any layer. The rank 0 must be done within the timeout of the communicator. */
 typedef enum dt_pipe_balance {
     DT_BALANCE_OFF = 0, /* the calls of dt_stage are the cuts */
     DT_BALANCE_MEASURED,
@@ -114,11 +114,12 @@ typedef struct dt_pipeline_opts {
     int          micro DT_D;    /* micro-batches of a batch; default: one for each rank */
     dt_pipe_kind schedule DT_D; /* DT_PIPE_GPIPE, DT_PIPE_1F1B, DT_PIPE_INTERLEAVED, DT_PIPE_ZB_H1; default 1F1B */
     int          chunks DT_D;   /* stages of a rank; default 1, with DT_PIPE_INTERLEAVED 2 */
-    bool         recompute DT_D; /* keep only what crosses the cuts, and compute the rest again before the backward: less memory, more time */
+    bool         recompute DT_D; /* keep only what crosses the cuts, and compute the rest again before the backward: less
+                                    memory, more time */
     dt_amp      *amp DT_D;      /* mixed precision: the loss is scaled; an overflow on one rank skips the step on all */
     dt_pipe_balance balance DT_D;
-    int64_t      memory DT_D;   /* with .balance: bytes of a rank that a stage may need, with gradients and two states of the optimiser
-                                   for each parameter; default 0: no limit */
+    int64_t      memory DT_D;   /* with .balance: bytes of a rank that a stage may need, with gradients and two states of the
+                                   optimiser for each parameter; default 0: no limit */
 } dt_pipeline_opts;
 DT_API dt_pipeline *dt_pipeline_new_with(dt_model *m, dt_comm *c, dt_pipeline_opts o DT_OPT0(dt_pipeline_opts));
 #ifdef DT__LIT
@@ -129,37 +130,38 @@ DT_API dt_pipeline *dt_pipeline_new_with(dt_model *m, dt_comm *c, dt_pipeline_op
 #endif
 DT_API void dt_pipeline_free(dt_pipeline *p); /* may be called before or after dt_model_free */
 
-/* fn returns the loss, a mean over the samples of x and y. x and y are the whole batch, the same on all ranks; y may be NULL. Their
-   first dimension must be a multiple of .micro. *loss, unless NULL: the mean loss, on all ranks. Then call dt_step. */
+/* fn returns the loss, a mean over the samples of x and y. x and y are the whole batch, the same on all ranks; y may be NULL.
+   Their first dimension must be a multiple of .micro. *loss, unless NULL: the mean loss, on all ranks. Then call dt_step. */
 typedef dt_tensor *(*dt_pipeline_fn)(dt_model *m, dt_tensor *x, dt_tensor *y, void *user);
 DT_API dt_status dt_pipeline_backward(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y, double *loss);
 /* Forward only, without gradients: *value is the mean of what fn returns (a loss, or an accuracy), on all ranks. */
 DT_API dt_status dt_pipeline_forward(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y, double *value);
 DT_API int  dt_pipeline_stages(const dt_pipeline *p);
 DT_API int  dt_pipeline_stage_of(const dt_pipeline *p, const char *parameter); /* its first stage; -1: no such parameter */
-/* A text with a line for each stage (its rank, parameters, what crosses the cut before it), like snprintf; with .balance also the
-   table of dt_pipe_partition_text. After the first dt_pipeline_backward. */
+/* A text with a line for each stage (its rank, parameters, what crosses the cut before it), like snprintf; with .balance also
+   the table of dt_pipe_partition_text. After the first dt_pipeline_backward. */
 DT_API size_t dt_pipeline_describe(const dt_pipeline *p, char *buf, size_t nbytes);
 
 /* ---------------------------------------------------------------------------------------------------- >>profiles
-   What the layers of a model cost for x and y, for dt_pipe_partition_new (>>partitions of dt_plan.h). A layer begins with the call
-   of a layer function of dt_nn.h and ends where the next one begins; the first one also has what the forward does before it.
-   If the forward calls dt_stage, what lies between two of these calls counts as one layer. Times are the shortest of several
-   runs. Estimated times count the FLOPs of the layer functions and the bytes of all results; backward: twice the forward. The
-   model m is not changed: a copy with the same dtype, device and frozen parameters runs, so m may be new, and may not have a
-   pipeline. */
+   What the layers of a model cost for x and y, for dt_pipe_partition_new (>>partitions of dt_plan.h). A layer begins with the
+   call of a layer function of dt_nn.h and ends where the next one begins; the first one also has what the forward does before
+   it. If the forward calls dt_stage, what lies between two of these calls counts as one layer. Times are the shortest of
+   several runs. Estimated times count the FLOPs of the layer functions and the bytes of all results; backward: twice the
+   forward. The model m is not changed: a copy with the same dtype, device and frozen parameters runs, so m may be new, and may
+   not have a pipeline. */
 typedef struct dt_pipe_profile {
     int            nlayers, nedges;
     dt_pipe_layer *layers;
     dt_pipe_edge  *edges; /* tensors that later layers use */
     char         (*dt__name)[64];
 } dt_pipe_profile;
-DT_API dt_pipe_profile *dt_pipe_profile_new(dt_model *m, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y, dt_pipe_balance how);
+DT_API dt_pipe_profile *dt_pipe_profile_new(dt_model *m, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y,
+                                            dt_pipe_balance how);
 DT_API void             dt_pipe_profile_free(dt_pipe_profile *f); /* NULL is accepted */
 
-/* The schedule as it ran in the last dt_pipeline_backward: when each step began and ended, for dt_pipe_svg. A step begins when what it
-   needs has come: the time that it waited is idle. All ranks call it and get the same; NULL: an error. If the ranks are on several
-   machines, their clocks are compared. Free it with dt_pipe_timing_free. */
+/* The schedule as it ran in the last dt_pipeline_backward: when each step began and ended, for dt_pipe_svg. A step begins when
+   what it needs has come: the time that it waited is idle. All ranks call it and get the same; NULL: an error. If the ranks are
+   on several machines, their clocks are compared. Free it with dt_pipe_timing_free. */
 DT_API const dt_pipe_schedule *dt_pipeline_schedule(const dt_pipeline *p);
 DT_API dt_pipe_timing         *dt_pipeline_timing(dt_pipeline *p);
 /* The same schedule if each step took the median time of its stage in `run`, and messages no time: dt_pipe_simulate. */
@@ -173,7 +175,7 @@ DT_API dt_pipe_timing         *dt_pipeline_planned(const dt_pipeline *p, const d
 #if defined(DT_PIPE_IMPLEMENTATION) && !defined(DT__PIPE_IMPLEMENTED)
 #define DT__PIPE_IMPLEMENTED
 #if defined(DT_STATIC) && !defined(DT__DIST_IMPLEMENTED)
-#error "dt_pipe.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_PIPE_IMPLEMENTATION"
+#error "dt_pipe.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION, not DT_PIPE_IMPLEMENTATION"
 #endif
 
 #ifdef __cplusplus
@@ -301,7 +303,8 @@ struct dt_pipeline {
 
 static const char *dt__pline_text(const dt_pipeline *p, char *buf, size_t nbytes)
 {
-    snprintf(buf, nbytes, "stage %d (%s, rank %d)", p->now, p->stage_name && p->now < p->stages ? p->stage_name[p->now] : "?", p->now % p->ranks);
+    snprintf(buf, nbytes, "stage %d (%s, rank %d)", p->now, p->stage_name && p->now < p->stages ? p->stage_name[p->now] : "?",
+             p->now % p->ranks);
     return buf;
 }
 static int dt__pline_comm_fail(dt_pipeline *p, const char *call)
@@ -398,8 +401,8 @@ static void dt__pline_fill(dt_pipeline *p, dt_tensor *t) /* a ghost in the stage
         dt__unref(old);
         return;
     }
-    dt_fail(DT_ERR_STATE, "dt_stage: %s uses a tensor %s of another stage that it did not use in the first forward; the forward must "
-            "make the same calls each time", dt__pline_text(p, who, sizeof who), dt__text(t));
+    dt_fail(DT_ERR_STATE, "dt_stage: %s uses a tensor %s of another stage that it did not use in the first forward; the "
+            "forward must make the same calls each time", dt__pline_text(p, who, sizeof who), dt__text(t));
 }
 static bool dt__pline_reads(const char *call) /* does the call bring values to the program? */
 {
@@ -423,10 +426,12 @@ static void dt__pline_use(void *user, const char *call, dt_tensor *t)
                     list[p->nused++].stage = p->stage;
                 } else dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the plan");
             }
-        } else if (t->serial < 0 && p->made_params && p->stage < p->stages) p->uses[(-t->serial - 1) * p->stages + p->stage] = 1;
+        } else if (t->serial < 0 && p->made_params && p->stage < p->stages) {
+            p->uses[(-t->serial - 1) * p->stages + p->stage] = 1;
+        }
         if (dt__pline_reads(call))
-            dt_fail(DT_ERR_STATE, "%s: called in a forward that is cut into stages: values of other stages are not on this rank; return "
-                    "what the program needs from the forward", call);
+            dt_fail(DT_ERR_STATE, "%s: called in a forward that is cut into stages: values of other stages are not on this "
+                    "rank; return what the program needs from the forward", call);
         if (!dt__is_ghost(t)) dt__pline_hide(p, t);
     } else if (dt__pline_active(p)) {
         if (dt__is_ghost(t)) dt__pline_fill(p, t);
@@ -456,11 +461,13 @@ static void dt__pline_new_tensor(void *user, dt_tensor *t)
             if (p->edge[p->out[p->now][k]].serial == t->serial) {
                 p->run->output[k] = dt__ref(t);
                 const dt__pline_edge *e = &p->edge[p->out[p->now][k]];
-                bool same = e->ndim == t->ndim && e->dtype == t->dtype && !memcmp(e->shape, t->shape, (size_t)t->ndim * sizeof *t->shape);
+                bool same = e->ndim == t->ndim && e->dtype == t->dtype &&
+                            !memcmp(e->shape, t->shape, (size_t)t->ndim * sizeof *t->shape);
                 if (!same) {
                     char who[120], text[160];
                     snprintf(text, sizeof text, "%s", dt__shape_text(e->shape, e->ndim));
-                    dt_fail(DT_ERR_SHAPE, "dt_stage: %s sends %s of %s to the next stage, which expects %s of %s as in the first "
+                    dt_fail(DT_ERR_SHAPE, "dt_stage: %s sends %s of %s to the next stage, which expects %s of %s as in the "
+                            "first "
                             "forward", dt__pline_text(p, who, sizeof who), dt__text(t), dt_dtype_name((dt_dtype)t->dtype), text,
                             dt_dtype_name((dt_dtype)e->dtype));
                 }
@@ -471,8 +478,8 @@ static void dt__pline_new_tensor(void *user, dt_tensor *t)
 
 /* ==================================================================================================== >>tracing_stages
    The first forward makes all parameters on the ghost device, the second one notes for each tensor where it is made and where
-   it is used. All ranks do the same and get the same plan; they compare its hash. Then the parameters of the own stages are made
-   again, with the random numbers that were drawn for them. */
+   it is used. All ranks do the same and get the same plan; they compare its hash. Then the parameters of the own stages are
+   made again, with the random numbers that were drawn for them. */
 static int dt__pline_send_outputs(dt_pipeline *p);
 static void dt__pline_enter(dt_pipeline *p) /* the stage begins: where is its device, and are gradients needed? */
 {
@@ -523,7 +530,8 @@ static void dt__pline_place(dt_pipeline *p, bool stage, const char *scope, const
     if (!p->cut || p->stage + 1 >= p->stages || piece != p->cut[p->stage + 1]) return;
     dt__pline_name(full, sizeof full, scope, name);
     if (strcmp(full, p->stage_name[p->stage + 1])) {
-        dt_fail(DT_ERR_STATE, "dt_pipeline: stage %d begins with '%s'; this forward has '%s' there; it must make the same calls each time",
+        dt_fail(DT_ERR_STATE, "dt_pipeline: stage %d begins with '%s'; this forward has '%s' there; it must make the same "
+                "calls each time",
                 p->stage + 1, p->stage_name[p->stage + 1], full);
         return;
     }
@@ -536,7 +544,8 @@ static dt_tensor *dt__pline_stage(void *user, const char *name, dt_tensor *x)
     dt_pipeline *p = (dt_pipeline *)user;
     if (dt__err.code != DT_OK) return NULL;
     if (p->mode == DT__PIPE_OFF) {
-        dt_fail(DT_ERR_STATE, "dt_stage '%s': the model has a pipeline: call dt_pipeline_backward or dt_pipeline_forward", name);
+        dt_fail(DT_ERR_STATE, "dt_stage '%s': the model has a pipeline: call dt_pipeline_backward or dt_pipeline_forward",
+                name);
         return NULL;
     }
     if (p->o.balance) {
@@ -550,7 +559,8 @@ static dt_tensor *dt__pline_stage(void *user, const char *name, dt_tensor *x)
         snprintf(p->stage_name[p->stage], sizeof p->stage_name[0], "%s", name);
     }
     if (p->mode == DT__PIPE_RUN && p->stage >= p->stages) {
-        dt_fail(DT_ERR_STATE, "dt_stage '%s': this forward has more stages than the first one; it must make the same calls each time", name);
+        dt_fail(DT_ERR_STATE, "dt_stage '%s': this forward has more stages than the first one; it must make the same calls "
+                "each time", name);
         return NULL;
     }
     dt__pline_enter(p);
@@ -718,11 +728,12 @@ static int dt__pline_same(dt_pipeline *p) /* do all ranks have the same plan? */
     memcpy(all, mine, sizeof all);
     if (dt_comm_allreduce(p->c, all, 4, DT_COMM_I64, DT_COMM_MAX)) return dt__pline_comm_fail(p, "dt_pipeline");
     if (all[2] != -all[3])
-        return dt_fail(DT_ERR_COMM, "dt_pipeline: the ranks have different options: this rank, %d, has .micro %d and the schedule %s; give "
-                       "all the same", p->rank, p->o.micro, dt_pipe_kind_name(p->o.schedule));
+        return dt_fail(DT_ERR_COMM, "dt_pipeline: the ranks have different options: this rank, %d, has .micro %d and the "
+                       "schedule %s; give all the same", p->rank, p->o.micro, dt_pipe_kind_name(p->o.schedule));
     if (all[0] == -all[1]) return 0;
-    return dt_fail(DT_ERR_COMM, "dt_pipeline: the ranks have different models or batches: rank %d has %d parameters, %d stages and %d tensors "
-                   "that cross cuts, with the hash %016llx; the forward and the shapes of x and y must be the same on all ranks",
+    return dt_fail(DT_ERR_COMM, "dt_pipeline: the ranks have different models or batches: rank %d has %d parameters, %d "
+                   "stages and %d tensors that cross cuts, with the hash %016llx; the forward and the shapes of x and y must "
+                   "be the same on all ranks",
                    p->rank, p->m->nparams, p->stages, p->nedges, (unsigned long long)h);
 }
 static bool dt__pline_owns(const dt_pipeline *p, int param, int rank)
@@ -753,11 +764,14 @@ static int dt__pline_walk(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tens
     int        found = p->stage + 1;
     dt__pline_end(p);
     if (dt__err.code == DT_OK && found != p->stages && !p->marking && !p->pieces)
-        dt_fail(DT_ERR_STATE, "dt_pipeline: the forward has %d stages (%d calls of dt_stage), expected %d: %d ranks with .chunks = %d",
+        dt_fail(DT_ERR_STATE, "dt_pipeline: the forward has %d stages (%d calls of dt_stage), expected %d: %d ranks with "
+                ".chunks = %d",
                 found, found - 1, p->stages, p->ranks, p->o.chunks);
-    if (dt__err.code == DT_OK && !loss) dt_fail(DT_ERR_ARG, "dt_pipeline: the function returned NULL without an error; expected the loss");
+    if (dt__err.code == DT_OK && !loss)
+        dt_fail(DT_ERR_ARG, "dt_pipeline: the function returned NULL without an error; expected the loss");
     if (dt__err.code == DT_OK && loss->numel != 1)
-        dt_fail(DT_ERR_SHAPE, "dt_pipeline: the function returned a tensor %s; expected a loss of one element (dt_mean)", dt__text(loss));
+        dt_fail(DT_ERR_SHAPE, "dt_pipeline: the function returned a tensor %s; expected a loss of one element (dt_mean)",
+                dt__text(loss));
     dt__step_end();
     dt__step_swap(&step, &tape);
     dt__list_free(&step);
@@ -803,9 +817,9 @@ static int dt__pline_trace(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_ten
 }
 
 /* ==================================================================================================== >>balancing
-   The first forward with ghosts notes the places where the model may be cut. They divide it into pieces: piece 0 begins with the
-   forward, piece i at place i. A second forward with ghosts notes in which piece each tensor is made and used. A copy of the model
-   then runs on one rank without a pipeline; its layers call dt__meter_layer, its backward dt__meter_node. */
+   The first forward with ghosts notes the places where the model may be cut. They divide it into pieces: piece 0 begins with
+   the forward, piece i at place i. A second forward with ghosts notes in which piece each tensor is made and used. A copy of
+   the model then runs on one rank without a pipeline; its layers call dt__meter_layer, its backward dt__meter_node. */
 typedef struct dt__meter {
     dt_pipeline *p;
     int          piece, layers, calls, npieces;
@@ -876,7 +890,8 @@ static int dt__meter_run(dt__meter *w, dt_model *m, dt_pipeline_fn fn, void *use
     size_t live = dt_stats().live_bytes;
     w->held[w->piece] = live > w->live ? (int64_t)(live - w->live) : 0;
     if (dt__err.code == DT_OK && w->piece + 1 != w->npieces)
-        dt_fail(DT_ERR_STATE, "dt_pipeline: the first forward had %d places to cut, this one %d; it must make the same calls each time",
+        dt_fail(DT_ERR_STATE, "dt_pipeline: the first forward had %d places to cut, this one %d; it must make the same calls "
+                "each time",
                 w->npieces - 1, w->piece);
     if (dt__err.code == DT_OK && loss && loss->requires_grad) {
         dt_tensor *none = NULL;
@@ -909,8 +924,8 @@ static dt_model *dt__pline_copy(const dt_model *m, dt_device *dev) /* has no par
     y->training = m->training;
     return y;
 }
-/* Runs a copy of the model; f->layers get the shortest times. Nothing that the program sees changes: the hooks of the thread (which
-   would seal models) rest, its random numbers and its verdict on the last loss are as before. */
+/* Runs a copy of the model; f->layers get the shortest times. Nothing that the program sees changes: the hooks of the thread
+   (which would seal models) rest, its random numbers and its verdict on the last loss are as before. */
 static int dt__pline_measure(dt_pipeline *p, dt_pipe_profile *f, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y)
 {
     enum { RUNS = 6 }; /* the first one is not counted */
@@ -1095,8 +1110,11 @@ static int dt__pline_link(dt_pipeline *p, double *latency, double *bandwidth)
     for (int k = 0; k < 2 * RUNS && dt__err.code == DT_OK; k++) {
         int64_t  n = k % 2 ? LARGE : 64;
         uint64_t at = dt_trace_now();
-        int      bad = p->rank == 0 ? dt_comm_send_with(p->c, buf, n, DT_COMM_U8, 1, o) : dt_comm_recv_with(p->c, buf, n, DT_COMM_U8, 0, o);
-        if (!bad) bad = p->rank == 0 ? dt_comm_recv_with(p->c, buf, n, DT_COMM_U8, 1, o) : dt_comm_send_with(p->c, buf, n, DT_COMM_U8, 0, o);
+        int      bad = p->rank == 0 ? dt_comm_send_with(p->c, buf, n, DT_COMM_U8, 1, o) :
+                                      dt_comm_recv_with(p->c, buf, n, DT_COMM_U8, 0, o);
+        if (!bad)
+            bad = p->rank == 0 ? dt_comm_recv_with(p->c, buf, n, DT_COMM_U8, 1, o) :
+                                 dt_comm_send_with(p->c, buf, n, DT_COMM_U8, 0, o);
         if (bad) dt__pline_comm_fail(p, "dt_pipeline");
         double s = 0.5e-9 * (double)(dt_trace_now() - at);
         if (s < best[k % 2]) best[k % 2] = s;
@@ -1115,17 +1133,18 @@ static int dt__pline_balance(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_t
     if (!p->profile) return dt__err.code;
     int pieces = p->profile->nlayers;
     if (pieces < p->stages && p->at_stages)
-        return dt_fail(DT_ERR_STATE, "dt_pipeline: the forward has %d calls of dt_stage, expected at least %d: %d ranks with .chunks = %d have "
-                       "%d stages; use fewer ranks, or call dt_stage at more places or not at all", pieces - 1, p->stages - 1, p->ranks,
-                       p->o.chunks, p->stages);
+        return dt_fail(DT_ERR_STATE, "dt_pipeline: the forward has %d calls of dt_stage, expected at least %d: %d ranks with "
+                       ".chunks = %d have %d stages; use fewer ranks, or call dt_stage at more places or not at all",
+                       pieces - 1, p->stages - 1, p->ranks, p->o.chunks, p->stages);
     if (pieces < p->stages)
-        return dt_fail(DT_ERR_STATE, "dt_pipeline: the forward has %d layers, expected at least %d: %d ranks with .chunks = %d have as many "
-                       "stages; use fewer ranks", pieces, p->stages, p->ranks, p->o.chunks);
+        return dt_fail(DT_ERR_STATE, "dt_pipeline: the forward has %d layers, expected at least %d: %d ranks with .chunks = "
+                       "%d have as many stages; use fewer ranks", pieces, p->stages, p->ranks, p->o.chunks);
     double *said = (double *)dt__alloc_zero(nbytes);
     if (!p->cut) p->cut = (int *)dt__alloc_zero(n * sizeof(int));
     if (!p->partition) p->partition = (dt_pipe_partition *)dt__comm_zeroed(1, sizeof *p->partition);
     if (p->partition) p->partition->stage = (dt_pipe_stage *)dt__comm_zeroed(n, sizeof *p->partition->stage);
-    if (!said || !p->cut || !p->partition || !p->partition->stage) dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the plan");
+    if (!said || !p->cut || !p->partition || !p->partition->stage)
+        dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the plan");
     if (dt__err.code == DT_OK) dt__pline_link(p, &latency, &bandwidth);
     if (dt__err.code == DT_OK && p->rank == 0 && !dt__pline_costs(p, p->profile, fn, user, x, y)) {
         dt_pipe_partition_opts o = DT__NO_OPTIONS;
@@ -1154,19 +1173,21 @@ static int dt__pline_balance(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_t
         if (best) said[0] = best->slowest, said[1] = best->seconds;
         dt_pipe_partition_free(best);
     }
-    if (dt__err.code == DT_OK && dt_comm_broadcast(p->c, said, (int64_t)(HEAD + EACH * n), DT_COMM_F64, 0)) dt__pline_comm_fail(p, "dt_pipeline");
+    if (dt__err.code == DT_OK && dt_comm_broadcast(p->c, said, (int64_t)(HEAD + EACH * n), DT_COMM_F64, 0))
+        dt__pline_comm_fail(p, "dt_pipeline");
     double before = -1;
     for (int s = 0; s < p->stages && dt__err.code == DT_OK; s++) {
         const double  *v = said + HEAD + EACH * s;
         dt_pipe_stage *g = &p->partition->stage[s];
         if (!(v[0] > before && v[0] < pieces && v[1] >= v[0] && v[1] < pieces && (s || v[0] == 0))) {
-            dt_fail(DT_ERR_COMM, "dt_pipeline: rank 0 found cuts that this rank, %d, does not have: stage %d from layer %g to %g of %d; the forward "
-                    "must be the same on all ranks", p->rank, s, v[0], v[1], pieces);
+            dt_fail(DT_ERR_COMM, "dt_pipeline: rank 0 found cuts that this rank, %d, does not have: stage %d from layer %g to "
+                    "%g of %d; the forward must be the same on all ranks", p->rank, s, v[0], v[1], pieces);
             break;
         }
         before = v[0];
-        g->first = (int)v[0], g->last = (int)v[1], g->replicas = (int)v[2], g->held = (int)v[3], g->forward = v[4], g->seconds = v[5];
-        g->params = (int64_t)v[6], g->memory = (int64_t)v[7], g->in = (int64_t)v[8], g->out = (int64_t)v[9], g->backward = v[10];
+        g->first = (int)v[0], g->last = (int)v[1], g->replicas = (int)v[2], g->held = (int)v[3];
+        g->forward = v[4], g->seconds = v[5], g->backward = v[10];
+        g->params = (int64_t)v[6], g->memory = (int64_t)v[7], g->in = (int64_t)v[8], g->out = (int64_t)v[9];
         p->cut[s] = g->first;
         p->params_at[s] = s ? p->mark[g->first].params : 0;
         snprintf(p->stage_name[s], sizeof p->stage_name[0], "%s", p->profile->dt__name[g->first]);
@@ -1210,7 +1231,8 @@ static int dt__pline_post(dt_pipeline *p, dt__pline_cell *cell, int edge, bool g
 }
 static int dt__pline_arrive(dt_pipeline *p, dt__pline_cell *cell, const dt__pline_edge *e) /* waits until it is there */
 {
-    if (!cell->t) return dt_fail(DT_ERR_STATE, "dt_pipeline: stage %d needs a tensor of stage %d before it was computed", e->to, e->from);
+    if (!cell->t)
+        return dt_fail(DT_ERR_STATE, "dt_pipeline: stage %d needs a tensor of stage %d before it was computed", e->to, e->from);
     if (!cell->work) return 0;
     dt_work *w = cell->work;
     uint64_t since = dt_trace_now();
@@ -1293,8 +1315,8 @@ static int dt__pline_send_outputs(dt_pipeline *p) /* the stage that is computed 
         dt_tensor *t = p->run->output[k];
         int        i = p->out[p->now][k];
         if (!t)
-            dt_fail(DT_ERR_STATE, "dt_stage: %s has not made a tensor that it made in the first forward; the forward must make the same calls "
-                    "each time", dt__pline_text(p, who, sizeof who));
+            dt_fail(DT_ERR_STATE, "dt_stage: %s has not made a tensor that it made in the first forward; the forward must "
+                    "make the same calls each time", dt__pline_text(p, who, sizeof who));
         for (; i >= 0 && dt__err.code == DT_OK; i = p->edge[i].next) dt__pline_send_one(p, i, false, p->run_micro, t);
     }
     dt__tls.split = &p->split;
@@ -1338,7 +1360,8 @@ static int dt__pline_forward(dt_pipeline *p, dt__pline_job *j, int stage, int mi
     if (no_grad) dt_no_grad_end();
     p->m->again = 0;
     if (dt__err.code == DT_OK && found != p->stages)
-        dt_fail(DT_ERR_STATE, "dt_pipeline: %s: this forward had %d stages, the first one %d; it must make the same calls each time",
+        dt_fail(DT_ERR_STATE, "dt_pipeline: %s: this forward had %d stages, the first one %d; it must make the same calls "
+                "each time",
                 dt__pline_text(p, who, sizeof who), found, p->stages);
     if (dt__err.code == DT_OK && stage == p->stages - 1) {
         dt_tensor *f = loss ? dt_cast(loss, DT_F32) : NULL;
@@ -1395,7 +1418,8 @@ static int dt__pline_backward(dt_pipeline *p, dt__pline_job *j, int stage, int m
         root[n] = r->output[k];
         grad[n++] = r->out_grad[k].t;
     }
-    for (int k = 0; k < p->nin[stage] && part != DT__BACK_WEIGHTS && dt__err.code == DT_OK; k++) { /* later stages used it, too */
+    for (int k = 0; k < p->nin[stage] && part != DT__BACK_WEIGHTS && dt__err.code == DT_OK; k++) {
+        /* later stages used it, too */
         const dt__pline_edge *e = &p->edge[p->in[stage][k]];
         if (!e->grad || e->next < 0 || dt__pline_arrive(p, &r->in_grad[k], &p->edge[e->next])) continue;
         dt__unref(r->input[k]->grad);
@@ -1530,8 +1554,8 @@ static int dt__pline_same_on_all(void *user, const char *call, const char *what,
     both[1] = -x;
     if (dt__pline_agree(user, call, both, 2)) return dt__err.code;
     if (both[0] == -both[1]) return 0;
-    return dt_fail(DT_ERR_COMM, "%s: %s is %" PRId64 " on this rank, and between %" PRId64 " and %" PRId64 " on all; they must see the same "
-                   "files: use a directory that they share", call, what, x, -both[1], both[0]);
+    return dt_fail(DT_ERR_COMM, "%s: %s is %" PRId64 " on this rank, and between %" PRId64 " and %" PRId64 " on all; they "
+                   "must see the same files: use a directory that they share", call, what, x, -both[1], both[0]);
 }
 /* Before something is saved: numbers of parameters that are on other ranks. */
 static int dt__pline_lead(void *user)
@@ -1625,7 +1649,8 @@ static int dt__pline_whole_norm(void *user, float *norm)
         sum -= (double)twice * (double)twice;
     }
     if (sum < 0) sum = 0;
-    if (dt__err.code != DT_OK || dt_comm_allreduce(p->c, &sum, 1, DT_COMM_F64, DT_COMM_SUM)) return dt__pline_comm_fail(p, "dt_step");
+    if (dt__err.code != DT_OK || dt_comm_allreduce(p->c, &sum, 1, DT_COMM_F64, DT_COMM_SUM))
+        return dt__pline_comm_fail(p, "dt_step");
     *norm = (float)sqrt(sum);
     return 0;
 }
@@ -1648,16 +1673,17 @@ static void dt__pline_shape(const dt_tensor *t, int64_t *shape, int *ndim, int *
     memcpy(shape, t->shape, sizeof t->shape);
     shape[0] = each;
 }
-static int dt__pline_ready(dt_pipeline *p, const char *call, dt__pline_job *j) /* checks the batch; makes the plan if it is new */
+/* Checks the batch; makes the plan if it is new. */
+static int dt__pline_ready(dt_pipeline *p, const char *call, dt__pline_job *j)
 {
     if (!p) return dt_fail(DT_ERR_ARG, "%s: the pipeline is NULL", call);
     if (!j->fn) return dt_fail(DT_ERR_ARG, "%s: the function is NULL", call);
     if (!dt__ok(call, "x", j->x) || (j->y && !dt__ok(call, "y", j->y))) return dt__err.code;
     int64_t n = j->x->ndim ? j->x->shape[0] : 0;
     if (n < 1 || n % p->o.micro || (j->y && (!j->y->ndim || j->y->shape[0] != n)))
-        return dt_fail(DT_ERR_SHAPE, "%s: x is %s and y %s: the first dimension must be the same and a multiple of .micro, %d; use "
-                       "another .batch or .micro, and .drop_last in the loader", call, dt__text(j->x), j->y ? "has another one, or" : "is NULL",
-                       p->o.micro);
+        return dt_fail(DT_ERR_SHAPE, "%s: x is %s and y %s: the first dimension must be the same and a multiple of .micro, "
+                       "%d; use another .batch or .micro, and .drop_last in the loader", call, dt__text(j->x),
+                       j->y ? "has another one, or" : "is NULL", p->o.micro);
     j->each = n / p->o.micro;
     if (p->edge && p->training == p->m->training && dt__pline_shaped(j->x, p->xshape, p->xdims, p->xdtype, j->each) &&
         dt__pline_shaped(j->y, p->yshape, p->ydims, p->ydtype, j->each))
@@ -1714,8 +1740,9 @@ static int dt__pline_go(dt_pipeline *p, dt__pline_job *j)
             }
         } else if (j->train) {
             if (p->o.recompute && t->op != DT_PIPE_BACKWARD_WEIGHT) dt__pline_forward(p, j, stage, t->micro, DT__LINE_AGAIN);
-            if (dt__err.code == DT_OK) dt__pline_backward(p, j, stage, t->micro,
-                              t->op == DT_PIPE_BACKWARD ? DT__BACK_ALL : t->op == DT_PIPE_BACKWARD_INPUT ? DT__BACK_INPUTS : DT__BACK_WEIGHTS);
+            int part = t->op == DT_PIPE_BACKWARD ? (int)DT__BACK_ALL :
+                       t->op == DT_PIPE_BACKWARD_INPUT ? (int)DT__BACK_INPUTS : (int)DT__BACK_WEIGHTS;
+            if (dt__err.code == DT_OK) dt__pline_backward(p, j, stage, t->micro, part);
         }
         p->step_time[2 * (k - begin)] = 1e-9 * (double)(since + p->waited);
         p->step_time[2 * (k - begin) + 1] = 1e-9 * (double)dt_trace_now();
@@ -1804,14 +1831,17 @@ static int dt__pline_alloc(dt_pipeline *p)
     p->split.made = dt__pline_new_tensor;
     p->parts.stage = dt__pline_stage;
     p->parts.layer = dt__pline_layer;
-    return p->nin && p->nout && p->in && p->out && p->params_at && p->stage_name ? 0 : dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory");
+    if (p->nin && p->nout && p->in && p->out && p->params_at && p->stage_name) return 0;
+    return dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory");
 }
-DT_API dt_pipe_profile *dt_pipe_profile_new(dt_model *m, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y, dt_pipe_balance how)
+DT_API dt_pipe_profile *dt_pipe_profile_new(dt_model *m, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y,
+                                            dt_pipe_balance how)
 {
     if (!dt__model_ok("dt_pipe_profile_new", m)) return NULL;
     if (!fn || m->parts || (how != DT_BALANCE_MEASURED && how != DT_BALANCE_ESTIMATED)) {
-        dt_fail(DT_ERR_ARG, "dt_pipe_profile_new: %s", !fn ? "the function is NULL" : m->parts ? "the model has a pipeline; take another one"
-                : "expected DT_BALANCE_MEASURED or DT_BALANCE_ESTIMATED");
+        dt_fail(DT_ERR_ARG, "dt_pipe_profile_new: %s", !fn ? "the function is NULL" :
+                m->parts ? "the model has a pipeline; take another one" :
+                           "expected DT_BALANCE_MEASURED or DT_BALANCE_ESTIMATED");
         return NULL;
     }
     if (!dt__ok("dt_pipe_profile_new", "x", x) || (y && !dt__ok("dt_pipe_profile_new", "y", y))) return NULL;
@@ -1847,8 +1877,8 @@ DT_API dt_pipeline *dt_pipeline_new_with(dt_model *m, dt_comm *c, dt_pipeline_op
         return NULL;
     }
     if (m->nparams || m->watch || m->parts) {
-        dt_fail(DT_ERR_STATE, "dt_pipeline_new: the model %s; make the pipeline before the first forward, and one pipeline for a model",
-                m->nparams ? "has parameters already" : m->watch ? dt__watch_taken(m) : "has a pipeline already");
+        dt_fail(DT_ERR_STATE, "dt_pipeline_new: the model %s; make the pipeline before the first forward, and one pipeline "
+                "for a model", m->nparams ? "has parameters already" : m->watch ? dt__watch_taken(m) : "has a pipeline already");
         return NULL;
     }
     dt_pipeline *p = (dt_pipeline *)dt__alloc_zero(sizeof *p);
@@ -1931,8 +1961,8 @@ static dt_pipe_times dt__pline_units(void)
     o.forward = o.backward_input = o.backward_weight = 1;
     return o;
 }
-/* By how much the clock of this rank is ahead of rank 0's, in seconds: half of the shortest of several ways there and back is the
-   error. On one machine all ranks have the same clock. */
+/* By how much the clock of this rank is ahead of rank 0's, in seconds: half of the shortest of several ways there and back is
+   the error. On one machine all ranks have the same clock. */
 static int dt__pline_clock(dt_pipeline *p, double *ahead)
 {
     enum { TURNS = 8 };
@@ -1948,7 +1978,8 @@ static int dt__pline_clock(dt_pipeline *p, double *ahead)
             double there = 0, since = 1e-9 * (double)dt_trace_now();
             int    bad;
             if (p->rank == r) { /* asks rank 0 what time it is */
-                bad = dt_comm_send_with(p->c, &there, 1, DT_COMM_F64, 0, o) || dt_comm_recv_with(p->c, &there, 1, DT_COMM_F64, 0, o);
+                bad = dt_comm_send_with(p->c, &there, 1, DT_COMM_F64, 0, o) ||
+                      dt_comm_recv_with(p->c, &there, 1, DT_COMM_F64, 0, o);
                 double now = 1e-9 * (double)dt_trace_now();
                 if (now - since < shortest) {
                     shortest = now - since;
@@ -2016,14 +2047,16 @@ DT_API dt_pipe_timing *dt_pipeline_planned(const dt_pipeline *p, const dt_pipe_t
     }
     const dt_pipe_schedule *s = p->plan;
     size_t          n = (size_t)p->stages, room = (size_t)p->o.micro;
-    double         *median = (double *)dt__alloc_zero((OPS * n + room) * sizeof *median), *list = median ? median + OPS * n : NULL;
+    double         *median = (double *)dt__alloc_zero((OPS * n + room) * sizeof *median);
+    double         *list = median ? median + OPS * n : NULL;
     dt_pipe_timing *t = NULL;
     dt_pipe_times   o = dt__pline_units();
     for (int op = 1; median && op < (int)OPS; op++)
         for (int stage = 0; stage < p->stages; stage++) {
             size_t k = 0;
             for (int64_t i = s->first[stage % p->ranks]; i < s->first[stage % p->ranks + 1]; i++)
-                if (s->step[i].op == op && s->step[i].chunk == stage / p->ranks && k < room) list[k++] = run->end[i] - run->start[i];
+                if (s->step[i].op == op && s->step[i].chunk == stage / p->ranks && k < room)
+                    list[k++] = run->end[i] - run->start[i];
             qsort(list, k, sizeof *list, dt__pline_order);
             if (k) median[(size_t)op * n + (size_t)stage] = list[k / 2];
         }
@@ -2058,8 +2091,8 @@ DT_API size_t dt_pipeline_describe(const dt_pipeline *p, char *buf, size_t nbyte
             if (p->uses[i * p->stages + s] && !p->m->param[i]->buffer) params += p->m->param[i]->t->numel;
         for (int k = 0; k < p->nin[s]; k++) in += p->edge[p->in[s][k]].nbytes;
         int n = snprintf(buf && len < nbytes ? buf + len : NULL, buf && len < nbytes ? nbytes - len : 0,
-                         "stage %d '%s': rank %d, %lld parameters, receives %d tensors, %lld bytes, for each micro-batch\n", s, p->stage_name[s],
-                         s % p->ranks, (long long)params, p->nin[s], (long long)in);
+                         "stage %d '%s': rank %d, %lld parameters, receives %d tensors, %lld bytes, for each micro-batch\n",
+                         s, p->stage_name[s], s % p->ranks, (long long)params, p->nin[s], (long long)in);
         len += n > 0 ? (size_t)n : 0;
     }
     if (len && p->partition)
