@@ -1,4 +1,4 @@
-/* dt_pipe.h - v0.2.0 - one model split over ranks: pipelines */
+/* dt_pipe.h - v0.2.0 - one model split over ranks: grid, pipelines, tensor parallel, hybrid training */
 /*
 DO THIS
 
@@ -47,7 +47,9 @@ A COMPLETE PROGRAM
 
 CONTENTS
 
-    >>pipeline       making a pipeline, training with it
+    >>grid           ranks on three axes: data, pipe, tensor
+    >>tensor         layers split over the ranks of an axis
+    >>pipeline       making a pipeline, training with it; hybrid training on a grid
     >>profiles       what the layers of a model cost
     >>ghosts         implementation from here: tensors of other stages
     >>tracing_stages the plan: what crosses the cuts
@@ -56,6 +58,9 @@ CONTENTS
     >>stages         forward and backward of a stage
     >>whole          what concerns the whole model: norms, checkpoints
     >>training       the public functions
+    >>axes           the grid
+    >>splitting      sums and parts over the tensor axis; verdicts on gradients
+    >>hybrid         data, pipe and tensor axis together
 
 ERRORS
 
@@ -81,6 +86,65 @@ LICENCE
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* ---------------------------------------------------------------------------------------------------- >>grid
+   The ranks of a communicator on three axes. Ranks that differ only on the data axis train the same part of the model with
+   different samples; on the pipe axis they have different stages; on the tensor axis parts of the same layers.
+
+       dt_grid  *g = dt_grid_new(c, .data = 2, .pipe = 2, .tensor = 2);             8 ranks
+       dt_loader_new(set, .rank = dt_grid_rank(g, DT_AXIS_DATA), .world = dt_grid_size(g, DT_AXIS_DATA), ...)
+       dt_pipeline *p = dt_hybrid_new(m, g, .micro = 4);
+
+   The tensor axis is the innermost, then pipe, then data. Ranks are placed in the order of their machines, so the ranks of a
+   machine are neighbours on the inner axes: the model is split inside a machine, the data across machines. */
+typedef struct dt_grid dt_grid;
+typedef enum dt_axis { DT_AXIS_DATA = 0, DT_AXIS_PIPE, DT_AXIS_TENSOR } dt_axis;
+enum { DT_AXES = 3 };
+typedef struct dt_grid_opts {
+    int dt__first DT_D;
+    int data DT_D;   /* default: as many as the ranks are enough for */
+    int pipe DT_D;   /* default 1 */
+    int tensor DT_D; /* default 1 */
+} dt_grid_opts;
+/* Collective. The product must be the number of ranks of c. NULL: an error, on all ranks. */
+DT_API dt_grid *dt_grid_new_with(dt_comm *c, dt_grid_opts o DT_OPT0(dt_grid_opts));
+#ifdef DT__LIT
+#define dt_grid_new(...) dt_grid_new_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_grid_opts, __VA_ARGS__, ))
+#else /* C++17: options as a struct, or none */
+#define dt_grid_new dt_grid_new_with
+#endif
+DT_API void     dt_grid_free(dt_grid *g); /* before c, after what uses it */
+DT_API dt_comm *dt_grid_comm(const dt_grid *g, dt_axis axis); /* the ranks that differ from this one only on the axis */
+DT_API int      dt_grid_rank(const dt_grid *g, dt_axis axis);
+DT_API int      dt_grid_size(const dt_grid *g, dt_axis axis);
+DT_API int      dt_grid_at(const dt_grid *g, int data, int pipe, int tensor); /* the rank of c at this place; -1: none */
+DT_API const char *dt_axis_name(dt_axis axis); /* "data" ... */
+/* A line for each rank: its place and its machine; works like snprintf. */
+DT_API size_t   dt_grid_describe(const dt_grid *g, char *buf, size_t nbytes);
+
+/* ---------------------------------------------------------------------------------------------------- >>tensor
+   Layers with .split (dt_nn.h) are divided between the ranks of c: each has an equal part of their parameters, and all compute
+   with the same batch. Parameters keep their names; the parts have the bits that they have in the whole layer. Layers without
+   .split are on all ranks, and stay equal. Sums over the ranks: one in the forward and one in the backward for an MLP or for an
+   attention layer.
+
+       dt_tensor_parallel *t = dt_tensor_parallel_new(m, c);        before the first forward
+       x = dt_linear(m, "fc",   x, .out = 1024, .split = DT_SPLIT_OUT);
+       x = dt_linear(m, "proj", dt_gelu(x), .out = 256, .split = DT_SPLIT_IN);
+       dt_backward(loss); dt_step(opt);                             as on one rank
+
+   dt_step clips by the norm of the whole model; LARS and LAMB use the norms of whole parameters. A gradient that is not finite
+   on one rank is DT_ERR_NUMERIC on all, or with a dynamic loss scale an overflow on all. Checkpoints and dt_model_save hold the
+   whole model: all ranks call them, rank 0 writes. Any layout can load them. Dropout draws what one rank would draw, if tensors
+   of which each rank has a part go through dt_dropout_parts. All ranks must seed the model alike. */
+typedef struct dt_tensor_parallel dt_tensor_parallel;
+DT_API dt_tensor_parallel *dt_tensor_parallel_new(dt_model *m, dt_comm *c);
+DT_API void dt_tensor_parallel_free(dt_tensor_parallel *t); /* may be called before or after dt_model_free */
+/* Collectives of this rank so far in forwards and in backwards, and their bytes. */
+typedef struct dt_tensor_parallel_stats {
+    int64_t forward, backward, nbytes;
+} dt_tensor_parallel_stats;
+DT_API dt_tensor_parallel_stats dt_tensor_parallel_get_stats(const dt_tensor_parallel *t);
 
 /* ---------------------------------------------------------------------------------------------------- >>pipeline
    The forward function stays the model: it is written as for one rank. Calls of dt_stage (dt_nn.h) cut it into stages. Each
@@ -127,6 +191,18 @@ DT_API dt_pipeline *dt_pipeline_new_with(dt_model *m, dt_comm *c, dt_pipeline_op
     dt_pipeline_new_with(m, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_pipeline_opts, __VA_ARGS__, ))
 #else /* C++17: options as a struct, or none */
 #define dt_pipeline_new dt_pipeline_new_with
+#endif
+/* A pipeline over the pipe axis of a grid, with data parallel over its data axis and the layers with .split divided over its tensor
+   axis: everything below works with it. x and y are the batch of this rank's place on the data axis, the same for all ranks that
+   differ only on the other axes (compared by their SHA-256 when the shapes are new); gradients and losses are means over the
+   data axis. Calls of dt_stage beyond what the pipe axis needs are an error, except on an axis of one rank, where they do nothing.
+   There is one verdict on gradients that are not finite, one norm for .clip_norm, one checkpoint. An error of one rank becomes the
+   error of all ranks of the grid. */
+DT_API dt_pipeline *dt_hybrid_new_with(dt_model *m, dt_grid *g, dt_pipeline_opts o DT_OPT0(dt_pipeline_opts));
+#ifdef DT__LIT
+#define dt_hybrid_new(m, ...) dt_hybrid_new_with(m, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_pipeline_opts, __VA_ARGS__, ))
+#else /* C++17: options as a struct, or none */
+#define dt_hybrid_new dt_hybrid_new_with
 #endif
 DT_API void dt_pipeline_free(dt_pipeline *p); /* may be called before or after dt_model_free */
 
@@ -253,6 +329,10 @@ struct dt_pipeline {
     dt__staging      parts;
     dt__watch        watch;
     bool             told;     /* all ranks know the error of this rank */
+    /* of dt_hybrid_new; NULL for an axis of one rank */
+    dt_grid            *grid;
+    dt_ddp             *ddp;
+    dt_tensor_parallel *tensor;
     /* the present forward */
     int              mode, stage, now; /* now: the stage that is computed */
     int              how;      /* DT__LINE_... */
@@ -307,11 +387,24 @@ static const char *dt__pline_text(const dt_pipeline *p, char *buf, size_t nbytes
              p->now % p->ranks);
     return buf;
 }
+/* An error of a communicator of the grid, in words of the job; grid NULL: of the ranks of c. */
+static int dt__axis_fail(const dt_grid *grid, dt_axis axis, const dt_comm *c, const char *call)
+{
+    char        where[100] = "";
+    const char *why = dt_comm_error(c);
+    int         rank = grid ? dt_comm_failed_rank(c) : -1, at[DT_AXES];
+    if (dt__err.code != DT_OK) return dt__err.code;
+    for (int a = 0; a < DT_AXES && grid; a++) at[a] = dt_grid_rank(grid, (dt_axis)a);
+    if (rank >= 0) at[axis] = rank;
+    if (rank >= 0)
+        snprintf(where, sizeof where, " (rank %d of the %s axis is rank %d of the job)", rank, dt_axis_name(axis),
+                 dt_grid_at(grid, at[DT_AXIS_DATA], at[DT_AXIS_PIPE], at[DT_AXIS_TENSOR]));
+    else if (grid) snprintf(where, sizeof where, " (%s axis)", dt_axis_name(axis));
+    return dt_fail(DT_ERR_COMM, "%s: %.700s%s", call, why ? why : "the communicator failed", where);
+}
 static int dt__pline_comm_fail(dt_pipeline *p, const char *call)
 {
-    if (dt__err.code != DT_OK) return dt__err.code;
-    const char *why = dt_comm_error(p->c);
-    return dt_fail(DT_ERR_COMM, "%s: %s", call, why ? why : "the communicator failed");
+    return dt__axis_fail(p->grid, DT_AXIS_PIPE, p->c, call);
 }
 
 DT__SLOW_BEGIN
@@ -552,6 +645,7 @@ static dt_tensor *dt__pline_stage(void *user, const char *name, dt_tensor *x)
         dt__pline_place(p, true, "", name);
         return dt__err.code == DT_OK ? x : NULL;
     }
+    if (p->grid && p->stages == 1) return x; /* the pipe axis has one rank: all stages are here */
     if (dt__pline_active(p) && dt__pline_send_outputs(p)) return NULL;
     p->stage++;
     if (p->mode == DT__PIPE_TRACE && p->stage < p->stages) {
@@ -745,8 +839,12 @@ static bool dt__pline_owns(const dt_pipeline *p, int param, int rank)
 static int dt__pline_params(dt_pipeline *p) /* makes the values of the parameters of this rank */
 {
     dt_model *m = p->m;
-    for (int i = 0; i < m->nparams && dt__err.code == DT_OK; i++)
-        if (dt__pline_owns(p, i, p->rank)) dt__param_refill(m, m->param[i], p->dev);
+    for (int i = 0; i < m->nparams && dt__err.code == DT_OK; i++) {
+        if (!dt__pline_owns(p, i, p->rank)) continue;
+        for (int r = 0; r < p->rank; r++) /* a parameter on several ranks counts in the norm of the first of them */
+            if (dt__pline_owns(p, i, r)) m->param[i]->elsewhere = 1;
+        dt__param_refill(m, m->param[i], p->dev);
+    }
     return dt__err.code == DT_OK ? (int)dt_model_seal(m) : dt__err.code;
 }
 /* Runs the function with ghosts. The random numbers stay where they are; p->draws: how many one forward draws. */
@@ -1124,6 +1222,8 @@ static int dt__pline_link(dt_pipeline *p, double *latency, double *bandwidth)
     *bandwidth = (double)LARGE / fmax(best[1] - best[0], 0.5 * best[1] + 1e-9); /* other work may disturb one of them */
     return dt__err.code;
 }
+static bool dt__grid_leads(const dt_grid *g);
+static int  dt__grid_spread(dt_grid *g, double *x, int64_t n);
 static int dt__pline_balance(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tensor *x, dt_tensor *y)
 {
     enum { HEAD = 2, EACH = 11 };
@@ -1146,7 +1246,7 @@ static int dt__pline_balance(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_t
     if (!said || !p->cut || !p->partition || !p->partition->stage)
         dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the plan");
     if (dt__err.code == DT_OK) dt__pline_link(p, &latency, &bandwidth);
-    if (dt__err.code == DT_OK && p->rank == 0 && !dt__pline_costs(p, p->profile, fn, user, x, y)) {
+    if (dt__err.code == DT_OK && p->rank == 0 && dt__grid_leads(p->grid) && !dt__pline_costs(p, p->profile, fn, user, x, y)) {
         dt_pipe_partition_opts o = DT__NO_OPTIONS;
         for (int i = 0; i < pieces && p->o.recompute; i++) p->profile->layers[i].backward += p->profile->layers[i].forward;
         o.layers = p->profile->layers;
@@ -1173,6 +1273,7 @@ static int dt__pline_balance(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_t
         if (best) said[0] = best->slowest, said[1] = best->seconds;
         dt_pipe_partition_free(best);
     }
+    if (dt__err.code == DT_OK && p->rank == 0 && p->grid) dt__grid_spread(p->grid, said, (int64_t)(HEAD + EACH * n));
     if (dt__err.code == DT_OK && dt_comm_broadcast(p->c, said, (int64_t)(HEAD + EACH * n), DT_COMM_F64, 0))
         dt__pline_comm_fail(p, "dt_pipeline");
     double before = -1;
@@ -1537,6 +1638,11 @@ static void dt__pline_tell(dt_pipeline *p) /* an error of this rank becomes ever
     dt_comm_abort(p->c, dt_error());
 }
 static void dt__pline_on_tell(void *user) { dt__pline_tell((dt_pipeline *)user); }
+static void dt__pline_tell_all(dt_pipeline *p) /* ... of all axes */
+{
+    if (p->m) dt__watch_tell(p->m);
+    dt__pline_tell(p);
+}
 static void dt__pline_on_step(void *user, dt_optimizer *opt)
 {
     (void)opt;
@@ -1547,15 +1653,18 @@ static int dt__pline_agree(void *user, const char *call, int64_t *x, int n)
     dt_pipeline *p = (dt_pipeline *)user;
     return dt_comm_allreduce(p->c, x, n, DT_COMM_I64, DT_COMM_MAX) ? dt__pline_comm_fail(p, call) : 0;
 }
+static int dt__axes_differ(const char *call, const char *what, int64_t x, const int64_t *both)
+{
+    return dt_fail(DT_ERR_COMM, "%s: %s is %" PRId64 " on this rank, and between %" PRId64 " and %" PRId64 " on all; they must see the same "
+                   "files: use a directory that they share", call, what, x, -both[1], both[0]);
+}
 static int dt__pline_same_on_all(void *user, const char *call, const char *what, int64_t x)
 {
     int64_t both[2];
     both[0] = x;
     both[1] = -x;
     if (dt__pline_agree(user, call, both, 2)) return dt__err.code;
-    if (both[0] == -both[1]) return 0;
-    return dt_fail(DT_ERR_COMM, "%s: %s is %" PRId64 " on this rank, and between %" PRId64 " and %" PRId64 " on all; they "
-                   "must see the same files: use a directory that they share", call, what, x, -both[1], both[0]);
+    return both[0] == -both[1] ? 0 : dt__axes_differ(call, what, x, both);
 }
 /* Before something is saved: numbers of parameters that are on other ranks. */
 static int dt__pline_lead(void *user)
@@ -1583,18 +1692,26 @@ static int dt__pline_lead(void *user)
     dt_mem_free(x, (size_t)n * sizeof *x);
     return p->rank == 0;
 }
+/* Rank 0 of c has done something for all: its error becomes everyone's. Returns 1 if the communicator has failed. */
+static int dt__axis_outcome(dt_comm *c, int rank, bool *told)
+{
+    char text[512];
+    memset(text, 0, sizeof text);
+    if (rank == 0 && dt__err.code != DT_OK) snprintf(text, sizeof text, "%s%.490s", strncmp(dt_error(), "rank 0: ", 8) ? "rank 0: " : "", dt_error());
+    if (rank != 0 && dt__err.code != DT_OK && !*told) {
+        *told = true;
+        dt_comm_abort(c, dt_error());
+    }
+    if (dt_comm_broadcast(c, text, (int64_t)sizeof text, DT_COMM_U8, 0)) return 1;
+    if (!text[0] || rank == 0) return 0;
+    *told = true;
+    text[sizeof text - 1] = 0;
+    return dt_fail(DT_ERR_FILE, "%s", text);
+}
 static int dt__pline_outcome(void *user, const char *call)
 {
     dt_pipeline *p = (dt_pipeline *)user;
-    char         text[512];
-    memset(text, 0, sizeof text);
-    if (p->rank == 0 && dt__err.code != DT_OK) snprintf(text, sizeof text, "%.500s", dt_error());
-    if (p->rank != 0) dt__pline_tell(p);
-    if (dt_comm_broadcast(p->c, text, (int64_t)sizeof text, DT_COMM_U8, 0)) return dt__pline_comm_fail(p, call);
-    if (!text[0] || p->rank == 0) return 0;
-    p->told = true;
-    text[sizeof text - 1] = 0;
-    return dt_fail(DT_ERR_FILE, "rank 0: %s", text);
+    return dt__axis_outcome(p->c, p->rank, &p->told) > 0 ? dt__pline_comm_fail(p, call) : 0;
 }
 static dt_tensor *dt__pline_fetch(void *user, const char *call, dt_tensor *t)
 {
@@ -1624,31 +1741,7 @@ static dt_tensor *dt__pline_fetch(void *user, const char *call, dt_tensor *t)
 static int dt__pline_whole_norm(void *user, float *norm)
 {
     dt_pipeline *p = (dt_pipeline *)user;
-    /* a parameter on several ranks counts once: on the first of them */
-    double sum = (double)*norm * (double)*norm;
-    for (int i = 0; i < p->m->nparams; i++) {
-        dt__param *q = p->m->param[i];
-        bool       mine = !q->buffer && !q->frozen && q->block >= 0 && dt__pline_owns(p, i, p->rank), before = false;
-        for (int r = 0; r < p->rank; r++) before = before || dt__pline_owns(p, i, r);
-        if (!mine || !before || !dt__has_grad(&p->m->block[q->block], q)) continue;
-        float            twice = 0;
-        const dt__mblock *b = &p->m->block[q->block];
-        dt_tensor        *g = dt__slice(b->use_mgrad ? b->mgrad : b->b.grad, 0, q->offset, q->t->numel), *y = NULL;
-        int64_t           one = 1;
-        if (g) y = dt__new("dt_step", p->dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN);
-        dt_call c;
-        dt__call_begin(&c, DT_K_norms);
-        if (y) {
-            dt__out(&c, y);
-            dt__in(&c, g);
-            dt__in(&c, NULL);
-            if (!dt__go(p->dev, &c)) dt__download(y, &twice);
-        }
-        dt__unref(g);
-        dt__unref(y);
-        sum -= (double)twice * (double)twice;
-    }
-    if (sum < 0) sum = 0;
+    double       sum = (double)*norm * (double)*norm;
     if (dt__err.code != DT_OK || dt_comm_allreduce(p->c, &sum, 1, DT_COMM_F64, DT_COMM_SUM))
         return dt__pline_comm_fail(p, "dt_step");
     *norm = (float)sqrt(sum);
@@ -1752,11 +1845,12 @@ static int dt__pline_go(dt_pipeline *p, dt__pline_job *j)
     p->timed = j->train && dt__err.code == DT_OK;
     return dt__err.code;
 }
+static int dt__hybrid_agree(dt_pipeline *p, const char *call, double *all);
 static int dt__pline_call(dt_pipeline *p, const char *call, dt__pline_job *j, double *value)
 {
     dt__scaler *s = NULL;
     if (dt__err.code != DT_OK) {
-        if (p) dt__pline_tell(p);
+        if (p) dt__pline_tell_all(p);
         return dt__err.code;
     }
     int rc = dt__pline_ready(p, call, j);
@@ -1770,6 +1864,7 @@ static int dt__pline_call(dt_pipeline *p, const char *call, dt__pline_job *j, do
         j->thread_philox = dt_rng_default()->philox_offset;
     }
     if (!rc) rc = dt__pline_go(p, j);
+    if (!rc && j->train && p->ddp) rc = dt__ddp_sum(p->ddp);
     if (!rc && j->train) rc = dt__pline_tied(p);
     double all[2] = { j->sum, 0 };
     if (!rc && s) {
@@ -1781,6 +1876,7 @@ static int dt__pline_call(dt_pipeline *p, const char *call, dt__pline_job *j, do
         dt_rng_default()->philox_offset = j->thread_philox + (uint64_t)p->o.micro * p->thread_draws;
         if (dt_comm_allreduce(p->c, all, 2, DT_COMM_F64, DT_COMM_SUM)) rc = dt__pline_comm_fail(p, call);
     }
+    if (!rc && p->grid) rc = dt__hybrid_agree(p, call, all);
     if (!rc && s && all[1] > 0) { /* one overflow is everyone's */
         s->found = 1;
         for (int i = 0; i < p->m->nopts; i++) p->m->opt[i]->skip = 1;
@@ -1791,7 +1887,7 @@ static int dt__pline_call(dt_pipeline *p, const char *call, dt__pline_job *j, do
     }
     if (!rc && value) *value = all[0];
     if (rc && p) {
-        dt__pline_tell(p);
+        dt__pline_tell_all(p);
         if (p->nin) dt__pline_drop(p);
     }
     return rc;
@@ -1864,7 +1960,7 @@ DT_API dt_pipe_profile *dt_pipe_profile_new(dt_model *m, dt_pipeline_fn fn, void
     dt_pipe_profile_free(f);
     return NULL;
 }
-DT_API dt_pipeline *dt_pipeline_new_with(dt_model *m, dt_comm *c, dt_pipeline_opts o)
+static dt_pipeline *dt__pline_new(dt_model *m, dt_comm *c, dt_grid *grid, dt_pipeline_opts o)
 {
     if (!dt__model_ok("dt_pipeline_new", m)) return NULL;
     if (!c || dt_comm_get_status(c)) {
@@ -1876,7 +1972,7 @@ DT_API dt_pipeline *dt_pipeline_new_with(dt_model *m, dt_comm *c, dt_pipeline_op
                 "DT_BALANCE_MEASURED or DT_BALANCE_ESTIMATED", (long long)o.memory, (int)o.balance);
         return NULL;
     }
-    if (m->nparams || m->watch || m->parts) {
+    if (m->nparams || (m->watch && !grid) || m->parts) {
         dt_fail(DT_ERR_STATE, "dt_pipeline_new: the model %s; make the pipeline before the first forward, and one pipeline "
                 "for a model", m->nparams ? "has parameters already" : m->watch ? dt__watch_taken(m) : "has a pipeline already");
         return NULL;
@@ -1888,6 +1984,7 @@ DT_API dt_pipeline *dt_pipeline_new_with(dt_model *m, dt_comm *c, dt_pipeline_op
     }
     p->m = m;
     p->o = o;
+    p->grid = grid;
     p->dev = m->device;
     p->rank = dt_comm_rank(c);
     p->ranks = dt_comm_size(c);
@@ -1927,11 +2024,14 @@ DT_API dt_pipeline *dt_pipeline_new_with(dt_model *m, dt_comm *c, dt_pipeline_op
     dt_pipeline_free(p);
     return NULL;
 }
+DT_API dt_pipeline *dt_pipeline_new_with(dt_model *m, dt_comm *c, dt_pipeline_opts o) { return dt__pline_new(m, c, NULL, o); }
 DT_API void dt_pipeline_free(dt_pipeline *p)
 {
     if (!p) return;
     size_t n = (size_t)p->stages;
-    dt__pline_tell(p);
+    dt__pline_tell_all(p);
+    dt_ddp_free(p->ddp);
+    dt_tensor_parallel_free(p->tensor);
     if (p->nin) dt__pline_plan_free(p);
     if (p->m && p->m->parts == &p->parts) p->m->parts = NULL;
     if (p->m) dt__watch_remove(p->m, &p->watch);
@@ -2099,6 +2199,456 @@ DT_API size_t dt_pipeline_describe(const dt_pipeline *p, char *buf, size_t nbyte
         len += dt_pipe_partition_text(p->partition, p->profile->layers, buf && len < nbytes ? buf + len : NULL,
                                       buf && len < nbytes ? nbytes - len : 0);
     return len;
+}
+/* ==================================================================================================== >>axes */
+struct dt_grid {
+    dt_comm *axis[DT_AXES];
+    int      size[DT_AXES], at[DT_AXES], ranks;
+    int     *rank_at;         /* of each place: the rank of the communicator that the grid was made of */
+    int     *host;            /* ... and its machine */
+};
+DT_API const char *dt_axis_name(dt_axis axis)
+{
+    static const char *const names[] = { "data", "pipe", "tensor" };
+    return (unsigned)axis < (unsigned)DT_AXES ? names[axis] : "?";
+}
+static int dt__grid_place(const dt_grid *g, const int *at) /* the tensor axis is the innermost */
+{
+    return (at[DT_AXIS_DATA] * g->size[DT_AXIS_PIPE] + at[DT_AXIS_PIPE]) * g->size[DT_AXIS_TENSOR] + at[DT_AXIS_TENSOR];
+}
+static int dt__grid_sizes(dt_grid *g, dt_comm *c, dt_grid_opts o)
+{
+    int64_t rest, both[2 * DT_AXES];
+    g->ranks = dt_comm_size(c);
+    g->size[DT_AXIS_PIPE] = o.pipe ? o.pipe : 1;
+    g->size[DT_AXIS_TENSOR] = o.tensor ? o.tensor : 1;
+    g->size[DT_AXIS_DATA] = o.data;
+    if (o.data < 0 || o.pipe < 0 || o.tensor < 0)
+        return dt_fail(DT_ERR_ARG, "dt_grid_new: .data is %d, .pipe %d, .tensor %d: they must not be negative", o.data, o.pipe, o.tensor);
+    rest = (int64_t)g->size[DT_AXIS_PIPE] * g->size[DT_AXIS_TENSOR];
+    if (!o.data && g->ranks % rest == 0) g->size[DT_AXIS_DATA] = (int)(g->ranks / rest);
+    for (int a = 0; a < DT_AXES; a++) both[a] = g->size[a], both[DT_AXES + a] = -both[a];
+    if (dt_comm_allreduce(c, both, 2 * DT_AXES, DT_COMM_I64, DT_COMM_MAX)) return dt_fail(DT_ERR_COMM, "dt_grid_new: %s", dt_comm_error(c));
+    for (int a = 0; a < DT_AXES; a++)
+        if (both[a] != -both[DT_AXES + a])
+            return dt_fail(DT_ERR_ARG, "dt_grid_new: the ranks have different options: .%s is %d on this rank (%d), and between %" PRId64
+                           " and %" PRId64 " on all; give all the same", dt_axis_name((dt_axis)a), g->size[a], dt_comm_rank(c),
+                           -both[DT_AXES + a], both[a]);
+    if (rest * g->size[DT_AXIS_DATA] != g->ranks || !g->size[DT_AXIS_DATA]) {
+        char data[24] = "";
+        if (g->size[DT_AXIS_DATA]) snprintf(data, sizeof data, "%d x ", g->size[DT_AXIS_DATA]);
+        return dt_fail(DT_ERR_ARG, "dt_grid_new: data x pipe x tensor is %s%d x %d%s, but there are %d ranks; the product must be the "
+                       "number of ranks", data, g->size[DT_AXIS_PIPE], g->size[DT_AXIS_TENSOR],
+                       g->size[DT_AXIS_DATA] ? "" : ", which does not divide them", g->ranks);
+    }
+    return 0;
+}
+DT_API dt_grid *dt_grid_new_with(dt_comm *c, dt_grid_opts o)
+{
+    if (dt__err.code != DT_OK) return NULL;
+    if (!c || dt_comm_get_status(c)) {
+        dt_fail(c ? DT_ERR_COMM : DT_ERR_ARG, "dt_grid_new: the communicator %s", c ? "has failed" : "is NULL");
+        return NULL;
+    }
+    dt_grid *g = (dt_grid *)dt__alloc_zero(sizeof *g);
+    if (g) {
+        g->ranks = dt_comm_size(c);
+        g->rank_at = (int *)dt__alloc_zero((size_t)g->ranks * sizeof(int));
+        g->host = (int *)dt__alloc_zero((size_t)g->ranks * sizeof(int));
+    }
+    if (!g || !g->rank_at || !g->host) {
+        dt_fail(DT_ERR_MEMORY, "dt_grid_new: out of memory");
+        dt_comm_abort(c, dt_error());
+    } else if (!dt__grid_sizes(g, c, o)) {
+        int n = 0, mine = 0;
+        for (int h = 0; n < g->ranks; h++) /* in the order of machines, then of ranks */
+            for (int r = 0; r < g->ranks; r++) {
+                if (dt_comm_host(c, r) != h) continue;
+                if (r == dt_comm_rank(c)) mine = n;
+                g->host[n] = h;
+                g->rank_at[n++] = r;
+            }
+        g->at[DT_AXIS_TENSOR] = mine % g->size[DT_AXIS_TENSOR];
+        g->at[DT_AXIS_PIPE] = mine / g->size[DT_AXIS_TENSOR] % g->size[DT_AXIS_PIPE];
+        g->at[DT_AXIS_DATA] = mine / g->size[DT_AXIS_TENSOR] / g->size[DT_AXIS_PIPE];
+        for (int a = 0; a < DT_AXES && dt__err.code == DT_OK; a++) {
+            int first[DT_AXES];
+            memcpy(first, g->at, sizeof first);
+            first[a] = 0;
+            if (dt_comm_split(c, dt__grid_place(g, first), g->at[a], &g->axis[a])) dt_fail(DT_ERR_COMM, "dt_grid_new: %s", dt_comm_error(c));
+        }
+    }
+    if (dt__err.code == DT_OK) return g;
+    dt_grid_free(g);
+    return NULL;
+}
+DT_API void dt_grid_free(dt_grid *g)
+{
+    if (!g) return;
+    for (int a = 0; a < DT_AXES; a++) {
+        if (g->axis[a] && dt__err.code != DT_OK) dt_comm_abort(g->axis[a], dt_error());
+        if (g->axis[a]) dt_comm_free(g->axis[a]);
+    }
+    dt_mem_free(g->rank_at, (size_t)g->ranks * sizeof(int));
+    dt_mem_free(g->host, (size_t)g->ranks * sizeof(int));
+    dt_mem_free(g, sizeof *g);
+}
+DT_API dt_comm *dt_grid_comm(const dt_grid *g, dt_axis axis) { return g && (unsigned)axis < (unsigned)DT_AXES ? g->axis[axis] : NULL; }
+DT_API int dt_grid_rank(const dt_grid *g, dt_axis axis) { return g && (unsigned)axis < (unsigned)DT_AXES ? g->at[axis] : 0; }
+DT_API int dt_grid_size(const dt_grid *g, dt_axis axis) { return g && (unsigned)axis < (unsigned)DT_AXES ? g->size[axis] : 1; }
+DT_API int dt_grid_at(const dt_grid *g, int data, int pipe, int tensor)
+{
+    int at[DT_AXES];
+    at[DT_AXIS_DATA] = data, at[DT_AXIS_PIPE] = pipe, at[DT_AXIS_TENSOR] = tensor;
+    for (int a = 0; a < DT_AXES; a++)
+        if (!g || at[a] < 0 || at[a] >= g->size[a]) return -1;
+    return g->rank_at[dt__grid_place(g, at)];
+}
+DT_API size_t dt_grid_describe(const dt_grid *g, char *buf, size_t nbytes)
+{
+    size_t len = 0;
+    if (buf && nbytes) buf[0] = 0;
+    for (int i = 0; g && i < g->ranks; i++) {
+        int t = i % g->size[DT_AXIS_TENSOR], p = i / g->size[DT_AXIS_TENSOR] % g->size[DT_AXIS_PIPE];
+        int n = snprintf(buf && len < nbytes ? buf + len : NULL, buf && len < nbytes ? nbytes - len : 0,
+                         "data %d, pipe %d, tensor %d: rank %d on machine %d\n", i / g->size[DT_AXIS_TENSOR] / g->size[DT_AXIS_PIPE], p, t,
+                         g->rank_at[i], g->host[i]);
+        len += n > 0 ? (size_t)n : 0;
+    }
+    return len;
+}
+static bool dt__grid_leads(const dt_grid *g) { return !g || (g->at[DT_AXIS_DATA] == 0 && g->at[DT_AXIS_TENSOR] == 0); }
+/* Ranks of one place on the pipe axis get the numbers of the first of them. */
+static int dt__grid_spread(dt_grid *g, double *x, int64_t n)
+{
+    static const dt_axis order[] = { DT_AXIS_TENSOR, DT_AXIS_DATA };
+    for (int i = 0; i < 2; i++)
+        if (dt_comm_broadcast(g->axis[order[i]], x, n, DT_COMM_F64, 0))
+            return dt__axis_fail(g, order[i], g->axis[order[i]], "dt_pipeline");
+    return 0;
+}
+
+/* ==================================================================================================== >>splitting
+   All functions run on the thread that uses the model. reduce and gather are called by the layers of dt_nn.h, in the order of
+   the forward and of the backward, which is the same on all ranks of the axis; the others by dt_step, checkpoints and the seal. */
+struct dt_tensor_parallel {
+    dt_model *m; /* NULL after the model was freed */
+    dt_comm  *c; /* a duplicate */
+    dt_grid  *grid;
+    dt__axis  axis;
+    dt__watch watch;
+    bool      told, checks; /* checks: dt_step looks for gradients that are not finite, because no ddp does */
+    dt_tensor_parallel_stats stats;
+};
+static int dt__tensor_fail(dt_tensor_parallel *t, const char *call)
+{
+    return dt__axis_fail(t->grid, DT_AXIS_TENSOR, t->c, call);
+}
+static char *dt__tensor_data(const dt_tensor *t)
+{
+    return (char *)t->st->ptr + t->offset * (int64_t)dt__dtype_size[t->dtype];
+}
+static void dt__tensor_count(dt_tensor_parallel *t, const dt_tensor *x)
+{
+    if (dt__tls.in_backward) t->stats.backward++;
+    else t->stats.forward++;
+    t->stats.nbytes += x->numel * (int64_t)dt__dtype_size[x->dtype];
+}
+/* A collective on tensors. On a device whose memory the communicator cannot use, through copies in host memory. `from` and `to` may be
+   one tensor. */
+static int dt__tensor_collective(dt_tensor_parallel *t, const char *what, const dt_tensor *from, dt_tensor *to, bool gather, bool max)
+{
+    size_t in = (size_t)from->numel * dt__dtype_size[from->dtype], out = gather ? in * (size_t)t->axis.size : in;
+    bool   staged = from->st->dev != dt_cpu() && !dt_comm_options(t->c)->backend;
+    char  *host = staged ? (char *)dt_mem_alloc(in + out) : NULL, *x = dt__tensor_data(from), *y = dt__tensor_data(to);
+    int    rc = 0, bad = 0;
+    dt__tensor_count(t, from);
+    if (staged) {
+        if (!host) return dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes on their way to other ranks", what, in + out);
+        x = host;
+        y = gather ? host + in : host;
+        rc = dt__download(from, x);
+    }
+    if (!rc) bad = gather ? dt_comm_allgather(t->c, x, y, from->numel, NULL, from->dtype)
+                          : dt_comm_allreduce(t->c, y, from->numel, from->dtype, max ? DT_COMM_MAX : DT_COMM_SUM);
+    if (bad) rc = dt__tensor_fail(t, what);
+    if (!rc && staged) rc = dt__upload(to, y);
+    dt_mem_free(host, in + out);
+    return rc;
+}
+static int dt__tensor_reduce(void *user, const char *what, dt_tensor *x, bool max)
+{
+    return dt__tensor_collective((dt_tensor_parallel *)user, what, x, x, false, max);
+}
+static int dt__tensor_gather(void *user, const char *what, dt_tensor *all, const dt_tensor *x)
+{
+    return dt__tensor_collective((dt_tensor_parallel *)user, what, x, all, true, false);
+}
+static void dt__tensor_tell(void *user)
+{
+    dt_tensor_parallel *t = (dt_tensor_parallel *)user;
+    if (t->told || !t->c || dt__err.code == DT_OK) return;
+    t->told = true;
+    dt_comm_abort(t->c, dt_error());
+}
+static int dt__tensor_agree(void *user, const char *call, int64_t *x, int n)
+{
+    dt_tensor_parallel *t = (dt_tensor_parallel *)user;
+    return dt_comm_allreduce(t->c, x, n, DT_COMM_I64, DT_COMM_MAX) ? dt__tensor_fail(t, call) : 0;
+}
+static int dt__tensor_same(void *user, const char *call, const char *what, int64_t x)
+{
+    int64_t both[2];
+    both[0] = x, both[1] = -x;
+    if (dt__tensor_agree(user, call, both, 2)) return dt__err.code;
+    return both[0] == -both[1] ? 0 : dt__axes_differ(call, what, x, both);
+}
+/* Is a gradient not finite? 1 + its place in m->order, or 0. */
+static int dt__tensor_bad(dt_tensor_parallel *t, int64_t *bad)
+{
+    dt_model  *m = t->m;
+    int64_t    one = 1;
+    dt_tensor *flag = dt__new("dt_step", m->device, DT_F32, &one, 1, DT_LAYOUT_PLAIN);
+    int        rc = flag ? 0 : DT_ERR_MEMORY;
+    for (int i = 0; i < m->nblocks && !rc && !*bad; i++) {
+        const dt__mblock *b = &m->block[i];
+        dt_tensor        *g = b->use_mgrad ? b->mgrad : b->b.grad;
+        bool              any = false;
+        for (int k = 0; k < b->n; k++) any = any || dt__has_grad(b, m->order[b->first + k]);
+        if (!any || dt__is_ghost(b->b.value)) continue;
+        for (int k = -1; k < b->n && !rc && !*bad; k++) { /* -1: the whole block; then, if there is one, parameter by parameter */
+            const dt__param *p = k < 0 ? NULL : m->order[b->first + k];
+            float            found = 0;
+            dt_call          c;
+            if (p && !dt__has_grad(b, p)) continue;
+            rc = dt__fill(flag, 0);
+            dt__call_begin(&c, DT_K_unscale);
+            c.u.ew.a = 1;
+            dt__out(&c, NULL);
+            dt__out(&c, flag);
+            dt__in(&c, g);
+            if (p) dt__view_part(&c.in[0], p->offset, p->t->numel);
+            if (!rc) rc = dt__go(m->device, &c);
+            if (!rc) rc = dt__download(flag, &found);
+            if (!p && found == 0) break;
+            if (p && found != 0) *bad = b->first + k + 1;
+        }
+    }
+    dt__unref(flag);
+    return rc;
+}
+static void dt__tensor_step(void *user, dt_optimizer *opt)
+{
+    dt_tensor_parallel *t = (dt_tensor_parallel *)user;
+    dt_model           *m = t->m;
+    int64_t             x[2 + DT__MAX_LOSSES];
+    (void)opt;
+    if (dt__err.code != DT_OK) {
+        dt__watch_tell(m);
+        return;
+    }
+    if (!m->sealed) return;
+    memset(x, 0, sizeof x);
+    int n = m->amp ? m->amp->nlosses : 0, rank = t->axis.rank;
+    for (int i = 0; i < n; i++) x[2 + i] = m->amp->scaler[i].found;
+    if (!(m->amp && m->amp->dynamic) && t->checks) dt__tensor_bad(t, &x[0]);
+    x[1] = x[0] ? rank + 1 : 0;
+    x[0] = x[0] ? ((int64_t)(rank + 1) << 32 | x[0]) : 0;
+    if (dt__err.code == DT_OK) dt__tensor_agree(t, "dt_step", x, 2 + n);
+    for (int i = 0; i < n && dt__err.code == DT_OK; i++) {
+        if (!x[2 + i] || m->amp->scaler[i].found) continue;
+        m->amp->scaler[i].found = 1; /* one overflow is everyone's */
+        for (int k = 0; k < m->nopts; k++) m->opt[k]->skip = 1;
+    }
+    int at = (int)(x[0] & 0xffffffff) - 1, bad = (int)(x[0] >> 32) - 1;
+    if (dt__err.code == DT_OK && x[0]) {
+        t->told = true; /* all ranks of the axis report this error */
+        for (int i = 0; i < m->nblocks; i++) {
+            dt_block_zero_grad(&m->block[i].b);
+            m->block[i].use_mgrad = 0;
+        }
+        dt_fail(DT_ERR_NUMERIC, "dt_step: on rank %d of the tensor axis the gradient of '%s' is not finite; weights and optimiser are "
+                "unchanged on all ranks: check the batch, use a smaller .lr, or set .clip_norm", bad,
+                at >= 0 && at < m->norder && m->order[at] ? m->order[at]->name : "?");
+    }
+    if (dt__err.code != DT_OK) dt__watch_tell(m);
+}
+static int dt__tensor_lead(void *user) { return ((dt_tensor_parallel *)user)->axis.rank == 0; }
+static int dt__tensor_outcome(void *user, const char *call)
+{
+    dt_tensor_parallel *t = (dt_tensor_parallel *)user;
+    return dt__axis_outcome(t->c, t->axis.rank, &t->told) > 0 ? dt__tensor_fail(t, call) : 0;
+}
+/* Parts are collected when they are added to an archive (dt__cut_whole): all ranks of the axis must come there. */
+static dt_tensor *dt__tensor_fetch(void *user, const char *call, dt_tensor *x)
+{
+    (void)user, (void)call, (void)x;
+    return NULL;
+}
+static int dt__tensor_whole_norm(void *user, float *norm)
+{
+    dt_tensor_parallel *t = (dt_tensor_parallel *)user;
+    double              sum = (double)*norm * (double)*norm;
+    if (dt_comm_allreduce(t->c, &sum, 1, DT_COMM_F64, DT_COMM_SUM)) return dt__tensor_fail(t, "dt_step");
+    *norm = (float)sqrt(sum);
+    return 0;
+}
+static int dt__tensor_part_norms(void *user, const dt__run *run, dt_tensor *norms)
+{
+    dt_tensor_parallel *t = (dt_tensor_parallel *)user;
+    dt__param         **p = t->m->order + run->first;
+    int                 n = 2 * run->nparams - 1, cut = 0, rc = 0;
+    size_t              nbytes = (size_t)run->nparams * sizeof(double), all = (size_t)n * sizeof(float);
+    for (int i = 0; i < run->nparams; i++) cut += p[i]->cut.parts > 0;
+    if (!cut) return 0;
+    float  *x = (float *)dt_mem_alloc(all);
+    double *squares = (double *)dt_mem_alloc(nbytes);
+    if (!x || !squares) rc = dt_fail(DT_ERR_MEMORY, "dt_step: out of memory for %d norms", n);
+    if (!rc) rc = dt__download(norms, x);
+    for (int i = 0, k = 0; i < run->nparams && !rc; i++)
+        if (p[i]->cut.parts) squares[k++] = (double)x[2 * i] * (double)x[2 * i];
+    if (!rc && dt_comm_allreduce(t->c, squares, cut, DT_COMM_F64, DT_COMM_SUM)) rc = dt__tensor_fail(t, "dt_step");
+    for (int i = 0, k = 0; i < run->nparams && !rc; i++)
+        if (p[i]->cut.parts) x[2 * i] = (float)sqrt(squares[k++]);
+    if (!rc) rc = dt__upload(norms, x);
+    dt_mem_free(x, all);
+    dt_mem_free(squares, nbytes);
+    return rc;
+}
+static void dt__tensor_gone(void *user) { ((dt_tensor_parallel *)user)->m = NULL; }
+static int dt__tensor_on_seal(dt_model *m, void *user) /* user may be freed: it is valid only if m->watch has it */
+{
+    dt_tensor_parallel *t = (dt_tensor_parallel *)user;
+    if (!dt__watch_find(m, user)) return 0;
+    for (int i = 0; i < m->nparams; i++)
+        if (!m->param[i]->cut.parts && t->axis.rank > 0) m->param[i]->elsewhere = 1;
+    int rc = dt__same_models("dt_tensor_parallel", m, t->c, true);
+    if (rc > 0) return dt__tensor_fail(t, "dt_tensor_parallel");
+    if (rc && dt__err.code == DT_ERR_COMM) t->told = true; /* all ranks of the axis report this error */
+    return rc;
+}
+static dt_tensor_parallel *dt__tensor_new(dt_model *m, dt_comm *c, dt_grid *grid)
+{
+    static const char call[] = "dt_tensor_parallel_new";
+    if (!dt__model_ok(call, m)) return NULL;
+    if (!c || dt_comm_get_status(c)) {
+        dt_fail(c ? DT_ERR_COMM : DT_ERR_ARG, "%s: the communicator %s", call, c ? "has failed" : "is NULL");
+        return NULL;
+    }
+    if (m->nparams || m->watch || m->parts) {
+        dt_fail(DT_ERR_STATE, "%s: the model %s; call it before the first forward. With data or pipeline parallel together: dt_hybrid_new",
+                call, m->nparams ? "has parameters already" : m->watch ? dt__watch_taken(m) : "has a pipeline already");
+        return NULL;
+    }
+    dt_tensor_parallel *t = (dt_tensor_parallel *)dt__alloc_zero(sizeof *t);
+    if (!t) {
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+        return NULL;
+    }
+    if (dt_comm_dup(c, &t->c)) dt_fail(DT_ERR_COMM, "%s: %s", call, dt_comm_error(c));
+    t->m = m;
+    t->grid = grid;
+    t->checks = true;
+    t->axis.user = t->watch.user = t;
+    t->axis.rank = dt_comm_rank(c);
+    t->axis.size = dt_comm_size(c);
+    t->axis.reduce = dt__tensor_reduce;
+    t->axis.gather = dt__tensor_gather;
+    t->watch.kind = DT__WATCH_SPLIT;
+    t->watch.step = dt__tensor_step;
+    t->watch.agree = dt__tensor_agree;
+    t->watch.same = dt__tensor_same;
+    t->watch.lead = dt__tensor_lead;
+    t->watch.outcome = dt__tensor_outcome;
+    t->watch.fetch = dt__tensor_fetch;
+    t->watch.whole_norm = dt__tensor_whole_norm;
+    t->watch.part_norms = dt__tensor_part_norms;
+    t->watch.tell = dt__tensor_tell;
+    t->watch.gone = dt__tensor_gone;
+    if (dt__err.code == DT_OK && t->axis.size > 1) {
+        dt__watch_add(m, &t->watch);
+        m->axis = &t->axis;
+        dt__model_on_seal(m, dt__tensor_on_seal, t);
+    }
+    if (dt__err.code == DT_OK) return t;
+    dt_tensor_parallel_free(t);
+    return NULL;
+}
+DT_API dt_tensor_parallel *dt_tensor_parallel_new(dt_model *m, dt_comm *c) { return dt__tensor_new(m, c, NULL); }
+DT_API void dt_tensor_parallel_free(dt_tensor_parallel *t)
+{
+    if (!t) return;
+    dt__tensor_tell(t);
+    if (t->m && t->m->axis == &t->axis) t->m->axis = NULL;
+    if (t->m) dt__watch_remove(t->m, &t->watch);
+    if (t->c) dt_comm_free(t->c);
+    dt_mem_free(t, sizeof *t);
+}
+DT_API dt_tensor_parallel_stats dt_tensor_parallel_get_stats(const dt_tensor_parallel *t)
+{
+    dt_tensor_parallel_stats none;
+    memset(&none, 0, sizeof none);
+    return t ? t->stats : none;
+}
+
+/* ==================================================================================================== >>hybrid */
+static int dt__hybrid_agree(dt_pipeline *p, const char *call, double *all) /* the mean loss, one verdict on overflows */
+{
+    dt_comm *data = p->grid->axis[DT_AXIS_DATA];
+    int64_t  found = all[1] > 0;
+    if (p->ddp && dt_comm_allreduce(data, all, 1, DT_COMM_F64, DT_COMM_SUM)) return dt__axis_fail(p->grid, DT_AXIS_DATA, data, call);
+    all[0] /= p->ddp ? p->grid->size[DT_AXIS_DATA] : 1;
+    if (dt__watch_agree(p->m, call, &found, 1)) return dt__err.code;
+    all[1] = (double)found;
+    return 0;
+}
+static int dt__hybrid_same_options(dt_grid *g, const dt_pipeline_opts *o)
+{
+    static const char *const name[] = { "micro", "schedule", "chunks", "recompute", "balance" };
+    enum { N = sizeof name / sizeof *name };
+    int64_t both[2 * N];
+    both[0] = o->micro, both[1] = (int64_t)o->schedule, both[2] = o->chunks, both[3] = o->recompute, both[4] = (int64_t)o->balance;
+    for (int i = 0; i < N; i++) both[N + i] = -both[i];
+    for (int a = 0; a < DT_AXES; a++)
+        if (dt_comm_allreduce(g->axis[a], both, 2 * N, DT_COMM_I64, DT_COMM_MAX))
+            return dt__axis_fail(g, (dt_axis)a, g->axis[a], "dt_hybrid_new");
+    for (int i = 0; i < N; i++)
+        if (both[i] != -both[N + i])
+            return dt_fail(DT_ERR_ARG, "dt_hybrid_new: the ranks have different options: .%s is between %" PRId64 " and %" PRId64
+                           "; give all ranks of the grid the same", name[i], -both[N + i], both[i]);
+    return 0;
+}
+DT_API dt_pipeline *dt_hybrid_new_with(dt_model *m, dt_grid *g, dt_pipeline_opts o)
+{
+    dt_pipeline        *p = NULL;
+    dt_ddp             *ddp = NULL;
+    dt_tensor_parallel *t = NULL;
+    dt_ddp_opts         d = DT__NO_OPTIONS;
+    if (!dt__model_ok("dt_hybrid_new", m)) return NULL;
+    if (!g) {
+        dt_fail(DT_ERR_ARG, "dt_hybrid_new: the grid is NULL");
+        return NULL;
+    }
+    if (m->nparams || m->watch || m->parts) {
+        dt_fail(DT_ERR_STATE, "dt_hybrid_new: the model %s; call it before the first forward, once for a model",
+                m->nparams ? "has parameters already" : m->watch ? dt__watch_taken(m) : "has a pipeline already");
+        for (int a = 0; a < DT_AXES; a++) dt_comm_abort(g->axis[a], dt_error());
+        return NULL;
+    }
+    dt__hybrid_same_options(g, &o);
+    if (dt__err.code == DT_OK && g->size[DT_AXIS_TENSOR] > 1) t = dt__tensor_new(m, g->axis[DT_AXIS_TENSOR], g);
+    if (dt__err.code == DT_OK && g->size[DT_AXIS_DATA] > 1) ddp = dt__ddp_make(m, g->axis[DT_AXIS_DATA], d, true);
+    if (dt__err.code == DT_OK) p = dt__pline_new(m, g->axis[DT_AXIS_PIPE], g, o);
+    if (p) {
+        p->ddp = ddp;
+        p->tensor = t;
+        if (t) t->checks = !ddp;
+        return p;
+    }
+    for (int a = 0; a < DT_AXES; a++) dt_comm_abort(g->axis[a], dt_error());
+    dt_ddp_free(ddp);
+    dt_tensor_parallel_free(t);
+    return NULL;
 }
 DT__SLOW_END
 #ifdef __cplusplus
