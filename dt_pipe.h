@@ -1767,6 +1767,7 @@ static void dt__pline_shape(const dt_tensor *t, int64_t *shape, int *ndim, int *
     shape[0] = each;
 }
 /* Checks the batch; makes the plan if it is new. */
+static int dt__hybrid_same_batch(dt_pipeline *p, const char *call, dt_tensor *x, dt_tensor *y);
 static int dt__pline_ready(dt_pipeline *p, const char *call, dt__pline_job *j)
 {
     if (!p) return dt_fail(DT_ERR_ARG, "%s: the pipeline is NULL", call);
@@ -1781,6 +1782,7 @@ static int dt__pline_ready(dt_pipeline *p, const char *call, dt__pline_job *j)
     if (p->edge && p->training == p->m->training && dt__pline_shaped(j->x, p->xshape, p->xdims, p->xdtype, j->each) &&
         dt__pline_shaped(j->y, p->yshape, p->ydims, p->ydtype, j->each))
         return 0;
+    if (p->grid && dt__hybrid_same_batch(p, call, j->x, j->y)) return dt__err.code;
     dt__list step = { NULL, 0, 0 }, tape = { NULL, 0, 0 };
     dt__step_swap(&step, &tape);
     dt_tensor *x = dt__pline_slice(j->x, 0, j->each), *y = dt__pline_slice(j->y, 0, j->each);
@@ -2600,6 +2602,40 @@ static int dt__hybrid_agree(dt_pipeline *p, const char *call, double *all) /* th
     all[0] /= p->ddp ? p->grid->size[DT_AXIS_DATA] : 1;
     if (dt__watch_agree(p->m, call, &found, 1)) return dt__err.code;
     all[1] = (double)found;
+    return 0;
+}
+static int dt__hybrid_hash(dt_sha256 *h, const char *call, dt_tensor *t)
+{
+    dt_tensor *d = t ? dt__dense(call, t) : NULL;
+    size_t     nbytes = d ? (size_t)d->numel * dt__dtype_size[d->dtype] : 0;
+    void      *host = d ? dt_mem_alloc(nbytes + 1) : NULL;
+    int        rc = !t ? 0 : host ? dt__download(d, host) : dt_fail(DT_ERR_MEMORY, "%s: out of memory for a copy of the batch", call);
+    if (!rc && host) dt_sha256_add(h, host, nbytes);
+    dt_mem_free(host, nbytes + 1);
+    dt__unref(d);
+    return rc;
+}
+/* Ranks that differ only on the pipe or tensor axis must have the same samples. */
+static int dt__hybrid_same_batch(dt_pipeline *p, const char *call, dt_tensor *x, dt_tensor *y)
+{
+    static const dt_axis axes[] = { DT_AXIS_PIPE, DT_AXIS_TENSOR };
+    dt_sha256 h;
+    uint8_t   sum[32], first[32];
+    dt_sha256_begin(&h);
+    if (dt__hybrid_hash(&h, call, x) || dt__hybrid_hash(&h, call, y)) return dt__err.code;
+    dt_sha256_end(&h, sum);
+    for (int i = 0; i < 2; i++) {
+        dt_comm *c = p->grid->axis[axes[i]];
+        int64_t  bad;
+        memcpy(first, sum, sizeof first);
+        if (dt_comm_broadcast(c, first, (int64_t)sizeof first, DT_COMM_U8, 0)) return dt__axis_fail(p->grid, axes[i], c, call);
+        bad = memcmp(first, sum, sizeof sum) ? p->grid->at[axes[i]] : 0;
+        if (dt_comm_allreduce(c, &bad, 1, DT_COMM_I64, DT_COMM_MAX)) return dt__axis_fail(p->grid, axes[i], c, call);
+        if (bad)
+            return dt_fail(DT_ERR_ARG, "%s: rank %d of the %s axis has other samples than rank 0 of it (their SHA-256 differs); give the loader "
+                           ".rank and .world of the data axis: dt_grid_rank(g, DT_AXIS_DATA), dt_grid_size(g, DT_AXIS_DATA)", call, (int)bad,
+                           dt_axis_name(axes[i]));
+    }
     return 0;
 }
 static int dt__hybrid_same_options(dt_grid *g, const dt_pipeline_opts *o)
