@@ -559,8 +559,8 @@ static int dt__ddp_comm_fail(dt_ddp *d, const char *call)
         dt_comm_abort(d->norm, why);
         dt_comm_abort(d->c, why);
     }
-    if (mismatch) return dt__ddp_mismatch(d, call, left, why);
-    return dt_fail(DT_ERR_COMM, "%s: %s", call, why ? why : "the communicator failed");
+    if (mismatch && !d->driven) return dt__ddp_mismatch(d, call, left, why);
+    return dt_fail(DT_ERR_COMM, "%s: %s%s", call, why ? why : "the communicator failed", d->driven ? " (data axis)" : "");
 }
 /* Sends a pending error of this rank to all ranks, once. */
 static void dt__ddp_send_error(dt_ddp *d)

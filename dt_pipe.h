@@ -387,20 +387,13 @@ static const char *dt__pline_text(const dt_pipeline *p, char *buf, size_t nbytes
              p->now % p->ranks);
     return buf;
 }
-/* An error of a communicator of the grid, in words of the job; grid NULL: of the ranks of c. */
+/* An error of a communicator, which names ranks of the job; grid NULL: it is not an axis. */
 static int dt__axis_fail(const dt_grid *grid, dt_axis axis, const dt_comm *c, const char *call)
 {
-    char        where[100] = "";
     const char *why = dt_comm_error(c);
-    int         rank = grid ? dt_comm_failed_rank(c) : -1, at[DT_AXES];
     if (dt__err.code != DT_OK) return dt__err.code;
-    for (int a = 0; a < DT_AXES && grid; a++) at[a] = dt_grid_rank(grid, (dt_axis)a);
-    if (rank >= 0) at[axis] = rank;
-    if (rank >= 0)
-        snprintf(where, sizeof where, " (rank %d of the %s axis is rank %d of the job)", rank, dt_axis_name(axis),
-                 dt_grid_at(grid, at[DT_AXIS_DATA], at[DT_AXIS_PIPE], at[DT_AXIS_TENSOR]));
-    else if (grid) snprintf(where, sizeof where, " (%s axis)", dt_axis_name(axis));
-    return dt_fail(DT_ERR_COMM, "%s: %.700s%s", call, why ? why : "the communicator failed", where);
+    return dt_fail(DT_ERR_COMM, "%s: %.900s%s%s%s", call, why ? why : "the communicator failed", grid ? " (" : "",
+                   grid ? dt_axis_name(axis) : "", grid ? " axis)" : "");
 }
 static int dt__pline_comm_fail(dt_pipeline *p, const char *call)
 {
@@ -2231,7 +2224,7 @@ static int dt__grid_sizes(dt_grid *g, dt_comm *c, dt_grid_opts o)
     if (!o.data && g->ranks % rest == 0) g->size[DT_AXIS_DATA] = (int)(g->ranks / rest);
     for (int a = 0; a < DT_AXES; a++) both[a] = g->size[a], both[DT_AXES + a] = -both[a];
     if (dt_comm_allreduce(c, both, 2 * DT_AXES, DT_COMM_I64, DT_COMM_MAX)) return dt_fail(DT_ERR_COMM, "dt_grid_new: %s", dt_comm_error(c));
-    for (int a = 0; a < DT_AXES; a++)
+    for (int a = DT_AXES - 1; a >= 0; a--) /* .data may follow from the others */
         if (both[a] != -both[DT_AXES + a])
             return dt_fail(DT_ERR_ARG, "dt_grid_new: the ranks have different options: .%s is %d on this rank (%d), and between %" PRId64
                            " and %" PRId64 " on all; give all the same", dt_axis_name((dt_axis)a), g->size[a], dt_comm_rank(c),
