@@ -51,6 +51,7 @@ CONTENTS
     >>tensor         layers split over the ranks of an axis
     >>pipeline       making a pipeline, training with it; hybrid training on a grid
     >>profiles       what the layers of a model cost
+    >>inside         private functions that tests use
     >>ghosts         implementation from here: tensors of other stages
     >>tracing_stages the plan: what crosses the cuts
     >>balancing      measuring a model, finding the cuts
@@ -247,6 +248,19 @@ DT_API dt_pipe_timing         *dt_pipeline_planned(const dt_pipeline *p, const d
 }
 #endif
 #endif /* DT_PIPE_H_INCLUDED */
+
+/* ---------------------------------------------------------------------------------------------------- >>inside */
+#if defined(DT__WANT_INSIDE) && !defined(DT__PIPE_INSIDE)
+#define DT__PIPE_INSIDE
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* host: the machine of each of n ranks, numbered from 0. rank_at and host_at: what is at each place of a grid. */
+DT__INSIDE void dt__grid_order(const int *host, int n, int *rank_at, int *host_at);
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT__PIPE_INSIDE */
 
 #if defined(DT_PIPE_IMPLEMENTATION) && !defined(DT__PIPE_IMPLEMENTED)
 #define DT__PIPE_IMPLEMENTED
@@ -2211,6 +2225,15 @@ static int dt__grid_place(const dt_grid *g, const int *at) /* the tensor axis is
 {
     return (at[DT_AXIS_DATA] * g->size[DT_AXIS_PIPE] + at[DT_AXIS_PIPE]) * g->size[DT_AXIS_TENSOR] + at[DT_AXIS_TENSOR];
 }
+DT__INSIDE void dt__grid_order(const int *host, int n, int *rank_at, int *host_at)
+{
+    for (int h = 0, at = 0; at < n; h++) /* in the order of machines, then of ranks */
+        for (int r = 0; r < n; r++) {
+            if (host[r] != h) continue;
+            host_at[at] = h;
+            rank_at[at++] = r;
+        }
+}
 static int dt__grid_sizes(dt_grid *g, dt_comm *c, dt_grid_opts o)
 {
     int64_t rest, both[2 * DT_AXES];
@@ -2251,18 +2274,15 @@ DT_API dt_grid *dt_grid_new_with(dt_comm *c, dt_grid_opts o)
         g->rank_at = (int *)dt__alloc_zero((size_t)g->ranks * sizeof(int));
         g->host = (int *)dt__alloc_zero((size_t)g->ranks * sizeof(int));
     }
-    if (!g || !g->rank_at || !g->host) {
+    int *hosts = (int *)dt__alloc_zero((size_t)dt_comm_size(c) * sizeof *hosts);
+    if (!g || !g->rank_at || !g->host || !hosts) {
         dt_fail(DT_ERR_MEMORY, "dt_grid_new: out of memory");
         dt_comm_abort(c, dt_error());
     } else if (!dt__grid_sizes(g, c, o)) {
-        int n = 0, mine = 0;
-        for (int h = 0; n < g->ranks; h++) /* in the order of machines, then of ranks */
-            for (int r = 0; r < g->ranks; r++) {
-                if (dt_comm_host(c, r) != h) continue;
-                if (r == dt_comm_rank(c)) mine = n;
-                g->host[n] = h;
-                g->rank_at[n++] = r;
-            }
+        int mine = 0;
+        for (int r = 0; r < g->ranks; r++) hosts[r] = dt_comm_host(c, r);
+        dt__grid_order(hosts, g->ranks, g->rank_at, g->host);
+        while (g->rank_at[mine] != dt_comm_rank(c)) mine++;
         g->at[DT_AXIS_TENSOR] = mine % g->size[DT_AXIS_TENSOR];
         g->at[DT_AXIS_PIPE] = mine / g->size[DT_AXIS_TENSOR] % g->size[DT_AXIS_PIPE];
         g->at[DT_AXIS_DATA] = mine / g->size[DT_AXIS_TENSOR] / g->size[DT_AXIS_PIPE];
@@ -2273,6 +2293,7 @@ DT_API dt_grid *dt_grid_new_with(dt_comm *c, dt_grid_opts o)
             if (dt_comm_split(c, dt__grid_place(g, first), g->at[a], &g->axis[a])) dt_fail(DT_ERR_COMM, "dt_grid_new: %s", dt_comm_error(c));
         }
     }
+    dt_mem_free(hosts, (size_t)dt_comm_size(c) * sizeof *hosts);
     if (dt__err.code == DT_OK) return g;
     dt_grid_free(g);
     return NULL;

@@ -1,5 +1,6 @@
 /* test_grid.c: ranks on three axes, hybrid training over them: places, samples, one norm, one verdict, one checkpoint, errors
    run: alone, asan-later */
+#define DT__WANT_INSIDE
 #include "dt_test.h"
 
 #include "dt_data.h"
@@ -56,6 +57,13 @@ UTEST(grid, ranks_have_a_place_on_every_axis)
 {
     EXPECT_EQ(0, run("shm", 8, 30, placed, 0, 0, 8));
     EXPECT_EQ(0, run("threads", 8, 30, placed, 0, 0, 8));
+}
+UTEST(grid, a_machine_has_the_inner_axes) /* ranks 0 3 6 on one machine, 1 4 on another, 2 5 7 on a third */
+{
+    const int host[] = { 0, 1, 2, 0, 1, 2, 0, 2 }, rank[] = { 0, 3, 6, 1, 4, 2, 5, 7 }, at[] = { 0, 0, 0, 1, 1, 2, 2, 2 };
+    int       rank_at[8], host_at[8];
+    dt__grid_order(host, 8, rank_at, host_at);
+    for (int i = 0; i < 8; i++) EXPECT_TRUE(rank_at[i] == rank[i] && host_at[i] == at[i]);
 }
 enum { PRODUCT, INDIVISIBLE, NEGATIVE, UNEQUAL, HUGE_AXES, GRID_ERRORS };
 static void misfits(team *t, dt_comm *c, int rank)
