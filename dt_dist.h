@@ -3889,7 +3889,7 @@ static int dt__replicas_prepare(dt_parallel *p)
         dt_model *c = d->m;
         c->training = m->training;
         c->amp = m->amp;
-        c->scope_len = c->scope_depth = 0;
+        c->scope_len = c->scope_depth = c->nplaces = 0;
         c->scope[0] = 0;
         for (int k = 0; k < d->norder; k++) d->order[k]->grad_state = DT__GRAD_EMPTY;
         for (int k = 0; k < m->nparams && !rc && !p->own_memory && i < p->parts; k++)

@@ -1332,6 +1332,12 @@ static int dt__param_to_model(dt_model *m, dt__param *p, dt_device *dev)
         p->init = dt__new_like("dt_model", p->t, DT_F32);
         rc = p->init ? dt__copy_to(p->init, p->t, 0) : DT_ERR_MEMORY;
     }
+    if (!rc && p->init && p->init->st->dev != dev) {
+        dt_tensor *here = dt__cross("dt_model_to", p->init, dev);
+        rc = here ? 0 : dt_error_code();
+        dt__unref(here ? p->init : NULL);
+        if (here) p->init = here;
+    }
     return rc ? rc : dt__param_convert(p, dtype, dev);
 }
 typedef struct dt__fillspec {
@@ -4510,22 +4516,35 @@ static int dt__amp_unscale(dt_model *m, double inverse, dt__places *places, dt_t
     }
     return rc;
 }
+/* Reads the flags of the blocks on one device: one download for up to 64 blocks. */
+static int dt__amp_judge(dt_model *m, dt__scaler *s, dt_tensor *flags)
+{
+    enum { MANY = 64 };
+    float bad[MANY];
+    int   rc = 0;
+    for (int at = 0; at < m->nblocks && !rc; at += MANY) {
+        int        n = m->nblocks - at < MANY ? m->nblocks - at : (int)MANY;
+        dt_tensor *some = dt__slice(flags, 0, at, n);
+        rc = some ? dt__download(some, bad) : DT_ERR_MEMORY;
+        dt__unref(some);
+        for (int i = 0; i < n && !rc; i++) {
+            const dt__mblock *b = &m->block[at + i];
+            if (b->b.grad->st->dev != flags->st->dev || bad[i] == 0) continue;
+            s->found = 1;
+            if (b->opt >= 0) m->opt[b->opt]->skip = 1;
+        }
+    }
+    return rc;
+}
 DT__INSIDE int dt__amp_take_back(dt_model *m, dt__scaler *s)
 {
     dt__places places;
     dt_tensor *flags[DT__MAX_PLACES];
     places.n = 0;
     memset(flags, 0, sizeof flags);
-    int    rc = dt__amp_unscale(m, 1 / s->scale, &places, flags);
-    float *bad = rc || !places.n ? NULL : (float *)dt_scratch((size_t)m->nblocks * sizeof *bad);
-    if (!rc && places.n && !bad) rc = DT_ERR_MEMORY;
-    for (int p = 0; p < places.n; p++) { /* one download from each device for all its blocks */
-        if (!rc && flags[p]) rc = dt__download(flags[p], bad);
-        for (int i = 0; i < m->nblocks && !rc; i++) {
-            if (m->block[i].b.grad->st->dev != places.dev[p] || bad[i] == 0) continue;
-            s->found = 1;
-            if (m->block[i].opt >= 0) m->opt[m->block[i].opt]->skip = 1;
-        }
+    int rc = dt__amp_unscale(m, 1 / s->scale, &places, flags);
+    for (int p = 0; p < places.n; p++) {
+        if (flags[p] && !rc) rc = dt__amp_judge(m, s, flags[p]);
         dt__unref(flags[p]);
     }
     return rc;
