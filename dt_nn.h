@@ -2134,7 +2134,7 @@ static dt_tensor *dt__batchnorm(dt_model *m, const char *kind, const char *name,
         call.u.ew.a = call.u.ew.b = 1;
         dt__out(&call, p[4]);
         dt__in(&call, p[4]);
-        if (dt__go(p[4]->st->dev, &call)) return NULL;
+        if (dt__go(dt__model_here(m), &call)) return NULL;
         int64_t batches = 1;
         if (o.cumulative && dt__download(p[4], &batches)) return NULL;
         if (o.cumulative) b.momentum = 1 / (double)batches;
