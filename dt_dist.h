@@ -612,11 +612,12 @@ static int dt__ddp_place_ok(dt_ddp *d, const dt__param *p)
     const dt_device *dev = p->t->st->dev;
     if (d->on_device ? dev == d->m->device : dt__is_host(dev)) return 0;
     if (d->on_device)
-        dt_fail(DT_ERR_DEVICE, "dt_ddp: '%s' is on %s and the model on %s: over NCCL a rank uses one device; leave out the device "
-                "scopes, and start one rank for each device", p->name, dev->name, d->m->device->name);
+        dt_fail(DT_ERR_DEVICE, "dt_ddp: '%s' is on %s and the model on %s: over NCCL a rank uses one device; leave out the "
+                "device scopes, and start one rank for each device", p->name, dev->name, d->m->device->name);
     else
-        dt_fail(DT_ERR_DEVICE, "dt_ddp: '%s' is on %s, whose memory this communicator cannot read; with several devices on a rank "
-                "all must have the memory of the host; otherwise use one device a rank and .backend = DT_NCCL", p->name, dev->name);
+        dt_fail(DT_ERR_DEVICE, "dt_ddp: '%s' is on %s, whose memory this communicator cannot read; with several devices on a "
+                "rank all must have the memory of the host; otherwise use one device a rank and .backend = DT_NCCL", p->name,
+                dev->name);
     dt__ddp_send_error(d);
     return dt__err.code;
 }
@@ -727,7 +728,8 @@ static dt_tensor *dt__ddp_alloc(dt_ddp *d, dt_device *dev, int dtype, int64_t n)
     t->st->user = k;
     return t;
 }
-static dt_tensor *dt__ddp_grads(void *user, dt_device *dev, int dtype, int64_t n) /* for a block's gradients; NULL: the default */
+/* Memory for a block's gradients; NULL: the default. */
+static dt_tensor *dt__ddp_grads(void *user, dt_device *dev, int dtype, int64_t n)
 {
     dt_ddp *d = (dt_ddp *)user;
     return dt__ddp_alone(d) || d->o.slots || d->on_device ? NULL : dt__ddp_alloc(d, dev, dtype, n);

@@ -1189,21 +1189,23 @@ static bool dt__places_ok(const char *call, dt_model *m)
 {
     dt__thread_number(); /* before the first stamp, because it changes the generation */
     if (!m->nplaces || m->place_stamp == dt__tls.generation) return true;
-    dt_fail(DT_ERR_STATE, "%s: an earlier forward has begun a device scope of %s and not ended it; each dt_device_begin() needs "
-            "a dt_device_end() before the backward or dt_end()", call, m->place[m->nplaces - 1]->name);
+    dt_fail(DT_ERR_STATE, "%s: an earlier forward has begun a device scope of %s and not ended it; each dt_device_begin() "
+            "needs a dt_device_end() before the backward or dt_end()", call, m->place[m->nplaces - 1]->name);
     m->nplaces = 0;
     return false;
 }
 DT_API dt_status dt_device_begin(dt_model *m, dt_device *dev)
 {
     if (!dt__model_ok("dt_device_begin", m) || !dt__places_ok("dt_device_begin", m)) return dt_error_code();
-    if (!dev || m->nplaces >= DT__MAX_SCOPES)
-        return (dt_status)dt_fail(dev ? DT_ERR_STATE : DT_ERR_ARG, dev ? "dt_device_begin: %d device scopes are open, which is "
-                                  "the maximum; call dt_device_end() for each" : "dt_device_begin: the device is NULL (%d scopes "
-                                  "are open); pass dt_cpu(), dt_cuda(i) or another device", m->nplaces);
+    if (!dev)
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_device_begin: the device is NULL; pass dt_cpu(), dt_cuda(i) or another one");
+    if (m->nplaces >= DT__MAX_SCOPES)
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_device_begin: %d device scopes are open, which is the maximum; call "
+                                  "dt_device_end() for each", m->nplaces);
     if (m->parts)
-        return (dt_status)dt_fail(DT_ERR_STATE, "dt_device_begin: %s: the model has a pipeline, in which a rank uses one device; "
-                                  "leave out the device scopes, and make the model of each rank on its own device", dev->name);
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_device_begin: %s: the model has a pipeline, in which a rank uses one "
+                                  "device; leave out the device scopes, and make the model of each rank on its own device",
+                                  dev->name);
     if (!m->nplaces) m->place_stamp = dt__tls.generation;
     m->place[m->nplaces++] = dev;
     return DT_OK;
@@ -1322,8 +1324,8 @@ static int dt__param_convert(dt__param *p, int dtype, dt_device *dev)
     dt__unref(y);
     return rc;
 }
-/* Converts a parameter to the model's dtype, on the device dev. If it will have a master weight, the f32 value before rounding is
-   kept in p->init until the seal. */
+/* Converts a parameter to the model's dtype, on the device dev. If it will have a master weight, the f32 value before
+   rounding is kept in p->init until the seal. */
 static int dt__param_to_model(dt_model *m, dt__param *p, dt_device *dev)
 {
     int dtype = dt__param_dtype(m, p), rc = 0;
@@ -1929,9 +1931,10 @@ static dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name
     }
     for (int i = 0; i < 5 && !m->parts; i++)
         if (l->p[i] && l->p[i]->t->st->dev != dt__model_here(m)) {
-            dt_fail(DT_ERR_DEVICE, "%s '%s': its parameters are on %s, this call is %s %s; call it with dt_device_begin() as in "
-                    "the first forward, or move the whole model with dt_model_to()", kind, l->name, l->p[i]->t->st->dev->name,
-                    m->nplaces ? "in a device scope of" : "outside device scopes, on", dt__model_here(m)->name);
+            dt_fail(DT_ERR_DEVICE, "%s '%s': its parameters are on %s, this call is %s %s; call it with dt_device_begin() as "
+                    "in the first forward, or move the whole model with dt_model_to()", kind, l->name,
+                    l->p[i]->t->st->dev->name, m->nplaces ? "in a device scope of" : "outside device scopes, on",
+                    dt__model_here(m)->name);
             return NULL;
         }
     if (l->stamp == stamp && !shared) {
@@ -1958,8 +1961,8 @@ static dt__layer *dt__layer_begin(dt_model *m, const char *kind, const char *nam
     if (!dt__places_ok(kind, m)) return NULL;
     if (x->st->dev != dt__model_here(m)) {
         dt_fail(DT_ERR_DEVICE, m->nplaces ? "%s '%s': x is on %s, the device scope on %s; copy x with dt_to()"
-                : "%s '%s': x is on %s, the model on %s; move one with dt_to() or dt_model_to(), or call the layer in a scope of its "
-                "device (dt_device_begin)", kind, name ? name : "(null)", x->st->dev->name, dt__model_here(m)->name);
+                : "%s '%s': x is on %s, the model on %s; move one with dt_to() or dt_model_to(), or call the layer in a scope "
+                "of its device (dt_device_begin)", kind, name ? name : "(null)", x->st->dev->name, dt__model_here(m)->name);
         return NULL;
     }
     if (!dt__layer_takes(kind, name ? name : "(null)", o, takes)) return NULL;

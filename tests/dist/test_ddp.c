@@ -225,7 +225,8 @@ static void a_device_of_its_own(crew *k) /* before or after the ddp */
         mlp(m, x);
         dt_no_grad_end();
         if (!late) crew_check(k, dt_ddp_new(m, k->c) == NULL, "a ddp");
-        crew_check(k, dt_error() && strstr(dt_error(), "'b.weight' is on fake:0, whose memory this communicator cannot read"), "no error");
+        crew_check(k, dt_error() && strstr(dt_error(), "'b.weight' is on fake:0, whose memory this communicator cannot read"),
+                   "no error");
         dt_end();
         dt_ddp_free(d);
         dt_model_free(m);

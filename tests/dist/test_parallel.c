@@ -322,7 +322,9 @@ UTEST(devices, of_one_model_are_refused)
         dt_no_grad_begin();
         EXPECT_OK(in_two_parts(m, x, y, f->dev));
         dt_no_grad_end();
-        if (!late) EXPECT_ERROR(dt_parallel_new(m, .devices = 2) ? 0 : -1, "dt_parallel_new: the model is on several devices ('a.weight' on cpu, 'b.weight' on fake:0)");
+        if (!late)
+            EXPECT_ERROR(dt_parallel_new(m, .devices = 2) ? 0 : -1,
+                         "dt_parallel_new: the model is on several devices ('a.weight' on cpu, 'b.weight' on fake:0)");
         if (late) {
             dt_end();
             x = batch(0, 8, &y);

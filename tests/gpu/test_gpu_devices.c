@@ -81,7 +81,8 @@ static void train(run *r, dt_device *a, dt_device *b, bool adamw, double clip, c
     dt_device *dev[2] = { a, b };
     dt_model  *m = dt_model_new(.seed = 3, .device = a);
     dt_amp    *amp = level ? dt_amp_new(m, .level = level, .dtype = half, .init_scale = 1024) : NULL;
-    dt_optimizer *opt = adamw ? dt_adamw(m, .lr = 0.01, .clip_norm = clip) : dt_sgd(m, .lr = 0.1, .momentum = 0.9, .clip_norm = clip);
+    dt_optimizer *opt = adamw ? dt_adamw(m, .lr = 0.01, .clip_norm = clip)
+                              : dt_sgd(m, .lr = 0.1, .momentum = 0.9, .clip_norm = clip);
     for (int s = 0; s < STEPS; s++) {
         dt_tensor *y, *x = images(a, s, &y), *loss = dt_cross_entropy(alexnet(m, x, dev), y);
         if (amp) dt_amp_backward(amp, loss);
@@ -130,7 +131,8 @@ UTEST(halves, have_the_bits_of_one_gpu)
         train(&two, dt_cuda(0), dt_cuda(1), k == 1, 0, level, half);
         EXPECT_EQ(DT_OK, dt_error_code());
         ASSERT_EQ(one.n, two.n);
-        EXPECT_TRUE(!memcmp(one.value, two.value, (size_t)one.n * sizeof *one.value) && !memcmp(one.loss, two.loss, sizeof one.loss));
+        EXPECT_TRUE(!memcmp(one.value, two.value, (size_t)one.n * sizeof *one.value));
+        EXPECT_TRUE(!memcmp(one.loss, two.loss, sizeof one.loss));
     }
     deterministic(false);
 }
@@ -206,10 +208,12 @@ UTEST(errors, name_the_device)
     dt_model  *m = dt_model_new(.device = dt_cuda(0));
     EXPECT_ERROR(dt_device_begin(m, dt_cuda(99)), "dt_cuda: device 99");
     EXPECT_OK(dt_device_begin(m, dt_cuda(1)));
-    EXPECT_ERROR(dt_linear(m, "fc", x, .out = 2), "dt_linear 'fc': x is on cuda:0, the device scope on cuda:1; copy x with dt_to()");
+    EXPECT_ERROR(dt_linear(m, "fc", x, .out = 2),
+                 "dt_linear 'fc': x is on cuda:0, the device scope on cuda:1; copy x with dt_to()");
     dt_device_end(m);
     if (emulated()) { /* 64 MiB; the first half stays on the first device */
-        dt_tensor *big = dt_zeros(DT_SHAPE(10 << 20), .device = dt_cuda(0)), *full = dt_zeros(DT_SHAPE(10 << 20), .device = dt_cuda(1));
+        dt_tensor *big = dt_zeros(DT_SHAPE(10 << 20), .device = dt_cuda(0));
+        dt_tensor *full = dt_zeros(DT_SHAPE(10 << 20), .device = dt_cuda(1));
         EXPECT_OK(big && full);
         EXPECT_ERROR(dt_to(big, dt_cuda(1)), "out of memory: 41943040 bytes on cuda:1");
     }

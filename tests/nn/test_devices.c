@@ -19,7 +19,8 @@ UTEST_MAIN()
 
 /* ---------------------------------------------------------------------------------------------------- devices */
 enum { ONE, PEERS, STRANGERS, WITH_CPU, HOST, KINDS }; /* how the devices of a test are related */
-static const char *const kind_name[] = { "one device", "peers", "backends of their own", "the CPU and a fake device", "two CPUs" };
+static const char *const kind_name[] = { "one device", "peers", "backends of their own", "the CPU and a fake device",
+                                         "two CPUs" };
 typedef struct places {
     int          kind;
     fake_device *f[3];
@@ -74,7 +75,8 @@ UTEST(to, copies_every_dtype_and_view_from_device_to_device)
         for (int d = 0; d < DT_DTYPE_COUNT; d++)
             for (int form = 0; form < 6; form++) {
                 dt_tensor *want = shaped(form, numbers(dt_cpu(), (dt_dtype)d, 24, 3));
-                dt_tensor *x = shaped(form, numbers(p.dev[0], (dt_dtype)d, 24, 3)), *y = dt_to(x, p.dev[1]), *z = dt_to(y, p.dev[2]);
+                dt_tensor *x = shaped(form, numbers(p.dev[0], (dt_dtype)d, 24, 3));
+                dt_tensor *y = dt_to(x, p.dev[1]), *z = dt_to(y, p.dev[2]);
                 EXPECT_TRUE(dt_device_of(z) == p.dev[2] && dt_to(z, p.dev[2]) == z);
                 EXPECT_SAME_BITS(want, dt_to(z, dt_cpu()));
                 EXPECT_SAME_BITS(want, dt_to(y, dt_cpu()));
@@ -94,7 +96,8 @@ UTEST(to, keeps_the_layout_of_images)
     dt_tensor *y[2];
     for (int split = 0; split < 2; split++) {
         dt_device *b = p.dev[split];
-        dt_tensor *x = dt_reshape(numbers(p.dev[0], DT_F32, 2 * 8 * 36, 0), DT_SHAPE(2, 8, 6, 6)), *wa = dt_from(w, DT_SHAPE(8, 8, 3, 3));
+        dt_tensor *x = dt_reshape(numbers(p.dev[0], DT_F32, 2 * 8 * 36, 0), DT_SHAPE(2, 8, 6, 6));
+        dt_tensor *wa = dt_from(w, DT_SHAPE(8, 8, 3, 3));
         dt_tensor *k = dt_set_requires_grad(dt_to(wa, p.dev[0]));
         dt_tensor *h = dt_to(dt_op_conv2d(x, k, NULL, .pad = 1, .act = DT_ACT_RELU), b);
         y[split] = dt_keep(dt_to(dt_maxpool2d(dt_op_conv2d(h, dt_to(wa, b), NULL, .pad = 1), .kernel = 2), dt_cpu()));
@@ -594,7 +597,8 @@ UTEST(training, has_one_verdict_on_overflow)
         dt_tensor *w0 = dt_keep(dt_clone(w)), *v0 = dt_keep(dt_clone(v));
         dt_tensor *y, *x = images(p.dev[0], 1, &y), *loss = dt_cross_entropy(alexnet(t.m, x, &t.net), y);
         double     scale = dt_amp_scale(t.amp, 0);
-        loss = dt_add(loss, dt_to(dt_mul_scalar(dt_sum(dt_cast(k % 2 ? w : v, DT_F32)), 1e38), p.dev[0])); /* its gradient overflows */
+        dt_tensor *huge = dt_mul_scalar(dt_sum(dt_cast(k % 2 ? w : v, DT_F32)), 1e38); /* its gradient overflows */
+        loss = dt_add(loss, dt_to(huge, p.dev[0]));
         EXPECT_OK(dt_amp_backward(t.amp, loss));
         EXPECT_OK(dt_step(t.opt));
         EXPECT_NEAR(scale / 2, dt_amp_scale(t.amp, 0), 0.0);
@@ -618,7 +622,8 @@ UTEST(training, names_the_bad_gradient_on_any_device)
     places_open(&p, WITH_CPU); /* the loss is on the CPU, where it is looked at */
     train_begin(&t, &p, &h);
     train_step(&t, 0);
-    dt_tensor *w = dt_model_find(t.m, "fc2.weight"), *w0 = dt_keep(dt_clone(w)), *x = dt_ones(DT_SHAPE(2, 16), .device = p.dev[1]);
+    dt_tensor *w = dt_model_find(t.m, "fc2.weight"), *w0 = dt_keep(dt_clone(w));
+    dt_tensor *x = dt_ones(DT_SHAPE(2, 16), .device = p.dev[1]);
     dt_tensor *bad = dt_mul_scalar(dt_op_linear(x, w, dt_model_find(t.m, "fc2.bias")), INFINITY);
     EXPECT_OK(dt_backward(dt_to(dt_sum(bad), p.dev[0])));
     EXPECT_ERROR(dt_step(t.opt), "first gradient that is not finite is of 'fc2.bias'");
@@ -686,7 +691,8 @@ UTEST(state, dt_model_to_moves_every_part)
             EXPECT_TRUE(dt_device_of(q.value) == p.dev[2]);
         }
         dt_no_grad_begin(); /* a forward with the old scopes */
-        EXPECT_ERROR(alexnet(t.m, images(p.dev[0], 0, &y), &t.net), "its parameters are on fake:2, this call is in a device scope of fake:0");
+        EXPECT_ERROR(alexnet(t.m, images(p.dev[0], 0, &y), &t.net),
+                     "its parameters are on fake:2, this call is in a device scope of fake:0");
         dt_end();
         dt_no_grad_end();
         t.net.dev[0] = t.net.dev[1] = p.dev[2];
@@ -740,7 +746,8 @@ UTEST(state, the_summary_shows_devices_if_there_are_several)
         train_step(&t, 0);
         size_t len = dt_model_summary(t.m, text, sizeof text);
         EXPECT_TRUE(len > 0 && len < sizeof text);
-        EXPECT_TRUE((strstr(text, "device\n") != NULL) == (kind == PEERS) && (strstr(text, "fake:1\n") != NULL) == (kind == PEERS));
+        EXPECT_TRUE((strstr(text, "device\n") != NULL) == (kind == PEERS));
+        EXPECT_TRUE((strstr(text, "fake:1\n") != NULL) == (kind == PEERS));
         if (kind == PEERS) {
             char *fc2 = strstr(text, "fc2"), *total = strstr(text, "total"), *end = fc2 ? strchr(fc2, '\n') : NULL;
             EXPECT_TRUE(end && !strncmp(end - 6, "fake:1", 6));
@@ -781,14 +788,16 @@ UTEST(misuse, of_scopes_is_a_clear_error)
     EXPECT_ERROR(dt_linear(m, "a", y, .out = 2), "dt_linear 'a': x is on fake:1, the model on fake:0");
     dt_device_begin(m, p.dev[1]);
     EXPECT_TRUE(dt_model_device(m) == p.dev[1]);
-    EXPECT_ERROR(dt_linear(m, "a", x, .out = 2), "dt_linear 'a': x is on fake:0, the device scope on fake:1; copy x with dt_to()");
+    EXPECT_ERROR(dt_linear(m, "a", x, .out = 2),
+                 "dt_linear 'a': x is on fake:0, the device scope on fake:1; copy x with dt_to()");
     EXPECT_OK(dt_linear(m, "a", y, .out = 2));
     EXPECT_OK(dt_parameter(m, "p", DT_SHAPE(3)));
     EXPECT_TRUE(dt_device_of(dt_model_find(m, "p")) == p.dev[1]);
     dt_device_end(m);
     EXPECT_TRUE(dt_model_device(m) == p.dev[0]);
     dt_forward_begin(m);
-    EXPECT_ERROR(dt_linear(m, "a", x, .out = 2), "dt_linear 'a': its parameters are on fake:1, this call is outside device scopes, on fake:0");
+    EXPECT_ERROR(dt_linear(m, "a", x, .out = 2),
+                 "dt_linear 'a': its parameters are on fake:1, this call is outside device scopes, on fake:0");
     dt_forward_begin(m);
     EXPECT_ERROR(dt_parameter(m, "p", DT_SHAPE(3)), "dt_parameter 'p': its parameters are on fake:1");
     /* a scope that is not ended: the next forward says so, and has none */
