@@ -134,9 +134,11 @@ THREADS
 
 DEVICES
 
-    Every tensor is on a device. Only dt_to and dt_copy copy between devices. A device is a table of functions
-    (dt_backend). Device memory is read with dt_copy_out or dt_item, which wait for the device. A device may store images
-    in a private layout between convolutions, pooling and batch norm; strides and views always show the row-major one.
+    Every tensor is on a device. Only dt_to and dt_copy copy between devices; an op whose operands are on two devices fails.
+    A device is a table of functions (dt_backend). dt_device_new(dt_device_backend(dt_cpu()), 1, NULL) makes a second device
+    in the memory of the host, for a program for two devices on a machine without them. Device memory is read with
+    dt_copy_out or dt_item, which wait for the device. A device may store images in a private layout between convolutions,
+    pooling and batch norm; strides and views always show the row-major one.
 
 NUMERICS
 
