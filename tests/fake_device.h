@@ -412,7 +412,8 @@ static fake_device *fake_device_make(uint64_t missing, fake_device *like, int in
 /* missing: kernels (bit DT_K_...) the table lacks. NULL when out of memory. */
 static fake_device *fake_device_new(uint64_t missing) { return fake_device_make(missing, NULL, 0); }
 
-/* n devices, fake:0 and on, of one backend that copies from device to device. Free the first one last. */
+/* n devices, fake:0 and on, of one backend that copies from device to device. Wait for all of them before you free one;
+   free the first one last. */
 static int fake_devices_new(fake_device **f, int n)
 {
     for (int i = 0; i < n; i++) {

@@ -42,6 +42,7 @@ static void places_open(places *p, int kind)
 #define PLACES_CLOSE(p) /* no tensor is left on a device */                                            \
     do {                                                                                               \
         dt_end();                                                                                      \
+        for (int i_ = 2; i_ >= 0; i_--) EXPECT_EQ(DT_OK, dt_synchronize((p)->dev[i_]));                \
         dt_empty_cache();                                                                              \
         for (int i_ = 2; i_ >= 0; i_--) {                                                              \
             if ((p)->f[i_]) EXPECT_EQ(0, (int)fake_live_blocks((p)->f[i_]));                           \
@@ -64,7 +65,7 @@ static dt_tensor *shaped(int form, dt_tensor *x) /* x has 24 elements */
     if (form == 2) return dt_narrow(x, 2, 1, 2);
     if (form == 3) return dt_expand(dt_select(x, 0, 1), DT_SHAPE(5, 3, 4));
     if (form == 4) return dt_narrow(x, 1, 3, 0); /* no elements */
-    if (form == 5) return dt_reshape(dt_narrow(dt_flatten(x), 1, 11, 1), DT_SHAPE(2)); /* an offset */
+    if (form == 5) return dt_narrow(x, 0, 1, 1); /* dense, with an offset */
     return x;
 }
 UTEST(to, copies_every_dtype_and_view_from_device_to_device)
@@ -544,6 +545,44 @@ UTEST(training, heads_on_devices_of_their_own)
     for (int side = 0; side < 2; side++) train_end(&t[side]);
     PLACES_CLOSE(&p);
 }
+/* Every layer in a scope that is not the model's device. */
+static dt_tensor *all_layers(dt_model *m, dt_tensor *index, dt_device *dev)
+{
+    dt_device_begin(m, dev);
+    dt_tensor *x = dt_embedding(m, "table", dt_to(index, dev), .num = 10, .dim = 8);
+    x = dt_multihead_attention(m, "attention", x, .heads = 2, .causal = true, .dropout = 0.2);
+    x = dt_add(x, dt_multihead_attention(m, "cross", x, .heads = 2, .kv = dt_mul_scalar(x, 0.5)));
+    x = dt_rmsnorm(m, "rms", dt_layernorm(m, "norm", dt_add(x, dt_parameter(m, "shift", DT_SHAPE(8), .init = DT_INIT_NORMAL))));
+    x = dt_groupnorm(m, "groups", dt_transpose(x, 1, 2), .groups = 2);
+    x = dt_batchnorm1d(m, "bn", x, .cumulative = true);
+    x = dt_add(x, dt_buffer(m, "const", DT_SHAPE(1), .init = DT_INIT_CONST, .a = 0.5));
+    x = dt_linear(m, "out", x, .out = 3);
+    dt_device_end(m);
+    return dt_to(dt_mean(dt_mul(x, x)), dt_model_device(m));
+}
+UTEST(training, every_layer_in_a_scope)
+{
+    places  one, p;
+    trained t[2];
+    places_open(&one, ONE);
+    places_open(&p, PEERS);
+    for (int side = 0; side < 2; side++) {
+        const places *at = side ? &p : &one;
+        memset(&t[side], 0, sizeof t[side]);
+        t[side].m = dt_model_new(.seed = 2, .device = at->dev[0]);
+        t[side].opt = optimiser(t[side].m, ADAMW, 0);
+        for (int s = 0; s < 5; s++) {
+            dt_tensor *index = dt_reshape(dt_arange(0, 10, 1, .dtype = DT_I64), DT_SHAPE(2, 5));
+            dt_tensor *loss = all_layers(t[side].m, dt_to(index, at->dev[0]), at->dev[1]);
+            EXPECT_OK(dt_backward(loss));
+            t[side].loss[s] = dt_item(loss);
+            EXPECT_OK(dt_step(t[side].opt));
+        }
+    }
+    EXPECT_TRUE(same_model(t[0].m, t[1].m) && !memcmp(t[0].loss, t[1].loss, sizeof t[0].loss));
+    for (int side = 0; side < 2; side++) train_end(&t[side]);
+    PLACES_CLOSE(&p);
+}
 UTEST(training, has_one_norm_over_all_devices)
 {
     for (int which = 0; which < 2; which++)
@@ -625,7 +664,8 @@ UTEST(training, names_the_bad_gradient_on_any_device)
     dt_tensor *w = dt_model_find(t.m, "fc2.weight"), *w0 = dt_keep(dt_clone(w));
     dt_tensor *x = dt_ones(DT_SHAPE(2, 16), .device = p.dev[1]);
     dt_tensor *bad = dt_mul_scalar(dt_op_linear(x, w, dt_model_find(t.m, "fc2.bias")), INFINITY);
-    EXPECT_OK(dt_backward(dt_to(dt_sum(bad), p.dev[0])));
+    dt_tensor *good = dt_sum(dt_model_find(t.m, "fc3.weight")); /* it is looked at first, on its device */
+    EXPECT_OK(dt_backward(dt_add(good, dt_to(dt_sum(bad), p.dev[0]))));
     EXPECT_ERROR(dt_step(t.opt), "first gradient that is not finite is of 'fc2.bias'");
     EXPECT_SAME_BITS(w0, w);
     dt_free(w0);
