@@ -169,23 +169,24 @@ UTEST(copies, are_ordered_on_the_devices)
 UTEST(copies, do_not_make_the_host_wait)
 {
     NEED(2);
-    dt_device    *a = dt_cuda(0), *b = dt_cuda(1);
+    dt_device        *a = dt_cuda(0), *b = dt_cuda(1);
     const dt_backend *be = dt_device_backend(a);
-    dt_tensor    *x = dt_set_requires_grad(dt_ones(DT_SHAPE(100), .device = a));
-    void         *mark = NULL;
-    bool          passed = true;
+    dt_tensor        *x = dt_set_requires_grad(dt_ones(DT_SHAPE(100), .device = a));
+    void             *mark[2] = { NULL, NULL }; /* before the copies, on each device */
+    bool              passed = true;
     dt_synchronize(a);
     dt_synchronize(b);
-    dt_tensor *h = dt_mul_scalar(x, 3), *y = dt_to(dt_mul_scalar(dt_to(h, b), 2), a), *loss = dt_sum(dt_mul(y, h));
+    dt_tensor *h = dt_mul_scalar(x, 3), *other = dt_ones(DT_SHAPE(100), .device = b);
+    ASSERT_EQ(0, be->mark(a, NULL, &mark[0]) || be->mark(b, NULL, &mark[1]));
+    dt_tensor *y = dt_to(dt_mul(dt_mul_scalar(dt_to(h, b), 2), other), a), *loss = dt_sum(dt_mul(y, h));
     ASSERT_EQ(DT_OK, dt_backward(loss));
-    ASSERT_EQ(0, be->mark(a, NULL, &mark));
     const char *mode = getenv("DT_EMU");
-    if (emulated() && (!mode || !strcmp(mode, "lazy"))) {
-        ASSERT_EQ(0, be->passed(a, mark, false, &passed));
+    for (int i = 0; i < 2 && emulated() && (!mode || !strcmp(mode, "lazy")); i++) {
+        ASSERT_EQ(0, be->passed(i ? b : a, mark[i], false, &passed));
         EXPECT_TRUE(!passed);
     }
     EXPECT_NEAR(100 * 36.0, dt_item(dt_sum(dt_grad(x))), 1e-3);
-    be->mark_free(a, mark);
+    for (int i = 0; i < 2; i++) be->mark_free(i ? b : a, mark[i]);
     dt_end();
     dt_free(x);
 }
@@ -220,12 +221,11 @@ UTEST(errors, name_the_device)
     dt_end();
     dt_model_free(m);
 }
-/* Over NCCL a rank has one device. */
-UTEST(errors, ddp_over_nccl_takes_one_device)
+UTEST(errors, a_world_of_one_rank_takes_every_model_and_dt_parallel_does_not)
 {
     NEED(2);
     dt_model *m = dt_model_new(.device = dt_cuda(0));
-    dt_ddp   *d = dt_ddp_new(m, NULL); /* a world of one rank takes every model */
+    dt_ddp   *d = dt_ddp_new(m, NULL);
     dt_device *dev[2] = { dt_cuda(0), dt_cuda(1) };
     dt_tensor *y, *x = images(dev[0], 0, &y);
     dt_optimizer *opt = dt_sgd(m, .lr = 0.1);
