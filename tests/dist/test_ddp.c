@@ -185,6 +185,11 @@ static void two_devices(crew *k)
         plan      q = *p;
         q.kind = 0;
         train(&q, m, k->c, d);
+        dt_tensor *y, *in = batch(k->rank * 4, 4, &y);
+        crew_check(k, dt_backward(dt_cross_entropy(mlp(m, in), y)) == DT_OK, "a backward");
+        dt_device *there = dt_device_of(dt_grad(dt_model_find(m, "b.weight")));
+        crew_check(k, there == (i ? second : dt_cpu()), "gradients are where their parameters are");
+        dt_end();
         second = other;
         crew_check(k, !i || dt_device_of(dt_model_find(m, "bn.running_var")) == second, "the second device");
         int n = weights(m, x[i]);
