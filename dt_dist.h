@@ -631,9 +631,25 @@ static int dt__ddp_differs(dt_ddp *d, const dt__ddp_fingerprint *mine, const dt_
     dt__ddp_send_error(d);
     return rc;
 }
+/* A rank may use several devices only if all have the memory of the host: over NCCL it has one. */
+static int dt__ddp_place_ok(dt_ddp *d, const dt__param *p)
+{
+    const dt_device *dev = p->t->st->dev;
+    if (d->on_device ? dev == d->m->device : dt__is_host(dev)) return 0;
+    if (d->on_device)
+        dt_fail(DT_ERR_DEVICE, "dt_ddp: '%s' is on %s and the model on %s: over NCCL a rank uses one device; leave out the "
+                "device scopes, and start one rank for each device", p->name, dev->name, d->m->device->name);
+    else
+        dt_fail(DT_ERR_DEVICE, "dt_ddp: '%s' is on %s, whose memory this communicator cannot read; with several devices on a "
+                "rank all must have the memory of the host; otherwise use one device a rank and .backend = DT_NCCL", p->name,
+                dev->name);
+    dt__ddp_send_error(d);
+    return dt__err.code;
+}
 /* Checks that a parameter or buffer has the same fingerprint on rank 0, then takes rank 0's value. */
 static int dt__ddp_sync_param(dt_ddp *d, const dt__param *p, int index)
 {
+    if (dt__ddp_place_ok(d, p)) return dt__err.code;
     dt__ddp_fingerprint mine = dt__ddp_fingerprint_of(p, index), theirs = mine;
     if (dt_comm_broadcast(d->c, &theirs, (int64_t)sizeof theirs, DT_COMM_U8, 0)) return dt__ddp_comm_fail(d, "dt_ddp");
     if (!dt__ddp_same_fingerprint(&mine, &theirs)) return dt__ddp_differs(d, &mine, &theirs, 0);
@@ -741,15 +757,15 @@ static void dt__ddp_release(void *user)
     dt_comm_dealloc(k->c, k->ptr);
     dt_mem_free(k, sizeof *k);
 }
-/* A tensor in memory that the ranks of a machine share; on_device: in memory of the device */
-static dt_tensor *dt__ddp_alloc(dt_ddp *d, int dtype, int64_t n)
+/* A tensor of dev in memory that the ranks of a machine share; on_device: in memory of the device */
+static dt_tensor *dt__ddp_alloc(dt_ddp *d, dt_device *dev, int dtype, int64_t n)
 {
-    if (d->on_device) return dt__new("dt_ddp", d->m->device, dtype, &n, 1, DT_LAYOUT_PLAIN);
+    if (d->on_device) return dt__new("dt_ddp", dev, dtype, &n, 1, DT_LAYOUT_PLAIN);
     dt__ddp_memory *k = (dt__ddp_memory *)dt_mem_alloc(sizeof *k);
     if (!k) return NULL;
     k->c = d->c;
     k->ptr = dt_comm_alloc(d->c, (size_t)n * dt__dtype_size[dtype]);
-    dt_tensor *t = k->ptr ? dt__adopt("dt_ddp", dt_cpu(), k->ptr, dtype, &n, 1) : NULL;
+    dt_tensor *t = k->ptr ? dt__adopt("dt_ddp", dev, k->ptr, dtype, &n, 1) : NULL;
     if (!t) {
         if (k->ptr) dt_comm_dealloc(k->c, k->ptr);
         dt_mem_free(k, sizeof *k);
@@ -759,10 +775,11 @@ static dt_tensor *dt__ddp_alloc(dt_ddp *d, int dtype, int64_t n)
     t->st->user = k;
     return t;
 }
-static dt_tensor *dt__ddp_grads(void *user, int dtype, int64_t n) /* memory for a block's gradients; NULL: the default */
+/* Memory for a block's gradients; NULL: the default. */
+static dt_tensor *dt__ddp_grads(void *user, dt_device *dev, int dtype, int64_t n)
 {
     dt_ddp *d = (dt_ddp *)user;
-    return dt__ddp_alone(d) || d->o.slots || d->on_device ? NULL : dt__ddp_alloc(d, dtype, n);
+    return dt__ddp_alone(d) || d->o.slots || d->on_device ? NULL : dt__ddp_alloc(d, dev, dtype, n);
 }
 static void dt__buckets_free(dt_ddp *d)
 {
@@ -831,7 +848,7 @@ static int dt__buckets_make(dt_ddp *d)
     dt__unref(d->flags);
     d->staging = d->flags = NULL;
     if (nbytes && !d->o.no_buffers && !dt__ddp_alone(d)) {
-        d->staging = dt__ddp_alloc(d, DT_U8, nbytes);
+        d->staging = dt__ddp_alloc(d, m->device, DT_U8, nbytes);
         if (!d->staging) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for %" PRId64 " bytes of buffers", nbytes);
     }
     if (d->on_device && buckets) {
@@ -847,7 +864,7 @@ static char *dt__bucket_data(const dt_ddp *d, const dt__bucket *b)
     return (char *)g->st->ptr + (g->offset + b->at) * (int64_t)dt__dtype_size[g->dtype];
 }
 /* Multiplies elements at .. at + n - 1 of t by scale, in place. Element flag_at of flag becomes 1 if one of them is not
-   finite. */
+   finite. The flags may be of another device than t only if both have the memory of the host. */
 static int dt__ddp_scale_flag(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, double scale, dt_tensor *flag,
                               int64_t flag_at)
 {
@@ -860,7 +877,7 @@ static int dt__ddp_scale_flag(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, do
         else dt__out(&c, NULL);
         dt__view_part(dt__out(&c, flag ? flag : d->flag), flag ? flag_at : 0, 1);
         dt__view_part(dt__in(&c, t), at, n);
-        rc = dt__go(d->m->device, &c);
+        rc = dt__go(t->st->dev, &c);
     }
     if (!rc && t->dtype != DT_F32 && scale != 1) {
         dt__call_begin(&c, DT_K_unary);
@@ -868,7 +885,7 @@ static int dt__ddp_scale_flag(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, do
         c.u.ew.a = scale;
         dt__view_part(dt__out(&c, t), at, n);
         dt__view_part(dt__in(&c, t), at, n);
-        rc = dt__go(d->m->device, &c);
+        rc = dt__go(t->st->dev, &c);
     }
     return rc;
 }
@@ -1902,7 +1919,7 @@ DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, bool dri
     int         world = dt_comm_size(c);
     if (!dt__model_ok(call, m)) return NULL;
     if (m->watch && !driven) dt_fail(DT_ERR_STATE, "%s: the model %s", call, dt__watch_taken(m));
-    else if (m->device != dt_cpu() && world > 1 && !dt_comm_options(c)->backend)
+    else if (!dt__is_host(m->device) && world > 1 && !dt_comm_options(c)->backend)
         dt_fail(DT_ERR_DEVICE, "%s: the model is on %s; make the communicator with .backend = DT_NCCL", call,
                 m->device->name);
     else if (dt_comm_get_status(c)) dt_fail(DT_ERR_COMM, "%s: the communicator has failed: %s", call, dt_comm_error(c));
@@ -1925,7 +1942,7 @@ DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, bool dri
     d->o = o;
     d->rank = dt_comm_rank(c);
     d->world = world;
-    d->on_device = m->device != dt_cpu();
+    d->on_device = !dt__is_host(m->device);
     d->hook = -1;
     d->driven = driven;
     d->weight = -1;
@@ -3704,6 +3721,8 @@ DT_API dt_tensor *dt_feed_state(dt_feed *f)
        running      dt__part_run, without the lock
        done         it has decremented left, and waits again */
 #define DT__MAX_DEVICES 256
+#define DT__PARALLEL_NEEDS \
+    "dt_parallel copies the whole model to each device: leave out the device scopes (dt_device_begin) or dt_parallel"
 
 typedef struct dt__part { /* a device: its thread, its replica and its part of the current batch */
     dt_parallel *p;
@@ -3930,7 +3949,7 @@ static int dt__replicas_prepare(dt_parallel *p)
     dt_model *m = p->m;
     uint32_t  r[4];
     uint64_t  draw;
-    int       rc = 0;
+    int       rc = p->version == m->version ? 0 : dt__model_one_device("dt_parallel_backward", m, DT__PARALLEL_NEEDS);
     for (int i = 1; i < p->devices && !rc && p->version != m->version; i++) rc = dt__replica_make(&p->part[i], m);
     if (!rc && p->own_memory && p->version != m->version) rc = dt__exchange_alloc(p);
     p->version = rc ? -1 : m->version;
@@ -3940,7 +3959,7 @@ static int dt__replicas_prepare(dt_parallel *p)
         dt_model *c = d->m;
         c->training = m->training;
         c->amp = m->amp;
-        c->scope_len = c->scope_depth = 0;
+        c->scope_len = c->scope_depth = c->nplaces = 0;
         c->scope[0] = 0;
         for (int k = 0; k < d->norder; k++) d->order[k]->grad_state = DT__GRAD_EMPTY;
         for (int k = 0; k < m->nparams && !rc && !p->own_memory && i < p->parts; k++)
@@ -4050,26 +4069,8 @@ static void dt__parts_wait(dt_parallel *p)
 /* x on the part's device: x itself if it is there, otherwise a copy. Takes ownership of x; NULL after dt_fail. */
 static dt_tensor *dt__part_fetch(dt__part *d, dt_tensor *x)
 {
-    dt_device *from = x ? x->st->dev : NULL, *dev = d->dev;
-    int        peer = from && dev->be->peer && from->be == dev->be, rc = 0;
-    if (!x || from == dev) return x;
-    dt_tensor *t = NULL, *y = NULL;
-    if (from != dt_cpu() && !peer) {
-        y = dt__cross("dt_parallel_backward", x, dev);
-    } else if ((t = dt__dense("dt_parallel_backward", x)) != NULL) {
-        const char *at = (const char *)t->st->ptr + t->offset * dt__dtype_size[t->dtype];
-        size_t      n = (size_t)t->numel * dt__dtype_size[t->dtype];
-        y = dt__new("dt_parallel_backward", dev, t->dtype, t->shape, t->ndim, DT_LAYOUT_PLAIN);
-        if (y && !peer) rc = dt__upload(y, at);
-        else if (y) rc = dev->be->peer(dev, dt__stream(dev), y->st->ptr, from, dt__stream(from), at, n);
-    }
-    if (rc) {
-        dt_fail((dt_status)rc, "dt_parallel_backward: a copy from %s to %s failed with status %d", from->name,
-                dev->name, rc);
-        dt__unref(y);
-        y = NULL;
-    }
-    dt__unref(t);
+    if (!x || x->st->dev == d->dev) return x;
+    dt_tensor *y = dt__cross("dt_parallel_backward", x, d->dev);
     dt__unref(x);
     return y;
 }
@@ -4282,7 +4283,7 @@ DT_API dt_parallel *dt_parallel_new_with(dt_model *m, dt_parallel_opts o)
 {
     dt_device *dev[DT__MAX_DEVICES];
     int        n = dt__model_ok("dt_parallel_new", m) ? dt__parallel_choose("dt_parallel_new", m, o, dev) : -1;
-    if (n < 0) return NULL;
+    if (n < 0 || (n > 1 && dt__model_one_device("dt_parallel_new", m, DT__PARALLEL_NEEDS))) return NULL;
     dt_parallel *p = (dt_parallel *)dt__alloc_zero(sizeof *p);
     if (p) p->part = (dt__part *)dt__alloc_zero((size_t)n * sizeof *p->part);
     if (!p || !p->part) {

@@ -93,7 +93,8 @@ PROGRESS
 
 ERRORS, MEMORY, THREADS, DEVICES
 
-    As in dt.h. A model, its optimisers, schedulers, mixed precision and checkpoints are used by one thread at a time.
+    As in dt.h. A model, its optimisers, schedulers, mixed precision and checkpoints are used by one thread at a time. A
+    model is on one device, or its parts are on several (dt_device_begin).
 
 LICENCE
 
@@ -145,6 +146,13 @@ DT_API void      dt_scope_end(dt_model *m);
 /* Begins another forward. Using a name twice in one forward is an error unless .shared is set. dt_backward, dt_end and
    dt_step end a forward; call this between several forwards before one backward (two inputs to one network). */
 DT_API void      dt_forward_begin(dt_model *m);
+/* A device scope: the layers between dt_device_begin(m, dev) and dt_device_end(m) have their parameters on dev, and take
+   inputs that are there; dt_to moves tensors between the parts of the model. Scopes nest; each ends in the forward that
+   began it, and each forward has the same ones. First values are the same on every device, and so are the bits of a
+   training on devices of one kind, except for the norm of .clip_norm, which is summed in another order. An optimiser, mixed
+   precision, clipping and checkpoints treat the model as one. */
+DT_API dt_status dt_device_begin(dt_model *m, dt_device *dev);
+DT_API void      dt_device_end(dt_model *m);
 /* A place where the model may be cut into stages that different ranks compute (dt_pipe.h): the calls from here on belong to the
    stage of this name. Returns x. Without a pipeline it does nothing. */
 DT_API dt_tensor *dt_stage(dt_model *m, const char *name, dt_tensor *x);
@@ -155,7 +163,7 @@ DT_API bool dt_model_is_training(const dt_model *m);
 
 DT_API dt_status dt_model_seal(dt_model *m); /* no more parameters; the first dt_backward calls it */
 DT_API bool      dt_model_is_sealed(const dt_model *m);
-/* Both are allowed until an optimiser has made a step. */
+/* Both are allowed until an optimiser has made a step. dt_model_to moves all parameters, also those of device scopes. */
 DT_API dt_status dt_model_to(dt_model *m, dt_device *dev);
 DT_API dt_status dt_model_cast(dt_model *m, dt_dtype dtype);
 
@@ -176,11 +184,11 @@ DT_API int        dt_model_count(const dt_model *m); /* number of parameters and
 DT_API bool       dt_model_get(dt_model *m, int i, dt_parameter_info *out); /* in order of creation; false: out of range */
 DT_API dt_tensor *dt_model_find(dt_model *m, const char *name); /* parameter or buffer; NULL if unknown, without an error */
 DT_API int64_t    dt_model_numel(const dt_model *m, bool trainable_only); /* elements of all parameters */
-/* One line for each layer: output shape, parameters, FLOPs of the last forward, bytes of gradient. Returns the length of
-   the text, as snprintf does. */
+/* One line for each layer: output shape, parameters, FLOPs of the last forward, bytes of gradient; if the model is on several
+   devices, the device too, and the sum for each device. Returns the length of the text, as snprintf does. */
 DT_API size_t     dt_model_summary(dt_model *m, char *buf, size_t nbytes);
 DT_API dt_rng    *dt_model_rng(dt_model *m);
-DT_API dt_device *dt_model_device(const dt_model *m);
+DT_API dt_device *dt_model_device(const dt_model *m); /* that of the open device scope, otherwise the model's */
 
 /* Parameters and buffers of your own layers. The first call creates them; later calls find them by name. */
 typedef enum dt_init { DT_INIT_ZEROS = 0, DT_INIT_CONST, DT_INIT_UNIFORM, DT_INIT_NORMAL } dt_init;
@@ -681,6 +689,7 @@ extern "C" {
 #endif
 #define DT__MAX_SCOPE 512 /* characters */
 #define DT__MAX_SCOPES 32 /* nesting depth */
+#define DT__MAX_PLACES 64 /* devices of a model */
 #define DT__MAX_OPTIMIZERS 16
 #define DT__MAX_GROUPS 32
 #define DT__MAX_STATES 4
@@ -743,6 +752,11 @@ typedef struct dt__slot { /* of a hash table of names; name NULL: empty */
 
 typedef struct dt__layer dt__layer;
 
+typedef struct dt__places { /* the devices of parameters, runs or blocks, each once, in the order in which they appear */
+    dt_device *dev[DT__MAX_PLACES];
+    int        n;
+} dt__places;
+
 /* A visitor saves and loads state: each kind of object has one function that passes all its state to the callbacks, which
    either save the value or overwrite it. A tensor to be loaded must have its shape and dtype. The callbacks return 0, or a
    negative status after dt_fail. */
@@ -768,8 +782,8 @@ typedef struct dt__watch {
     dt__watch_kind    kind;
     void *user;
     int (*made)(void *user, dt__param *p);       /* after a parameter or buffer is created and initialised */
-    /* Memory for the gradients of a block: a 1-d tensor that the caller owns. NULL without an error: use the default. */
-    dt_tensor *(*grads)(void *user, int dtype, int64_t n);
+    /* Memory for the gradients of a block on dev: a 1-d tensor that the caller owns. NULL without an error: use the default. */
+    dt_tensor *(*grads)(void *user, dt_device *dev, int dtype, int64_t n);
     dt__norm_sync *norm;                         /* batch norm in training mode uses the statistics of all ranks */
     void (*step)(void *user, dt_optimizer *opt); /* first action of dt_step, also while an error is pending */
     int (*agree)(void *user, const char *call, int64_t *x, int n); /* collective: x[i] := maximum over all ranks */
@@ -830,6 +844,9 @@ struct dt_model {
     char         scope[DT__MAX_SCOPE];
     int          scope_len, scope_depth;
     int          scope_at[DT__MAX_SCOPES]; /* length of 'scope' before each dt_scope_begin */
+    dt_device   *place[DT__MAX_SCOPES];    /* the open device scopes */
+    int          nplaces;
+    uint64_t     place_stamp;  /* the thread's generation when the outermost of them began */
     dt__frozen  *frozen;       /* patterns; the latest one that matches applies */
     int          nfrozen;
     int64_t      frozen_cap;
@@ -850,6 +867,7 @@ struct dt_model {
 
 typedef struct dt__run { /* consecutive parameters of a block that one kernel call updates */
     int        block, group;
+    int        place;     /* its device, in opt->places */
     int64_t    offset, n;
     int        first, nparams; /* m->order[first .. first + nparams) */
     dt_tensor *segments;       /* DT__TRUST_RATIO: i64, where each parameter and each gap begins, and the end; or NULL */
@@ -866,6 +884,7 @@ struct dt_optimizer {
     dt__run      *run;
     int           nruns, run_version;
     int64_t       run_cap;
+    dt__places    places; /* of the runs */
     int64_t       steps;
     int           skip;  /* mixed precision found an overflow: the next step changes nothing */
     bool          idle_logged; /* a step found no gradient at all, and said so */
@@ -916,6 +935,15 @@ DT__INSIDE uint32_t dt__name_hash(const char *a, size_t na, const char *b); /* F
 DT__INSIDE char *dt__joined(const char *a, size_t na, const char *b, const char *c); /* a, b, and ".c" if c is not NULL */
 DT__INSIDE int dt__table_add(dt__slot **table, int *slots, const char *name, uint32_t hash, int index);
 DT__INSIDE bool dt__model_ok(const char *call, const dt_model *m);
+/* The device of a layer that is called now: that of the open device scope, otherwise the model's. */
+static inline __attribute__((unused)) dt_device *dt__model_here(const dt_model *m)
+{
+    return m->nplaces ? m->place[m->nplaces - 1] : m->device;
+}
+/* The index of dev in the list, which it joins if it is new; negative after dt_fail. */
+DT__INSIDE int dt__place_of(const char *call, dt__places *l, dt_device *dev);
+/* 0 if all parameters and buffers are on one device; otherwise dt_fail, with what the call needs. */
+DT__INSIDE int dt__model_one_device(const char *call, const dt_model *m, const char *needs);
 DT__INSIDE int dt__model_pack(dt_model *m);
 DT__INSIDE int dt__model_on_seal(dt_model *m, int (*fn)(dt_model *, void *), void *user);
 DT__INSIDE dt__layer *dt__layer_new(dt_model *m, const char *kind, const char *name, uint32_t hash);
@@ -1127,11 +1155,11 @@ DT__INSIDE int dt__watch_made(dt_model *m, dt__param *p)
         if (w->made) rc = w->made(w->user, p);
     return rc;
 }
-static dt_tensor *dt__watch_grads(dt_model *m, int dtype, int64_t n)
+static dt_tensor *dt__watch_grads(dt_model *m, dt_device *dev, int dtype, int64_t n)
 {
     dt_tensor *t = NULL;
     for (dt__watch *w = m->watch; w && !t && dt__err.code == DT_OK; w = w->next)
-        if (w->grads) t = w->grads(w->user, dtype, n);
+        if (w->grads) t = w->grads(w->user, dev, dtype, n);
     return t;
 }
 static dt__norm_sync *dt__watch_norm(const dt_model *m)
@@ -1331,6 +1359,58 @@ DT_API void dt_scope_end(dt_model *m)
     m->scope_len = m->scope_at[--m->scope_depth];
     m->scope[m->scope_len] = 0;
 }
+/* A scope that an earlier forward left open is an error, and closed. A forward ends with its backward or dt_end. */
+static bool dt__places_ok(const char *call, dt_model *m)
+{
+    dt__thread_number(); /* before the first stamp, because it changes the generation */
+    if (!m->nplaces || m->place_stamp == dt__tls.generation) return true;
+    dt_fail(DT_ERR_STATE, "%s: an earlier forward has begun a device scope of %s and not ended it; each dt_device_begin() "
+            "needs a dt_device_end() before the backward or dt_end()", call, m->place[m->nplaces - 1]->name);
+    m->nplaces = 0;
+    return false;
+}
+DT_API dt_status dt_device_begin(dt_model *m, dt_device *dev)
+{
+    if (!dt__model_ok("dt_device_begin", m) || !dt__places_ok("dt_device_begin", m)) return dt_error_code();
+    if (!dev)
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_device_begin: the device is NULL; pass dt_cpu(), dt_cuda(i) or another one");
+    if (m->nplaces >= DT__MAX_SCOPES)
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_device_begin: %d device scopes are open, which is the maximum; call "
+                                  "dt_device_end() for each", m->nplaces);
+    if (m->parts)
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_device_begin: %s: the model has a pipeline, in which a rank uses one "
+                                  "device; leave out the device scopes, and make the model of each rank on its own device",
+                                  dev->name);
+    if (!m->nplaces) m->place_stamp = dt__tls.generation;
+    m->place[m->nplaces++] = dev;
+    return DT_OK;
+}
+DT_API void dt_device_end(dt_model *m)
+{
+    if (!m) return;
+    if (dt__err.code == DT_OK && !dt__places_ok("dt_device_end", m)) return;
+    if (m->nplaces) m->nplaces--;
+    else if (dt__err.code == DT_OK) dt_fail(DT_ERR_STATE, "dt_device_end: without a dt_device_begin: no device scope is open");
+}
+DT__INSIDE int dt__place_of(const char *call, dt__places *l, dt_device *dev)
+{
+    for (int i = 0; i < l->n; i++)
+        if (l->dev[i] == dev) return i;
+    if (l->n == DT__MAX_PLACES)
+        return dt_fail(DT_ERR_STATE, "%s: the model is on more than %d devices, which is the maximum", call, DT__MAX_PLACES);
+    l->dev[l->n] = dev;
+    return l->n++;
+}
+DT__INSIDE int dt__model_one_device(const char *call, const dt_model *m, const char *needs)
+{
+    for (int i = 1; i < m->nparams; i++) {
+        const dt__param *a = m->param[0], *b = m->param[i];
+        if (a->t->st->dev != b->t->st->dev)
+            return dt_fail(DT_ERR_STATE, "%s: the model is on several devices ('%s' on %s, '%s' on %s); %s", call, a->name,
+                           a->t->st->dev->name, b->name, b->t->st->dev->name, needs);
+    }
+    return 0;
+}
 DT_API void dt_forward_begin(dt_model *m)
 {
     if (m) m->forwards++;
@@ -1355,7 +1435,7 @@ DT_API void dt_model_eval(dt_model *m)
 DT_API bool       dt_model_is_training(const dt_model *m) { return m && m->training; }
 DT_API bool       dt_model_is_sealed(const dt_model *m) { return m && m->sealed; }
 DT_API dt_rng    *dt_model_rng(dt_model *m) { return m ? &m->rng : NULL; }
-DT_API dt_device *dt_model_device(const dt_model *m) { return m ? m->device : NULL; }
+DT_API dt_device *dt_model_device(const dt_model *m) { return m ? dt__model_here(m) : NULL; }
 DT_API int        dt_model_count(const dt_model *m) { return m ? m->nparams : 0; }
 DT_API bool       dt_model_get(dt_model *m, int i, dt_parameter_info *out)
 {
@@ -1420,9 +1500,9 @@ static int dt__param_convert(dt__param *p, int dtype, dt_device *dev)
     dt__unref(y);
     return rc;
 }
-/* Converts a parameter to the model's dtype and device. If it will have a master weight, the f32 value before rounding is
-   kept in p->init until the seal. */
-static int dt__param_to_model(dt_model *m, dt__param *p)
+/* Converts a parameter to the model's dtype, on the device dev. If it will have a master weight, the f32 value before
+   rounding is kept in p->init until the seal. */
+static int dt__param_to_model(dt_model *m, dt__param *p, dt_device *dev)
 {
     int dtype = dt__param_dtype(m, p), rc = 0;
     if (p->buffer && !p->keep_f32) return 0;
@@ -1430,7 +1510,13 @@ static int dt__param_to_model(dt_model *m, dt__param *p)
         p->init = dt__new_like("dt_model", p->t, DT_F32);
         rc = p->init ? dt__copy_to(p->init, p->t, 0) : DT_ERR_MEMORY;
     }
-    return rc ? rc : dt__param_convert(p, dtype, m->device);
+    if (!rc && p->init && p->init->st->dev != dev) {
+        dt_tensor *here = dt__cross("dt_model_to", p->init, dev);
+        rc = here ? 0 : dt_error_code();
+        dt__unref(here ? p->init : NULL);
+        if (here) p->init = here;
+    }
+    return rc ? rc : dt__param_convert(p, dtype, dev);
 }
 typedef struct dt__fillspec {
     dt_init init;
@@ -1527,7 +1613,7 @@ static dt_tensor *dt__param_init(dt_model *m, dt_shape shape, int dtype, dt__fil
     dt_make_opts o;
     o.dt__first = 0;
     o.dtype = (dt_dtype)dtype;
-    o.device = m->device;
+    o.device = dt__model_here(m);
     o.rng = &m->rng;
     dt_tensor *t = f.init == DT_INIT_UNIFORM  ? dt_uniform_with(f.a, f.b, shape, o)
                    : f.init == DT_INIT_NORMAL ? dt_normal_with(f.a, f.b, shape, o)
@@ -1559,7 +1645,7 @@ static int dt__param_fill(dt_model *m, dt__param *p, dt_shape shape)
         dt__unref(whole);
         if (!p->t) return DT_ERR_MEMORY;
     }
-    return dt__param_to_model(m, p);
+    return dt__param_to_model(m, p, dt__model_here(m));
 }
 /* The same again on another device, with the same random numbers. The handle stays: all holders see the change. */
 DT__INSIDE int dt__param_refill(dt_model *m, dt__param *p, dt_device *dev)
@@ -1745,7 +1831,7 @@ static int dt__block_make(dt_model *m, dt__mblock *nb, const dt__mblock *old, dt
         p->offset = dt__pack_next(at, p->t->dtype);
         at = p->offset + p->t->numel;
     }
-    dt_tensor *grads = dt__is_ghost(list[0]) ? NULL : dt__watch_grads(m, list[0]->dtype, at);
+    dt_tensor *grads = dt__is_ghost(list[0]) ? NULL : dt__watch_grads(m, list[0]->st->dev, list[0]->dtype, at);
     int        rc = dt__pack(&nb->b, list, nb->n, grads);
     if (!rc) rc = dt__block_master(m, nb, old);
     for (int k = 0; k < DT__MAX_STATES && !rc; k++) rc = dt__carry(&nb->state[k], nb, m, old, k);
@@ -1872,7 +1958,7 @@ static int dt__param_assign(dt_model *m, dt__param *p, dt_tensor *src)
     return to == p->t ? 0 : (int)dt_copy(p->t, to);
 }
 
-static int dt__model_convert(dt_model *m, const char *call, dt_dtype dtype, dt_device *dev)
+static int dt__model_convert(dt_model *m, const char *call, dt_dtype dtype, dt_device *dev) /* NULL: each stays on its device */
 {
     if (dt__tls.tape.n)
         return dt_fail(DT_ERR_STATE, "%s: the tape of the current step uses the parameters; call it after dt_end()", call);
@@ -1884,13 +1970,14 @@ static int dt__model_convert(dt_model *m, const char *call, dt_dtype dtype, dt_d
                                "checkpoint and load it into a model of that dtype and device",
                                call);
     m->dtype = dtype;
-    m->device = dev;
+    if (dev) m->device = dev;
     for (int i = 0; i < m->nblocks; i++) dt_block_free(&m->block[i].b);
     int rc = 0;
     for (int i = 0; i < m->nparams && !rc; i++) {
         dt__param *p = m->param[i];
-        rc = dt__param_to_model(m, p);
-        if (!rc && p->t->st->dev != dev) rc = dt__param_convert(p, p->t->dtype, dev);
+        dt_device *to = dev ? dev : p->t->st->dev;
+        rc = dt__param_to_model(m, p, to);
+        if (!rc && p->t->st->dev != to) rc = dt__param_convert(p, p->t->dtype, to);
     }
     return rc || !m->sealed ? rc : dt__model_pack(m);
 }
@@ -1908,7 +1995,7 @@ DT_API dt_status dt_model_cast(dt_model *m, dt_dtype dtype)
     if (!dt__is_float(dtype))
         return (dt_status)dt_fail(DT_ERR_DTYPE, "dt_model_cast: parameters are f32, f16 or bf16, not %s",
                                   dt_dtype_name(dtype));
-    return (dt_status)dt__model_convert(m, "dt_model_cast", dtype, m->device);
+    return (dt_status)dt__model_convert(m, "dt_model_cast", dtype, NULL);
 }
 static int dt__set_frozen(dt_model *m, const char *call, const char *pattern, bool on)
 {
@@ -1958,56 +2045,76 @@ static const char *dt__count_text(char *buf, size_t n, double v) /* 1234567 -> 1
     buf[at] = 0;
     return buf;
 }
-static void dt__summary_line(dt__text_out *o, int width, const char *name, const char *kind, const char *shape,
-                             double params, double flops, double bytes)
+typedef struct dt__summary {
+    dt__text_out o;
+    int          width;
+    bool         devices; /* the model is on several: the last column names the device */
+} dt__summary;
+static void dt__summary_line(dt__summary *s, const char *name, const char *kind, const char *shape, const double sum[3],
+                             const char *device)
 {
     char line[400], a[48], b[48], c[48];
-    snprintf(line, sizeof line, "%-*s  %-20s  %-20s  %13s  %15s  %13s\n", width, name, kind, shape,
-             dt__count_text(a, sizeof a, params), dt__count_text(b, sizeof b, flops),
-             dt__count_text(c, sizeof c, bytes));
-    dt__emit(o, line);
+    snprintf(line, sizeof line, "%-*s  %-20s  %-20s  %13s  %15s  %13s%s%s\n", s->width, name, kind, shape,
+             dt__count_text(a, sizeof a, sum[0]), dt__count_text(b, sizeof b, sum[1]),
+             dt__count_text(c, sizeof c, sum[2]), s->devices ? "  " : "", s->devices ? device : "");
+    dt__emit(&s->o, line);
+}
+static dt_device *dt__layer_device(const dt__layer *l)
+{
+    for (int k = 0; k < 5; k++)
+        if (l->p[k]) return l->p[k]->t->st->dev;
+    return NULL; /* it has no parameters */
 }
 DT_API size_t dt_model_summary(dt_model *m, char *buf, size_t nbytes)
 {
-    dt__text_out o;
-    o.buf = buf;
-    o.nbytes = buf ? nbytes : 0;
-    o.len = 0;
+    dt__summary s;
+    dt__places  places;
+    double      total[3] = { 0, 0, 0 }, frozen = 0, on[DT__MAX_PLACES][3];
+    char        line[400];
+    memset(&s, 0, sizeof s);
+    memset(&on, 0, sizeof on);
+    places.n = 0;
+    s.o.buf = buf;
+    s.o.nbytes = buf ? nbytes : 0;
+    s.width = 5;
     if (buf && nbytes) buf[0] = 0;
     if (!m) return 0;
-    int    width = 5;
-    double total[3] = { 0, 0, 0 }, frozen = 0;
-    char   line[400];
-    for (int i = 0; i < m->nlayers; i++)
-        if ((int)strlen(m->layer[i]->name) > width) width = (int)strlen(m->layer[i]->name);
-    if (width > 60) width = 60;
-    snprintf(line, sizeof line, "%-*s  %-20s  %-20s  %13s  %15s  %13s\n", width, "name", "layer", "output",
-             "parameters", "FLOPs", "gradient B");
-    dt__emit(&o, line);
+    for (int i = 0; i < m->nlayers; i++) {
+        dt_device *dev = dt__layer_device(m->layer[i]);
+        if (dev && places.n < DT__MAX_PLACES) dt__place_of("dt_model_summary", &places, dev);
+        if ((int)strlen(m->layer[i]->name) > s.width) s.width = (int)strlen(m->layer[i]->name);
+    }
+    s.devices = places.n > 1;
+    if (s.width > 60) s.width = 60;
+    snprintf(line, sizeof line, "%-*s  %-20s  %-20s  %13s  %15s  %13s%s\n", s.width, "name", "layer", "output",
+             "parameters", "FLOPs", "gradient B", s.devices ? "  device" : "");
+    dt__emit(&s.o, line);
     for (int i = 0; i < m->nlayers; i++) {
         dt__layer *l = m->layer[i];
-        double     np = 0, grad = 0;
+        dt_device *dev = dt__layer_device(l);
+        double     sum[3] = { 0, l->flops, 0 };
         for (int k = 0; k < 5; k++) {
             if (!l->p[k] || l->p[k]->buffer) continue;
-            np += (double)dt__param_numel(l->p[k]);
+            sum[0] += (double)dt__param_numel(l->p[k]);
             if (l->p[k]->frozen)
                 frozen += (double)dt__param_numel(l->p[k]);
             else
-                grad += (double)dt_nbytes(l->p[k]->t);
+                sum[2] += (double)dt_nbytes(l->p[k]->t);
         }
-        dt__summary_line(&o, width, l->name, l->kind, dt__shape_text(l->out.dim, l->out.ndim), np, l->flops, grad);
-        total[0] += np;
-        total[1] += l->flops;
-        total[2] += grad;
+        dt__summary_line(&s, l->name, l->kind, dt__shape_text(l->out.dim, l->out.ndim), sum, dev ? dev->name : "");
+        for (int k = 0; k < 3; k++) total[k] += sum[k];
+        for (int p = 0; p < places.n; p++)
+            for (int k = 0; k < 3 && places.dev[p] == dev; k++) on[p][k] += sum[k];
     }
-    dt__summary_line(&o, width, "total", "", "", total[0], total[1], total[2]);
+    dt__summary_line(&s, "total", "", "", total, "");
+    for (int p = 0; p < places.n && s.devices; p++) dt__summary_line(&s, "", "", "", on[p], places.dev[p]->name);
     if (frozen > 0) {
         char a[48];
         snprintf(line, sizeof line, "frozen: %s parameters\n", dt__count_text(a, sizeof a, frozen));
-        dt__emit(&o, line);
+        dt__emit(&s.o, line);
     }
-    if (buf && nbytes) buf[o.len < nbytes ? o.len : nbytes - 1] = 0;
-    return o.len;
+    if (buf && nbytes) buf[s.o.len < nbytes ? s.o.len : nbytes - 1] = 0;
+    return s.o.len;
 }
 
 /* ==================================================================================================== >>layer
@@ -2078,7 +2185,7 @@ static dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name
         dt_fail(DT_ERR_ARG, "%s: the name is %s; a layer needs a name", kind, name ? "empty" : "NULL");
         return NULL;
     }
-    if (!m->sealed && dt__model_hook(m)) return NULL;
+    if (!dt__places_ok(kind, m) || (!m->sealed && dt__model_hook(m))) return NULL;
     uint32_t   hash = dt__name_hash(m->scope, (size_t)m->scope_len, name);
     int        k = dt__table_find(m->layer_table, m->layer_slots, hash, m->scope, (size_t)m->scope_len, name);
     dt__layer *l = k >= 0 ? m->layer[k] : dt__layer_new(m, kind, name, hash);
@@ -2089,6 +2196,14 @@ static dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name
         dt_fail(DT_ERR_ARG, "%s '%s': the name belongs to a %s; choose another name", kind, l->name, l->kind);
         return NULL;
     }
+    for (int i = 0; i < 5 && !m->parts; i++)
+        if (l->p[i] && l->p[i]->t->st->dev != dt__model_here(m)) {
+            dt_fail(DT_ERR_DEVICE, "%s '%s': its parameters are on %s, this call is %s %s; call it with dt_device_begin() as "
+                    "in the first forward, or move the whole model with dt_model_to()", kind, l->name,
+                    l->p[i]->t->st->dev->name, m->nplaces ? "in a device scope of" : "outside device scopes, on",
+                    dt__model_here(m)->name);
+            return NULL;
+        }
     if (l->stamp == stamp && !shared) {
         dt_fail(DT_ERR_STATE, "%s '%s': the name is used twice in one forward. If this is the next forward: end the one "
                 "before with dt_end() (evaluation), dt_step() or dt_backward(), or begin it with dt_forward_begin(). If it is "
@@ -2110,9 +2225,11 @@ static dt__layer *dt__layer_begin(dt_model *m, const char *kind, const char *nam
     if (!dt__model_ok(kind, m)) return NULL;
     if (m->parts) m->parts->layer(m->parts->user, m->scope, name ? name : "");
     if (!dt__ok(kind, "x", x)) return NULL;
-    if (x->st->dev != m->device) {
-        dt_fail(DT_ERR_DEVICE, "%s '%s': x is on %s, the model on %s; move one with dt_to() or dt_model_to()", kind,
-                name ? name : "(null)", x->st->dev->name, m->device->name);
+    if (!dt__places_ok(kind, m)) return NULL;
+    if (x->st->dev != dt__model_here(m)) {
+        dt_fail(DT_ERR_DEVICE, m->nplaces ? "%s '%s': x is on %s, the device scope on %s; copy x with dt_to()"
+                : "%s '%s': x is on %s, the model on %s; move one with dt_to() or dt_model_to(), or call the layer in a scope "
+                "of its device (dt_device_begin)", kind, name ? name : "(null)", x->st->dev->name, dt__model_here(m)->name);
         return NULL;
     }
     if (!dt__layer_takes(kind, name ? name : "(null)", o, takes)) return NULL;
@@ -2401,13 +2518,13 @@ DT_API dt_tensor *dt_dropout_parts(dt_model *m, dt_tensor *x, double p, int dim)
     dt_no_grad_end();
     return mask ? dt_mul(x, mask) : NULL;
 }
-static dt_tensor *dt__scalar_of(dt_model *m, double value, dt_dtype dtype)
+static dt_tensor *dt__scalar_of(dt_device *dev, double value, dt_dtype dtype)
 {
     dt_make_opts mo;
     dt_shape     scalar = dt__shape1(0);
     scalar.ndim = 0;
     DT__CLEAR(mo);
-    mo.device = m->device;
+    mo.device = dev;
     mo.dtype = dtype;
     return dt_full_with(value, scalar, mo);
 }
@@ -2416,13 +2533,13 @@ static dt_tensor *dt__scalar_of(dt_model *m, double value, dt_dtype dtype)
 static dt_tensor *dt__part_index(dt_model *m, dt_tensor *index, int64_t n, int64_t whole, dt_tensor **mine)
 {
     int64_t    from = m->axis->rank * n;
-    dt_tensor *low = dt__scalar_of(m, (double)from, DT_I64), *high = dt__scalar_of(m, (double)(from + n), DT_I64);
-    dt_tensor *zero = dt__scalar_of(m, 0, DT_I64), *end = dt__scalar_of(m, (double)whole, DT_I64);
+    dt_tensor *low = dt__scalar_of(index->st->dev, (double)from, DT_I64), *high = dt__scalar_of(index->st->dev, (double)(from + n), DT_I64);
+    dt_tensor *zero = dt__scalar_of(index->st->dev, 0, DT_I64), *end = dt__scalar_of(index->st->dev, (double)whole, DT_I64);
     dt_tensor *i = dt_cast(index, DT_I64);
     dt_tensor *below = dt_lt(i, low), *above = dt_ge(i, high);
     dt_tensor *j = dt_where(above, dt_where(dt_lt(i, end), zero, i), dt_sub_scalar(i, (double)from));
     j = dt_where(below, dt_where(dt_ge(i, zero), zero, i), j);
-    dt_tensor *none = dt__scalar_of(m, 0, DT_F32), *one = dt__scalar_of(m, 1, DT_F32);
+    dt_tensor *none = dt__scalar_of(index->st->dev, 0, DT_F32), *one = dt__scalar_of(index->st->dev, 1, DT_F32);
     *mine = dt_where(below, none, dt_where(above, none, one));
     return *mine ? j : NULL;
 }
@@ -2448,9 +2565,9 @@ DT_API dt_tensor *dt_cross_entropy_parts_with(dt_model *m, dt_tensor *logits, dt
     dt_no_grad_begin();
     dt_tensor *most = dt_amax_with(x, last);
     if (most && dt__part_reduce(&of, most, true)) most = NULL;
-    dt_tensor *t = dt_cast(target, DT_I64), *skip = dt__scalar_of(m, (double)ignore, DT_I64), *none = dt__scalar_of(m, 0, DT_F32);
-    dt_tensor *ignored = dt_eq(t, skip), *valid = dt_where(ignored, none, dt__scalar_of(m, 1, DT_F32));
-    t = dt_where(ignored, dt__scalar_of(m, 0, DT_I64), t);
+    dt_tensor *t = dt_cast(target, DT_I64), *skip = dt__scalar_of(logits->st->dev, (double)ignore, DT_I64), *none = dt__scalar_of(logits->st->dev, 0, DT_F32);
+    dt_tensor *ignored = dt_eq(t, skip), *valid = dt_where(ignored, none, dt__scalar_of(logits->st->dev, 1, DT_F32));
+    t = dt_where(ignored, dt__scalar_of(logits->st->dev, 0, DT_I64), t);
     t = t ? dt__part_index(m, t, n, n * m->axis->size, &mine) : NULL;
     dt_no_grad_end();
     if (!t || !most) return NULL;
@@ -2598,7 +2715,7 @@ static dt_tensor *dt__batchnorm(dt_model *m, const char *kind, const char *name,
         call.u.ew.a = call.u.ew.b = 1;
         dt__out(&call, p[4]);
         dt__in(&call, p[4]);
-        if (dt__go(m->device, &call)) return NULL;
+        if (dt__go(dt__model_here(m), &call)) return NULL;
         int64_t batches = 1;
         if (o.cumulative && dt__download(p[4], &batches)) return NULL;
         if (o.cumulative) b.momentum = 1 / (double)batches;
@@ -2734,7 +2851,7 @@ static dt_tensor *dt__attention_dropped(dt_model *m, dt_tensor *q, dt_tensor *k,
     if (a && o.causal) {
         dt_make_opts mo;
         DT__CLEAR(mo);
-        mo.device = m->device;
+        mo.device = q->st->dev;
         dt_tensor *row = dt_reshape(dt_arange_with(0, (double)t, 1, mo), dt__shape2(t, 1));
         dt_tensor *col = dt_reshape(dt_arange_with(0, (double)s, 1, mo), dt__shape2(1, s));
         dt_shape   scalar = dt__shape1(0);
@@ -2968,9 +3085,9 @@ enum {
       DT__STATES(DT__STATE("exp_avg", DT__ALWAYS), DT__STATE("exp_avg_sq", DT__ALWAYS)),                              \
       DT__TRUST_RATIO | DT__DIVIDES | DT__UPDATE_TENSOR, dt__arguments_adam, NULL, dt__update_lamb)
 
-typedef struct dt__step_temp {
-    dt_tensor *gscale; /* the clip coefficient, or NULL */
-    dt_tensor *update; /* DT__UPDATE_TENSOR: f32, as long as the longest run; else NULL */
+typedef struct dt__step_temp { /* for each of opt->places */
+    dt_tensor *gscale[DT__MAX_PLACES]; /* the clip coefficient, or NULL */
+    dt_tensor *update[DT__MAX_PLACES]; /* DT__UPDATE_TENSOR: f32, as long as the longest run there; else NULL */
 } dt__step_temp;
 typedef struct dt__optim_option {
     uint32_t option; /* DT__O(...); 0 ends the list */
@@ -3123,7 +3240,7 @@ static void dt__runs_free(dt_optimizer *opt)
         dt__unref(opt->run[i].wnorm);
         dt__unref(opt->run[i].unorm);
     }
-    opt->nruns = 0;
+    opt->nruns = opt->places.n = 0;
     opt->run_version = -1;
 }
 static void dt__optimizer_orphan(dt_optimizer *opt) /* its model is being freed */
@@ -3370,11 +3487,13 @@ static int dt__runs_of_block(dt_optimizer *opt, int block)
     dt_model   *m = opt->m;
     dt__mblock *b = &m->block[block];
     dt__run    *r = NULL;
+    int         place = -1;
     for (int k = b->first; k < b->first + b->n; k++) {
         dt__param *p = m->order[k];
         p->in_run = dt__has_grad(b, p);
         if (!p->in_run || (r && m->order[r->first]->steps != p->steps)) r = NULL;
         if (!p->in_run) continue;
+        if (place < 0 && (place = dt__place_of("dt_step", &opt->places, b->b.value->st->dev)) < 0) return place;
         if (!r) {
             dt__run *list = (dt__run *)dt__enlarge(opt->run, opt->nruns, &opt->run_cap, sizeof *list);
             if (!list) return dt_fail(DT_ERR_MEMORY, "dt_step: out of memory");
@@ -3382,6 +3501,7 @@ static int dt__runs_of_block(dt_optimizer *opt, int block)
             r = &opt->run[opt->nruns++];
             memset(r, 0, sizeof *r);
             r->block = block;
+            r->place = place;
             r->group = b->group;
             r->offset = p->offset;
             r->first = k;
@@ -3513,27 +3633,58 @@ static bool dt__run_counted(const dt_optimizer *opt, const dt__run *r, int *k, d
     range->n = (*k < r->nparams ? p[*k]->offset : r->offset + r->n) - range->offset;
     return true;
 }
-/* The norm of all gradients of the runs: a tensor of one element that the caller owns. */
-static dt_tensor *dt__total_norm(dt_optimizer *opt)
+static int64_t dt__place_ranges(const dt_optimizer *opt, int place) /* on one device */
 {
-    int64_t    n = 0, one = 1, at = 0;
-    dt_device *dev = opt->m->block[opt->run[0].block].b.value->st->dev;
-    dt__run    range;
+    int64_t n = 0;
+    dt__run range;
     for (int i = 0; i < opt->nruns; i++)
-        for (int k = 0; dt__run_counted(opt, &opt->run[i], &k, &range);) n++;
-    if (!n) n = 1;
-    dt_tensor *each = dt__new("dt_step", dev, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
-    dt_tensor *all = each ? dt__new("dt_step", dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN) : NULL;
-    int        rc = all ? 0 : DT_ERR_MEMORY;
-    dt_call    c;
+        for (int k = 0; opt->run[i].place == place && dt__run_counted(opt, &opt->run[i], &k, &range);) n++;
+    return n;
+}
+/* each[at ..]: the norms of the gradients of the runs on one device. Returns their number, or a negative status. */
+static int dt__place_norms(dt_optimizer *opt, int place, dt_tensor *each, int64_t at)
+{
+    int64_t    n = dt__place_ranges(opt, place);
+    dt_device *dev = opt->places.dev[place];
+    if (!n) return 0;
+    dt_tensor *to = dt__slice(each, 0, at, n), *y = place && to ? dt__new("dt_step", dev, DT_F32, &n, 1, DT_LAYOUT_PLAIN) : to;
+    int        rc = y ? 0 : DT_ERR_MEMORY;
+    int64_t    next = 0;
+    dt__run    range;
     for (int i = 0; i < opt->nruns && !rc; i++)
-        for (int k = 0; !rc && dt__run_counted(opt, &opt->run[i], &k, &range);) {
+        for (int k = 0; !rc && opt->run[i].place == place && dt__run_counted(opt, &opt->run[i], &k, &range);) {
+            dt_call c;
             dt__call_begin(&c, DT_K_norms);
-            dt__view_part(dt__out(&c, each), at++, 1);
+            dt__view_part(dt__out(&c, y), next++, 1);
             dt__in_part(&c, dt__run_grad(opt, &range), &range);
             dt__in(&c, NULL);
             rc = dt__go(dev, &c);
         }
+    if (!rc && place) {
+        dt_tensor *here = dt__cross("dt_step", y, each->st->dev);
+        rc = here ? dt__copy_to(to, here, 0) : dt_error_code();
+        dt__unref(here);
+    }
+    if (y != to) dt__unref(y);
+    dt__unref(to);
+    return rc ? rc : (int)n;
+}
+/* The norm of all gradients of the runs, on the first of their devices: a tensor of one element that the caller owns. */
+static dt_tensor *dt__total_norm(dt_optimizer *opt)
+{
+    int64_t    n = 0, one = 1, at = 0;
+    dt_device *dev = opt->places.dev[0];
+    for (int p = 0; p < opt->places.n; p++) n += dt__place_ranges(opt, p);
+    if (!n) n = 1; /* other ranks count all of them */
+    dt_tensor *each = dt__new("dt_step", dev, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
+    dt_tensor *all = each ? dt__new("dt_step", dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN) : NULL;
+    int        rc = all ? 0 : DT_ERR_MEMORY;
+    dt_call    c;
+    for (int p = 0; p < opt->places.n && !rc; p++) {
+        int done = dt__place_norms(opt, p, each, at);
+        if (done < 0) rc = done;
+        else at += done;
+    }
     if (!rc && !at) rc = dt__fill(each, 0);
     if (!rc) { /* the norm of the norms */
         dt__call_begin(&c, DT_K_norms);
@@ -3553,17 +3704,20 @@ static dt_tensor *dt__total_norm(dt_optimizer *opt)
     dt__unref(all);
     return NULL;
 }
-/* min(1, clip_norm/(norm + 1e-6)), computed on the device so that the host does not wait for it */
-static dt_tensor *dt__clip_coefficient(dt_optimizer *opt)
+/* min(1, clip_norm/(norm + 1e-6)), computed on the first device so that the host does not wait for it, and copied to the
+   others. The caller owns all of gscale. */
+static int dt__clip_coefficient(dt_optimizer *opt, dt_tensor **gscale)
 {
-    dt_tensor *t = dt__total_norm(opt);
-    if (!t) return NULL;
+    dt_tensor *t = gscale[0] = dt__total_norm(opt);
+    if (!t) return dt_error_code();
     int rc = dt__map1(t, t, DT_U_AFFINE, 1, 1e-6);
     if (!rc) rc = dt__map1(t, t, DT_U_RECIP, opt->group[0].clip_norm, 0);
     if (!rc) rc = dt__map1(t, t, DT_U_CLAMP, 0, 1);
-    if (!rc) return t;
-    dt__unref(t);
-    return NULL;
+    for (int p = 1; p < opt->places.n && !rc; p++) {
+        gscale[p] = dt__cross("dt_step", t, opt->places.dev[p]);
+        if (!gscale[p]) rc = dt_error_code();
+    }
+    return rc;
 }
 static bool dt__clip_ready(const char *call, dt_optimizer *opt, double limit)
 {
@@ -3760,8 +3914,8 @@ static dt__optim_operands dt__run_operands(const dt_optimizer *opt, const dt__ru
         dt__view_or_none(&v.state[i], slots >> i & 1u ? b->state[i] : NULL, r->offset, r->n);
     dt__view_or_none(&v.half, b->master ? b->b.value : NULL, r->offset, r->n);
     dt__view_or_none(&v.grad, dt__run_grad(opt, r), r->offset, r->n);
-    dt__view_or_none(&v.gscale, w ? w->gscale : NULL, 0, -1);
-    dt__view_or_none(&v.update, w ? w->update : NULL, 0, r->n);
+    dt__view_or_none(&v.gscale, w ? w->gscale[r->place] : NULL, 0, -1);
+    dt__view_or_none(&v.update, w ? w->update[r->place] : NULL, 0, r->n);
     dt__view_or_none(&v.wnorm, r->wnorm, 0, -1);
     dt__view_or_none(&v.unorm, r->unorm, 0, -1);
     dt__view_or_none(&v.segments, r->segments, 0, -1);
@@ -3929,32 +4083,31 @@ static int dt__step_update(dt_optimizer *opt)
     const dt__optim_kind    *kind = dt__optim_kind_of(opt);
     dt_model                *m = opt->m;
     const dt_optimizer_opts *o = &opt->group[0];
-    dt__step_temp            w = { NULL, NULL };
-    int64_t                  longest = 0;
+    dt__step_temp            w;
     int                      rc = 0;
+    memset(&w, 0, sizeof w);
     for (int i = 0; i < m->nblocks && !rc; i++)
         if (m->block[i].opt == opt->index)
             rc = dt__states_make(&m->block[i], dt__optim_slots(kind, &opt->group[m->block[i].group]));
-    for (int i = 0; i < opt->nruns; i++)
-        if (opt->run[i].n > longest) longest = opt->run[i].n;
-    if (!rc && kind->traits & DT__UPDATE_TENSOR) {
-        dt_device *dev = m->block[opt->run[0].block].b.value->st->dev;
-        w.update = dt__new("dt_step", dev, DT_F32, &longest, 1, DT_LAYOUT_PLAIN);
-        if (!w.update) rc = DT_ERR_MEMORY;
+    for (int p = 0; p < opt->places.n && !rc && kind->traits & DT__UPDATE_TENSOR; p++) {
+        int64_t longest = 0;
+        for (int i = 0; i < opt->nruns; i++)
+            if (opt->run[i].place == p && opt->run[i].n > longest) longest = opt->run[i].n;
+        w.update[p] = dt__new("dt_step", opt->places.dev[p], DT_F32, &longest, 1, DT_LAYOUT_PLAIN);
+        if (!w.update[p]) rc = DT_ERR_MEMORY;
     }
     for (int i = 0; i < opt->nruns && !rc && o->clip_value > 0; i++)
         rc = dt__run_map(opt, &opt->run[i], DT_U_CLAMP, -o->clip_value, o->clip_value);
-    if (!rc && o->clip_norm > 0) {
-        w.gscale = dt__clip_coefficient(opt);
-        if (!w.gscale) rc = dt_error_code();
-    }
+    if (!rc && o->clip_norm > 0) rc = dt__clip_coefficient(opt, w.gscale);
     for (int i = 0; i < opt->nruns && !rc; i++) rc = dt__run_begin(opt, &opt->run[i]);
     for (int i = 0; i < opt->nruns && !rc; i++) {
         rc = dt__run_update(opt, &opt->run[i], &w);
         if (!rc) rc = dt__run_end(opt, &opt->run[i]);
     }
-    dt__unref(w.gscale);
-    dt__unref(w.update);
+    for (int p = 0; p < opt->places.n; p++) {
+        dt__unref(w.gscale[p]);
+        dt__unref(w.update[p]);
+    }
     return rc;
 }
 /* The name of the first parameter, in the order of backward, whose gradient is not finite. NULL if all are finite or the
@@ -3963,20 +4116,24 @@ static const char *dt__first_bad_grad(dt_optimizer *opt)
 {
     dt_model   *m = opt->m;
     int64_t     one = 1;
-    dt_tensor  *flag = dt__new("dt_step", m->device, DT_F32, &one, 1, DT_LAYOUT_PLAIN);
+    dt_tensor  *flag = NULL; /* on the device of the parameter */
     const char *name = NULL;
     float       bad = 0;
-    if (flag) dt__fill(flag, 0);
-    for (int i = m->nparams - 1; i >= 0 && flag && !name; i--) {
+    for (int i = m->nparams - 1; i >= 0 && !name; i--) {
         dt__param *p = m->param[i];
         if (p->opt != opt->index || p->block < 0 || !dt__has_grad(&m->block[p->block], p)) continue;
         const dt__mblock *b = &m->block[p->block];
         dt_call           c;
+        if (!flag || flag->st->dev != p->t->st->dev) {
+            dt__unref(flag);
+            flag = dt__new("dt_step", p->t->st->dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN);
+            if (!flag || dt__fill(flag, 0)) break;
+        }
         dt__call_begin(&c, DT_K_unscale);
         dt__out(&c, NULL);
         dt__out(&c, flag);
         dt__view_part(dt__in(&c, b->use_mgrad ? b->mgrad : b->b.grad), p->offset, p->t->numel);
-        if (dt__go(m->device, &c) || dt__download(flag, &bad)) break;
+        if (dt__go(p->t->st->dev, &c) || dt__download(flag, &bad)) break;
         if (bad != 0) name = p->name;
     }
     dt__unref(flag);
@@ -4934,7 +5091,7 @@ DT_API dt_status dt_amp_add(dt_amp *amp, dt_model *m)
     uint8_t  norms = m->norms_f32, masters = m->masters;
     m->norms_f32 = (uint8_t)amp->keep_norms;
     m->masters = (uint8_t)amp->masters;
-    if ((amp->cast_model || want != m->dtype) && dt__model_convert(m, "dt_amp_new", want, m->device)) {
+    if ((amp->cast_model || want != m->dtype) && dt__model_convert(m, "dt_amp_new", want, NULL)) {
         m->norms_f32 = norms;
         m->masters = masters;
         return dt_error_code();
@@ -4993,17 +5150,26 @@ DT__INSIDE int dt__amp_stash(dt_model *m)
     }
     return rc;
 }
-/* Divides the gradients by the scale; flags[i] := 1 if block i has a gradient that is not finite. */
-static int dt__amp_unscale(dt_model *m, double inverse, dt_tensor *flags)
+/* Divides the gradients by the scale. flags[p], made when the first block on device p of the list needs it: element i := 1
+   if block i has a gradient that is not finite. */
+static int dt__amp_unscale(dt_model *m, double inverse, dt__places *places, dt_tensor **flags)
 {
-    int rc = dt__fill(flags, 0);
+    int64_t n = m->nblocks;
+    int     rc = 0;
     for (int i = 0; i < m->nblocks && !rc; i++) {
         dt__mblock *b = &m->block[i];
+        dt_device  *dev = b->b.grad->st->dev;
         dt_call     c;
         if (!dt__has_grads(m, b)) continue;
+        int p = dt__place_of("dt_amp_backward", places, dev);
+        if (p < 0) return p;
+        if (!flags[p]) {
+            flags[p] = dt__new("dt_amp_backward", dev, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
+            if (!flags[p] || dt__fill(flags[p], 0)) return dt_error_code();
+        }
         int in_place = b->b.grad->dtype == DT_F32 && !b->use_mgrad;
         if (!in_place) rc = dt__block_mgrad(b);
-        dt_tensor *flag = rc ? NULL : dt__slice(flags, 0, i, 1);
+        dt_tensor *flag = rc ? NULL : dt__slice(flags[p], 0, i, 1);
         if (!flag) return DT_ERR_MEMORY;
         dt__call_begin(&c, DT_K_unscale);
         c.u.ew.a = inverse;
@@ -5011,25 +5177,43 @@ static int dt__amp_unscale(dt_model *m, double inverse, dt_tensor *flags)
         dt__out(&c, flag);
         dt__in(&c, b->b.grad);
         c.acc = !in_place && b->use_mgrad ? 1u : 0u;
-        rc = dt__go(m->device, &c);
+        rc = dt__go(dev, &c);
         dt__unref(flag);
         b->use_mgrad = !in_place;
     }
     return rc;
 }
+/* Reads the flags of the blocks on one device: one download for up to 64 blocks. */
+static int dt__amp_judge(dt_model *m, dt__scaler *s, dt_tensor *flags)
+{
+    enum { MANY = 64 };
+    float bad[MANY];
+    int   rc = 0;
+    for (int at = 0; at < m->nblocks && !rc; at += MANY) {
+        int        n = m->nblocks - at < MANY ? m->nblocks - at : (int)MANY;
+        dt_tensor *some = dt__slice(flags, 0, at, n);
+        rc = some ? dt__download(some, bad) : DT_ERR_MEMORY;
+        dt__unref(some);
+        for (int i = 0; i < n && !rc; i++) {
+            const dt__mblock *b = &m->block[at + i];
+            if (b->b.grad->st->dev != flags->st->dev || bad[i] == 0) continue;
+            s->found = 1;
+            if (b->opt >= 0) m->opt[b->opt]->skip = 1;
+        }
+    }
+    return rc;
+}
 DT__INSIDE int dt__amp_take_back(dt_model *m, dt__scaler *s)
 {
-    int64_t    n = m->nblocks;
-    dt_tensor *flags = dt__new("dt_amp_backward", m->device, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
-    int        rc = flags ? dt__amp_unscale(m, 1 / s->scale, flags) : DT_ERR_MEMORY;
-    float     *bad = rc ? NULL : (float *)dt_scratch((size_t)n * sizeof *bad); /* one download for all blocks */
-    if (!rc) rc = bad ? dt__download(flags, bad) : DT_ERR_MEMORY;
-    for (int i = 0; i < m->nblocks && !rc; i++) {
-        if (bad[i] == 0) continue;
-        s->found = 1;
-        if (m->block[i].opt >= 0) m->opt[m->block[i].opt]->skip = 1;
+    dt__places places;
+    dt_tensor *flags[DT__MAX_PLACES];
+    places.n = 0;
+    memset(flags, 0, sizeof flags);
+    int rc = dt__amp_unscale(m, 1 / s->scale, &places, flags);
+    for (int p = 0; p < places.n; p++) {
+        if (flags[p] && !rc) rc = dt__amp_judge(m, s, flags[p]);
+        dt__unref(flags[p]);
     }
-    dt__unref(flags);
     return rc;
 }
 DT_API dt_status dt_amp_backward_with(dt_amp *amp, dt_tensor *loss, dt_amp_backward_opts o)

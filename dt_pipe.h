@@ -2422,16 +2422,17 @@ static int dt__tensor_same(void *user, const char *call, const char *what, int64
 /* Is a gradient not finite? 1 + its place in m->order, or 0. */
 static int dt__tensor_bad(dt_tensor_parallel *t, int64_t *bad)
 {
-    dt_model  *m = t->m;
-    int64_t    one = 1;
-    dt_tensor *flag = dt__new("dt_step", m->device, DT_F32, &one, 1, DT_LAYOUT_PLAIN);
-    int        rc = flag ? 0 : DT_ERR_MEMORY;
+    dt_model *m = t->m;
+    int64_t   one = 1;
+    int       rc = 0;
     for (int i = 0; i < m->nblocks && !rc && !*bad; i++) {
         const dt__mblock *b = &m->block[i];
-        dt_tensor        *g = b->use_mgrad ? b->mgrad : b->b.grad;
+        dt_tensor        *g = b->use_mgrad ? b->mgrad : b->b.grad, *flag;
         bool              any = false;
         for (int k = 0; k < b->n; k++) any = any || dt__has_grad(b, m->order[b->first + k]);
         if (!any || dt__is_ghost(b->b.value)) continue;
+        flag = dt__new("dt_step", g->st->dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN);
+        if (!flag) return DT_ERR_MEMORY;
         for (int k = -1; k < b->n && !rc && !*bad; k++) { /* -1: the whole block; then, if there is one, parameter by parameter */
             const dt__param *p = k < 0 ? NULL : m->order[b->first + k];
             float            found = 0;
@@ -2444,13 +2445,13 @@ static int dt__tensor_bad(dt_tensor_parallel *t, int64_t *bad)
             dt__out(&c, flag);
             dt__in(&c, g);
             if (p) dt__view_part(&c.in[0], p->offset, p->t->numel);
-            if (!rc) rc = dt__go(m->device, &c);
+            if (!rc) rc = dt__go(g->st->dev, &c);
             if (!rc) rc = dt__download(flag, &found);
             if (!p && found == 0) break;
             if (p && found != 0) *bad = b->first + k + 1;
         }
+        dt__unref(flag);
     }
-    dt__unref(flag);
     return rc;
 }
 static void dt__tensor_step(void *user, dt_optimizer *opt)
