@@ -826,7 +826,7 @@ typedef struct dt_backend {
     void (*stream_free)(dt_device *dev, void *stream);
     int (*image_layout)(dt_device *dev, int kernel);            /* the layout of image operands; NULL entry: plain */
     /* Asynchronous copies, overlapped with kernels. Callers: any thread. NULL entries: not supported. host_alloc returns
-       64-byte aligned host memory for uploads (NULL without setting an error). upload_later is asynchronous: the host
+       64-byte aligned host memory for such copies (NULL without setting an error). upload_later is asynchronous: the host
        memory must stay unchanged until the copy is done. mark records an event in a stream (and creates it if *mark is
        NULL). passed sets *yes if the stream has reached the event; with wait it blocks until then. */
     void *(*host_alloc)(dt_device *dev, size_t nbytes);
@@ -834,6 +834,8 @@ typedef struct dt_backend {
     void *(*copy_stream)(dt_device *dev); /* the stream for copies */
     /* queues the copy: host must stay unchanged until it is done */
     int (*upload_later)(dt_device *dev, void *stream, void *dst, const void *host, size_t nbytes);
+    /* queues the copy to memory of host_alloc, which must not be used until it is done */
+    int (*download_later)(dt_device *dev, void *stream, void *host, const void *src, size_t nbytes);
     int (*mark)(dt_device *dev, void *stream, void **mark); /* records a mark in the stream; creates it if *mark is NULL */
     int (*passed)(dt_device *dev, void *mark, bool wait, bool *yes); /* has the stream reached it? wait: waits for it */
     void (*mark_free)(dt_device *dev, void *mark);

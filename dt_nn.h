@@ -864,7 +864,10 @@ DT__INSIDE dt_shape dt__shape1(int64_t a);
 DT__INSIDE bool dt__has_grad(const dt__mblock *b, const dt__param *p);
 DT__INSIDE void dt__view_part(dt_view *v, int64_t offset, int64_t n);
 DT__INSIDE int dt__amp_stash(dt_model *m);
-DT__INSIDE int dt__amp_take_back(dt_model *m, dt__scaler *s);
+/* flags: NULL, or an f32 vector on the device with an element for each block: it is written, and somebody must read it and call
+   dt__amp_judge. */
+DT__INSIDE int dt__amp_take_back(dt_model *m, dt__scaler *s, dt_tensor *flags);
+DT__INSIDE void dt__amp_judge(dt_model *m, dt__scaler *s, const float *flags);
 
 /* Updates of arrays on the host that are in no model, with the kernels of dt_step and so with its bits: one parameter, or a
    range of it. */
@@ -4357,18 +4360,23 @@ static int dt__amp_unscale(dt_model *m, double inverse, dt_tensor *flags)
     }
     return rc;
 }
-DT__INSIDE int dt__amp_take_back(dt_model *m, dt__scaler *s)
+DT__INSIDE void dt__amp_judge(dt_model *m, dt__scaler *s, const float *flags)
 {
-    int64_t    n = m->nblocks;
-    dt_tensor *flags = dt__new("dt_amp_backward", m->device, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
-    int        rc = flags ? dt__amp_unscale(m, 1 / s->scale, flags) : DT_ERR_MEMORY;
-    float     *bad = rc ? NULL : (float *)dt_scratch((size_t)n * sizeof *bad); /* one download for all blocks */
-    if (!rc) rc = bad ? dt__download(flags, bad) : DT_ERR_MEMORY;
-    for (int i = 0; i < m->nblocks && !rc; i++) {
-        if (bad[i] == 0) continue;
+    for (int i = 0; i < m->nblocks; i++) {
+        if (flags[i] == 0) continue;
         s->found = 1;
         if (m->block[i].opt >= 0) m->opt[m->block[i].opt]->skip = 1;
     }
+}
+DT__INSIDE int dt__amp_take_back(dt_model *m, dt__scaler *s, dt_tensor *later)
+{
+    int64_t    n = m->nblocks;
+    dt_tensor *flags = later ? later : dt__new("dt_amp_backward", m->device, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
+    int        rc = flags ? dt__amp_unscale(m, 1 / s->scale, flags) : DT_ERR_MEMORY;
+    if (later) return rc;
+    float *bad = rc ? NULL : (float *)dt_scratch((size_t)n * sizeof *bad); /* one download for all blocks */
+    if (!rc) rc = bad ? dt__download(flags, bad) : DT_ERR_MEMORY;
+    if (!rc) dt__amp_judge(m, s, bad);
     dt__unref(flags);
     return rc;
 }
@@ -4395,7 +4403,7 @@ DT_API dt_status dt_amp_backward_with(dt_amp *amp, dt_tensor *loss, dt_amp_backw
     if (dt_backward_with(loss, bo)) return dt_error_code();
     if (amp->dynamic) dt__err.bad_loss = NULL; /* after an overflow the scaler decides */
     for (int i = 0; i < amp->nmodels; i++)
-        if (amp->model[i]->sealed && dt__amp_take_back(amp->model[i], s)) return dt_error_code();
+        if (amp->model[i]->sealed && dt__amp_take_back(amp->model[i], s, NULL)) return dt_error_code();
     s->used = 1;
     return DT_OK;
 }
