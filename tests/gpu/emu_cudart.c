@@ -1260,6 +1260,7 @@ static cudaError_t copy(void *dst, const void *src, size_t nbytes, enum cudaMemc
     }
     copy_work *c = copy_new(who, dst, src, nbytes);
     bool       finish = false;
+    if (to != from) emu_count((to ? src_pinned : dst_pinned) ? EMU_PINNED : EMU_PAGEABLE);
     if (!from && !src_pinned) { /* read now; what is in the stream before it may have to run first */
         if (wait && to) wait_stream(s);
         c->staged = malloc(nbytes);
