@@ -424,6 +424,10 @@ static void dt__pline_fill(dt_pipeline *p, dt_tensor *t) /* a ghost in the stage
         t->requires_grad = e->grad;
         p->run->input[k] = dt__ref(t);
         dt__unref(old);
+        if (p->how != DT__LINE_LIGHT) { /* else it is needed again */
+            dt__unref(cell->t);
+            cell->t = NULL;
+        }
         return;
     }
     dt_fail(DT_ERR_STATE, "dt_stage: %s uses a tensor %s of another stage that it did not use in the first forward; the "
@@ -1512,6 +1516,10 @@ static int dt__pline_send_one(dt_pipeline *p, int edge, bool gradient, int micro
     const dt_backend     *be = p->dev->be;
     int                  to = gradient ? e->back : e->to, rc;
     dt_tensor           *d = dt__dense("dt_pipeline", t);
+    if (d == t) { /* a handle of its own: that of the tape gives its memory up */
+        d = dt__alias(t);
+        dt__unref(t);
+    }
     if (!d) return dt__err.code;
     if (to % p->ranks == p->rank) { /* another stage of this rank: put it into its cell */
         dt__pline_cell_of(p, edge, gradient, micro)->t = d;
@@ -1635,6 +1643,7 @@ static int dt__pline_forward(dt_pipeline *p, dt__pline_job *j, int stage, int mi
                 "each time",
                 dt__pline_text(p, who, sizeof who), found, p->stages);
     if (dt__err.code == DT_OK && stage == p->stages - 1) dt__pline_keep_loss(p, j, r, loss, how != DT__LINE_AGAIN);
+    if (j->train && how != DT__LINE_LIGHT && dt__err.code == DT_OK) dt__step_trim(p->dev);
     if (how == DT__LINE_LIGHT) { /* only what came from other stages stays, in r->in */
         for (int k = 0; k < p->nin[stage]; k++) {
             dt__unref(r->input[k]);
@@ -1681,13 +1690,15 @@ static int dt__pline_backward(dt_pipeline *p, dt__pline_job *j, int stage, int m
         if (!e->grad || !r->output[k]->requires_grad || dt__pline_arrive(p, &r->out_grad[k], e)) continue;
         root[n] = r->output[k];
         grad[n++] = r->out_grad[k].t;
+        r->out_grad[k].t = NULL;
     }
     for (int k = 0; k < p->nin[stage] && part != DT__BACK_WEIGHTS && dt__err.code == DT_OK; k++) {
         /* later stages used it, too */
         const dt__pline_edge *e = &p->edge[p->in[stage][k]];
         if (!e->grad || e->next < 0 || dt__pline_arrive(p, &r->in_grad[k], &p->edge[e->next])) continue;
         dt__unref(r->input[k]->grad);
-        r->input[k]->grad = dt__ref(r->in_grad[k].t);
+        r->input[k]->grad = r->in_grad[k].t;
+        r->in_grad[k].t = NULL;
         r->input[k]->grad_state = DT__GRAD_SET;
     }
     if (stage == p->stages - 1 && part != DT__BACK_WEIGHTS && dt__err.code == DT_OK && r->loss->requires_grad) {
@@ -1699,14 +1710,13 @@ static int dt__pline_backward(dt_pipeline *p, dt__pline_job *j, int stage, int m
     /* as dt_amp_backward does for each micro-batch: the gradients are added up in f32, without the scale */
     bool scaled = j->scaler && part != DT__BACK_INPUTS && dt__err.code == DT_OK;
     if (scaled) dt__amp_stash(p->m);
-    if (dt__err.code == DT_OK && (n || part == DT__BACK_WEIGHTS)) dt__backward(root, grad, n, part, false);
+    if (n || part == DT__BACK_WEIGHTS) dt__backward(root, grad, n, part | (int)DT__BACK_FREE, false);
     if (j->scaler && p->o.amp->dynamic) dt__err.bad_loss = NULL; /* after an overflow the scaler decides */
     if (scaled && dt__err.code == DT_OK) {
         dt_tensor *flags = dt__slice(j->flags, 0, (int64_t)j->nflags++ * p->m->nblocks, p->m->nblocks);
         if (flags) dt__amp_take_back(p->m, j->scaler, flags);
         dt__unref(flags);
     }
-    dt__unref(seed);
     for (int k = 0; k < p->nin[stage] && part != DT__BACK_WEIGHTS && dt__err.code == DT_OK; k++) {
         const dt__pline_edge *e = &p->edge[p->in[stage][k]];
         dt_tensor           *t = r->input[k];
@@ -1716,6 +1726,8 @@ static int dt__pline_backward(dt_pipeline *p, dt__pline_job *j, int stage, int m
             if (!t->grad || dt__fill(t->grad, 0)) break;
         }
         dt__pline_send_one(p, p->in[stage][k], true, micro, t->grad);
+        dt__unref(t->grad);
+        t->grad = NULL;
     }
     if (part != DT__BACK_INPUTS) dt__pline_run_end(p, r, stage);
     dt__step_swap(&r->step, &r->tape);

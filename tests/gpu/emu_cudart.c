@@ -901,6 +901,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *text, int n, int d)
 cudaError_t cudaDeviceSynchronize(void)
 {
     cudaError_t e = enter();
+    emu_count(EMU_WAITS);
     if (!e) {
         wait_device(current);
         e = after(current);
@@ -1415,6 +1416,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t h)
 cudaError_t cudaStreamSynchronize(cudaStream_t h)
 {
     cudaError_t e = enter();
+    emu_count(EMU_WAITS);
     stream     *s = e ? NULL : stream_of(h);
     if (!e && !s) e = cudaErrorInvalidResourceHandle;
     if (!e) {
