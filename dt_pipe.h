@@ -1989,14 +1989,13 @@ static void dt__pline_drop(dt_pipeline *p) /* after a failure: nothing of the st
 static int dt__pline_go(dt_pipeline *p, dt__pline_job *j)
 {
     const dt_pipe_schedule *s = p->plan;
-    enum { AHEAD = 2 };
     for (int r = 0; p->peer && r < p->ranks; r++) p->peer[r].posted = 0;
     int64_t end = s->first[p->rank + 1], posted = s->first[p->rank], begin = posted;
     p->timed = false;
     for (int64_t k = posted; k < end && dt__err.code == DT_OK; k++) {
         const dt_pipe_step *t = &s->step[k];
         int                 stage = t->chunk * p->ranks + p->rank;
-        for (; posted < end && posted <= k + AHEAD && dt__err.code == DT_OK; posted++)
+        for (; posted < end && posted <= k + DT_PIPE_AHEAD && dt__err.code == DT_OK; posted++)
             if (j->train || s->step[posted].op == DT_PIPE_FORWARD) dt__pline_post_step(p, &s->step[posted], j->train);
         uint64_t since = dt_trace_now();
         p->waited = 0;

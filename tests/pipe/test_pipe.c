@@ -427,6 +427,82 @@ UTEST(whole_model, checkpoints_hold_the_unsplit_model)
     two_layouts(utest_result, MLP, 1, DT_PIPE_1F1B, 2, DT_PIPE_GPIPE);
 }
 
+/* ==================================================================================================== >>memory
+   Tensors of UNIT bytes: tanh keeps its result, a linear layer its input, which is the result before. */
+enum { ROWS = 64, WIDE = 64, UNIT = ROWS * WIDE * 4, LAYERS = 16 };
+static dt_tensor *deep(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
+{
+    (void)y, (void)user;
+    for (int s = 0; s < stages; s++) {
+        dt_scope_begin(m, "s%d", s);
+        if (s) x = dt_stage(m, "next", x);
+        for (int i = 0; i < LAYERS; i++) {
+            char name[24];
+            snprintf(name, sizeof name, "fc%d", i);
+            x = dt_tanh(dt_linear(m, name, x, .out = WIDE));
+        }
+        dt_scope_end(m);
+    }
+    return dt_mean(x);
+}
+static dt_pipe_bytes deep_bytes(int s) /* of stage s, by what the layers need */
+{
+    dt_pipe_bytes b;
+    memset(&b, 0, sizeof b);
+    b.in = s ? UNIT : 0;
+    b.grad = s + 1 < stages ? UNIT : 0;
+    b.kept = b.in + LAYERS * UNIT;
+    b.forward = b.kept + LAYERS * UNIT; /* and the results of the linear layers, until it ends */
+    b.backward = b.kept + 2 * UNIT;     /* the gradient of the output, and that of the last linear layer */
+    b.between = b.in + (2 * LAYERS - 1) * UNIT; /* a linear layer needs its input and the gradient of its output */
+    b.input = b.between + UNIT;         /* the gradient of its input */
+    if (b.input < b.backward) b.input = b.backward;
+    b.weight = b.between;
+    return b;
+}
+static void measures(team *t, dt_comm *c, int rank)
+{
+    dt_pipe_bytes bytes[8];
+    dt_model     *m = dt_model_new(.seed = 3);
+    dt_optimizer *opt = dt_sgd(m, .lr = 0.1f);
+    dt_pipeline  *p = dt_pipeline_new(m, c, .micro = 8, .schedule = (dt_pipe_kind)t->arg, .recompute = t->arg2);
+    dt_tensor    *x = dt_keep(dt_normal(0, 1, DT_SHAPE(8 * ROWS, WIDE)));
+    double        peak = 0;
+    stages = dt_pipeline_stages(p);
+    for (int s = 0; s < stages; s++) {
+        bytes[s] = deep_bytes(s);
+        if (t->arg2) bytes[s].kept = bytes[s].in;
+    }
+    for (int i = 0; i < 3; i++) {
+        size_t live = dt_stats().live_bytes;
+        dt_stats_reset();
+        CHECK(!dt_pipeline_backward(p, deep, NULL, x, NULL, NULL));
+        if (i) peak = (double)(dt_stats().peak_bytes - live);
+        dt_step(opt);
+    }
+    double formula = (double)dt_pipe_memory(dt_pipeline_schedule(p), rank, bytes);
+    if (!(peak < 1.1 * formula && peak > 0.9 * formula) || getenv("DT_SHOW"))
+        printf("    %s%s, rank %d of %d: peak %.1f units, formula %.1f\n", dt_pipe_kind_name((dt_pipe_kind)t->arg),
+               t->arg2 ? " computed again" : "", rank, t->n, peak / UNIT, formula / UNIT);
+    CHECK(peak < 1.1 * formula && peak > 0.9 * formula);
+    dt_free(x);
+    dt_pipeline_free(p);
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    CHECK(!dt_error() && !dt_comm_free(c));
+}
+UTEST(memory, is_what_the_schedule_implies)
+{
+    static const int schedule[] = { DT_PIPE_GPIPE, DT_PIPE_1F1B, DT_PIPE_INTERLEAVED, DT_PIPE_ZB_H1 };
+    for (int i = 0; i < 10; i++) {
+        team t = team_of("shm", i % 2 ? 4 : 2, 30, measures);
+        t.arg = schedule[i / 2 % 4];
+        t.arg2 = i > 7;
+        EXPECT_EQ(0, team_run(&t));
+        EXPECT_EQ(t.n, t.done);
+    }
+}
+
 /* ==================================================================================================== >>errors */
 static bool says(const char *a, const char *b) /* does the pending error have these words? Clears it */
 {
