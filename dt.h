@@ -913,6 +913,7 @@ typedef struct dt__split {
     /* t is an argument of a call that begins. It may change the memory of t, or fail */
     void (*use)(void *user, const char *call, dt_tensor *t);
     void (*made)(void *user, dt_tensor *t); /* a call has made t */
+    void (*write)(void *user, const char *call, dt_tensor *t); /* a call changes t in place; or NULL */
     void (*node)(void *user, int64_t i);    /* a backward comes to node i of the tape; or NULL */
 } dt__split;
 
@@ -3681,6 +3682,8 @@ DT__INSIDE bool dt__write_ok(const char *call, dt_tensor *t)
                     dt__text(t));
             return false;
         }
+    if (__builtin_expect(dt__tls.split != NULL, 0) && dt__tls.split->write) dt__tls.split->write(dt__tls.split->user, call, t);
+    if (dt__err.code != DT_OK) return false;
     __atomic_add_fetch(&t->st->version, 1, __ATOMIC_RELAXED);
     return true;
 }

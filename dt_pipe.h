@@ -191,6 +191,7 @@ DT__NEEDS(PIPE, DIST);
 DT__NEEDS(PIPE, PLAN);
 
 typedef struct dt__pline_made { /* a tensor of the forward: the plan is made of these */
+    dt_tensor *memory; /* a handle on its memory, while the plan is made */
     int     stage, dtype, ndim;
     bool    grad;
     int64_t shape[DT_MAX_DIMS];
@@ -278,6 +279,7 @@ struct dt_pipeline {
     int              mode, stage, now; /* now: the stage that is computed */
     int              how;      /* DT__LINE_... */
     int              count;    /* tensors so far */
+    int              base;     /* tensors of earlier forwards: a serial is the base and the number in its forward */
     int              no_grad;  /* this stage has disabled gradients */
     dt__pline_run    *run;
     int              run_micro;
@@ -346,6 +348,10 @@ DT__SLOW_BEGIN
    one until the forward ends: dt__pline_hide. In stage s an argument that is a ghost is given its values: those that were
    hidden, or those that came from another stage. The handle stays the same all the time, so the variables of the program need
    not change. */
+static int dt__pline_number(const dt_pipeline *p, const dt_tensor *t) /* in this forward, from 1 on; 0: made before it */
+{
+    return t->serial > p->base && t->serial <= p->base + p->count ? t->serial - p->base : 0;
+}
 static bool dt__pline_active(const dt_pipeline *p) { return p->mode == DT__PIPE_RUN && p->stage == p->now; }
 static dt__storage *dt__pline_nothing(void)
 {
@@ -406,9 +412,10 @@ static void dt__pline_fill(dt_pipeline *p, dt_tensor *t) /* a ghost in the stage
             dt__pline_show(p, k);
             return;
         }
-    for (int k = 0; t->serial > 0 && k < p->nin[p->now]; k++) {
+    int number = dt__pline_number(p, t);
+    for (int k = 0; number && k < p->nin[p->now]; k++) {
         const dt__pline_edge *e = &p->edge[p->in[p->now][k]];
-        if (e->serial != t->serial) continue;
+        if (e->serial != number) continue;
         dt__pline_cell *cell = &p->run->in[k];
         if (dt__pline_arrive(p, cell, e)) return;
         dt_tensor *old = dt__alias(t);
@@ -430,8 +437,46 @@ static void dt__pline_fill(dt_pipeline *p, dt_tensor *t) /* a ghost in the stage
         }
         return;
     }
-    dt_fail(DT_ERR_STATE, "dt_stage: %s uses a tensor %s of another stage that it did not use in the first forward; the "
-            "forward must make the same calls each time", dt__pline_text(p, who, sizeof who), dt__text(t));
+    dt_fail(DT_ERR_STATE, number ?
+            "dt_stage: %s uses a tensor %s of another stage that it did not use in the first forward; the forward must make "
+            "the same calls each time" :
+            "dt_stage: %s uses a tensor %s that another stage made in an earlier forward; use it in the same stage, or make it "
+            "again", dt__pline_text(p, who, sizeof who), dt__text(t));
+}
+static const char *dt__pline_here(const dt_pipeline *p, char *buf, size_t nbytes) /* the stage of the program, in any mode */
+{
+    int s = p->stage < p->stages ? p->stage : p->stages - 1;
+    snprintf(buf, nbytes, "stage %d (%s, rank %d)", s, s ? p->stage_name[s] : "first", s % p->ranks);
+    return buf;
+}
+/* A gradient reaches the parameters of the model only: any other tensor is on all ranks, and would have a part on each. */
+static void dt__pline_refuse_grad(dt_pipeline *p, const char *call, dt_tensor *t)
+{
+    char who[120];
+    dt_fail(DT_ERR_GRAD, "%s: %s uses a tensor %s, which needs a gradient and was made outside the forward: the ranks would "
+            "have different ones; make it with dt_parameter in the model of the pipeline, or pass dt_detach of it", call,
+            dt__pline_here(p, who, sizeof who), dt__text(t));
+}
+/* A tensor may be changed in the stage that made it and its memory: other ranks have copies of what crosses a cut. */
+static void dt__pline_write(void *user, const char *call, dt_tensor *t)
+{
+    dt_pipeline *p = (dt_pipeline *)user;
+    char         who[120];
+    int          number = dt__pline_number(p, t), other = -1;
+    if (p->mode != DT__PIPE_TRACE || !p->made_params || p->pieces || t->serial < 0) return;
+    for (int k = 0; k < p->count && other < 0; k++)
+        if (p->made[k].memory && p->made[k].memory->st == t->st && p->made[k].stage != p->stage) other = p->made[k].stage;
+    if (number && other < 0) return;
+    dt__tls.split = NULL;
+    if (other >= 0)
+        dt_fail(DT_ERR_STATE, "%s: %s changes a tensor %s in place, whose memory stage %d (rank %d) has made, too: the other "
+                "ranks have copies and would not see it; change a dt_clone() of it", call,
+                dt__pline_here(p, who, sizeof who), dt__text(t), other, other % p->ranks);
+    else
+        dt_fail(DT_ERR_STATE, "%s: %s changes a tensor %s in place, which was made before the forward: only this rank would "
+                "see it; change a dt_clone() of it, or make it a buffer of the model", call,
+                dt__pline_here(p, who, sizeof who), dt__text(t));
+    dt__tls.split = &p->split;
 }
 static bool dt__pline_reads(const char *call) /* does the call bring values to the program? */
 {
@@ -445,13 +490,15 @@ static void dt__pline_use(void *user, const char *call, dt_tensor *t)
     dt_pipeline *p = (dt_pipeline *)user;
     dt__tls.split = NULL;
     if (p->mode == DT__PIPE_TRACE) {
-        if (t->serial > 0 && p->made_params) {
+        int number = dt__pline_number(p, t);
+        if (!number && p->c && t->serial >= 0 && t->requires_grad && !dt__is_ghost(t)) dt__pline_refuse_grad(p, call, t);
+        if (number && p->made_params) {
             dt__pline_used *last = p->nused ? &p->used[p->nused - 1] : NULL;
-            if (!last || last->serial != t->serial || last->stage != p->stage) {
+            if (!last || last->serial != number || last->stage != p->stage) {
                 dt__pline_used *list = (dt__pline_used *)dt__enlarge(p->used, p->nused, &p->used_cap, sizeof *list);
                 if (list) {
                     p->used = list;
-                    list[p->nused].serial = t->serial;
+                    list[p->nused].serial = number;
                     list[p->nused++].stage = p->stage;
                 } else dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the plan");
             }
@@ -471,13 +518,14 @@ static void dt__pline_new_tensor(void *user, dt_tensor *t)
 {
     dt_pipeline *p = (dt_pipeline *)user;
     dt__tls.split = NULL;
-    t->serial = ++p->count;
+    t->serial = p->base + ++p->count;
     if (p->mode == DT__PIPE_TRACE && p->made_params) {
         dt__pline_made *list = (dt__pline_made *)dt__enlarge(p->made, p->count - 1, &p->made_cap, sizeof *list);
         if (list) {
             dt__pline_made *k = &list[p->count - 1];
             p->made = list;
             memset(k, 0, sizeof *k);
+            k->memory = dt__alias(t);
             k->stage = p->stage;
             k->dtype = t->dtype;
             k->ndim = t->ndim;
@@ -487,7 +535,7 @@ static void dt__pline_new_tensor(void *user, dt_tensor *t)
     }
     if (dt__pline_active(p)) {
         for (int k = 0; k < p->nout[p->now]; k++)
-            if (p->edge[p->out[p->now][k]].serial == t->serial) {
+            if (p->edge[p->out[p->now][k]].serial == p->count) {
                 p->run->output[k] = dt__ref(t);
                 const dt__pline_edge *e = &p->edge[p->out[p->now][k]];
                 bool same = e->ndim == t->ndim && e->dtype == t->dtype &&
@@ -607,6 +655,7 @@ static void dt__pline_begin(dt_pipeline *p, int mode, int now, dt__pline_run *ru
     p->stage = 0;
     p->now = now;
     p->run = run;
+    p->base = p->base < 1 << 30 ? p->base + p->count : 0;
     p->count = p->layers = p->calls = 0;
     p->no_grad = 0;
     p->device_before = dt__tls.device;
@@ -796,6 +845,10 @@ static int dt__pline_walk(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tens
     dt_tensor *loss = fn(m, x, y, user);
     int        found = p->stage + 1;
     dt__pline_end(p);
+    for (int k = 0; p->made_params && k < p->count && k < p->made_cap; k++) {
+        dt__unref(p->made[k].memory);
+        p->made[k].memory = NULL;
+    }
     if (dt__err.code == DT_OK && found != p->stages && !p->marking && !p->pieces)
         dt_fail(DT_ERR_STATE, "dt_pipeline: the forward has %d stages (%d calls of dt_stage), expected %d: %d ranks with "
                 ".chunks = %d",
@@ -805,6 +858,13 @@ static int dt__pline_walk(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tens
     if (dt__err.code == DT_OK && loss->numel != 1)
         dt_fail(DT_ERR_SHAPE, "dt_pipeline: the function returned a tensor %s; expected a loss of one element (dt_mean)",
                 dt__text(loss));
+    int number = dt__err.code == DT_OK ? dt__pline_number(p, loss) : 0, last = p->stages - 1;
+    if (dt__err.code == DT_OK && !number)
+        dt_fail(DT_ERR_STATE, "dt_pipeline: the function returned a tensor %s that it has not made; expected the loss",
+                dt__text(loss));
+    if (dt__err.code == DT_OK && p->made_params && !p->pieces && p->made[number - 1].stage != last)
+        dt_fail(DT_ERR_STATE, "dt_pipeline: the function returned a tensor that stage %d has made; expected the loss, of the "
+                "last stage, %d (%s, rank %d)", p->made[number - 1].stage, last, p->stage_name[last], last % p->ranks);
     dt__step_end();
     dt__step_swap(&step, &tape);
     dt__list_free(&step);
@@ -2105,6 +2165,7 @@ static int dt__pline_alloc(dt_pipeline *p)
     p->split.user = p->parts.user = p;
     p->split.use = dt__pline_use;
     p->split.made = dt__pline_new_tensor;
+    p->split.write = dt__pline_write;
     p->parts.stage = dt__pline_stage;
     p->parts.layer = dt__pline_layer;
     if (p->nin && p->nout && p->in && p->out && p->params_at && p->stage_name) return 0;

@@ -65,11 +65,68 @@ static dt_tensor *words(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
     dt_tensor *logits = dt_matmul(dt_reshape(h, DT_SHAPE(-1, DIM)), dt_transpose(table, 0, 1));
     return dt_cross_entropy(logits, dt_reshape(y, DT_SHAPE(-1)));
 }
-enum { MLP, CONV, WORDS };
-static dt_pipeline_fn const models[] = { mlp, conv, words };
+/* What crosses cuts beside a plain activation. */
+enum {
+    WHOLE_NUMBERS,  /* integers and bytes, used by two later stages; no gradient */
+    VIEWS,          /* transposed, a part in the middle, expanded */
+    VIEW_AND_BASE,  /* both of the same memory */
+    EMPTY,          /* no elements */
+    WITHOUT_GRAD,   /* made under dt_no_grad, and detached */
+    HALVES,         /* f16 beside f32 */
+    ONE_NUMBER,     /* no dimensions */
+    OWN_WRITES,     /* changed in place by the stage that has made it */
+    UNUSED_THERE,   /* the next stage uses it in a way that needs no gradient of it */
+    CROSSINGS
+};
+static int        crossing_kind;
+static dt_tensor *crossing(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
+{
+    (void)user;
+    dt_tensor *h = dt_relu(dt_linear(m, "a", x, .out = 12)), *a = h, *b = h, *z = NULL;
+    switch (crossing_kind) {
+    case WHOLE_NUMBERS: a = dt_argmax(h, .dims = DT_DIM(1)), b = dt_gt(h, dt_mean(h)); break;
+    case VIEWS: a = dt_transpose(h, 0, 1), b = dt_narrow(h, 1, 3, 5), z = dt_expand(dt_narrow(h, 1, 0, 1), dt_shape_of(h)); break;
+    case VIEW_AND_BASE: a = dt_narrow(h, 0, 1, dt_size(h, 0) - 1); break;
+    case EMPTY: a = dt_narrow(h, 1, 2, 0), b = dt_relu(a); break;
+    case WITHOUT_GRAD:
+        dt_no_grad_begin();
+        a = dt_tanh(h);
+        dt_no_grad_end();
+        b = dt_detach(h);
+        break;
+    case HALVES: a = dt_cast(h, DT_F16); break;
+    case ONE_NUMBER: a = dt_mean(h); break;
+    case OWN_WRITES:
+        a = dt_zeros(dt_shape_of(h));
+        dt_add_to(a, dt_detach(h), 2);
+        dt_fill(dt_narrow(a, 1, 0, 2), 0.5);
+        break;
+    default: break;
+    }
+    h = cut(m, 0, h);
+    for (int i = 0; i < 2; i++) {
+        h = dt_tanh(dt_linear(m, i ? "c" : "b", h, .out = 12));
+        switch (crossing_kind) {
+        case WHOLE_NUMBERS: h = dt_where(b, h, dt_mul(h, dt_cast(dt_reshape(a, DT_SHAPE(-1, 1)), DT_F32))); break;
+        case VIEWS: h = dt_add(dt_mul(h, dt_transpose(a, 0, 1)), dt_add(z, dt_mean(b))); break;
+        case VIEW_AND_BASE: h = dt_add(dt_add(h, b), dt_mean(a)); break;
+        case EMPTY: h = dt_cat((dt_tensor *[]){ h, a, b }, 3, 1); break;
+        case WITHOUT_GRAD: h = dt_add(dt_mul(h, a), b); break;
+        case HALVES: h = dt_add(h, dt_cast(dt_mul(a, a), DT_F32)); break;
+        case ONE_NUMBER: h = dt_mul(h, a); break;
+        case OWN_WRITES: h = dt_mul(h, a); break;
+        default: h = i ? dt_add(h, dt_cast(dt_gt(b, dt_zeros(DT_SHAPE(1))), DT_F32)) : h; break;
+        }
+        if (i == 0) h = cut(m, 1, h);
+    }
+    for (int i = 2; i < 7; i++) h = dt_tanh(cut(m, i, h));
+    return dt_mse_loss(dt_linear(m, "out", h, .out = 1), y);
+}
+enum { MLP, CONV, WORDS, CROSSING };
+static dt_pipeline_fn const models[] = { mlp, conv, words, crossing };
 static void batch(int kind, int n, dt_tensor **x, dt_tensor **y) /* of the thread's generator */
 {
-    if (kind == MLP) {
+    if (kind == MLP || kind == CROSSING) {
         *x = dt_normal(0, 1, DT_SHAPE(n, 6));
         *y = dt_sum(*x, .dims = DT_DIM(1), .keepdim = true);
     } else if (kind == CONV) {

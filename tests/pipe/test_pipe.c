@@ -192,6 +192,16 @@ UTEST(same_bits, memory_that_the_host_cannot_read)
         compare(utest_result, 2, k);
     }
 }
+UTEST(same_bits, of_all_that_crosses)
+{
+    for (crossing_kind = 0; crossing_kind < CROSSINGS; crossing_kind++)
+        for (int i = 0; i < 5; i++) {
+            plan k = plan_of(CROSSING, i == 2 ? DT_PIPE_ZB_H1 : i == 3 ? DT_PIPE_INTERLEAVED : DT_PIPE_1F1B, i == 3 ? 2 : 1, 4, 2);
+            k.fake = i == 1;
+            k.recompute = i == 4;
+            compare(utest_result, i == 0 ? 1 : i == 2 ? 4 : 2, i == 0 ? plan_of(CROSSING, DT_PIPE_INTERLEAVED, 4, 4, 2) : k);
+        }
+}
 UTEST(same_bits, mixed_precision)
 {
     static const char *const level[] = { "O1", "O2" };
@@ -512,25 +522,41 @@ static bool says(const char *a, const char *b) /* does the pending error have th
     dt_error_clear();
     return ok;
 }
-enum { TOO_FEW, OTHER_NAME, OTHER_SHAPE, DIVIDES, READS, READS_ALL, CHANGES, ONE_FAILS, NOT_A_LOSS, NO_LOSS, ERRORS };
+enum {
+    TOO_FEW, OTHER_NAME, OTHER_SHAPE, DIVIDES, READS, READS_ALL, CHANGES, ONE_FAILS, NOT_A_LOSS, NO_LOSS, WRITES, WRITES_A_VIEW,
+    WRITES_THE_BASE, WRITES_THE_BATCH, FREE_GRADIENT, EARLY_LOSS, LATER_NULL, CARRIED, ERRORS
+};
 static int  wrong;   /* which mistake */
 static int  step_no; /* of this rank */
 static int  own_rank;
+static dt_tensor *outside; /* kept by the program */
 static dt_tensor *mistaken(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
 {
     (void)user;
+    dt_tensor *batch_x = x, *before = NULL, *part = NULL, *early = NULL;
     x = dt_relu(dt_linear(m, "a", x, .out = 8));
+    if (wrong >= WRITES && wrong <= WRITES_THE_BASE) before = dt_detach(x), part = dt_narrow(before, 1, 0, 2);
+    if (wrong == EARLY_LOSS) early = dt_mean(x);
+    if (wrong == CARRIED && !outside) outside = dt_keep(dt_detach(x));
     x = dt_stage(m, wrong == OTHER_NAME && own_rank == 1 ? "other" : "second", x);
     float value[16];
     if (wrong == READS) dt_item(dt_sum(x));
     if (wrong == READS_ALL) dt_copy_out(x, value, sizeof value);
     if (wrong == CHANGES && step_no == 1) x = dt_relu(x);
     if (wrong == ONE_FAILS && own_rank == 1 && step_no == 1) dt_fail(DT_ERR_STATE, "the program's own error");
+    if (wrong == WRITES) dt_fill(before, 1);
+    if (wrong == WRITES_A_VIEW) dt_fill(dt_narrow(before, 1, 2, 2), 1);
+    if (wrong == WRITES_THE_BASE) dt_add_to(part, part, 1);
+    if (wrong == WRITES_THE_BATCH) dt_fill(batch_x, 1);
+    if (wrong == FREE_GRADIENT) x = dt_mul(x, outside);
+    if (wrong == CARRIED) x = dt_add(x, outside);
+    if (before) x = dt_add(x, before);
     x = dt_linear(m, "b", x, .out = 8);
     if (wrong != TOO_FEW) x = dt_stage(m, "third", x);
     if (wrong == CHANGES && step_no == 2) x = dt_add(x, x);
     x = dt_linear(m, "c", x, .out = 1);
-    return wrong == NOT_A_LOSS ? x : wrong == NO_LOSS ? NULL : dt_mse_loss(x, y);
+    if (wrong == EARLY_LOSS) return early;
+    return wrong == NOT_A_LOSS ? x : wrong == NO_LOSS || (wrong == LATER_NULL && step_no == 1) ? NULL : dt_mse_loss(x, y);
 }
 static void mistakes(team *t, dt_comm *c, int rank)
 {
@@ -543,19 +569,29 @@ static void mistakes(team *t, dt_comm *c, int rank)
                                                   { "same calls", NULL },
                                                   { "the program's own error", NULL },
                                                   { "(2, 1)", "a loss of one element" },
-                                                  { "returned NULL", "expected the loss" } };
+                                                  { "returned NULL", "expected the loss" },
+                                                  { "dt_fill: stage 1 (second, rank 1) changes", "change a dt_clone()" },
+                                                  { "dt_fill: stage 1 (second, rank 1) changes", "stage 0 (rank 0) has made" },
+                                                  { "dt_add_to: stage 1 (second, rank 1) changes", "change a dt_clone()" },
+                                                  { "which was made before the forward", "buffer of the model" },
+                                                  { "stage 1 (second, rank 1) uses a tensor (8)", "dt_parameter" },
+                                                  { "that stage 0 has made", "the last stage, 2 (third, rank 2)" },
+                                                  { "stage 2 (third, rank 2): the function returned NULL", NULL },
+                                                  { "stage 1 (second, rank 1) uses a tensor", "in an earlier forward" } };
     wrong = t->arg;
     own_rank = rank;
     dt_model     *m = dt_model_new(.seed = 1);
     dt_optimizer *opt = dt_sgd(m, .lr = 0.1f);
     dt_pipeline  *p = dt_pipeline_new(m, c, .micro = 4);
     int64_t       n = wrong == DIVIDES ? 9 : wrong == OTHER_SHAPE && rank == 2 ? 16 : 8;
+    if (wrong == FREE_GRADIENT) outside = dt_set_requires_grad(dt_keep(dt_ones(DT_SHAPE(8))));
     for (step_no = 0; step_no < 3 && !dt_error(); step_no++) {
         dt_tensor *x = dt_normal(0, 1, DT_SHAPE(n, 4)), *y = dt_zeros(DT_SHAPE(n, 1));
         dt_pipeline_backward(p, mistaken, NULL, x, y, NULL);
         dt_step(opt);
     }
     CHECK(says(words[wrong][0], words[wrong][1]));
+    dt_free(outside);
     dt_end();
     dt_pipeline_free(p);
     dt_error_clear();
