@@ -323,7 +323,16 @@ UTEST(whole_model, an_overflow_on_one_rank_is_everyones)
     }
 }
 
-/* Evaluation, also with another size of the batch, between steps of training. */
+/* Evaluation between steps of training: with another size of the batch; once as in training, which draws for dropout. */
+static dt_tensor *evaluated(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
+{
+    int *grads = (int *)user;
+    grads[dt_is_grad_enabled()]++;
+    if (!y) y = dt_sum(x, .dims = DT_DIM(1), .keepdim = true); /* of MLP */
+    dt_tensor *loss = models[grads[2]](m, x, y, NULL);
+    grads[dt_is_grad_enabled()]++;
+    return loss;
+}
 static void evaluates(team *t, dt_comm *c, int rank)
 {
     plan   k = plan_of(t->arg, DT_PIPE_1F1B, 1, 4, 3);
@@ -334,10 +343,12 @@ static void evaluates(team *t, dt_comm *c, int rank)
     dt_rng start = *dt_rng_default();
     for (int i = 0; i < 3; i++) {
         dt_tensor *x, *y;
+        int        grads[3] = { 0, 0, t->arg };
         rig_step(&a, k);
-        dt_model_eval(a.m);
-        batch(k.model, 8, &x, &y);
-        CHECK(!dt_pipeline_forward(a.p, models[k.model], NULL, x, y, &value[i]));
+        if (i != 1) dt_model_eval(a.m);
+        batch(k.model, i ? BATCH : 8, &x, &y);
+        CHECK(!dt_pipeline_forward(a.p, evaluated, grads, x, y, &value[i]));
+        CHECK(grads[0] > 0 && (i != 1 || !grads[1])); /* a new shape or mode is traced first, with gradients */
         dt_end();
         dt_model_train(a.m);
     }
@@ -347,13 +358,14 @@ static void evaluates(team *t, dt_comm *c, int rank)
     for (int i = 0; i < 3; i++) {
         dt_tensor *x, *y;
         double     v = 0;
+        int        each = i ? BATCH / 4 : 2;
         rig_step(&b, k);
-        dt_model_eval(b.m);
-        batch(k.model, 8, &x, &y);
+        if (i != 1) dt_model_eval(b.m);
+        batch(k.model, 4 * each, &x, &y);
         dt_no_grad_begin();
         for (int n = 0; n < 4; n++) {
             dt_forward_begin(b.m);
-            v += dt_item(models[k.model](b.m, dt_narrow(x, 0, n * 2, 2), dt_narrow(y, 0, n * 2, 2), NULL)) / 4;
+            v += dt_item(models[k.model](b.m, dt_narrow(x, 0, n * each, each), dt_narrow(y, 0, n * each, each), NULL)) / 4;
         }
         dt_no_grad_end();
         dt_end();
@@ -361,6 +373,18 @@ static void evaluates(team *t, dt_comm *c, int rank)
         CHECK(v == value[i]);
     }
     CHECK(!differ(a.m, b.m, "", &most, &mine));
+    stages = t->n;
+    double same[4] = { 0, 1, 2, 3 };
+    dt_model_eval(a.m);
+    for (int i = 0; i < 4 && k.model == MLP; i++) { /* without y; each time another shape than before */
+        int        grads[3] = { 0, 0, MLP };
+        dt_tensor *x, *y;
+        dt_manual_seed(5);
+        batch(MLP, i % 2 ? BATCH : 8, &x, &y);
+        CHECK(!dt_pipeline_forward(a.p, evaluated, grads, x, i < 2 ? NULL : y, &same[i]));
+        dt_end();
+    }
+    CHECK(k.model != MLP || (fabs(same[0] - same[2]) < 1e-5 && fabs(same[1] - same[3]) < 1e-5)); /* y is rounded otherwise */
     if (dt_error()) printf("    %s\n", dt_error());
     CHECK(!dt_error());
     rig_free(&a), rig_free(&b);
