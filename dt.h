@@ -1104,14 +1104,14 @@ DT__INSIDE dt_tensor *dt__cross(const char *call, dt_tensor *x, dt_device *dev);
 /* A backward from n roots at once, with their gradients (NULL: 1, for a root of one element). DT__BACK_INPUTS leaves out the
    gradients of parameters; a DT__BACK_WEIGHTS later, without roots, computes those of the whole tape. With DT__BACK_FREE the
    program does not use the step's tensors any more: their values are freed while the backward runs, as soon as it and a later
-   DT__BACK_WEIGHTS do not need them; it takes over the references in grad, and does not look at the values of the roots. */
+   DT__BACK_WEIGHTS do not need them; it takes over the references in grad, and does not look at the roots' values. */
 enum { DT__BACK_ALL = 0, DT__BACK_INPUTS, DT__BACK_WEIGHTS, DT__BACK_FREE = 4 };
 DT__INSIDE int dt__backward(dt_tensor *const *root, dt_tensor *const *grad, int n, int part, bool retain);
 /* A step of its own for a part of the model: exchanges the tensors and the tape of this thread with others. */
 DT__INSIDE void dt__step_swap(dt__list *step, dt__list *tape);
 DT__INSIDE void dt__step_end(void); /* dt_end without the end of a step in the trace */
-/* The program does not use the step's tensors any more, only the backward does: frees the values on dev that no node of the tape
-   has saved. The handles stay. */
+/* The program does not use the step's tensors any more, only the backward does: frees the values on dev that no node of the
+   tape has saved. The handles stay. */
 DT__INSIDE int dt__step_trim(dt_device *dev);
 /* A device without memory: its tensors have shapes and no values. */
 DT__INSIDE dt_device *dt__ghost_device(void);
@@ -3682,7 +3682,8 @@ DT__INSIDE bool dt__write_ok(const char *call, dt_tensor *t)
                     dt__text(t));
             return false;
         }
-    if (__builtin_expect(dt__tls.split != NULL, 0) && dt__tls.split->write) dt__tls.split->write(dt__tls.split->user, call, t);
+    const dt__split *split = dt__tls.split;
+    if (__builtin_expect(split != NULL, 0) && split->write) split->write(split->user, call, t);
     if (dt__err.code != DT_OK) return false;
     __atomic_add_fetch(&t->st->version, 1, __ATOMIC_RELAXED);
     return true;

@@ -864,8 +864,8 @@ DT__INSIDE dt_shape dt__shape1(int64_t a);
 DT__INSIDE bool dt__has_grad(const dt__mblock *b, const dt__param *p);
 DT__INSIDE void dt__view_part(dt_view *v, int64_t offset, int64_t n);
 DT__INSIDE int dt__amp_stash(dt_model *m);
-/* flags: NULL, or an f32 vector on the device with an element for each block: it is written, and somebody must read it and call
-   dt__amp_judge. */
+/* flags: NULL, or an f32 vector on the device with an element for each block: it is written, and somebody must read it and
+   call dt__amp_judge. */
 DT__INSIDE int dt__amp_take_back(dt_model *m, dt__scaler *s, dt_tensor *flags);
 DT__INSIDE void dt__amp_judge(dt_model *m, dt__scaler *s, const float *flags);
 

@@ -256,10 +256,15 @@ static void stage_once(stage *s, bool parts, stage_cost *cost)
     dt_stats_reset();
     double t = now();
     for (int i = s->first; i < s->end; i++) s->n->run(s->m, i, &f, s->y);
+    dt_tensor *sent[2];
+    for (int i = 0; i < f.n; i++) sent[i] = dt__alias(f.t[i]);
     dt__step_trim(dt_cpu()); /* as the pipeline does */
     cost->forward = now() - t;
     b->forward = (int64_t)dt_stats().peak_bytes - before + add;
+    b->sent = (int64_t)dt_stats().live_bytes;
+    for (int i = 0; i < f.n; i++) dt__unref(sent[i]);
     b->kept = (int64_t)dt_stats().live_bytes - before + add;
+    b->sent = last ? b->sent - (int64_t)dt_stats().live_bytes : 0;
     dt_stats_reset();
     for (int i = 0; i < f.n; i++) grad[i] = dt__ref(s->out.t[i]);
     t = now();
