@@ -3906,7 +3906,7 @@ static int dt__backward_node(dt__ctx *t, dt__node *n)
     return rc;
 }
 /* The backward of node n is done, and so are those of all that use its output. Frees the values that only they needed: with
-   DT__BACK_INPUTS not what n needs for the gradients of its weights. The handle of the output stays, with the memory of none. */
+   DT__BACK_INPUTS not what n needs for the gradients of its weights. The handle of the output stays, with none's memory. */
 static int dt__node_free_values(dt__ctx *t, dt__node *n, dt_tensor *none)
 {
     dt_tensor *out = n->out;

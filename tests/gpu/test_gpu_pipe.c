@@ -51,7 +51,8 @@ static void weights(rank_arg *a, dt_model *m)
     for (int i = 0; dt_model_get(m, i, &p); i++) {
         if (!strcmp(dt_device_name(dt_device_of(p.value)), "elsewhere")) continue;
         dt_tensor *f = dt_cast(p.value, DT_F32);
-        MUST(*n + dt_numel(p.value) <= MOST && !dt_copy_out(f, &got[way].weight[a->rank][*n], (size_t)dt_numel(f) * sizeof(float)));
+        MUST(*n + dt_numel(p.value) <= MOST);
+        MUST(!dt_copy_out(f, &got[way].weight[a->rank][*n], (size_t)dt_numel(f) * sizeof(float)));
         *n += (int)dt_numel(p.value);
     }
 }
@@ -118,7 +119,8 @@ DT_TEST_RANK(pipe_main)
         EXPECT_EQ(got[BY_NCCL].nweights[r], got[ON_CPU].nweights[r]);
         EXPECT_EQ(0, memcmp(got[BY_NCCL].weight[r], got[BY_PINNED].weight[r], sizeof got[0].weight[r]));
         for (int i = 0; i < got[ON_CPU].nweights[r]; i++) {
-            double w = (double)got[ON_CPU].weight[r][i], e = fabs(w - (double)got[BY_NCCL].weight[r][i]) / (eps * (1 + fabs(w)));
+            double w = (double)got[ON_CPU].weight[r][i], v = (double)got[BY_NCCL].weight[r][i];
+            double e = fabs(w - v) / (eps * (1 + fabs(w)));
             if (!(e <= worst)) worst = e;
         }
     }
@@ -130,14 +132,16 @@ DT_TEST_RANK(pipe_main)
     EXPECT_LT(worst, 40.0);
     /* In a step the losses are read once, by mixed precision the verdicts of each rank, for clipping the norm of each rank and
        that of a table that has been counted twice; its coefficient is written on each rank. Nothing for a micro-batch. */
-    int most = 1 + the.ranks * (the.level ? 2 : 1) + (the.model == WORDS), *nccl = got[BY_NCCL].copies, *not = got[BY_PINNED].copies;
+    int most = 1 + the.ranks * (the.level ? 2 : 1) + (the.model == WORDS);
+    int *nccl = got[BY_NCCL].copies, *not = got[BY_PINNED].copies;
     EXPECT_LE(nccl[0], most);
     EXPECT_LE(nccl[1], the.ranks);
     EXPECT_EQ(nccl[0], not[0]);
     if (nccl[0]) EXPECT_GT(not[1], MICRO * 4 - 1);
     EXPECT_LE(nccl[2], most);
     EXPECT_LE(not[2], most + (the.model == WORDS ? 2 : 0)); /* the gradients of a table are sent by both that have it */
-    printf("    %s, %d ranks%s%s: loss %.5f, %.1f steps of the format apart; copies: NCCL %d and %d pinned, %d waits; without it %d, %d, %d\n",
+    printf("    %s, %d ranks%s%s: loss %.5f, %.1f steps of the format apart; NCCL: %d copies and %d pinned, %d waits; without "
+           "it %d, %d, %d\n",
            dt_pipe_kind_name((dt_pipe_kind)the.schedule), the.ranks, the.level ? ", " : "", the.level ? the.level : "",
            got[BY_NCCL].loss[STEPS - 1], worst, nccl[0], nccl[1], nccl[2], not[0], not[1], not[2]);
 }

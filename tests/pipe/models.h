@@ -85,7 +85,11 @@ static dt_tensor *crossing(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
     dt_tensor *h = dt_relu(dt_linear(m, "a", x, .out = 12)), *a = h, *b = h, *z = NULL;
     switch (crossing_kind) {
     case WHOLE_NUMBERS: a = dt_argmax(h, .dims = DT_DIM(1)), b = dt_gt(h, dt_mean(h)); break;
-    case VIEWS: a = dt_transpose(h, 0, 1), b = dt_narrow(h, 1, 3, 5), z = dt_expand(dt_narrow(h, 1, 0, 1), dt_shape_of(h)); break;
+    case VIEWS:
+        a = dt_transpose(h, 0, 1);
+        b = dt_narrow(h, 1, 3, 5);
+        z = dt_expand(dt_narrow(h, 1, 0, 1), dt_shape_of(h));
+        break;
     case VIEW_AND_BASE: a = dt_narrow(h, 0, 1, dt_size(h, 0) - 1); break;
     case EMPTY: a = dt_narrow(h, 1, 2, 0), b = dt_relu(a); break;
     case WITHOUT_GRAD:

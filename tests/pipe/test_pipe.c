@@ -196,7 +196,8 @@ UTEST(same_bits, of_all_that_crosses)
 {
     for (crossing_kind = 0; crossing_kind < CROSSINGS; crossing_kind++)
         for (int i = 0; i < 5; i++) {
-            plan k = plan_of(CROSSING, i == 2 ? DT_PIPE_ZB_H1 : i == 3 ? DT_PIPE_INTERLEAVED : DT_PIPE_1F1B, i == 3 ? 2 : 1, 4, 2);
+            int  kind = i == 2 ? DT_PIPE_ZB_H1 : i == 3 ? DT_PIPE_INTERLEAVED : DT_PIPE_1F1B;
+            plan k = plan_of(CROSSING, kind, i == 3 ? 2 : 1, 4, 2);
             k.fake = i == 1;
             k.recompute = i == 4;
             compare(utest_result, i == 0 ? 1 : i == 2 ? 4 : 2, i == 0 ? plan_of(CROSSING, DT_PIPE_INTERLEAVED, 4, 4, 2) : k);
