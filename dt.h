@@ -3638,7 +3638,7 @@ DT__INSIDE int dt__step_trim(dt_device *dev)
 {
     dt__ctx *t = &dt__tls;
     size_t   n = 0, most = (size_t)t->tape.n * DT__NODE_SAVED + 1;
-    void   **kept = (void **)dt_mem_alloc(most * sizeof *kept); /* storages that nodes have saved */
+    void   **kept = (void **)dt_scratch(most * sizeof *kept); /* storages that nodes have saved */
     dt_tensor *none = kept ? dt__nothing(dev) : NULL;
     for (int64_t i = 0; none && i < t->tape.n; i++) {
         const dt__node *k = (const dt__node *)t->tape.at[i];
@@ -3652,8 +3652,6 @@ DT__INSIDE int dt__step_trim(dt_device *dev)
         if (st && x->st->dev == dev && !bsearch(&st, kept, n, sizeof *kept, dt__by_address)) dt__forget_values(x, none);
     }
     dt__unref(none);
-    if (!kept) dt_fail(DT_ERR_MEMORY, "dt: out of memory for a list of %zu tensors", most);
-    dt_mem_free(kept, most * sizeof *kept);
     return dt__err.code;
 }
 DT__INSIDE void dt__step_end(void)
