@@ -889,6 +889,9 @@ extern "C" {
 
 typedef struct dt__node    dt__node;
 typedef struct dt__storage dt__storage;
+typedef struct dt__lazy { /* memory that comes when it is used: parameters and gradients of which this rank has a part (dt_dist.h) */
+    void (*touch)(struct dt__lazy *l); /* before each use: it sets ptr of the storage, or leaves a pending error */
+} dt__lazy;
 typedef struct dt__group   dt__group;
 typedef struct dt__tbuf    dt__tbuf;
 
@@ -968,6 +971,7 @@ struct dt__storage {
     int          adopted; /* memory of dt_from_blob: not cached, not counted */
     void       (*release)(void *user);
     void        *user;
+    dt__lazy    *lazy;    /* the memory comes when it is used; NULL: it is there */
 };
 struct dt_device {
     const dt_backend *be;
@@ -1492,9 +1496,10 @@ DT__INSIDE dt_device *dt__ghost_device(void)
     return &dt__ghost;
 }
 
-/* Records that the thread's current stream uses the storage. */
+/* Records that the thread's current stream uses the storage. Its memory is there then, or an error is pending. */
 static void dt__storage_use(dt__storage *s)
 {
+    if (__builtin_expect(s->lazy != NULL, 0)) s->lazy->touch(s->lazy);
     if (!s->dev->be->stream_new) return;
     void *stream = dt__stream(s->dev), *seen = __atomic_load_n(&s->other_stream, __ATOMIC_RELAXED);
     if (stream == s->stream || seen == stream) return;
@@ -1576,6 +1581,7 @@ static dt__storage *dt__storage_new(dt_device *dev, size_t nbytes)
     s->other_stream = (void *)s;
     s->next = NULL;
     s->adopted = 0;
+    s->lazy = NULL;
     dt__count_live(rounded);
     return s;
 }
@@ -3023,6 +3029,7 @@ DT__INSIDE int dt__upload(dt_tensor *t, const void *host) /* t dense */
     if (!n) return 0;
     dt_device *dev = t->st->dev;
     dt__storage_use(t->st);
+    if (t->st->lazy && dt__err.code != DT_OK) return dt__err.code;
     int rc = dev->be->upload(dev, dt__stream(dev), (char *)t->st->ptr + t->offset * dt__dtype_size[t->dtype], host, n);
     if (rc) dt_fail((dt_status)rc, "upload of %zu bytes to %s failed with status %d", n, dev->name, rc);
     return rc;
@@ -3033,6 +3040,7 @@ DT__INSIDE int dt__download(const dt_tensor *t, void *host) /* t dense */
     if (!n) return 0;
     dt_device *dev = t->st->dev;
     dt__storage_use(t->st);
+    if (t->st->lazy && dt__err.code != DT_OK) return dt__err.code;
     int rc = dev->be->download(dev, dt__stream(dev), host, (char *)t->st->ptr + t->offset * dt__dtype_size[t->dtype],
                                n);
     if (rc) dt_fail((dt_status)rc, "download of %zu bytes from %s failed with status %d", n, dev->name, rc);
@@ -3278,6 +3286,7 @@ DT_API void *dt_data_ptr(dt_tensor *t)
         return NULL;
     }
     dt__storage_use(t->st);
+    if (t->st->lazy && dt__err.code != DT_OK) return NULL;
     return (char *)t->st->ptr + t->offset * (int64_t)dt__dtype_size[t->dtype];
 }
 DT_API dt_status dt_copy_out(dt_tensor *t, void *dst, size_t nbytes)

@@ -2152,33 +2152,28 @@ static int dt__server_apply(dt__server *s, const dt_ps_part *p, const float *gra
     if (a.counts) ++*p->count;
     return 0;
 }
-/* The norms are computed over runs, as in dt_step: consecutive parameters of a group, the last one first, that have a gradient
-   and an equal number of updates; each begins at a multiple of 64 bytes. */
+/* The norms are those of the parts of parameters, in the order of runs, as in dt_step: consecutive parameters of a group, the last
+   one first, that have a gradient and an equal number of updates; there is a 0 between the parameters of a run. */
 static int dt__server_run(dt__server *s, int64_t from, int64_t to,
-                          int64_t nruns) /* parts from .. to, downwards, of one label */
+                          int64_t *nnorms) /* parts from .. to, downwards, of one label */
 {
-    int64_t n = 0;
-    for (int64_t i = from; i >= to; i--)
-        if (s->part[i].p.label == s->part[from].p.label) n = dt__pack_next(n, DT_F32) + s->part[i].p.n;
-    float *x = dt__server_room(&s->grad, &s->ngrad, n);
-    if (!x) return DT_ERR_MEMORY;
-    memset(x, 0, (size_t)n * sizeof *x);
-    n = 0;
-    for (int64_t i = from; i >= to; i--) {
+    int rc = 0;
+    for (int64_t i = from; i >= to && !rc; i--) {
         const dt__server_part *q = &s->part[i];
         if (q->p.label != s->part[from].p.label) continue;
-        n = dt__pack_next(n, DT_F32);
-        memcpy(x + n, q->grad, (size_t)q->p.n * sizeof *x);
-        n += q->p.n;
+        if (i < from) s->norm[(*nnorms)++] = 0;
+        rc = dt__raw_parts(s->norm + *nnorms, q->grad, q->p.n);
+        *nnorms += dt__norm_parts(q->p.n);
     }
-    return dt__raw_norm(&s->norm[nruns], x, n);
+    return rc;
 }
 static int dt__server_clip(dt__server *s) /* all gradients of an update are there */
 {
-    int64_t nruns = 0;
+    int64_t nnorms = 0, most = 0;
     float   scale = 0;
     int     rc = 0;
-    if (!dt__server_room(&s->norm, &s->norm_cap, s->nparts)) return DT_ERR_MEMORY;
+    for (int64_t i = 0; i < s->nparts; i++) most += dt__norm_parts(s->part[i].p.n) + 1;
+    if (!dt__server_room(&s->norm, &s->norm_cap, most)) return DT_ERR_MEMORY;
     for (int64_t i = s->nparts - 1; i >= 0 && !rc; i--) { /* labels in the order of their last parameter */
         bool first = true;
         int  label = s->part[i].p.label;
@@ -2188,7 +2183,7 @@ static int dt__server_clip(dt__server *s) /* all gradients of an update are ther
             if (q && q->p.label != label) continue;
             bool on = q && !q->none && (begin < 0 || *s->part[begin].p.count == *q->p.count);
             if (begin >= 0 && !on) {
-                rc = dt__server_run(s, begin, end, nruns++);
+                rc = dt__server_run(s, begin, end, &nnorms);
                 begin = -1;
                 on = q && !q->none;
             }
@@ -2196,7 +2191,7 @@ static int dt__server_clip(dt__server *s) /* all gradients of an update are ther
             end = k;
         }
     }
-    if (!rc && nruns) rc = dt__raw_norm(&scale, s->norm, nruns);
+    if (!rc && nnorms) rc = dt__raw_norm(&scale, s->norm, nnorms);
     if (!rc) rc = dt__raw_clip(&scale, s->opt->group[0].clip_norm);
     for (int64_t i = 0; i < s->nparts && !rc; i++)
         if (!s->part[i].none) rc = dt__server_apply(s, &s->part[i].p, s->part[i].grad, &scale);
@@ -2938,7 +2933,7 @@ static int dt__serve_fetch(dt_ps_model *pm, const char *call, bool states) /* th
         if (dt_ps_get_state(pm->store, pm->item[i].key, DT_PS_VALUE, data)) rc = dt__serve_fail(pm, call);
         if (!rc) rc = dt__serve_value(pm, p, data, 0);
         if (!rc && states && dt_ps_get_state(pm->store, pm->item[i].key, DT_PS_COUNT, &p->steps)) rc = dt__serve_fail(pm, call);
-        if (!rc && states) rc = dt__block_states(b, a.slots);
+        if (!rc && states) rc = dt__block_states(m, b, a.slots);
         for (int k = 0; k < DT__MAX_STATES && !rc && states; k++) {
             if (!(a.slots >> k & 1u)) continue;
             dt_tensor *t = dt__slice(b->state[k], 0, p->offset, p->t->numel);
