@@ -666,6 +666,8 @@ DT__INSIDE void dt__engine_look(dt_comm *c);
 DT__INSIDE bool dt__frame_ok(dt_comm *c, int peer, const dt__frame *want, const dt__frame *got);
 DT__INSIDE int dt__comm_leave(dt_comm *c);
 DT__INSIDE int dt__comm_left(const dt_comm *c);
+/* Collectives so far; *differs: the number of the one that differed between ranks, or 0 */
+DT__INSIDE uint64_t dt__comm_calls(const dt_comm *c, uint64_t *differs);
 DT__INSIDE int64_t dt__watch_after(const dt_comm *c); /* ns without progress until the others are told what it waits in */
 DT__INSIDE const char *dt__comm_dtype_name(int dtype);
 /* Drives c until *flag, which is atomic, is not 0, at most for so many seconds (0: one look), or until c has failed and all its
@@ -1781,7 +1783,7 @@ static const char *dt__frame_text(const dt__frame *f, char *buf, size_t nbytes)
     return buf;
 }
 /* Both ranks of a mismatch, and the others by the control connections, get this text and nothing else. dt__comm_left
-   finds in it the rank that called dt_comm_free. */
+   finds in it the rank that called dt_comm_free, dt__comm_calls the number of the call. */
 #define DT__LEFT_WORDS " left with dt_comm_free"
 static void dt__frame_differ(const dt__frame *a, const dt__frame *b, char *buf, size_t nbytes)
 {
@@ -1801,6 +1803,12 @@ DT__INSIDE int dt__comm_left(const dt_comm *c) /* the rank that left too early w
     const char *end = c && dt_comm_get_status(c) ? strstr(c->text, DT__LEFT_WORDS) : NULL, *at = end;
     while (end && at > c->text && at[-1] >= '0' && at[-1] <= '9') at--;
     return at == end ? -1 : atoi(at);
+}
+DT__INSIDE uint64_t dt__comm_calls(const dt_comm *c, uint64_t *differs)
+{
+    const char *at = dt_comm_get_status(c) == DT_COMM_ERR_MISMATCH ? strchr(c->text, '#') : NULL;
+    if (differs) *differs = at ? (uint64_t)strtoull(at + 1, NULL, 10) : 0;
+    return __atomic_load_n(&c->seq, __ATOMIC_ACQUIRE);
 }
 static void dt__late_by(dt_comm *c, int rank, int64_t ns)
 {

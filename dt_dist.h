@@ -46,11 +46,13 @@ WHAT IT DOES NOT DO
 CONTENTS
 
     >>ddp            distributed data parallel: gradients are averaged while the backward runs
+    >>hooks          a bucket's way: functions that take the place of the allreduce
     >>ps             parameters and optimiser on the servers of dt_ps.h
     >>feeding        rank 0 reads the data for all ranks
     >>parallel       one process, several devices, each of which computes a part of the batch
     >>models         implementation from here: propagating errors, comparing and broadcasting models
     >>buckets        gradients in the order in which they become ready
+    >>ways           calling hooks; their state
     >>backward       a backward and its collectives
     >>slots          sums that do not depend on the number of ranks
     >>syncnorm       batch norm over all ranks
@@ -192,7 +194,9 @@ typedef struct dt_ddp_stats {
     double  exposed;  /* the other waits for collectives: the communication that overlap did not hide */
     double  comm;     /* T2: duration of the collectives, without the time in which a rank had not begun them */
     double  ready;    /* from the begin of a backward to the start of the first bucket */
+    double  hook;     /* in the functions of the hook, without waits; part of backward and exposed */
     int64_t bytes;    /* of gradients that were summed */
+    int64_t sent;     /* of these, bytes that were given to collectives: fewer with a hook that compresses */
     int     buckets;
 } dt_ddp_stats;
 DT_API dt_ddp_stats dt_ddp_get_stats(const dt_ddp *d);
@@ -201,6 +205,104 @@ DT_API dt_ddp_stats dt_ddp_get_stats(const dt_ddp *d);
    track beside the backward's ops, and on the track "ddp waits" where the backward waited: "exposed" for communication,
    "waits for rank 3" for a slower rank. */
 DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes);
+
+/* ---------------------------------------------------------------------------------------------------- >>hooks
+   A bucket's way from the gradients of each rank to their mean is a struct of functions. Without a hook it is one allreduce. A
+   hook replaces it, for example to send fewer bytes:
+
+       static int start(dt_ddp_bucket *b, dt_work **work, void *user)
+       {
+           *work = dt_comm_allreduce_start(b->comm, b->data, b->n, b->dtype, DT_COMM_SUM);
+           return *work ? 0 : -1;
+       }
+       ...
+       dt_ddp_set_hook(ddp, .name = "my allreduce", .start = start);
+
+   The bucket's memory holds what this rank contributes: its gradients times .share, so that the sum over all ranks is the mean.
+   When the last gradient of the bucket is complete, start is called. It begins a collective on b->comm, in b->data or in memory of
+   its own, and gives its work, or NULL if it needs none. When the work is done, after the backward, finish is called (NULL: there
+   is nothing to do), and leaves the sum in b->data, with the same bits on all ranks. Buckets start in the order of .index on all
+   ranks.
+
+   Several collectives, each of which needs the result of the one before: with .stages = n up to n of them. finish may start a
+   work, too; when that is done, finish is called again, with the next b->stage. The collectives of each stage have a communicator
+   of their own, so a bucket goes to its next stage while the backward runs, as soon as its work is done on this rank. Their order
+   is that of the buckets within each stage.
+
+   Values that are not finite: hooks get finite values only, because DDP checks them before. If a rank has others, start gets zeros
+   there, and the step changes nothing (under dt_amp with a dynamic scale it is an overflow). A hook sets b->nonfinite if it finds
+   such a case itself, for example a value that f16 cannot hold: in start on any rank, in finish only from what is the same on all
+   ranks. It then sends zeros. After all buckets, end is called for each of them and says whether the step counts; if not, the
+   hook's state goes back to what it was before start.
+
+   State: b->state belongs to the hook, NULL at first; gone is called when the bucket ceases to exist, and frees it. .saved tells
+   what of it goes into checkpoints. Before new buckets are made (a parameter was unfrozen) its values are carried over by
+   the same function.
+
+   Gradient accumulation: hooks see only the synchronised backward, with all that was accumulated (with half gradients under
+   dt_amp earlier backwards are added up in f32, and their sum takes no hook). A rank that skips contributes zeros, so hooks run
+   on it, too. In a world of one rank no hook is called. Hooks run on the thread of dt_backward. They must not call DDP.
+
+   Errors: a hook returns 0, or a negative number, best after dt_fail. Then the training ends on all ranks, with a message that
+   names the rank, the bucket and its parameters. All ranks must have the same hook: name, .stages and .sums are compared at the
+   first backward. So .name tells also the options. On a GPU b->data is device memory, and works are queued on streams: use b->grad. */
+typedef struct dt_ddp_part { /* a parameter in a bucket */
+    const char *name;
+    dt_shape    shape;
+    int64_t     offset, numel; /* in elements of the bucket; what is between two parameters is 0 */
+} dt_ddp_part;
+typedef struct dt_ddp_bucket {
+    int         index, buckets; /* number 0 is ready first */
+    bool        last;           /* it is number buckets - 1 */
+    int         parts;          /* its parameters, in the order of their memory */
+    const dt_ddp_part *part;
+    void       *data;           /* its memory */
+    dt_tensor  *grad;           /* the same as a tensor of one dimension */
+    int64_t     n;              /* elements */
+    int         dtype;          /* f32, or f16 or bf16 with mixed precision */
+    dt_comm    *comm;           /* for the collective of this call; NULL: there are no more stages */
+    int         stage;          /* 0: start; then the number of collectives that are done */
+    int         rank, world;
+    int64_t     step;           /* number of synchronised backwards before this one; the same on all ranks */
+    double      share;          /* factor of this rank: 1/world, or samples/all samples; 0: it skips */
+    double      loss_scale;     /* of dt_amp, in the gradients; else 1 */
+    bool        nonfinite;      /* set by the hook: see above */
+    void       *state;          /* of the hook */
+    int64_t     sent;           /* set by the hook, for reports: bytes given to collectives in this step; default: those of data */
+    double      lost;           /* set by the hook, for reports: norm of what was not sent / norm of what was to be sent */
+} dt_ddp_bucket;
+typedef struct dt_ddp_state dt_ddp_state;
+typedef struct dt_ddp_hook {
+    int dt__first    DT_D;
+    const char *name DT_D;  /* kind and options, up to 159 characters; ranks compare it; default "hook" */
+    int (*start)(dt_ddp_bucket *b, dt_work **work, void *user) DT_D;
+    int (*finish)(dt_ddp_bucket *b, dt_work **work, void *user) DT_D;
+    void (*end)(dt_ddp_bucket *b, bool counts, void *user) DT_D;
+    int (*saved)(dt_ddp_bucket *b, dt_ddp_state *s, void *user) DT_D;
+    void (*gone)(dt_ddp_bucket *b, void *user) DT_D;
+    void *user       DT_D;
+    int   stages     DT_D;  /* the most collectives of a bucket, one after the other; default 1, at most 8 */
+    bool  sums       DT_D;  /* the result is the plain sum of all ranks' values, also of values that are not finite: then values are
+                               checked as without a hook, and with dt_ddp_samples the division by all samples comes after it */
+} dt_ddp_hook;
+/* On all ranks, before the first backward, once. A ddp with .slots has no hooks. DT_OK, or an error. */
+DT_API dt_status dt_ddp_set_hook_with(dt_ddp *d, dt_ddp_hook h);
+#ifdef DT__LIT
+#define dt_ddp_set_hook(d, ...) dt_ddp_set_hook_with(d, DT__LIT(dt_ddp_hook){ .dt__first = 0, __VA_ARGS__ })
+#else /* C++17: options as a struct */
+#define dt_ddp_set_hook dt_ddp_set_hook_with
+#endif
+/* Calls for .saved, which is called for each bucket, and which makes each array (zero) before it names it. It must name the same
+   ones in the same order when state is saved and when it is loaded; integers are loaded at once, so what follows may depend on them.
+   name: letters, digits and '_'. kind: */
+enum {
+    DT_DDP_SAME = 0, /* the array is the same on all ranks */
+    DT_DDP_OWN       /* each rank has its own: checkpoints have all of them, which rank 0 gathers in its memory. If a checkpoint is
+                        resumed with another number of ranks, each one gets the mean share: the sum of all / ranks */
+};
+/* x: n values. part: those of a parameter; -1: of the whole bucket, one for each of its elements (n is b->n). */
+DT_API int dt_ddp_state_array(dt_ddp_state *s, const char *name, int part, float *x, int64_t n, int kind);
+DT_API int dt_ddp_state_integer(dt_ddp_state *s, const char *name, int64_t *x); /* the same on all ranks */
 
 /* ---------------------------------------------------------------------------------------------------- >>ps
    A model whose parameters and optimiser are on the servers of a store (dt_ps.h). dt_ps_attach takes the place of dt_ddp_new;
@@ -415,13 +517,18 @@ typedef struct dt__bucket { /* a range of a block's gradients, summed by one all
     int64_t  numel;      /* of its parameters, without gaps */
     int      last;       /* index in m->param of its parameter that was created first, which is ready last */
     int      waiting;    /* number of its gradients that the backward has not completed yet */
-    dt_work *work;       /* its allreduce, or NULL */
+    int      stage;      /* the collective that runs: 0 ...; -1: it has not started, or is finished */
+    bool     begun;      /* the hook's start was called in this step */
+    uint64_t call;       /* number of its first collective in this step */
+    dt_work *work;       /* of the stage, or NULL */
+    dt_ddp_bucket pub;   /* what hooks see */
 } dt__bucket;
 
 /* The info that each rank sends to all others when its backward begins: words of 64 bits. */
 enum { DT__INFO_WEIGHT, DT__INFO_REACH, DT__INFO_MODE, DT__INFO_BUCKETS, DT__INFO_WORDS };
 /* DT__INFO_MODE. All ranks that do not skip must have the same mode. */
 enum { DT__MODE_MEAN = 0, DT__MODE_WEIGHTED = 1, DT__MODE_SKIP = 2 };
+enum { DT__DDP_STAGES = 8 };
 /* dt_ddp.phase */
 enum { DT__DDP_IDLE = 0, DT__DDP_BACKWARD, DT__DDP_SKIP };
 
@@ -438,6 +545,16 @@ struct dt_ddp {
     int         error_known; /* all ranks know our error: do not send it again */
     int         no_sync;     /* between dt_ddp_no_sync(d, true) and dt_ddp_no_sync(d, false) */
     int         unsummed;    /* number of backwards under no_sync since the last synchronised one */
+    /* the buckets' way */
+    dt_ddp_hook way;
+    char        way_name[160];
+    int         way_set;     /* by the program or an option: not the allreduce */
+    int         agreed;      /* all ranks are known to have the same hook */
+    dt_comm    *staged[DT__DDP_STAGES]; /* communicators of the stages from 1 on: staged[stage - 1] */
+    dt_ddp_part *part;       /* by m->order */
+    int64_t     synced;      /* number of synchronised backwards */
+    float      *packed;      /* for a checkpoint: arrays of all ranks (rank 0) or of this one; NULL outside a save */
+    int64_t     npacked;     /* of each rank */
     /* buckets */
     int         version; /* of the model's blocks when the buckets were made; 0: there are no buckets yet */
     dt__bucket *bucket;
@@ -454,7 +571,7 @@ struct dt_ddp {
     dt_work   *info_work;
     uint64_t   reach_hash;
     int64_t   *bad; /* for each rank: -1 if all was finite; m->order of its first gradient that is not finite; norder:
-                       its loss; norder + 1 + i: a gradient of bucket i */
+                       its loss; norder + 1 + i: a gradient of bucket i; norder + 1 + nbuckets + i: the hook cannot send bucket i */
     dt_work   *bad_work;
     dt_tensor *flag;    /* f32 (1) */
     dt_tensor *flags;   /* on_device: f32, for each bucket: not 0 if a gradient is not finite */
@@ -508,9 +625,34 @@ static const char *dt__ddp_place(const dt_ddp *d, const char *call, char *buf, s
     return buf;
 }
 /* Ranks made different calls. dt_comm.h's text has the calls; the training's step and the remedy are added here. */
+static const char *dt__way_where(const dt_ddp *d, int bucket, char *buf, size_t nbytes)
+{
+    const dt_ddp_bucket *k = &d->bucket[bucket].pub;
+    snprintf(buf, nbytes, "bucket %d of %d (parameters '%.100s' to '%.100s')", k->index, k->buckets, k->part[0].name,
+             k->part[k->parts - 1].name);
+    return buf;
+}
+/* The bucket whose first collective is the one that differs between ranks, or -1. What has not started yet is counted on. */
+static int dt__way_differs(const dt_ddp *d)
+{
+    uint64_t differs = 0;
+    if (d->way_set && d->nbuckets) dt__comm_calls(d->c, &differs);
+    for (int i = d->next - 1; i >= 0 && differs; i--) {
+        if (!d->bucket[i].begun || d->bucket[i].call > differs) continue;
+        uint64_t at = (uint64_t)i + (differs - d->bucket[i].call);
+        return at < (uint64_t)d->nbuckets ? (int)at : -1;
+    }
+    return -1;
+}
 static int dt__ddp_mismatch(const dt_ddp *d, const char *call, int left, const char *why)
 {
-    char place[100];
+    char place[100], where[320];
+    int  bucket = left < 0 ? dt__way_differs(d) : -1;
+    if (bucket >= 0)
+        return dt_fail(DT_ERR_COMM,
+                       "%s: the hook '%s' started different collectives on different ranks for %s; it must start the same ones, of "
+                       "the same length, on all ranks (%s)",
+                       call, d->way_name, dt__way_where(d, bucket, where, sizeof where), why);
     dt__ddp_place(d, call, place, sizeof place);
     if (left == d->rank)
         return dt_fail(DT_ERR_COMM,
@@ -530,17 +672,22 @@ static int dt__ddp_mismatch(const dt_ddp *d, const char *call, int left, const c
                    "(%s)",
                    call, d->rank, place, why);
 }
+static void dt__ddp_abort(dt_ddp *d, const char *why)
+{
+    dt_comm_abort(d->c, why);
+    dt_comm_abort(d->norm, why);
+    for (int s = 0; s + 1 < DT__DDP_STAGES; s++) dt_comm_abort(d->staged[s], why);
+}
 static int dt__ddp_comm_fail(dt_ddp *d, const char *call)
 {
     if (dt__err.code != DT_OK) return dt__err.code;
     const dt_comm *failed = d->c && dt_comm_error(d->c) ? d->c : d->norm && dt_comm_error(d->norm) ? d->norm : NULL;
+    for (int s = 0; s + 1 < DT__DDP_STAGES && !failed; s++)
+        if (d->staged[s] && dt_comm_error(d->staged[s])) failed = d->staged[s];
     const char    *why = failed ? dt_comm_error(failed) : NULL;
     int            left = dt__comm_left(failed), mismatch = left >= 0 || (failed && failed->status == DT_COMM_ERR_MISMATCH);
     d->error_known = 1; /* the rank that failed has informed all others */
-    if (d->norm) {      /* wake ranks that wait in the other communicator */
-        dt_comm_abort(d->norm, why);
-        dt_comm_abort(d->c, why);
-    }
+    if (d->norm || d->staged[0]) dt__ddp_abort(d, why); /* wake ranks that wait in another communicator */
     if (mismatch) return dt__ddp_mismatch(d, call, left, why);
     return dt_fail(DT_ERR_COMM, "%s: %s", call, why ? why : "the communicator failed");
 }
@@ -549,8 +696,7 @@ static void dt__ddp_send_error(dt_ddp *d)
 {
     if (d->error_known || !d->c || dt__err.code == DT_OK) return;
     d->error_known = 1;
-    dt_comm_abort(d->c, dt_error());
-    dt_comm_abort(d->norm, dt_error());
+    dt__ddp_abort(d, dt_error());
 }
 static int dt__ddp_alone(const dt_ddp *d) { return !d->c; }
 
@@ -717,8 +863,13 @@ static dt_tensor *dt__ddp_grads(void *user, int dtype, int64_t n) /* memory for 
     dt_ddp *d = (dt_ddp *)user;
     return dt__ddp_alone(d) || d->o.slots || d->on_device ? NULL : dt__ddp_alloc(d, dtype, n);
 }
+static void dt__ways_reset(dt_ddp *d);
 static void dt__buckets_free(dt_ddp *d)
 {
+    dt__ways_reset(d);
+    for (int i = 0; i < d->nbuckets; i++) dt__unref(d->bucket[i].pub.grad);
+    dt_mem_free(d->part, (size_t)d->norder * sizeof *d->part);
+    d->part = NULL;
     dt_mem_free(d->bucket, (size_t)d->bucket_cap * sizeof *d->bucket);
     dt_mem_free(d->of, (size_t)d->norder * sizeof *d->of);
     dt_mem_free(d->reach, (size_t)d->norder);
@@ -742,6 +893,33 @@ static int64_t dt__buffer_nbytes(const dt_tensor *t) /* in d->staging: aligned t
 {
     return (t->numel * (int64_t)dt__dtype_size[t->dtype] + 63) & ~(int64_t)63;
 }
+static int dt__bucket_publish(dt_ddp *d, int i) /* what a hook sees of it */
+{
+    dt__bucket    *b = &d->bucket[i];
+    dt_ddp_bucket *k = &b->pub;
+    dt_tensor     *g = d->m->block[b->block].b.grad;
+    for (int j = b->first; j < b->first + b->n; j++) {
+        const dt__param *p = d->m->order[j];
+        d->of[j] = i;
+        d->part[j].name = p->name;
+        d->part[j].shape = dt_shape_of(p->t);
+        d->part[j].offset = p->offset - b->at;
+        d->part[j].numel = p->t->numel;
+    }
+    b->stage = -1;
+    k->index = i;
+    k->buckets = d->nbuckets;
+    k->last = i == d->nbuckets - 1;
+    k->parts = b->n;
+    k->part = &d->part[b->first];
+    k->n = b->length;
+    k->dtype = g->dtype;
+    k->rank = d->rank;
+    k->world = d->world;
+    if (!d->way_set || dt__ddp_alone(d)) return 0;
+    k->grad = dt__slice(g, 0, b->at, b->length);
+    return k->grad ? 0 : (int)DT_ERR_MEMORY;
+}
 static int dt__buckets_make(dt_ddp *d)
 {
     dt_model *m = d->m;
@@ -754,7 +932,8 @@ static int dt__buckets_make(dt_ddp *d)
     d->bucket = (dt__bucket *)dt__alloc_zero((size_t)n * sizeof *d->bucket);
     d->of = (int *)dt__alloc_zero((size_t)n * sizeof *d->of);
     d->reach = (uint8_t *)dt__alloc_zero((size_t)n);
-    if (!d->bucket || !d->of || !d->reach) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for %d buckets", n);
+    d->part = (dt_ddp_part *)dt__alloc_zero((size_t)n * sizeof *d->part);
+    if (!d->bucket || !d->of || !d->reach || !d->part) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for %d buckets", n);
     for (int i = 0; i < m->nblocks; i++) {
         const dt__mblock *mb = &m->block[i];
         double            size = (double)dt__dtype_size[mb->b.grad->dtype];
@@ -776,10 +955,8 @@ static int dt__buckets_make(dt_ddp *d)
     }
     qsort(d->bucket, (size_t)d->nbuckets, sizeof *d->bucket, dt__bucket_order);
     d->total = 0;
-    for (int i = 0; i < d->nbuckets; i++) {
-        dt__bucket *b = &d->bucket[i];
-        for (int k = 0; k < b->n; k++) d->of[b->first + k] = i;
-    }
+    for (int i = 0; i < d->nbuckets; i++)
+        if (dt__bucket_publish(d, i)) return DT_ERR_MEMORY;
     for (int i = 0; i < m->nblocks; i++) d->total += m->block[i].b.grad->numel; /* includes gaps; used by slots */
     int64_t nbytes = 0, buckets = d->nbuckets;
     for (int i = 0; i < m->nparams; i++)
@@ -840,6 +1017,380 @@ static int dt__ddp_scale(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, double 
     rc = dt__download(d->flag, &found);
     *bad = found != 0;
     return rc;
+}
+
+/* ==================================================================================================== >>ways
+   A bucket's way in a step. Its stage is the number of the collective that runs, -1: none does.
+
+       -1 -> 0         its last gradient is complete: start
+       s -> s + 1      collective s is done, and no bucket before it is in a stage below s + 1: finish, which gave another work
+       s -> -1         finish gave no work
+
+   dt__ways_advance moves what can move without waiting, whenever a gradient becomes complete; dt__ddp_drain moves the rest after
+   the backward, stage by stage. So every stage has its collectives in the order of the buckets, on a communicator of its
+   own: ranks may be at different stages of different buckets. */
+static int dt__ddp_wait(dt_ddp *d, dt_work *w);
+static int dt__way_allreduce(dt_ddp_bucket *b, dt_work **work, void *user) /* DDP's own way */
+{
+    (void)user;
+    *work = dt_comm_allreduce_start(b->comm, b->data, b->n, b->dtype, DT_COMM_SUM);
+    return *work ? 0 : (int)DT_ERR_COMM;
+}
+/* The hook failed on this rank: the message goes to all. If the communicator failed, all ranks have its message. */
+static int dt__way_fail(dt_ddp *d, const dt__bucket *b, int rc)
+{
+    char      where[320], why[700];
+    dt_status code = dt__err.code;
+    bool      failed = dt_comm_get_status(d->c) != 0;
+    for (int s = 0; s + 1 < d->way.stages; s++) failed = failed || dt_comm_get_status(d->staged[s]);
+    if (code == DT_OK && (failed || !d->way_set)) return dt__ddp_comm_fail(d, "dt_backward");
+    if (code != DT_OK) snprintf(why, sizeof why, "%.690s", dt_error());
+    else snprintf(why, sizeof why, "it returned %d and no error message; call dt_fail to say why", rc);
+    dt_error_clear();
+    dt_fail(code != DT_OK ? code : DT_ERR_STATE, "dt_backward: the hook '%s' failed on rank %d for %s: %s", d->way_name, d->rank,
+            dt__way_where(d, b->pub.index, where, sizeof where), why);
+    dt__ddp_send_error(d);
+    return dt__err.code;
+}
+static int dt__way_call(dt_ddp *d, dt__bucket *b) /* start or finish, by b->stage */
+{
+    dt_ddp_bucket *k = &b->pub;
+    dt_work       *w = NULL;
+    uint64_t       t0 = dt_trace_now();
+    void          *data = k->data = dt__bucket_data(d, b);
+    int            rc = 0;
+    k->stage = b->stage;
+    k->comm = b->stage >= d->way.stages ? NULL : b->stage ? d->staged[b->stage - 1] : d->c;
+    if (!b->stage) rc = d->way.start(k, &w, d->way.user);
+    else if (d->way.finish) rc = d->way.finish(k, &w, d->way.user);
+    d->stats.hook += (double)(dt_trace_now() - t0) / (double)DT__NS_PER_S;
+    b->work = w;
+    if (!rc && dt__err.code == DT_OK && (k->n != b->length || k->data != data))
+        rc = dt_fail(DT_ERR_STATE, "it changed the bucket: %" PRId64 " elements%s, expected %" PRId64 "; the sum must be in .data",
+                     k->n, k->data != data ? " at another place" : "", b->length);
+    if (!rc && dt__err.code == DT_OK && w && b->stage >= d->way.stages)
+        rc = dt_fail(DT_ERR_STATE, "it started collective number %d, .stages is %d; set .stages", b->stage + 1, d->way.stages);
+    k->n = b->length;
+    if (rc || dt__err.code != DT_OK) return dt__way_fail(d, b, rc);
+    if (b->stage && !w) b->stage = -1;
+    return 0;
+}
+static int dt__way_next(dt_ddp *d, dt__bucket *b) /* waits for its work, if there is one, and goes on */
+{
+    if (b->work) {
+        int64_t  t0 = 0, t1 = 0;
+        char     name[64];
+        dt_work *w = b->work;
+        b->work = NULL;
+        dt_work_times(w, &t0, &t1);
+        if (dt__ddp_wait(d, w)) return dt__ddp_comm_fail(d, "dt_backward");
+        if (b->stage) snprintf(name, sizeof name, "stage %d of bucket %d", b->stage, b->pub.index);
+        else snprintf(name, sizeof name, "bucket %d, %" PRId64 " elements", b->pub.index, b->numel);
+        dt_trace_span("ddp buckets", name, (uint64_t)t0, (uint64_t)t1);
+    }
+    b->stage++;
+    return dt__way_call(d, b);
+}
+static int dt__ways_advance(dt_ddp *d)
+{
+    int least = DT__DDP_STAGES, rc = 0; /* the least stage of the buckets before */
+    for (int i = 0; i < d->next && d->way.stages > 1 && !rc; i++) {
+        dt__bucket *b = &d->bucket[i];
+        while (!rc && b->stage >= 0 && b->stage < least && (!b->work || dt_work_test(b->work))) rc = dt__way_next(d, b);
+        if (b->stage >= 0 && b->stage < least) least = b->stage;
+    }
+    return rc;
+}
+/* After all collectives, or after an error: does the step count? */
+static bool dt__ways_counts(const dt_ddp *d)
+{
+    bool counts = dt__err.code == DT_OK;
+    for (int r = 0; r < d->world; r++) counts = counts && d->bad[r] < 0;
+    for (int i = 0; i < d->nbuckets; i++) counts = counts && !d->bucket[i].pub.nonfinite;
+    return counts;
+}
+static void dt__ways_end(dt_ddp *d, bool counts)
+{
+    for (int i = 0; i < d->nbuckets; i++) {
+        dt__bucket *b = &d->bucket[i];
+        if (b->begun && d->way.end) d->way.end(&b->pub, counts, d->way.user);
+        if (b->begun && counts) d->stats.sent += b->pub.sent;
+        b->begun = false;
+    }
+}
+static void dt__ways_reset(dt_ddp *d) /* the hook's states begin anew */
+{
+    for (int i = 0; i < d->nbuckets; i++) {
+        if (d->way.gone) d->way.gone(&d->bucket[i].pub, d->way.user);
+        d->bucket[i].pub.state = NULL;
+    }
+}
+/* Before the first step of this ddp: all ranks must have the same hook. Makes the communicators of its stages. */
+static int dt__way_agree(dt_ddp *d)
+{
+    char     text[2][224];
+    int64_t *all = (int64_t *)dt_mem_alloc((size_t)d->world * sizeof *all);
+    int      other = 0, rc = 0;
+    if (!all) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory");
+    memset(text, 0, sizeof text);
+    for (int i = 0; i < 2; i++)
+        snprintf(text[i], sizeof text[i], "%s'%s' with %d stage%s%s", d->way_set ? "" : "no hook but ", d->way_name, d->way.stages,
+                 d->way.stages > 1 ? "s" : "", d->way_set && d->way.sums ? " and .sums" : "");
+    int64_t mine = (int64_t)dt__ddp_hash(DT__DDP_HASH, text[0], sizeof text[0]);
+    if (dt_comm_allgather(d->c, &mine, all, 1, NULL, DT_COMM_I64)) rc = dt__ddp_comm_fail(d, "dt_backward");
+    for (int r = d->world - 1; r > 0 && !rc; r--)
+        if (all[r] != all[0]) other = r;
+    dt_mem_free(all, (size_t)d->world * sizeof *all);
+    for (int i = 0; i < 2 && other && !rc; i++)
+        if (dt_comm_broadcast(d->c, text[i], (int64_t)sizeof text[i], DT_COMM_U8, i ? other : 0))
+            rc = dt__ddp_comm_fail(d, "dt_backward");
+    if (other && !rc) {
+        d->error_known = 1; /* all ranks report this error */
+        for (int i = 0; i < 2; i++) text[i][sizeof text[i] - 1] = 0;
+        return dt_fail(DT_ERR_COMM,
+                       "dt_backward: the ranks have different hooks: rank 0 has %s, rank %d has %s; set the same hook, with "
+                       "the same options, on all ranks before the first backward",
+                       text[0], other, text[1]);
+    }
+    for (int s = 0; s + 1 < d->way.stages && !rc; s++)
+        if (dt_comm_dup(d->c, &d->staged[s])) rc = dt__ddp_comm_fail(d, "dt_backward");
+    d->agreed = !rc;
+    return rc;
+}
+
+/* ---- state of hooks. One walk over all buckets for each of: */
+enum {
+    DT__STATE_COUNT, /* how many values this rank has of its own */
+    DT__STATE_PACK,  /* copies them, one behind the other */
+    DT__STATE_SAVE,  /* gives all to a visitor */
+    DT__STATE_LOAD,  /* takes all from a visitor */
+    DT__STATE_KEEP,  /* copies all, by name */
+    DT__STATE_BACK   /* takes those back that still exist */
+};
+typedef struct dt__kept {
+    struct dt__kept *next;
+    char    *name;
+    float   *x;
+    int64_t  n, integer;
+} dt__kept;
+struct dt_ddp_state {
+    int         mode;
+    dt_ddp     *d;
+    dt__bucket *b;
+    dt__visit  *v;
+    float      *pack;
+    int64_t     at, world; /* world: of the checkpoint */
+    dt__kept   *kept;
+};
+static void dt__kept_free(dt__kept *k)
+{
+    while (k) {
+        dt__kept *next = k->next;
+        dt__free_text(k->name);
+        dt_mem_free(k->x, (size_t)k->n * sizeof *k->x + 1);
+        dt_mem_free(k, sizeof *k);
+        k = next;
+    }
+}
+/* x NULL: an integer. NULL: out of memory, or not there */
+static dt__kept *dt__kept_get(dt_ddp_state *s, const char *name, const float *x, int64_t n)
+{
+    dt__kept *k = s->kept;
+    if (s->mode == DT__STATE_BACK) {
+        while (k && (strcmp(k->name, name) || k->n != n || !k->x != !x)) k = k->next;
+        return k;
+    }
+    k = (dt__kept *)dt__alloc_zero(sizeof *k);
+    if (!k) return NULL;
+    k->next = s->kept;
+    s->kept = k; /* from here on dt__kept_free frees it */
+    k->name = dt__joined("", 0, name, NULL);
+    k->n = n;
+    if (x && !(k->x = (float *)dt_mem_alloc((size_t)n * sizeof *x + 1))) k->n = 0;
+    return k->name && (!x || k->x) ? k : NULL;
+}
+static int dt__state_tensor(dt_ddp_state *s, const char *name, float *x, int64_t n) /* of a checkpoint */
+{
+    dt_tensor *t = dt__new("dt_ddp", dt_cpu(), DT_F32, &n, 1, DT_LAYOUT_PLAIN);
+    int        rc = t ? 0 : (int)DT_ERR_MEMORY;
+    if (!rc && !s->v->loading) rc = dt__upload(t, x);
+    if (!rc) rc = s->v->tensor(s->v, name, t);
+    if (!rc && s->v->loading) rc = dt__download(t, x);
+    dt__unref(t);
+    return rc;
+}
+/* An array of own values of ranks from .. to - 1, with these names; loading: their sum times scale */
+static int dt__state_ranks(dt_ddp_state *s, char *name, size_t nbytes, float *x, int64_t n, int64_t from, int64_t to)
+{
+    const dt_ddp *d = s->d;
+    size_t        len = strlen(name);
+    bool          several = s->v->loading && to - from > 1;
+    float        *one = several ? (float *)dt_mem_alloc((size_t)n * sizeof *one) : NULL;
+    int           rc = several && !one ? dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the state of a hook") : 0;
+    if (several) memset(x, 0, (size_t)n * sizeof *x);
+    for (int64_t r = from; r < to && !rc; r++) {
+        snprintf(name + len, nbytes - len, ".%" PRId64, r);
+        if (several) {
+            rc = dt__state_tensor(s, name, one, n);
+            for (int64_t i = 0; i < n && !rc; i++) x[i] += one[i];
+        } else if (!s->v->loading && d->packed)
+            rc = dt__state_tensor(s, name, d->packed + r * d->npacked + s->at, n);
+        else rc = dt__state_tensor(s, name, x, n);
+    }
+    for (int64_t i = 0; i < n && !rc && s->v->loading && s->world != d->world; i++) x[i] /= (float)d->world;
+    dt_mem_free(one, several ? (size_t)n * sizeof *one : 0);
+    return rc;
+}
+static int dt__state_cut(dt_ddp_state *s, const char *what, int part, float *x, int64_t n, int kind)
+{
+    const dt_ddp *d = s->d;
+    const char   *of = s->b->pub.part[part].name;
+    size_t        nbytes = strlen(what) + strlen(of) + 32;
+    dt__kept     *k;
+    int           rc = 0;
+    if (!n) return 0;
+    if (s->mode == DT__STATE_COUNT || s->mode == DT__STATE_PACK) {
+        if (kind == DT_DDP_OWN && s->mode == DT__STATE_PACK) memcpy(s->pack + s->at, x, (size_t)n * sizeof *x);
+        if (kind == DT_DDP_OWN) s->at += n;
+        return 0;
+    }
+    char *name = (char *)dt_mem_alloc(nbytes);
+    if (!name) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for a name");
+    snprintf(name, nbytes, "ddp.%s.%s", what, of);
+    if (s->mode == DT__STATE_KEEP || s->mode == DT__STATE_BACK) {
+        k = dt__kept_get(s, name, x, n);
+        if (k && s->mode == DT__STATE_KEEP) memcpy(k->x, x, (size_t)n * sizeof *x);
+        else if (k) memcpy(x, k->x, (size_t)n * sizeof *x);
+        else if (s->mode == DT__STATE_KEEP) rc = dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the state of a hook");
+    } else if (kind != DT_DDP_OWN) {
+        rc = dt__state_tensor(s, name, x, n);
+    } else if (s->mode == DT__STATE_LOAD) {
+        bool same = s->world == d->world;
+        rc = dt__state_ranks(s, name, nbytes, x, n, same ? d->rank : 0, same ? d->rank + 1 : s->world);
+    } else {
+        rc = dt__state_ranks(s, name, nbytes, x, n, d->packed ? 0 : d->rank, d->packed ? d->world : d->rank + 1);
+        s->at += n;
+    }
+    dt_mem_free(name, nbytes);
+    return rc;
+}
+DT_API int dt_ddp_state_array(dt_ddp_state *s, const char *name, int part, float *x, int64_t n, int kind)
+{
+    const char *call = "dt_ddp_state_array";
+    if (dt__err.code != DT_OK) return dt__err.code;
+    if (!s || !name || !x) return dt_fail(DT_ERR_ARG, "%s: %s is NULL", call, !s ? "the state" : !name ? "the name" : "x");
+    const dt_ddp_bucket *k = &s->b->pub;
+    if (part < -1 || part >= k->parts || n < 0 || (part < 0 && n != k->n) || (kind != DT_DDP_SAME && kind != DT_DDP_OWN) ||
+        strlen(name) > 64)
+        return dt_fail(DT_ERR_ARG, "%s: '%.64s' of parameter %d, %" PRId64 " values, kind %d: expected a parameter from 0 to %d, or -1 and "
+                       "%" PRId64 " values, and a name of up to 64 characters", call, name, part, n, kind, k->parts - 1, k->n);
+    if (part >= 0) return dt__state_cut(s, name, part, x, n, kind);
+    int rc = 0;
+    for (int i = 0; i < k->parts && !rc; i++) rc = dt__state_cut(s, name, i, x + k->part[i].offset, k->part[i].numel, kind);
+    return rc;
+}
+DT_API int dt_ddp_state_integer(dt_ddp_state *s, const char *name, int64_t *x)
+{
+    char      key[128];
+    dt__kept *k;
+    if (dt__err.code != DT_OK) return dt__err.code;
+    if (!s || !name || !x || strlen(name) > 64)
+        return dt_fail(DT_ERR_ARG, "dt_ddp_state_integer: a NULL, or a name of more than 64 characters");
+    snprintf(key, sizeof key, "ddp.bucket.%d.%s", s->b->pub.index, name);
+    if (s->mode == DT__STATE_SAVE) return s->v->integer(s->v, key, x);
+    if (s->mode == DT__STATE_LOAD) return s->v->has(s->v, key) ? s->v->integer(s->v, key, x) : 0;
+    if (s->mode != DT__STATE_KEEP && s->mode != DT__STATE_BACK) return 0;
+    k = dt__kept_get(s, key, NULL, 0);
+    if (k && s->mode == DT__STATE_BACK) *x = k->integer;
+    else if (k) k->integer = *x;
+    else if (s->mode == DT__STATE_KEEP) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the state of a hook");
+    return 0;
+}
+static int dt__state_walk(dt_ddp *d, dt_ddp_state *s)
+{
+    int rc = 0;
+    s->d = d;
+    for (int i = 0; i < d->nbuckets && d->way.saved && !rc; i++) {
+        s->b = &d->bucket[i];
+        rc = d->way.saved(&s->b->pub, s, d->way.user);
+        if (!rc) rc = dt__err.code;
+        if (rc && dt__err.code == DT_OK) rc = dt_fail(DT_ERR_STATE, ".saved of the hook '%s' returned %d", d->way_name, rc);
+    }
+    return rc;
+}
+static int dt__buckets_update(dt_ddp *d) /* makes new buckets if the model's blocks have changed; hooks keep their state */
+{
+    dt_ddp_state s;
+    if (d->version == d->m->version) return 0;
+    memset(&s, 0, sizeof s);
+    s.mode = DT__STATE_KEEP;
+    int rc = dt__state_walk(d, &s);
+    if (!rc) rc = dt__buckets_make(d);
+    s.mode = DT__STATE_BACK;
+    if (!rc && s.kept) rc = dt__state_walk(d, &s);
+    dt__kept_free(s.kept);
+    return rc;
+}
+static int dt__ddp_collect(void *user, const char *call) /* dt__watch.collect: rank 0 gets the arrays of all ranks */
+{
+    dt_ddp      *d = (dt_ddp *)user;
+    dt_ddp_state s;
+    memset(&s, 0, sizeof s);
+    if (dt__ddp_alone(d) || !d->way.saved) return 0;
+    int rc = dt__buckets_update(d);
+    s.mode = DT__STATE_COUNT;
+    if (!rc) rc = dt__state_walk(d, &s);
+    size_t nbytes = (size_t)s.at * sizeof(float);
+    d->npacked = s.at;
+    if (!rc && !s.at) return 0;
+    s.pack = rc ? NULL : (float *)dt_mem_alloc(nbytes);
+    if (s.pack && d->rank == 0) d->packed = (float *)dt_mem_alloc(nbytes * (size_t)d->world);
+    if (!rc && (!s.pack || (d->rank == 0 && !d->packed)))
+        rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory for the state of the hook '%s': %zu bytes of each rank", call, d->way_name, nbytes);
+    s.mode = DT__STATE_PACK;
+    s.at = 0;
+    if (!rc) rc = dt__state_walk(d, &s);
+    if (rc) dt__ddp_send_error(d);
+    else if (dt_comm_gather(d->c, s.pack, d->packed, d->npacked, NULL, DT_COMM_F32, 0)) rc = dt__ddp_comm_fail(d, call);
+    dt_mem_free(s.pack, s.pack ? nbytes : 0);
+    return rc;
+}
+static void dt__ddp_collected(dt_ddp *d) /* the checkpoint is written */
+{
+    dt_mem_free(d->packed, (size_t)d->npacked * (size_t)d->world * sizeof *d->packed);
+    d->packed = NULL;
+}
+static int dt__ddp_arrays(void *user, dt__visit *v) /* dt__watch.arrays */
+{
+    dt_ddp      *d = (dt_ddp *)user;
+    int64_t      hash = (int64_t)(dt__ddp_hash(DT__DDP_HASH, d->way_name, strlen(d->way_name)) >> 1), was = hash, step = d->synced;
+    dt_ddp_state s;
+    memset(&s, 0, sizeof s);
+    s.mode = v->loading ? DT__STATE_LOAD : DT__STATE_SAVE;
+    s.v = v;
+    s.world = d->world;
+    if (dt__ddp_alone(d) || !d->way_set) return 0;
+    int rc = dt__buckets_update(d);
+    if (!rc && v->loading && !v->has(v, "ddp.hook")) { /* saved without a hook */
+        dt__ways_reset(d);
+        return 0;
+    }
+    v->bounded = true;
+    v->low = 0;
+    v->high = INT64_MAX;
+    if (!rc) rc = v->integer(v, "ddp.hook", &was);
+    if (!rc) rc = v->integer(v, "ddp.step", &step);
+    v->low = 1;
+    v->high = 1 << 20;
+    if (!rc) rc = v->integer(v, "ddp.world", &s.world);
+    v->bounded = false;
+    if (rc) return rc;
+    d->synced = step;
+    if (was == hash) return dt__state_walk(d, &s);
+    dt__logf(DT_LOG_WARN, "dt_checkpoint_resume: the checkpoint has the state of another hook than '%s', which therefore begins "
+             "without state", d->way_name);
+    dt__ways_reset(d);
+    return 0;
 }
 
 /* ==================================================================================================== >>backward
@@ -1011,22 +1562,42 @@ static int dt__ddp_find_bad(dt_ddp *d, dt_tensor *g, int first, int n)
     }
     return rc;
 }
+static int dt__ddp_fill(dt_tensor *g, int64_t at, int64_t n, double x)
+{
+    dt_tensor *v = dt__slice(g, 0, at, n);
+    int        rc = v ? dt__fill(v, x) : (int)DT_ERR_MEMORY;
+    dt__unref(v);
+    return rc;
+}
 static int dt__bucket_start(dt_ddp *d, dt__bucket *b)
 {
     dt_model  *m = d->m;
     dt_tensor *g = m->block[b->block].b.grad;
     int        bad = 0, rc = dt__info_receive(d), halves = g->dtype != DT_F32;
     for (int k = 0; k < b->n && !rc; k++) rc = dt__ddp_zero_unreached(m->order[b->first + k]->t);
-    /* f16 and bf16 are divided before the sum, so that it cannot overflow */
-    double scale = halves ? d->before * d->after : d->before;
+    /* f16 and bf16 are divided before the sum, so that it cannot overflow; and what a hook gets is a share of the mean */
+    double scale = halves || !d->way.sums ? d->before * d->after : d->before;
     if (!rc && d->on_device) rc = dt__ddp_scale_flag(d, g, b->at, b->length, scale, d->flags, b - d->bucket);
     else if (!rc) rc = dt__ddp_scale(d, g, b->at, b->length, scale, d->o.no_check ? NULL : &bad);
     if (!rc && bad) rc = dt__ddp_find_bad(d, g, b->first, b->n);
+    if (!rc && bad && !d->way.sums) rc = dt__ddp_fill(g, b->at, b->length, 0);
     if (rc) return rc;
     if (b == d->bucket) d->stats.ready += (double)(dt_trace_now() - d->t_begin) / (double)DT__NS_PER_S;
     d->stats.bytes += b->length * (int64_t)dt__dtype_size[g->dtype];
-    b->work = dt_comm_allreduce_start(d->c, dt__bucket_data(d, b), b->length, g->dtype, DT_COMM_SUM);
-    return b->work ? 0 : dt__ddp_comm_fail(d, "dt_backward");
+    dt_ddp_bucket *k = &b->pub;
+    dt_amp        *amp = m->amp;
+    k->step = d->synced;
+    k->share = scale;
+    k->loss_scale = !amp ? 1 : d->phase == DT__DDP_SKIP ? amp->scaler[0].scale : amp->scale_now > 0 ? amp->scale_now : 1;
+    k->nonfinite = false;
+    k->sent = b->length * (int64_t)dt__dtype_size[g->dtype];
+    k->lost = 0;
+    b->begun = true;
+    b->stage = 0;
+    b->call = dt__comm_calls(d->c, NULL) + 1;
+    if (dt__way_call(d, b)) return dt__err.code;
+    if (k->nonfinite && d->bad[d->rank] < 0) d->bad[d->rank] = d->norder + 1 + d->nbuckets + k->index;
+    return 0;
 }
 /* Reads the flags of all buckets from the device: once a step, after all buckets are queued. dt__ddp_nonfinite finds the
    parameter later, in the sum, where the value shows on all ranks. */
@@ -1044,6 +1615,7 @@ static int dt__buckets_start_ready(dt_ddp *d) /* in order, up to the first bucke
 {
     int rc = 0;
     while (!rc && d->next < d->nbuckets && !d->bucket[d->next].waiting) rc = dt__bucket_start(d, &d->bucket[d->next++]);
+    if (!rc) rc = dt__ways_advance(d);
     if (rc || d->next < d->nbuckets || d->bad_work) return rc;
     if (dt__err.bad_loss && d->bad[d->rank] < 0) d->bad[d->rank] = d->norder;
     if (d->on_device && !d->o.no_check && (rc = dt__flags_read(d)) != 0) return rc;
@@ -1061,16 +1633,14 @@ static int dt__ddp_drain(dt_ddp *d)
     d->info_work = d->staging_work = NULL;
     for (int i = 0; i < 2; i++)
         if (late[i] && dt__ddp_wait(d, late[i])) rc = 1;
-    for (int i = 0; i < d->nbuckets; i++) {
+    for (int stage = 0; stage < d->way.stages; stage++) /* on all ranks in this order */
+        for (int i = 0; i < d->nbuckets; i++)
+            if (!rc && dt__err.code == DT_OK && d->bucket[i].stage == stage && dt__way_next(d, &d->bucket[i])) rc = 1;
+    for (int i = 0; i < d->nbuckets; i++) { /* after an error */
         dt__bucket *b = &d->bucket[i];
-        if (!b->work) continue;
-        int64_t t0 = 0, t1 = 0;
-        char    name[48];
-        dt_work_times(b->work, &t0, &t1);
-        if (dt__ddp_wait(d, b->work)) rc = 1;
-        snprintf(name, sizeof name, "bucket %d, %" PRId64 " elements", i, b->numel);
-        if (!rc) dt_trace_span("ddp buckets", name, (uint64_t)t0, (uint64_t)t1);
+        if (b->work && dt__ddp_wait(d, b->work)) rc = 1;
         b->work = NULL;
+        b->stage = -1;
     }
     if (d->bad_work && dt__ddp_wait(d, d->bad_work)) rc = 1;
     d->bad_work = NULL;
@@ -1089,10 +1659,23 @@ static void dt__drop_grads(dt_model *m)
 }
 static int dt__ddp_nonfinite(dt_ddp *d)
 {
-    int bad = -1;
+    int bad = -1, sum = -1;
     for (int r = d->world - 1; r >= 0; r--)
         if (d->bad[r] >= 0) bad = r;
-    if (bad < 0 || (d->m->amp && d->m->amp->dynamic)) return 0;
+    for (int i = d->nbuckets - 1; i >= 0; i--)
+        if (d->bucket[i].pub.nonfinite && bad < 0) sum = i;
+    if ((bad < 0 && sum < 0) || (d->m->amp && d->m->amp->dynamic)) return 0;
+    if (bad >= 0 && d->bad[bad] > d->norder + d->nbuckets) sum = (int)(d->bad[bad] - d->norder - 1 - d->nbuckets);
+    if (sum >= 0) { /* a hook says so */
+        char where[320], of[40];
+        snprintf(of, sizeof of, "rank %d", bad);
+        dt__drop_grads(d->m);
+        d->error_known = 1; /* all ranks report this error */
+        return dt_fail(DT_ERR_NUMERIC,
+                       "dt_backward: the hook '%s' cannot send %s of %s: a value is too large for it; weights and optimiser are "
+                       "unchanged on all ranks: use a smaller .lr or loss scale, or set .clip_norm",
+                       d->way_name, dt__way_where(d, sum, where, sizeof where), bad >= 0 ? of : "all ranks");
+    }
     bool loss = d->bad[bad] == d->norder;
     if (d->bad[bad] > d->norder) { /* a bucket on the device: find the parameter */
         const dt__bucket *b = &d->bucket[d->bad[bad] - d->norder - 1];
@@ -1129,9 +1712,15 @@ static int dt__ddp_finish(dt_ddp *d)
 {
     dt_model *m = d->m;
     int       staged = d->staging_work != NULL, rc = dt__ddp_drain(d);
+    bool      counts = !rc && dt__ways_counts(d);
+    dt__ways_end(d, counts);
+    d->synced++;
     if (rc) return rc;
+    /* a hook sent zeros in place of what is not finite: mixed precision looks for an overflow in the gradients */
+    for (int i = 0; i < m->nblocks && !rc && !counts && !d->way.sums; i++)
+        if (m->block[i].b.grad->numel) rc = dt__ddp_fill(m->block[i].b.grad, 0, 1, (double)INFINITY);
     if (staged && d->rank != d->staging_root) rc = dt__buffers_copy(d, 0);
-    for (int i = 0; i < m->nblocks && !rc && d->after != 1; i++)
+    for (int i = 0; i < m->nblocks && !rc && d->after != 1 && d->way.sums; i++)
         if (m->block[i].b.grad->dtype == DT_F32)
             rc = dt__ddp_scale(d, m->block[i].b.grad, 0, m->block[i].b.grad->numel, d->after, NULL);
     for (int i = 0; i < d->norder; i++) {
@@ -1141,11 +1730,6 @@ static int dt__ddp_finish(dt_ddp *d)
     if (!rc) rc = dt__ddp_sum_masters(d);
     d->unsummed = 0;
     return rc ? rc : dt__ddp_nonfinite(d);
-}
-static int dt__buckets_update(dt_ddp *d) /* makes new buckets if the model's blocks have changed */
-{
-    if (d->version == d->m->version) return 0;
-    return dt__buckets_make(d);
 }
 /* The ddps that exist. The hook on a thread names its ddp by a number, because the program may free the ddp on another thread:
    then the hook finds nothing here, and goes. */
@@ -1201,7 +1785,12 @@ static void dt__ddp_unhook(dt_ddp *d)
 static double dt__ddp_busy(const dt_ddp *d) /* seconds of communication so far */
 {
     dt_comm_stats s = dt_comm_get_stats(d->c);
-    return s.busy - s.waited;
+    double        busy = s.busy - s.waited;
+    for (int i = 0; i + 1 < d->way.stages && d->staged[i]; i++) {
+        s = dt_comm_get_stats(d->staged[i]);
+        busy += s.busy - s.waited;
+    }
+    return busy;
 }
 /* Enters phase DT__DDP_BACKWARD or DT__DDP_SKIP. Returns 0, 1 if the backward does not involve this model, or a negative
    status. */
@@ -1211,7 +1800,7 @@ static int dt__ddp_start_step(dt_ddp *d, int phase)
     int       ours = phase == DT__DDP_SKIP;
     for (int i = 0; i < m->nparams && !ours; i++) ours = dt_grad_pending(m->param[i]->t);
     if (!ours) return 1;
-    if (dt_model_seal(m) || dt__buckets_update(d)) return dt__err.code;
+    if (dt_model_seal(m) || dt__buckets_update(d) || (!d->agreed && !dt__ddp_alone(d) && dt__way_agree(d))) return dt__err.code;
     d->phase = phase;
     d->next = 0;
     if (d->flags && dt__fill(d->flags, 0)) return dt__err.code;
@@ -1264,7 +1853,10 @@ static void dt__ddp_end_step(dt_ddp *d, dt_status status)
     if (phase == DT__DDP_BACKWARD) dt__syncnorm_end_step(d);
     if (status != DT_OK || dt__err.code != DT_OK) {
         dt__ddp_send_error(d);
-        if (!dt__ddp_alone(d)) dt__ddp_drain(d);
+        if (!dt__ddp_alone(d)) {
+            dt__ddp_drain(d);
+            dt__ways_end(d, false);
+        }
         return;
     }
     if (d->o.slots) {
@@ -1767,6 +2359,7 @@ static int dt__ddp_outcome(void *user, const char *call)
     dt_ddp *d = (dt_ddp *)user;
     char    text[512];
     if (dt__ddp_alone(d)) return 0;
+    dt__ddp_collected(d);
     memset(text, 0, sizeof text);
     if (d->rank == 0 && dt__err.code != DT_OK) snprintf(text, sizeof text, "%.500s", dt_error());
     if (dt_comm_broadcast(d->c, text, (int64_t)sizeof text, DT_COMM_U8, 0)) return dt__ddp_comm_fail(d, call);
@@ -1806,6 +2399,8 @@ static int dt__ddp_attach(dt_ddp *d)
     d->watch.lead = dt__ddp_lead;
     d->watch.outcome = dt__ddp_outcome;
     d->watch.tell = dt__ddp_tell;
+    d->watch.collect = dt__ddp_collect;
+    d->watch.arrays = dt__ddp_arrays;
     d->watch.gone = dt__ddp_gone;
     d->watch.kind = DT__WATCH_DDP;
     dt__watch_add(m, &d->watch);
@@ -1866,6 +2461,10 @@ DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o)
     d->on_device = m->device != dt_cpu();
     d->hook = -1;
     d->weight = -1;
+    d->way.start = dt__way_allreduce;
+    d->way.stages = 1;
+    d->way.sums = true;
+    snprintf(d->way_name, sizeof d->way_name, "allreduce");
     if (dt__ddp_attach(d) || dt__model_on_seal(m, dt__ddp_on_seal, d)) {
         dt_ddp_free(d);
         return NULL;
@@ -1911,10 +2510,36 @@ DT_API void dt_ddp_free(dt_ddp *d)
     dt_mem_free(d->bad, (size_t)d->world * sizeof *d->bad);
     dt_mem_free(d->send, d->send_nbytes);
     dt_mem_free(d->gather, d->gather_nbytes);
+    dt__ddp_collected(d);
     dt__unref(d->flag);
     dt__syncnorm_free(d);
+    for (int s = 0; s + 1 < DT__DDP_STAGES; s++) dt_comm_free(d->staged[s]);
     dt_comm_free(d->c);
     dt_mem_free(d, sizeof *d);
+}
+DT_API dt_status dt_ddp_set_hook_with(dt_ddp *d, dt_ddp_hook h)
+{
+    const char *call = "dt_ddp_set_hook", *name = h.name ? h.name : "hook";
+    if (!dt__ddp_ok(call, d)) return dt_error_code();
+    if (!h.start) return (dt_status)dt_fail(DT_ERR_ARG, "%s: .start is NULL", call);
+    if (strlen(name) >= sizeof d->way_name || h.stages < 0 || h.stages > DT__DDP_STAGES)
+        return (dt_status)dt_fail(DT_ERR_ARG, "%s: .name has %zu characters and .stages is %d; expected up to %zu and 0 to %d", call,
+                                  strlen(name), h.stages, sizeof d->way_name - 1, DT__DDP_STAGES);
+    if (d->o.slots)
+        return (dt_status)dt_fail(DT_ERR_STATE, "%s: this ddp has .slots, whose sum has an order of its own; leave out one of them", call);
+    if (d->way_set)
+        return (dt_status)dt_fail(DT_ERR_STATE, "%s: this ddp has the hook '%s' already; set one hook, once", call, d->way_name);
+    if (d->version || d->agreed)
+        return (dt_status)dt_fail(DT_ERR_STATE, "%s: the first backward has begun; set the hook right after dt_ddp_new", call);
+    if (d->o.no_check && !h.sums)
+        return (dt_status)dt_fail(DT_ERR_STATE, "%s: this ddp has .no_check, but a hook relies on the check that gradients are finite; "
+                                  "leave out .no_check", call);
+    d->way = h;
+    if (!d->way.stages) d->way.stages = 1;
+    snprintf(d->way_name, sizeof d->way_name, "%s", name);
+    d->way.name = d->way_name;
+    d->way_set = 1;
+    return DT_OK;
 }
 DT_API dt_comm *dt_ddp_comm(const dt_ddp *d) { return d ? d->user : NULL; }
 DT_API void     dt_ddp_no_sync(dt_ddp *d, bool on)

@@ -764,6 +764,8 @@ typedef struct dt__watch {
     int (*lead)(void *user);                     /* collective: nonzero on the rank that writes files */
     int (*outcome)(void *user, const char *call); /* collective, after rank 0 has written: its error is all ranks' error */
     int (*visit)(void *user, struct dt__visit *v); /* more state for checkpoints */
+    int (*collect)(void *user, const char *call); /* collective, before a checkpoint is filled */
+    int (*arrays)(void *user, struct dt__visit *v); /* as visit, of a sealed model: a resume before the seal calls it at the seal */
     /* Collective, for every tensor that is saved: on the rank that writes files, if t is a ghost there, its values from the rank
        that has them, on the CPU; the caller owns it. Otherwise NULL, also without an error. */
     dt_tensor *(*fetch)(void *user, const char *call, dt_tensor *t);
@@ -905,6 +907,7 @@ struct dt_amp {
     int         nlosses;
     dt__scaler  scaler[DT__MAX_LOSSES];
     int64_t     overflows;
+    double      scale_now; /* of the backward that runs; else 0 */
     dt_autocast before; /* the thread's autocast when it was created */
 };
 
@@ -4908,7 +4911,10 @@ DT_API dt_status dt_amp_backward_with(dt_amp *amp, dt_tensor *loss, dt_amp_backw
     bo.retain_graph = o.retain_graph;
     loss = dt_cast(loss, DT_F32);
     bo.grad = dt_full_with(s->scale, dt_shape_of(loss), mo);
-    if (dt_backward_with(loss, bo)) return dt_error_code();
+    amp->scale_now = s->scale;
+    dt_backward_with(loss, bo);
+    amp->scale_now = 0;
+    if (dt__err.code != DT_OK) return dt_error_code();
     if (amp->dynamic) dt__err.bad_loss = NULL; /* after an overflow the scaler decides */
     for (int i = 0; i < amp->nmodels; i++)
         if (amp->model[i]->sealed && dt__amp_take_back(amp->model[i], s)) return dt_error_code();
@@ -5418,8 +5424,8 @@ static const char *dt__load_name(const dt__load *l, int64_t i) /* of entry i, wi
 }
 static int dt__load_foreign(const dt__load *l, const char *name) /* part of a checkpoint, but not of its model */
 {
-    static const char *const parts[] = { "optimizer.", "schedule.", "amp.", "rng.", "user." };
-    for (int i = 0; i < 5; i++)
+    static const char *const parts[] = { "optimizer.", "schedule.", "amp.", "rng.", "user.", "ddp." };
+    for (int i = 0; i < 6; i++)
         if (!strncmp(name, parts[i], strlen(parts[i]))) return dt_archive_get_string(l->a, "dt.version") != NULL;
     return 0;
 }
@@ -5586,13 +5592,15 @@ static int dt__load_sealed(dt_model *m, void *user)
 {
     dt__load *l = (dt__load *)user;
     int       rc = dt__load_judge(l);
-    (void)m;
     if (!rc && l->c) {
         dt__port port = { NULL, NULL, NULL, DT__PHASE_LATE };
         port.call = l->call;
         port.path = l->path;
         port.a = l->a;
         rc = dt__checkpoint_optimizers(l->c, &port, 1);
+        const dt__watch *w = m->watch;
+        dt__visit        v = dt__port_visit(&port, 1);
+        if (!rc && w && w->arrays) rc = w->arrays(w->user, &v);
     }
     dt__load_free(l);
     return rc;
@@ -6080,8 +6088,10 @@ static int dt__checkpoint_parts(dt_checkpoint *c, dt__port *p, int loading) /* t
         rc = dt__scheduler_visit(c->scheduler[i], &v, prefix);
     }
     if (!rc && amp) rc = dt__amp_visit(amp, &v, "amp");
-    for (const dt__watch *w = c->o.model->watch; w && !rc; w = w->next)
+    for (const dt__watch *w = c->o.model->watch; w && !rc; w = w->next) {
         if (w->visit) rc = w->visit(w->user, &v);
+        if (!rc && w->arrays && p->phase != DT__PHASE_EARLY) rc = w->arrays(w->user, &v);
+    }
     return rc;
 }
 static int dt__checkpoint_rest(dt_checkpoint *c, dt__port *p, int loading)
@@ -6144,6 +6154,8 @@ static int dt__checkpoint_save(const char *call, dt_checkpoint *c, int64_t epoch
     }
     if (dt_model_seal(m)) return dt_error_code(); /* binds optimisers and completes a resume */
     bool lead = dt__watch_lead(m), split = dt__watch_fetches(m);
+    for (dt__watch *w = m->watch; w; w = w->next)
+        if (w->collect && w->collect(w->user, call)) lead = split = false;
     if (lead || split || m->shards) {
         char       *path = dt__checkpoint_path(call, c->dir, c->name, step);
         dt_archive *a = path ? dt_archive_new() : NULL;
