@@ -776,7 +776,7 @@ typedef struct dt__watch {
 
 /* Callbacks of dt_dist.h for a model of which each rank has a part of the states, and perhaps of the gradients and values. They
    are collective, run on the thread that uses the model, and return 0 or a negative status after dt_fail. */
-typedef struct dt__shards {
+typedef struct dt__sharding {
     void   *user;
     int     rank;
     bool    unsummed; /* the gradients in the blocks, if any, are those of this rank: no backward has summed them yet */
@@ -791,7 +791,7 @@ typedef struct dt__shards {
     int (*settle)(void *user);             /* not collective: values that the program changed are in the arrays of the blocks */
     int (*stepped)(void *user, dt_optimizer *opt); /* opt has updated this rank's ranges; NULL: a load has */
     int (*owner)(void *user, const dt__mblock *b, int64_t at, int64_t *end); /* not collective: who has this element, and those up to *end */
-} dt__shards;
+} dt__sharding;
 
 /* Callbacks of dt_pipe.h for a forward that computes only a part of the model. */
 typedef struct dt__staging {
@@ -837,7 +837,7 @@ struct dt_model {
     dt__list     on_seal;      /* dt__on_seal * */
     dt__watch   *watch;        /* a list; NULL if one rank trains the model */
     const dt__staging *parts;  /* NULL if this rank has the whole model */
-    dt__shards  *shards;       /* NULL: not sharded */
+    dt__sharding  *shards;       /* NULL: not sharded */
     uint8_t      lost;         /* the optimisers' states were sharded, and the ddp that had them was freed */
     uint8_t      again;        /* this forward repeats another one: buffers do not change */
     /* Fills a new parameter from the files that were loaded before it existed (see dt__load_want); NULL: no such file.
@@ -3276,7 +3276,7 @@ static int dt__view_norms(dt_device *dev, const dt_view *y, const dt_view *x, co
 DT__INSIDE int dt__norm_of(dt_device *dev, const dt_view *y, const dt_view *x) { return dt__view_norms(dev, y, x, NULL); }
 static int dt__norms_share(const dt_optimizer *opt, dt_tensor *t) /* the other ranks' parts, too */
 {
-    const dt__shards *s = opt->m->shards;
+    const dt__sharding *s = opt->m->shards;
     size_t            nbytes = (size_t)opt->nparts * sizeof(float);
     if (!s) return 0;
     float *x = (float *)dt_mem_alloc(nbytes);
@@ -3811,6 +3811,8 @@ static int dt__step(dt_optimizer *opt)
     int       rc = 0;
     if (!m->sealed)
         return dt_fail(DT_ERR_STATE, "dt_step: no backward yet; the order is: forward, dt_backward(loss), dt_step");
+    if (m->lost > 1)
+        return dt_fail(DT_ERR_STATE, "dt_step: the model was sharded, and its ddp ended with an error; load a checkpoint into a new model");
     if (m->amp && (rc = dt__amp_before_step(m->amp, opt))) return rc;
     if (opt->skip) {
         opt->skip = 0;
@@ -5649,7 +5651,7 @@ static int dt__archive_fetch(const char *call, dt_archive *a, dt_model *m)
 /* ---- sharded: all ranks write one file */
 static int64_t dt__part_owner(void *user, void *object, int64_t at, int *owner) /* dt__writers.segment */
 {
-    const dt__shards     *s = (const dt__shards *)user;
+    const dt__sharding     *s = (const dt__sharding *)user;
     const dt__part_entry *e = (const dt__part_entry *)object;
     int64_t               end = 0;
     *owner = s->owner(s->user, e->b, e->offset + at, &end);
@@ -5657,7 +5659,7 @@ static int64_t dt__part_owner(void *user, void *object, int64_t at, int *owner) 
 }
 static int dt__archive_write_parts(const char *call, dt_archive *a, const char *path, dt_model *m)
 {
-    const dt__shards *s = m->shards;
+    const dt__sharding *s = m->shards;
     dt__writers       w;
     w.rank = s->rank;
     w.comm = s->user;

@@ -1,0 +1,135 @@
+/* test_shard.c: a sharded model (.shard = 1, 2, 3) trains to the bits of DDP, for every optimiser and level of mixed precision, with
+   accumulation, several groups, frozen, unused and shared parameters, skipped batches; its memory; its checkpoints; what is refused
+   run: alone, long */
+#include "dt_test.h"
+
+#define DT__NORM_PART 32 /* small parameters have several parts */
+#define DT_NN_IMPLEMENTATION
+#define DT_DIST_IMPLEMENTATION
+#include "dt_dist.h"
+#include "mlp.h"
+#include "temp_files.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+UTEST_MAIN()
+
+typedef struct run {
+    int         kind;         /* of the optimiser */
+    const char *level;        /* of mixed precision; NULL: without */
+    dt_dtype    dtype;
+    int         steps, every; /* backwards of a step: every - 1 of them under dt_ddp_no_sync */
+    int         sync;         /* these backwards are synchronised, too */
+    int         groups, frozen, branch, shared, clip, weighted, two, skip, syncnorm, eval;
+    int         overflow;
+    bool        ordered;
+} run;
+static dt_optimizer *optimizer(dt_model *m, const run *p, const char *params)
+{
+    switch (p->kind) {
+    case 0: return dt_sgd(m, .lr = 0.1, .momentum = 0.9, .weight_decay = 1e-3, .nesterov = true, .params = params);
+    case 1: return dt_adam(m, .lr = 0.01, .clip_norm = 0.05, .amsgrad = true, .params = params);
+    case 2: return dt_adamw(m, .lr = 0.01, .clip_value = 0.005, .params = params);
+    case 3: return dt_rmsprop(m, .lr = 0.01, .momentum = 0.5, .centered = true, .params = params);
+    case 4: return dt_lars(m, .lr = 0.5, .trust_coefficient = 0.02, .clip_norm = 0.1, .params = params);
+    case 5: return dt_lamb(m, .lr = 0.01, .params = params);
+    case 6: return dt_adagrad(m, .lr = 0.05, .initial_accumulator_value = 0.1, .params = params);
+    default: return dt_sgd(m, .lr = 0.1, .params = params);
+    }
+}
+static dt_tensor *net(dt_model *m, const run *p, dt_tensor *x, int step)
+{
+    x = dt_linear(m, "a", x, .out = 16, .act = DT_ACT_RELU);
+    x = dt_batchnorm1d(m, "bn", x);
+    if (p->shared) x = dt_linear(m, "square", dt_linear(m, "square", x, .out = 16, .act = DT_ACT_RELU, .shared = true), .out = 16, .shared = true);
+    if (!p->branch || step % 3 == 0) x = dt_add(x, dt_linear(m, "side", x, .out = 16));
+    x = dt_linear(m, "b", x, .out = 21, .act = DT_ACT_RELU);
+    x = dt_layernorm(m, "ln", x);
+    return dt_linear(m, "c", x, .out = OUT);
+}
+static void backward(crew *k, dt_ddp *d, dt_amp *amp, dt_model *m, const run *p, int step, int turn)
+{
+    int        n = 4 + (p->weighted ? k->rank : 0);
+    dt_tensor *y, *x = batch((step * 16 + turn * 4 + k->rank) % 300, n, &y);
+    dt_tensor *loss = dt_cross_entropy(net(m, p, x, step), y);
+    if (p->weighted) dt_ddp_samples(d, n);
+    if (p->overflow && step == 1 && k->rank == 1) loss = dt_mul_scalar(loss, 1e30);
+    if (amp) dt_amp_backward(amp, loss);
+    else dt_backward(loss);
+}
+/* trains, and returns the number of weights in out */
+static int train(crew *k, const run *p, int shard, float *out)
+{
+    dt_model *m = dt_model_new(.seed = 3);
+    if (p->frozen) dt_model_freeze(m, "b.bias");
+    dt_amp       *amp = p->level ? dt_amp_new(m, .level = p->level, .dtype = p->dtype, .init_scale = 1024) : NULL;
+    dt_optimizer *opt = optimizer(m, p, p->two ? "a*" : NULL), *rest = p->two ? dt_adam(m, .lr = 0.02) : NULL;
+    if (p->groups) dt_optimizer_add_group(opt, "*bias|bn*", .lr = 0.003, .weight_decay = DT_ZERO);
+    dt_ddp *d = dt_ddp_new(m, k->c, .shard = shard, .first_bucket_mb = 0.0003, .bucket_mb = 0.001, .sync_batchnorm = p->syncnorm != 0);
+    for (int s = 0; s < p->steps; s++) {
+        bool have = !(p->skip && s % 2 == 1 && k->rank == 1);
+        for (int t = 0; t < (p->every ? p->every : 1); t++) {
+            if (p->every && !p->sync) dt_ddp_no_sync(d, t + 1 < p->every);
+            if (have) backward(k, d, amp, m, p, s, t);
+            else dt_ddp_skip(d);
+        }
+        if (p->clip) dt_clip_grad_norm(opt, 0.02);
+        if (p->two) dt_update(rest);
+        dt_step(opt);
+        if (p->frozen && s == 1) dt_model_unfreeze(m, "b.bias");
+        if (p->frozen && s == 2) dt_model_freeze(m, "a.weight");
+        if (p->eval && s % 2) {
+            dt_tensor *y, *x = batch(200, 5, &y);
+            dt_no_grad_begin();
+            dt_model_eval(m);
+            dt_item(dt_cross_entropy(net(m, p, x, 0), y));
+            dt_model_train(m);
+            dt_no_grad_end();
+            dt_end();
+        }
+    }
+    int n = weights(m, out);
+    dt_ddp_free(d);
+    float again[8192];
+    int   n2 = weights(m, again);
+    crew_check(k, n == n2 && !memcmp(again, out, (size_t)n * sizeof *out), "other values after dt_ddp_free");
+    dt_optimizer_free(opt);
+    dt_optimizer_free(rest);
+    dt_amp_free(amp);
+    dt_model_free(m);
+    return n;
+}
+static void compare(crew *k)
+{
+    const run *p = (const run *)k->arg;
+    float      want[8192], got[8192];
+    char       what[200];
+    int        n = train(k, p, 0, want);
+    for (int shard = 1; shard <= 3 && dt_error_code() == DT_OK; shard++) {
+        if (p->skip && shard == 3) continue;
+        int n2 = train(k, p, shard, got), first = 0;
+        while (first < n && !memcmp(&want[first], &got[first], sizeof *got)) first++;
+        snprintf(what, sizeof what, "shard %d, optimiser %d, level %s: element %d of %d differs: %g, %g", shard, p->kind,
+                 p->level ? p->level : "none", first, n, first < n ? (double)want[first] : 0, first < n ? (double)got[first] : 0);
+        if (!crew_check(k, n == n2 && first == n, what)) break;
+    }
+}
+static run base(int kind)
+{
+    run p;
+    memset(&p, 0, sizeof p);
+    p.kind = kind;
+    p.steps = 4;
+    return p;
+}
+UTEST(shard, every_optimiser_has_the_bits_of_ddp)
+{
+    for (int kind = 0; kind < 8; kind++)
+        for (int world = 2; world <= (dt_test_quick() ? 3 : 4); world++) {
+            run p = base(kind);
+            if (dt_test_quick() && world == 3 && kind % 3) continue;
+            EXPECT_EQ(0, crew_run("shm", world, compare, &p));
+        }
+}
