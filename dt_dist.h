@@ -2484,6 +2484,30 @@ static int dt__shards_ranges(dt_ddp *d, int block) /* of a block, in the order o
     b->cut = DT__CUT_STATE | (d->o.shard >= 2 ? DT__CUT_GRAD : 0u) | (d->o.shard >= 3 ? DT__CUT_VALUE : 0u);
     return 0;
 }
+static int dt__unit_rebind(dt_tensor *t, dt_tensor *to, int64_t at) /* t gets the storage of `to`, from element at on */
+{
+    dt_tensor *v = dt__alias(to);
+    if (!v) return DT_ERR_MEMORY;
+    dt__storage *old = t->st;
+    to->st->version = old->version;
+    t->st = v->st;
+    v->st = old;
+    t->offset = at;
+    dt__unref(v);
+    return 0;
+}
+/* A parameter that is in no block any more, because it is frozen: its values get memory of their own, on every rank. */
+static int dt__unit_leave(dt__param *p)
+{
+    dt_tensor *t = p->t, *y = dt__new("dt_ddp", t->st->dev, t->dtype, t->shape, t->ndim, DT_LAYOUT_PLAIN);
+    int        rc = y ? dt__copy_to(y, t, 0) : (int)DT_ERR_MEMORY;
+    if (!rc) rc = dt__unit_rebind(t, y, 0);
+    dt__unref(y);
+    dt__unref(t->grad);
+    t->grad = NULL;
+    t->grad_state = DT__GRAD_EMPTY;
+    return rc;
+}
 static int dt__shards_cut(void *user) /* dt__sharding.cut */
 {
     dt_ddp   *d = (dt_ddp *)user;
@@ -2500,6 +2524,8 @@ static int dt__shards_cut(void *user) /* dt__sharding.cut */
     d->nunits = 0;
     d->recent[0] = d->recent[1] = d->recent[2] = d->ahead = -1;
     d->nuse = d->nused = d->use_at = 0;
+    for (int i = 0; i < m->nparams && !rc; i++)
+        if (m->param[i]->old_block >= 0 && m->param[i]->block < 0 && !m->param[i]->buffer && d->nold) rc = dt__unit_leave(m->param[i]);
     if (rc || d->ending) return rc;
     for (int i = 0; i < m->nblocks; i++) n += m->block[i].n;
     size_t      nbytes = (size_t)n * sizeof(dt__bucket);
@@ -2546,18 +2572,6 @@ static dt_tensor *dt__unit_tensor(dt_tensor *of, int64_t at, int dtype, int64_t 
     t->st->release = dt__hold_release;
     t->st->user = dt__ref(of);
     return t;
-}
-static int dt__unit_rebind(dt_tensor *t, dt_tensor *to, int64_t at) /* t gets the storage of `to`, from element at on */
-{
-    dt_tensor *v = dt__alias(to);
-    if (!v) return DT_ERR_MEMORY;
-    dt__storage *old = t->st;
-    to->st->version = old->version;
-    t->st = v->st;
-    v->st = old;
-    t->offset = at;
-    dt__unref(v);
-    return 0;
 }
 static int dt__unit_bind(dt__unit *u, dt__mblock *b, dt_tensor *value, dt_tensor *grad, bool unsummed)
 {

@@ -133,3 +133,49 @@ UTEST(shard, every_optimiser_has_the_bits_of_ddp)
             EXPECT_EQ(0, crew_run("shm", world, compare, &p));
         }
 }
+UTEST(shard, mixed_precision_has_the_bits_of_ddp)
+{
+    static const char *const level[4] = { "O0", "O1", "O2", "O3" };
+    for (int l = 0; l < 4; l++)
+        for (int kind = 0; kind < 7; kind++) {
+            run p = base(kind);
+            if (dt_test_quick() && (kind + l) % 3) continue;
+            p.level = level[l];
+            p.dtype = kind % 2 ? DT_BF16 : DT_F16;
+            p.overflow = kind % 3 == 1 && (l == 1 || l == 2); /* the others have a constant scale */
+            EXPECT_EQ(0, crew_run("shm", 2 + (kind + l) % 2, compare, &p));
+        }
+}
+UTEST(shard, accumulation_has_the_bits_of_ddp)
+{
+    for (int l = 0; l < 4; l++)
+        for (int sync = 0; sync < 2; sync++) {
+            run p = base(l + 1);
+            p.every = 3;
+            p.sync = sync;
+            p.level = l == 1 ? "O1" : l == 2 ? "O2" : l == 3 ? "O3" : NULL;
+            EXPECT_EQ(0, crew_run("shm", 2 + l % 2, compare, &p));
+        }
+}
+UTEST(shard, the_rest_of_training_has_the_bits_of_ddp)
+{
+    for (int what = 0; what < 12; what++)
+        for (int kind = 1; kind < 6; kind += 4) {
+            run p = base(kind);
+            p.steps = 6;
+            p.groups = what == 0;
+            p.frozen = what == 1;
+            p.branch = what == 2;
+            p.shared = what == 3;
+            p.clip = what == 4;
+            p.weighted = what == 5;
+            p.two = what == 6;
+            p.skip = what == 7;
+            p.syncnorm = what == 8;
+            p.eval = what == 9;
+            p.groups = p.groups || what == 10;
+            p.frozen = p.frozen || what == 11;
+            if (what == 10 || what == 11) p.level = "O2", p.every = 2;
+            EXPECT_EQ(0, crew_run("shm", 3, compare, &p));
+        }
+}
