@@ -1078,6 +1078,7 @@ DT__INSIDE dt_tensor *dt__new(const char *call, dt_device *dev, int dtype, const
 DT__INSIDE dt_tensor *dt__new_like(const char *call, const dt_tensor *x, int dtype);
 DT__INSIDE dt_tensor *dt__make(const char *call, dt_shape s, dt_make_opts o, int dtype);
 DT__INSIDE dt_tensor *dt__adopt(const char *call, dt_device *dev, void *data, int dtype, const int64_t *shape, int ndim);
+DT__INSIDE void dt__count_live(int64_t nbytes); /* memory of tensors that no device allocates: dt_stats counts it; negative: it is freed */
 DT__INSIDE dt_tensor *dt__alias(dt_tensor *x); /* a second handle with the same shape and memory */
 DT__INSIDE dt_tensor *dt__slice(dt_tensor *x, int dim, int64_t start, int64_t length);
 DT__INSIDE dt_tensor *dt__ref(dt_tensor *t);
@@ -1527,9 +1528,9 @@ static void dt__out_of_memory(dt_device *dev, size_t nbytes)
                  __atomic_load_n(&dt__global.cached, __ATOMIC_RELAXED));
     dt_fail(DT_ERR_MEMORY, "dt: out of memory: %zu bytes on %s (%s)", nbytes, dev->name, text);
 }
-static void dt__count_live(size_t nbytes)
+DT__INSIDE void dt__count_live(int64_t nbytes)
 {
-    size_t live = __atomic_add_fetch(&dt__global.live, nbytes, __ATOMIC_RELAXED);
+    size_t live = __atomic_add_fetch(&dt__global.live, (size_t)nbytes, __ATOMIC_RELAXED);
     size_t peak = __atomic_load_n(&dt__global.peak, __ATOMIC_RELAXED);
     while (live > peak && !__atomic_compare_exchange_n(&dt__global.peak, &peak, live, 1, __ATOMIC_RELAXED,
                                                        __ATOMIC_RELAXED)) {
@@ -1582,7 +1583,7 @@ static dt__storage *dt__storage_new(dt_device *dev, size_t nbytes)
     s->next = NULL;
     s->adopted = 0;
     s->lazy = NULL;
-    dt__count_live(rounded);
+    dt__count_live((int64_t)rounded);
     return s;
 }
 static void dt__storage_disown(dt__storage *s)

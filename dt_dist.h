@@ -934,11 +934,13 @@ static int dt__ddp_sync_model(dt_ddp *d)
 typedef struct dt__ddp_memory {
     dt_comm *c;
     void    *ptr;
+    int64_t  nbytes;
 } dt__ddp_memory;
 static void dt__ddp_release(void *user)
 {
     dt__ddp_memory *k = (dt__ddp_memory *)user;
     dt_comm_dealloc(k->c, k->ptr);
+    dt__count_live(-k->nbytes);
     dt_mem_free(k, sizeof *k);
 }
 /* A tensor in memory that the ranks of a machine share; on_device: in memory of the device */
@@ -955,6 +957,8 @@ static dt_tensor *dt__ddp_alloc(dt_ddp *d, int dtype, int64_t n)
         dt_mem_free(k, sizeof *k);
         return NULL;
     }
+    k->nbytes = n * (int64_t)dt__dtype_size[dtype];
+    dt__count_live(k->nbytes);
     t->st->release = dt__ddp_release;
     t->st->user = k;
     return t;

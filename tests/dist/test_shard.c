@@ -179,3 +179,191 @@ UTEST(shard, the_rest_of_training_has_the_bits_of_ddp)
             EXPECT_EQ(0, crew_run("shm", 3, compare, &p));
         }
 }
+
+/* ---------------------------------------------------------------------------------------------------- memory */
+typedef struct big {
+    int         shard, kind;
+    const char *level, *dir;
+} big;
+static dt_tensor *wide(dt_model *m, dt_tensor *x)
+{
+    x = dt_linear(m, "in", x, .out = 300, .act = DT_ACT_RELU);
+    for (int i = 0; i < 4; i++) {
+        dt_scope_begin(m, "layer%d", i);
+        x = dt_linear(m, "mid", x, .out = 300, .act = DT_ACT_RELU);
+        dt_scope_end(m);
+    }
+    return dt_linear(m, "out", x, .out = OUT);
+}
+static bool near5(int64_t a, int64_t b) { return (double)a > 0.95 * (double)b && (double)a < 1.05 * (double)b; }
+static void measure(crew *k)
+{
+    const big *p = (const big *)k->arg;
+    dt_model  *m = dt_model_new(.seed = 1);
+    dt_amp    *amp = p->level ? dt_amp_new(m, .level = p->level) : NULL;
+    dt_memory_stats before = dt_stats();
+    dt_optimizer *opt = p->kind ? dt_sgd(m, .lr = 0.1, .momentum = 0.9) : dt_adam(m, .lr = 1e-3);
+    dt_ddp       *d = dt_ddp_new(m, k->c, .shard = p->shard, .first_bucket_mb = 0.1, .bucket_mb = 0.2, .state_dir = p->dir);
+    for (int s = 0; s < 3; s++) {
+        dt_tensor *y, *x = batch(s * 16 + k->rank * 4, 4, &y), *loss = dt_cross_entropy(wide(m, x), y);
+        if (amp) dt_amp_backward(amp, loss);
+        else dt_backward(loss);
+        dt_step(opt);
+    }
+    dt_ddp_memory u = dt_ddp_get_memory(d);
+    double        P = (double)dt_model_numel(m, true), N = p->shard ? k->world : 1, g = p->shard > 1 ? N : 1, v = p->shard > 2 ? N : 1;
+    double        states = p->kind ? 4 : 8, half = amp ? 2 : 4, f = P * (half / v + half / g + (states + (amp ? 8 : 0)) / N);
+    int64_t       sum = u.parameters + u.gradients + u.masters + u.states, live = (int64_t)(dt_stats().live_bytes - before.live_bytes);
+    char          what[300];
+    snprintf(what, sizeof what, "shard %d: %lld parameters, %lld gradients, %lld masters, %lld states, %lld buckets, live %lld; formula %lld, expected %.0f",
+             p->shard, (long long)u.parameters, (long long)u.gradients, (long long)u.masters, (long long)u.states, (long long)u.buckets,
+             (long long)live, (long long)u.formula, f);
+    crew_check(k, near5(u.formula, (int64_t)f), what);
+    crew_check(k, near5(sum, u.formula), what);
+    live -= u.buckets; /* what dt_stats has beside buckets: the same, but for states in files, and small things */
+    crew_check(k, near5(live + (p->dir ? u.states : 0), sum + 20000), what);
+    crew_check(k, u.buckets < 2500000 && (p->shard > 1) == (u.buckets > 0), what);
+    dt_ddp_free(d);
+    dt_optimizer_free(opt);
+    dt_amp_free(amp);
+    dt_model_free(m);
+}
+UTEST(shard, memory_is_that_of_the_formula)
+{
+    for (int shard = 0; shard <= 3; shard++)
+        for (int what = 0; what < 4; what++) {
+            big p = { shard, what & 1, what > 1 ? "O2" : NULL, NULL };
+            EXPECT_EQ(0, crew_run("shm", 2 + (shard + what) % 3, measure, &p));
+        }
+}
+/* ---------------------------------------------------------------------------------------------------- checkpoints */
+static dt_tensor *odd(dt_model *m, dt_tensor *x) /* parameters of 1 and 5 elements among others */
+{
+    x = dt_linear(m, "a", x, .out = 5, .act = DT_ACT_RELU);
+    x = dt_batchnorm1d(m, "bn", x);
+    x = dt_mul(x, dt_parameter(m, "one", DT_SHAPE(1), .init = DT_INIT_CONST, .a = 0.7));
+    return dt_linear(m, "c", dt_linear(m, "b", x, .out = 37), .out = OUT);
+}
+typedef struct layouts {
+    const char *dir;
+    const char *level;
+} layouts;
+static void place(char *path, size_t n, const layouts *p, const char *what, int world, int shard)
+{
+    snprintf(path, n, "%s/%s-%d-%d-%s", p->dir, what, world, shard, p->level ? p->level : "f32");
+}
+typedef struct trainee {
+    dt_model      *m;
+    dt_amp        *amp;
+    dt_optimizer  *opt;
+    dt_scheduler  *sched;
+    dt_ddp        *d;
+    dt_checkpoint *c;
+} trainee;
+static trainee trainee_new(crew *k, const char *dir, const char *level, int shard, int seed)
+{
+    trainee t;
+    t.m = dt_model_new(.seed = (uint64_t)seed);
+    t.amp = level ? dt_amp_new(t.m, .level = level) : NULL;
+    t.opt = dt_adam(t.m, .lr = 0.01);
+    dt_optimizer_add_group(t.opt, "*bias", .lr = 0.02);
+    t.sched = dt_step_lr(t.opt, .step_size = 2);
+    t.d = dt_ddp_new(t.m, k->c, .shard = shard, .first_bucket_mb = 0.0003, .bucket_mb = 0.0006);
+    t.c = dt_checkpoint_new(dir, .model = t.m, .scheduler = t.sched);
+    return t;
+}
+static void trainee_step(crew *k, trainee *t, int s)
+{
+    dt_tensor *y, *x = batch(s * 16 + k->rank * 4, 4, &y), *loss = dt_cross_entropy(odd(t->m, x), y);
+    if (t->amp) dt_amp_backward(t->amp, loss);
+    else dt_backward(loss);
+    dt_step(t->opt);
+    dt_scheduler_step(t->sched);
+}
+static void trainee_free(trainee *t)
+{
+    dt_checkpoint_free(t->c);
+    dt_ddp_free(t->d);
+    dt_scheduler_free(t->sched);
+    dt_optimizer_free(t->opt);
+    dt_amp_free(t->amp);
+    dt_model_free(t->m);
+}
+static bool same_files(const char *a, const char *b, char *what, size_t n)
+{
+    char        pa[300], pb[300];
+    dt_archive *x = dt_checkpoint_latest(a, NULL, pa, sizeof pa) ? dt_archive_open(pa) : NULL;
+    dt_archive *y = dt_checkpoint_latest(b, NULL, pb, sizeof pb) ? dt_archive_open(pb) : NULL;
+    bool        same = x && y && dt_archive_count(x) == dt_archive_count(y) && dt_archive_count(x) > 20;
+    snprintf(what, n, "%s and %s: %s", a, b, same ? "" : "count");
+    for (int64_t i = 0; same && i < dt_archive_count(x); i++) {
+        dt_archive_entry e, f;
+        int64_t          j = dt_archive_find(y, dt_archive_name(x, i));
+        dt_archive_info(x, i, &e);
+        same = j >= 0 && dt_archive_info(y, j, &f) && e.dtype == f.dtype && e.nbytes == f.nbytes && e.shape.ndim == f.shape.ndim &&
+               !memcmp(dt_archive_data(x, i), dt_archive_data(y, j), e.nbytes);
+        if (!same) snprintf(what, n, "%s and %s: %s", a, b, dt_archive_name(x, i));
+    }
+    for (int64_t i = 0; same && dt_archive_key(x, i); i++) {
+        const char *key = dt_archive_key(x, i), *s = dt_archive_get_string(y, key);
+        if (!strcmp(key, "dt.crc32c")) continue;
+        same = s && !strcmp(s, dt_archive_get_string(x, key));
+        if (!same) snprintf(what, n, "%s and %s: %s", a, b, key);
+    }
+    dt_archive_free(x);
+    dt_archive_free(y);
+    return same;
+}
+static void save_all(crew *k) /* every .shard of this world writes a checkpoint */
+{
+    const layouts *p = (const layouts *)k->arg;
+    char           dir[200];
+    for (int shard = 0; shard <= 3; shard++) {
+        place(dir, sizeof dir, p, "from", k->world, shard);
+        trainee t = trainee_new(k, dir, p->level, shard, 5);
+        for (int s = 0; s < 3; s++) trainee_step(k, &t, s);
+        dt_checkpoint_save(t.c, 1, 3);
+        trainee_free(&t);
+    }
+}
+static void load_all(crew *k) /* and reads those of all worlds; what it writes then is the same */
+{
+    const layouts *p = (const layouts *)k->arg;
+    char           from[200], to[200], what[600];
+    for (int world = 1; world <= 4; world++)
+        for (int shard = 0; shard <= 3; shard++)
+            for (int mine = 0; mine <= 3; mine++) {
+                if (dt_test_quick() && (world + shard + mine + k->world) % 4) continue;
+                int64_t epoch = 0, step = 0;
+                place(from, sizeof from, p, "from", world, shard);
+                place(to, sizeof to, p, "to", k->world, mine);
+                trainee t = trainee_new(k, from, p->level, mine, 9);
+                bool    before = (world + shard + mine) % 2; /* a sealed model, which has trained */
+                if (before) trainee_step(k, &t, 7);
+                crew_check(k, dt_checkpoint_resume(t.c, &epoch, &step) == 1 && epoch == 1 && step == 3, "resume");
+                if (!before) {
+                    dt_tensor *y, *x = batch(0, 2, &y);
+                    dt_model_eval(t.m);
+                    odd(t.m, x);
+                    dt_model_train(t.m);
+                    dt_end();
+                    dt_model_seal(t.m);
+                }
+                dt_checkpoint *out = dt_checkpoint_new(to, .model = t.m, .scheduler = t.sched, .keep = 1);
+                dt_checkpoint_save(out, epoch, step);
+                dt_checkpoint_free(out);
+                if (k->rank == 0) crew_check(k, same_files(from, to, what, sizeof what), what);
+                trainee_free(&t);
+                if (dt_error_code()) return;
+            }
+}
+UTEST(shard, every_layout_reads_the_checkpoints_of_every_other)
+{
+    char *dir = temp_dir();
+    for (int l = 0; l < 2; l++) {
+        layouts p = { dir, l ? "O2" : NULL };
+        for (int world = 1; world <= 4; world++) EXPECT_EQ(0, crew_run("shm", world, save_all, &p));
+        for (int world = 1; world <= 4; world++) EXPECT_EQ(0, crew_run("shm", world, load_all, &p));
+    }
+    temp_remove(dir);
+}
