@@ -1168,7 +1168,7 @@ static int dt__ddp_scale(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, double 
 static int  dt__ddp_wait(dt_ddp *d, dt_work *w);
 static void dt__unit_reduced(dt__unit *u);
 static int  dt__shards_begin(dt_ddp *d);
-static int  dt__shard_masters(dt__mblock *b);
+static int  dt__shard_masters(dt_ddp *d, dt__mblock *b);
 static int  dt__way_allreduce(dt_ddp_bucket *b, dt_work **work, void *user) /* DDP's own way */
 {
     (void)user;
@@ -1856,7 +1856,7 @@ static int dt__ddp_sum_masters(dt_ddp *d)
         if (rc) break;
         dt_work *w = dt_comm_allreduce_start(d->c, (float *)g->st->ptr + g->offset, g->numel, DT_COMM_F32, DT_COMM_SUM);
         if (!w || dt__ddp_wait(d, w)) rc = dt__ddp_comm_fail(d, "dt_backward");
-        if (!rc && b->cut) rc = dt__shard_masters(b);
+        if (!rc && b->cut) rc = dt__shard_masters(d, b);
     }
     return rc;
 }
@@ -2388,10 +2388,10 @@ static int dt__shards_begin(dt_ddp *d)
     }
     return rc;
 }
-static int dt__shard_masters(dt__mblock *b) /* mwhole is summed: this rank keeps its ranges */
+static int dt__shard_masters(dt_ddp *d, dt__mblock *b) /* mwhole is summed: this rank keeps its ranges */
 {
     int rc = 0;
-    if (!b->mgrad) b->mgrad = dt__new("dt_backward", b->mwhole->st->dev, DT_F32, &b->own, 1, DT_LAYOUT_PLAIN);
+    if (!b->mgrad) b->mgrad = d->shards.array(d, "dt_backward", b->own, false);
     for (int k = 0; k < b->nranges && b->mgrad && !rc; k++)
         rc = dt__copy_part(b->mgrad, b->range[k].at, b->mwhole, b->range[k].lo, b->range[k].hi - b->range[k].lo);
     dt__unref(b->mwhole);
@@ -2689,16 +2689,41 @@ static int dt__state_file(const dt_ddp *d, const char *call, size_t nbytes) /* a
             "directory", call, d->o.state_dir, d->rank, nbytes, strerror(e));
     return -1;
 }
-static dt_tensor *dt__shards_state(void *user, const char *call, int64_t n) /* dt__sharding.state */
+typedef struct dt__exact {
+    void   *at;
+    size_t  nbytes;
+    int64_t live;
+} dt__exact;
+static void dt__exact_release(void *user)
+{
+    dt__exact *k = (dt__exact *)user;
+    dt_mem_free(k->at, k->nbytes);
+    dt__count_live(-k->live);
+    dt_mem_free(k, sizeof *k);
+}
+static dt_tensor *dt__shards_memory(const char *call, int64_t n) /* n f32, zero, without what size classes would add */
+{
+    dt__exact *k = (dt__exact *)dt__alloc_zero(sizeof *k);
+    dt_tensor *t = NULL;
+    if (k) k->live = n * 4;
+    if (k) k->at = dt__alloc_zero(k->nbytes = (size_t)n * 4 + 64);
+    if (k && k->at) t = dt__adopt(call, dt_cpu(), (char *)k->at + (64 - (uintptr_t)k->at % 64) % 64, DT_F32, &n, 1);
+    if (t) {
+        dt__count_live(k->live);
+        t->st->release = dt__exact_release;
+        t->st->user = k;
+        return t;
+    }
+    if (k) dt_mem_free(k->at, k->nbytes);
+    dt_mem_free(k, sizeof *k);
+    dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " bytes of a shard", call, n * 4);
+    return NULL;
+}
+static dt_tensor *dt__shards_array(void *user, const char *call, int64_t n, bool state) /* dt__sharding.array */
 {
     dt_ddp    *d = (dt_ddp *)user;
     dt_tensor *t = NULL;
-    if (!d->o.state_dir || !n) {
-        t = dt__new(call, d->m->device, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
-        if (!t || !n || !dt__fill(t, 0)) return t;
-        dt__unref(t);
-        return NULL;
-    }
+    if (!d->o.state_dir || !n || !state) return dt__shards_memory(call, n);
     dt__state_map *k = (dt__state_map *)dt_mem_alloc(sizeof *k);
     int            fd = k ? dt__state_file(d, call, (size_t)n * sizeof(float)) : -1;
     if (!k) dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
@@ -2835,7 +2860,7 @@ static int dt__shards_attach(dt_ddp *d)
     d->shards.rank = d->rank;
     d->shards.cut = dt__shards_cut;
     d->shards.bind = dt__shards_bind;
-    d->shards.state = dt__shards_state;
+    d->shards.array = dt__shards_array;
     d->shards.sum = dt__shards_sum;
     d->shards.most = dt__shards_most;
     d->shards.merge = dt__shards_merge;

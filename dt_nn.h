@@ -782,7 +782,7 @@ typedef struct dt__sharding {
     bool    unsummed; /* the gradients in the blocks, if any, are those of this rank: no backward has summed them yet */
     int (*cut)(void *user);                 /* the blocks have their parameters and offsets: sets cut and the ranges of each */
     int (*bind)(void *user, dt__mblock *b); /* the arrays of the block are made: its values and gradients move to their places */
-    dt_tensor *(*state)(void *user, const char *call, int64_t n); /* not collective: memory for f32, zero; NULL after dt_fail */
+    dt_tensor *(*array)(void *user, const char *call, int64_t n, bool state); /* not collective: n f32, zero; NULL after dt_fail */
     int (*sum)(void *user, const char *call, float *x, int64_t n);
     int (*most)(void *user, const char *call, int64_t *x, int n); /* x[i] := the maximum over all ranks */
     int (*merge)(void *user, const char *call, void *x, size_t nbytes); /* each byte is 0 on all ranks but one */
@@ -1600,8 +1600,9 @@ static bool dt__same_block(const dt__param *a, const dt__param *b)
     return a->t->dtype == b->t->dtype && a->opt == b->opt && a->group == b->group && a->t->st->dev == b->t->st->dev;
 }
 /* An f32 array for a block, whole or of this rank's ranges; not zero. */
-static dt_tensor *dt__block_array(const char *call, const dt__mblock *b)
+static dt_tensor *dt__block_array(const dt_model *m, const char *call, const dt__mblock *b, bool state)
 {
+    if (b->cut && m->shards) return m->shards->array(m->shards->user, call, b->own, state);
     return dt__new(call, b->b.value->st->dev, DT_F32, b->cut ? &b->own : &b->numel, 1, DT_LAYOUT_PLAIN);
 }
 /* ---- arrays of which a rank has its ranges. What this rank has of elements lo .. hi - 1 of a block: the next piece, from *k on. */
@@ -1688,9 +1689,8 @@ static int dt__carry(dt_tensor **to, const dt__mblock *nb, dt_model *m, const dt
                                                              : ob->state[which];
         if (!from) continue;
         if (!*to) {
-            *to = whole ? dt__new_like("dt_model", nb->b.value, DT_F32)
-                  : which >= 0 && m->shards ? m->shards->state(m->shards->user, "dt_model", nb->own)
-                                            : dt__block_array("dt_model", nb);
+            *to = whole ? dt__new("dt_model", nb->b.value->st->dev, DT_F32, &nb->numel, 1, DT_LAYOUT_PLAIN)
+                        : dt__block_array(m, "dt_model", nb, which >= 0);
             if (!*to || dt__fill(*to, 0)) return DT_ERR_MEMORY;
         }
         bool cut = ob->cut && !whole;
@@ -1704,7 +1704,7 @@ static int dt__carry(dt_tensor **to, const dt__mblock *nb, dt_model *m, const dt
 static int dt__block_master(dt_model *m, dt__mblock *nb, const dt__mblock *old)
 {
     if (!m->masters || nb->b.value->dtype == DT_F32) return 0;
-    nb->master = dt__block_array("dt_model", nb);
+    nb->master = dt__block_array(m, "dt_model", nb, false);
     int rc = nb->master ? dt__pieces_set(nb, nb->master, nb->cut != 0, 0, nb->numel, nb->b.value) : (int)DT_ERR_MEMORY;
     if (!rc) rc = dt__carry(&nb->master, nb, m, old, DT__CARRY_MASTER);
     for (int i = 0; i < nb->n && !rc; i++) {
@@ -3386,8 +3386,8 @@ static int dt__states_make(const dt_model *m, dt__mblock *b, unsigned slots)
         if (m->lost)
             return dt_fail(DT_ERR_STATE, "dt_step: the states of the optimiser were sharded and went with dt_ddp_free; resume a "
                            "checkpoint, or make a new optimiser");
-        dt_tensor *t = m->shards ? m->shards->state(m->shards->user, "dt_step", b->own) : dt__block_array("dt_step", b);
-        rc = !t ? (int)DT_ERR_MEMORY : m->shards ? 0 : dt__fill(t, 0);
+        dt_tensor *t = dt__block_array(m, "dt_step", b, true);
+        rc = !t ? (int)DT_ERR_MEMORY : b->cut ? 0 : dt__fill(t, 0);
         if (rc) dt__unref(t);
         else b->state[k] = t;
     }
@@ -4780,10 +4780,10 @@ static bool dt__has_grads(const dt_model *m, const dt__mblock *b) /* in the bloc
         if (m->order[b->first + i]->t->grad_state != DT__GRAD_EMPTY) return true;
     return false;
 }
-static int dt__block_mgrad(dt__mblock *b)
+static int dt__block_mgrad(const dt_model *m, dt__mblock *b)
 {
     if (b->mgrad) return 0;
-    b->mgrad = dt__block_array("dt_amp_backward", b);
+    b->mgrad = dt__block_array(m, "dt_amp_backward", b, false);
     return b->mgrad ? 0 : DT_ERR_MEMORY;
 }
 static int dt__block_mwhole(dt__mblock *b)
@@ -4814,7 +4814,7 @@ DT__INSIDE int dt__amp_stash(dt_model *m)
         if (!dt__has_grads(m, b)) continue;
         bool whole = dt__grads_whole(m, b), cut = (b->cut & DT__CUT_GRAD) != 0;
         if (whole && !b->use_mwhole) rc = dt__stash_whole(m, b);
-        else if (!whole && !b->use_mgrad && !(rc = dt__block_mgrad(b)) && (!b->cut || cut)) rc = dt__copy_to(b->mgrad, b->b.grad, 0);
+        else if (!whole && !b->use_mgrad && !(rc = dt__block_mgrad(m, b)) && (!b->cut || cut)) rc = dt__copy_to(b->mgrad, b->b.grad, 0);
         else if (!whole && !b->use_mgrad && !rc)
             for (int k = 0; k < b->nranges && !rc; k++)
                 rc = dt__copy_range(b->mgrad, b->range[k].at, b->b.grad, b->range[k].lo, b->range[k].hi - b->range[k].lo);
@@ -4858,7 +4858,7 @@ static int dt__amp_unscale(dt_model *m, double inverse, dt_tensor *flags)
         if (!dt__has_grads(m, b)) continue;
         bool whole = dt__grads_whole(m, b), used = whole ? b->use_mwhole : b->use_mgrad;
         bool in_place = m->order[b->first]->t->dtype == DT_F32 && !used;
-        if (!in_place) rc = whole ? dt__block_mwhole(b) : dt__block_mgrad(b);
+        if (!in_place) rc = whole ? dt__block_mwhole(b) : dt__block_mgrad(m, b);
         dt_tensor *flag = rc ? NULL : dt__slice(flags, 0, i, 1);
         if (!flag) return DT_ERR_MEMORY;
         if (whole) rc = dt__unscale_whole(m, b, inverse, in_place ? NULL : b->mwhole, used, flag);
