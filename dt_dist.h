@@ -2125,6 +2125,7 @@ static void dt__gone_touch(dt__lazy *l)
     dt_fail(DT_ERR_STATE, "this tensor was sharded, and its ddp has gone, or failed, before it was gathered; load a checkpoint");
 }
 static dt__lazy dt__gone = { dt__gone_touch };
+static int64_t dt__tensor_nbytes(const dt_tensor *t) { return t ? t->numel * (int64_t)dt__dtype_size[t->dtype] : 0; }
 static char *dt__tensor_at(const dt_tensor *t, int64_t at)
 {
     return (char *)t->st->ptr + (t->offset + at) * (int64_t)dt__dtype_size[t->dtype];
@@ -2157,6 +2158,7 @@ static int dt__gather_fail(dt__unit *u, const char *call)
     int     rank[2], tag[2];
     if (dt__err.code != DT_OK) return dt__err.code;
     dt__unit_text(u, mine, sizeof mine);
+    if (dt__comm_left(d->gathers) >= 0) return dt__ddp_comm_fail(d, call);
     if (dt__comm_tags(d->gathers, rank, tag) && tag[0] > 0 && tag[0] <= d->nunits && tag[1] > 0 && tag[1] <= d->nunits) {
         for (int i = 0; i < 2; i++) dt__unit_text(&d->unit[tag[i] - 1], text[i], sizeof text[i]);
         d->error_known = 1;
@@ -2910,6 +2912,12 @@ static void dt__shards_end(dt_ddp *d)
             *part[k] = NULL;
         }
         b->cut &= DT__CUT_VALUE;
+        for (int k = 0; k < 2 && b->cut; k++) { /* this rank's ranges leave the communicator's memory */
+            dt_tensor **at = k ? &b->b.grad : &b->b.value, *old = *at;
+            *at = dt__new("dt_ddp_free", old->st->dev, old->dtype, old->shape, old->ndim, DT_LAYOUT_PLAIN);
+            if (*at && old->numel) memcpy((*at)->st->ptr, dt__tensor_at(old, 0), (size_t)dt__tensor_nbytes(old));
+            dt__unref(old);
+        }
     }
 }
 static void dt__shards_free(dt_ddp *d)
@@ -2922,7 +2930,6 @@ static void dt__shards_free(dt_ddp *d)
     dt_mem_free(d->used, (size_t)d->used_cap * sizeof *d->used);
     dt_comm_free(d->gathers);
 }
-static int64_t dt__tensor_nbytes(const dt_tensor *t) { return t ? t->numel * (int64_t)dt__dtype_size[t->dtype] : 0; }
 DT_API dt_ddp_memory dt_ddp_get_memory(const dt_ddp *d)
 {
     dt_ddp_memory   k;
@@ -3495,7 +3502,8 @@ DT_API void dt_ddp_free(dt_ddp *d)
     dt__ddp_send_error(d);
     /* a rank that still trains makes other calls: then this rank, too, gets an error that says so */
     if (dt__err.code == DT_OK && d->c && !dt_comm_get_status(d->c) && (!d->norm || !dt_comm_get_status(d->norm)) &&
-        (dt__comm_leave(d->norm) || dt__comm_leave(d->c)))
+        (!d->gathers || !dt_comm_get_status(d->gathers)) &&
+        (dt__comm_leave(d->norm) || (d->gathers && dt__comm_leave(d->gathers)) || dt__comm_leave(d->c)))
         dt__ddp_comm_fail(d, "dt_ddp_free");
     dt__ddp_unhook(d);
     if (d->c) dt__shards_end(d);

@@ -3087,14 +3087,12 @@ static int dt__run_measure(dt_optimizer *opt, dt__run *r)
     dt_device       *dev = opt->m->block[r->block].b.value->st->dev;
     const dt__param *p = opt->m->order[r->first];
     int64_t          n = dt__run_parts(opt, r, NULL);
-    size_t           nbytes = (size_t)(n + 1) * sizeof(int64_t);
-    int64_t         *at = (int64_t *)dt_mem_alloc(nbytes);
-    if (!at) return dt_fail(DT_ERR_MEMORY, "dt_step: out of memory");
+    int64_t         *at = (int64_t *)dt_scratch((size_t)(n + 1) * sizeof *at);
+    if (!at) return DT_ERR_MEMORY;
     dt__run_parts(opt, r, at);
     r->nparts = n;
     r->part = p->part + (r->offset - p->offset) / DT__NORM_PART;
     r->parts = dt__run_list(dev, at, n + 1);
-    dt_mem_free(at, nbytes);
     return r->parts ? 0 : DT_ERR_MEMORY;
 }
 /* DT__TRUST_RATIO: the segments of a run and memory for their norms. Each gap between parameters is a segment of its own:
@@ -3104,8 +3102,8 @@ static int dt__run_segments(dt_optimizer *opt, dt__run *r)
     dt_model *m = opt->m;
     if (!(dt__optim_kind_of(opt)->traits & DT__TRUST_RATIO) || opt->group[r->group].no_trust_ratio) return 0;
     dt_device *dev = m->block[r->block].b.value->st->dev;
-    int64_t    n = 2 * r->nparams - 1, *at = (int64_t *)dt_mem_alloc((size_t)(2 * n + 2) * sizeof *at), *slot = at + n + 1;
-    if (!at) return dt_fail(DT_ERR_MEMORY, "dt_step: out of memory");
+    int64_t    n = 2 * r->nparams - 1, *at = (int64_t *)dt_scratch((size_t)(2 * n + 2) * sizeof *at), *slot = at + n + 1;
+    if (!at) return DT_ERR_MEMORY;
     r->part0 = m->order[r->first]->part;
     for (int i = 0; i < r->nparams; i++) {
         const dt__param *p = m->order[r->first + i];
@@ -3118,7 +3116,6 @@ static int dt__run_segments(dt_optimizer *opt, dt__run *r)
     r->nslots = slot[n];
     r->segments = dt__run_list(dev, at, n + 1);
     r->slots = dt__run_list(dev, slot, n + 1);
-    dt_mem_free(at, (size_t)(2 * n + 2) * sizeof *at);
     r->wnorm = dt__new("dt_step", dev, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
     r->unorm = dt__new("dt_step", dev, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
     return r->segments && r->slots && r->wnorm && r->unorm ? dt__run_measure(opt, r) : DT_ERR_MEMORY;
@@ -3279,12 +3276,10 @@ static int dt__norms_share(const dt_optimizer *opt, dt_tensor *t) /* the other r
     const dt__sharding *s = opt->m->shards;
     size_t            nbytes = (size_t)opt->nparts * sizeof(float);
     if (!s) return 0;
-    float *x = (float *)dt_mem_alloc(nbytes);
-    int    rc = x ? dt__download(t, x) : dt_fail(DT_ERR_MEMORY, "dt_step: out of memory");
+    float *x = (float *)dt_scratch(nbytes);
+    int    rc = x ? dt__download(t, x) : (int)DT_ERR_MEMORY;
     if (!rc) rc = s->sum(s->user, "dt_step", x, opt->nparts);
-    if (!rc) rc = dt__upload(t, x);
-    dt_mem_free(x, nbytes);
-    return rc;
+    return rc ? rc : dt__upload(t, x);
 }
 /* The norm of all gradients of the runs: a tensor of one element that the caller owns. */
 static dt_tensor *dt__total_norm(dt_optimizer *opt)
@@ -3591,11 +3586,11 @@ DT__INSIDE int dt__optim_raw(const dt_optimizer *opt, const dt__raw_update *r)
     unsigned                 slots = dt__optim_slots(k, g);
     bool                     ratio = k->traits & DT__TRUST_RATIO && !g->no_trust_ratio;
     float                    wnorm = 0, unorm = 0;
-    int64_t                  ends[2], whole[2], n = dt__norm_parts(r->n);
+    int64_t                  ends[2], whole[2], n = dt__norm_parts(r->n), few[65];
     size_t                   nbytes = ratio ? (size_t)(2 * n + 1) * sizeof(int64_t) : 0;
     dt__optim_operands       v;
     if (!r->n) return 0;
-    int64_t *at = nbytes ? (int64_t *)dt_mem_alloc(nbytes) : NULL; /* where the parts begin, then their two norms */
+    int64_t *at = !nbytes ? NULL : nbytes <= sizeof few ? few : (int64_t *)dt_mem_alloc(nbytes); /* where the parts begin, then their two norms */
     float   *part = at ? (float *)(void *)(at + n + 1) : NULL;
     if (nbytes && !at) return dt_fail(DT_ERR_MEMORY, "%s: out of memory", k->call);
     for (int64_t i = 0; at && i <= n; i++) at[i] = i < n ? i * DT__NORM_PART : r->n;
@@ -3622,7 +3617,7 @@ DT__INSIDE int dt__optim_raw(const dt_optimizer *opt, const dt__raw_update *r)
     int rc = dt__optim_begin(&v, k, g, (double)r->t);
     if (!rc) rc = dt__optim_ratios(&v);
     if (!rc) rc = k->update(&v, k, g, (double)r->t);
-    dt_mem_free(at, nbytes);
+    if (at != few) dt_mem_free(at, nbytes);
     return rc;
 }
 DT__INSIDE int dt__raw_parts(float *part, const float *x, int64_t n)
@@ -3756,6 +3751,7 @@ static int dt__step_update(dt_optimizer *opt)
         if (!rc) rc = dt__run_end(opt, &opt->run[i]);
     }
     if (!rc && m->shards) rc = m->shards->stepped(m->shards->user, opt);
+    if (rc && m->shards) dt__watch_tell(m); /* the other ranks are waiting */
     dt__unref(w.gscale);
     dt__unref(w.update);
     dt__unref(w.wparts);

@@ -4,6 +4,7 @@
 #include "dt_test.h"
 
 #define DT__NORM_PART 32 /* small parameters have several parts */
+#define DT_IO_IMPLEMENTATION /* for dt__fs */
 #define DT_NN_IMPLEMENTATION
 #define DT_DIST_IMPLEMENTATION
 #include "dt_dist.h"
@@ -13,6 +14,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
 UTEST_MAIN()
 
@@ -428,5 +430,109 @@ UTEST(shard, a_resumed_training_has_the_bits_of_one_that_went_on)
         layouts p = { dir, l ? "O2" : NULL };
         EXPECT_EQ(0, crew_run("shm", 3 - l, save_and_resume, &p));
     }
+    temp_remove(dir);
+}
+
+/* ---------------------------------------------------------------------------------------------------- what goes wrong */
+typedef struct wrong {
+    int         what;
+    const char *says[2], *dir; /* what every rank's error has in it */
+    int         world;
+} wrong;
+static void must_say(crew *k, const wrong *p)
+{
+    const char *e = dt_error() ? dt_error() : "(no error)";
+    for (int i = 0; i < 2 && p->says[i]; i++) {
+        if (p->what == 0 && i && k->rank) continue; /* it waits for something else itself */
+        char what[300];
+        snprintf(what, sizeof what, "case %d: '%s' is not in the error", p->what, p->says[i]);
+        crew_check(k, strstr(e, p->says[i]) != NULL, what);
+    }
+}
+static void step_of(dt_model *m, dt_optimizer *opt, const run *p, crew *k, int s)
+{
+    backward(k, NULL, NULL, m, p, s, 0);
+    dt_step(opt);
+}
+static void go_wrong(crew *k)
+{
+    const wrong  *p = (const wrong *)k->arg;
+    run           r = base(0);
+    dt_model     *m = dt_model_new(.seed = 3);
+    dt_optimizer *opt = dt_adam(m, .lr = 0.01);
+    int           shard = p->what == 3 ? (k->rank ? 2 : 1) : p->what == 4 ? 4 : p->what == 5 ? -1 : p->what == 10 ? 1 : 3;
+    const char   *dir = p->what == 6 ? "/proc/self/nothing" : p->what == 10 ? p->dir : NULL;
+    dt_ddp       *d = dt_ddp_new(m, k->c, .shard = shard, .first_bucket_mb = 0.0003, .bucket_mb = 0.001, .state_dir = dir,
+                                 .slots = p->what == 9 ? 4 : 0);
+    if (p->what == 10) { /* a disk that is full */
+        struct rlimit l = { 64, 64 };
+        signal(SIGXFSZ, SIG_IGN);
+        if (k->rank == 1) setrlimit(RLIMIT_FSIZE, &l);
+    }
+    for (int s = 0; s < 3 && dt_error_code() == DT_OK; s++) {
+        if (p->what == 0 && s == 2 && k->rank == 1) { /* no forward: on to the next thing */
+            dt_ddp_mean(d, 1, 1);
+            break;
+        }
+        if (p->what == 1 && s == 2) { /* other layers, of one size */
+            if (k->rank) dt_copy_out(dt_model_find(m, "b.weight"), (float[21 * 21]){ 0 }, 21 * 16 * 4);
+            else dt_copy_out(dt_model_find(m, "c.weight"), (float[OUT * 21]){ 0 }, OUT * 21 * 4);
+        }
+        if (p->what == 2 && s == 2 && k->rank == 1) break; /* ends its training */
+        if (p->what == 7 && s == 2) dt_ddp_skip(d);
+        if (p->what == 8 && s == 2 && k->rank == 1) {
+            dt_tensor *y, *x = batch(0, 4, &y);
+            dt_backward(dt_mul_scalar(dt_cross_entropy(net(m, &r, x, s), y), INFINITY));
+            dt_step(opt);
+            continue;
+        }
+        if (p->what == 11 && s == 2) dt_ddp_broadcast(d);
+        step_of(m, opt, &r, k, s);
+    }
+    if (p->what == 2 && k->rank == 1) {
+        dt_ddp_free(d);
+        d = NULL;
+    }
+    must_say(k, p);
+    dt_error_clear();
+    dt_ddp_free(d);
+    dt_error_clear();
+    if (d && p->what < 3) { /* values that cannot be had any more */
+        float x[16 * IN];
+        dt_copy_out(dt_model_find(m, "a.weight"), x, sizeof x);
+        crew_check(k, dt_error_code() != DT_OK, "values of a model whose ranks have gone");
+        dt_error_clear();
+        dt_step(opt);
+        crew_check(k, dt_error_code() == DT_ERR_STATE, "a step without the other ranks");
+        dt_error_clear();
+    }
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    dt_error_clear();
+}
+UTEST(shard, ranks_that_differ_are_named)
+{
+    char       *dir = temp_dir();
+    const wrong cases[] = {
+        { 0, { "rank", "gathers the parameters" }, NULL, 2 },
+        { 1, { "rank 0 uses the parameters 'c.weight'", "rank 1 uses 'b.weight'" }, NULL, 2 },
+        { 2, { "ended its training", NULL }, NULL, 2 },
+        { 3, { ".shard", "rank 1" }, NULL, 2 },
+        { 4, { ".shard is 4", "it must be 1" }, NULL, 2 },
+        { 5, { ".shard is -1", NULL }, NULL, 2 },
+        { 6, { ".state_dir /proc/self/nothing", "cannot make a file" }, NULL, 2 },
+        { 7, { "dt_ddp_skip", ".shard = 2" }, NULL, 2 },
+        { 8, { "rank 1", "is not finite" }, NULL, 3 },
+        { 9, { ".slots", NULL }, NULL, 2 },
+        { 10, { "rank 1", "bytes for optimiser states" }, dir, 2 },
+        { 11, { "dt_ddp_broadcast", "sharded" }, NULL, 2 },
+    };
+    double before = crew_timeout;
+    crew_timeout = 2 * dt_test_slow();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        wrong p = cases[i];
+        EXPECT_EQ(0, crew_run("shm", p.world, go_wrong, &p));
+    }
+    crew_timeout = before;
     temp_remove(dir);
 }
