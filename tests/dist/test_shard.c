@@ -159,6 +159,59 @@ UTEST(shard, accumulation_has_the_bits_of_ddp)
             EXPECT_EQ(0, crew_run("shm", 2 + l % 2, compare, &p));
         }
 }
+UTEST(shard, over_sockets_it_has_the_bits_of_ddp)
+{
+    for (int kind = 1; kind < 6; kind += 4) {
+        run p = base(kind);
+        EXPECT_EQ(0, crew_run("tcp", 2, compare, &p)); /* two ranks: every order of a sum is the same */
+        setenv("DT_COMM_ORDERED", "1", 1);
+        p.level = "O2";
+        EXPECT_EQ(0, crew_run("tcp", 3, compare, &p));
+        EXPECT_EQ(0, crew_run("shm", 3, compare, &p));
+        unsetenv("DT_COMM_ORDERED");
+    }
+}
+/* reduce_scatter on one machine sums in the order of ranks, as allreduce does, from shared memory */
+static void scatter_as_all(crew *k)
+{
+    static const int dtype[3] = { DT_COMM_F32, DT_COMM_F16, DT_COMM_BF16 };
+    uint64_t seed = 5, mine;
+    enum { MOST = 40000 };
+    for (int turn = 0; turn < 24; turn++) {
+        int      t = dtype[turn % 3], size = t ? 2 : 4;
+        int64_t  n = 1 + (int64_t)(dt_test_random(&seed) % MOST), count[4] = { 0 }, left = n, at = 0;
+        for (int r = 0; r < k->world; r++) {
+            count[r] = r + 1 < k->world ? (int64_t)(dt_test_random(&seed) % (uint64_t)(left + 1)) : left;
+            left -= count[r];
+            if (r < k->rank) at += count[r];
+        }
+        bool  shared = turn % 4 != 3, all_shared = turn % 4 != 2 || k->rank; /* of one rank not: then by messages, in another order */
+        char *x = (char *)(shared && all_shared ? dt_comm_alloc(k->c, MOST * 4) : malloc(MOST * 4)), *y = (char *)dt_comm_alloc(k->c, MOST * 4);
+        char *out = (char *)malloc(MOST * 4 + 1);
+        mine = seed + (uint64_t)k->rank;
+        for (int64_t i = 0; i < n; i++) {
+            float f = (float)(dt_test_random(&mine) % 20001) / 10000 - 1;
+            if (t == DT_COMM_F32) ((float *)(void *)x)[i] = f;
+            else ((uint16_t *)(void *)x)[i] = (uint16_t)(t == DT_COMM_F16 ? 0x3800 + (dt_test_random(&mine) & 0x83ff) : 0x3f00 + (dt_test_random(&mine) & 0x807f));
+        }
+        memcpy(y, x, (size_t)(n * size));
+        bool in_place = turn % 5 == 1;
+        dt_comm_allreduce(k->c, y, n, t, DT_COMM_SUM);
+        dt_comm_reduce_scatter(k->c, x, in_place ? x + at * size : out, 0, count, t, DT_COMM_SUM);
+        if (turn % 4 < 2 || k->world == 2)
+            crew_check(k, !memcmp(in_place ? x + at * size : out, y + at * size, (size_t)(count[k->rank] * size)), "reduce_scatter has other bits");
+        dt_comm_barrier(k->c);
+        if (shared && all_shared) dt_comm_dealloc(k->c, x);
+        else free(x);
+        dt_comm_dealloc(k->c, y);
+        free(out);
+        crew_check(k, !dt_comm_get_status(k->c), "the communicator failed");
+    }
+}
+UTEST(shard, reduce_scatter_has_the_bits_of_allreduce)
+{
+    for (int world = 2; world <= 4; world++) EXPECT_EQ(0, crew_run("shm", world, scatter_as_all, NULL));
+}
 UTEST(shard, the_rest_of_training_has_the_bits_of_ddp)
 {
     for (int what = 0; what < 12; what++)
