@@ -1409,7 +1409,8 @@ static int dt__state_cut(dt_ddp_state *s, const char *what, int part, float *x, 
         bool same = s->world == d->world;
         rc = dt__state_ranks(s, name, nbytes, x, n, same ? d->rank : 0, same ? d->rank + 1 : s->world);
     } else {
-        rc = dt__state_ranks(s, name, nbytes, x, n, d->packed ? 0 : d->rank, d->packed ? d->world : d->rank + 1);
+        bool all = d->packed || d->unit; /* sharded: every rank names all of them, rank 0 writes them */
+        rc = dt__state_ranks(s, name, nbytes, x, n, all ? 0 : d->rank, all ? d->world : d->rank + 1);
         s->at += n;
     }
     dt_mem_free(name, nbytes);

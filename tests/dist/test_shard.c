@@ -670,3 +670,134 @@ UTEST(shard, a_save_that_fails_or_is_cut_off_leaves_a_whole_checkpoint)
         }
     crew_timeout = before;
 }
+
+/* ---------------------------------------------------------------------------------------------------- memory of loading and saving */
+static int64_t status_kib(const char *key) /* of /proc/self/status */
+{
+    char    line[200];
+    int64_t kib = -1;
+    FILE   *f = fopen("/proc/self/status", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (!strncmp(line, key, strlen(key))) kib = atoll(line + strlen(key) + 1);
+    if (f) fclose(f);
+    return kib;
+}
+static bool peak_begin(void) /* VmHWM begins at what is in memory now */
+{
+    FILE *f = fopen("/proc/self/clear_refs", "w");
+    bool  ok = f && fputs("5", f) >= 0;
+    if (f && fclose(f)) ok = false;
+    return ok;
+}
+enum { LARGE = 1440 };
+static dt_tensor *large(dt_model *m, dt_tensor *x)
+{
+    char name[8];
+    x = dt_linear(m, "in", x, .out = LARGE);
+    for (int i = 0; i < 5; i++) {
+        snprintf(name, sizeof name, "m%d", i);
+        x = dt_linear(m, name, x, .out = LARGE);
+    }
+    return dt_linear(m, "out", x, .out = OUT);
+}
+static void stream(crew *k)
+{
+    const layouts *p = (const layouts *)k->arg;
+    int64_t        epoch, step;
+    for (int turn = 0; turn < 2; turn++) { /* save with 2 and load with 3 */
+        dt_model      *m = dt_model_new(.seed = 1);
+        dt_optimizer  *opt = dt_adam(m, .lr = 1e-4);
+        dt_ddp        *d = dt_ddp_new(m, k->c, .shard = turn ? 3 : 2, .bucket_mb = 8);
+        dt_checkpoint *c = dt_checkpoint_new(p->dir, .model = m);
+        char           what[200];
+        dt_tensor     *y, *x = batch(k->rank, 2, &y), *loss = dt_cross_entropy(large(m, x), y);
+        if (!turn) dt_backward(loss);
+        else dt_model_seal(m);
+        if (turn) dt_end();
+        else dt_step(opt);
+        dt_empty_cache();
+        bool    known = peak_begin();
+        int64_t before = status_kib("VmRSS:"), states = dt_ddp_get_memory(d).states;
+        if (turn) crew_check(k, dt_checkpoint_resume(c, &epoch, &step) == 1, "resume");
+        else dt_checkpoint_save(c, 0, 1);
+        int64_t more = status_kib("VmHWM:") - before, grew = (dt_ddp_get_memory(d).states - states) >> 10;
+        snprintf(what, sizeof what, "%s: %lld KiB more, of which %lld are states", turn ? "resume" : "save", (long long)more, (long long)grew);
+        crew_check(k, !known || more < grew + 65536, what);
+        if (getenv("SHOW_MEMORY")) printf("    %s\n", what);
+        dt_checkpoint_free(c);
+        dt_ddp_free(d);
+        dt_optimizer_free(opt);
+        dt_model_free(m);
+    }
+}
+UTEST(shard, loading_and_saving_need_64_mib_at_most)
+{
+    char   *dir = temp_dir();
+    layouts p = { dir, NULL };
+    if (dt_test_quick()) {
+        temp_remove(dir);
+        UTEST_SKIP("it needs a model of more than 64 MiB, and takes seconds");
+    }
+    EXPECT_EQ(0, crew_run("shm", 2, stream, &p));
+    temp_remove(dir);
+}
+
+/* ---------------------------------------------------------------------------------------------------- hooks */
+static int hook_start(dt_ddp_bucket *b, dt_work **work, void *user)
+{
+    (void)user;
+    if (!b->state) b->state = calloc((size_t)b->n, sizeof(float));
+    if (!b->state) return -1;
+    ((float *)b->state)[0] += (float)(b->rank + 1);
+    *work = dt_comm_allreduce_start(b->comm, b->data, b->n, b->dtype, DT_COMM_SUM);
+    return *work ? 0 : -1;
+}
+static int hook_saved(dt_ddp_bucket *b, dt_ddp_state *s, void *user)
+{
+    (void)user;
+    if (!b->state) b->state = calloc((size_t)b->n, sizeof(float));
+    return !b->state ? -1 : dt_ddp_state_array(s, "count", -1, (float *)b->state, b->n, DT_DDP_OWN);
+}
+static void hook_gone(dt_ddp_bucket *b, void *user)
+{
+    (void)user;
+    free(b->state);
+}
+static void hooked(crew *k)
+{
+    const layouts *p = (const layouts *)k->arg;
+    float          want[8192], got[8192];
+    int64_t        epoch, step;
+    for (int part = 0; part < 3; part++) { /* DDP; .shard = 1; resumed */
+        trainee t = trainee_new(k, p->dir, NULL, part ? 1 : 0, 5);
+        dt_ddp_set_hook(t.d, .name = "sum", .start = hook_start, .saved = hook_saved, .gone = hook_gone, .sums = true);
+        if (part == 2) crew_check(k, dt_checkpoint_resume(t.c, &epoch, &step) == 1, "resume");
+        for (int s = part == 2 ? 2 : 0; s < 4; s++) {
+            trainee_step(k, &t, s);
+            if (part == 1 && s == 1) dt_checkpoint_save(t.c, 0, 2);
+        }
+        int n = weights(t.m, part ? got : want);
+        if (part) crew_check(k, !memcmp(want, got, (size_t)n * sizeof *got), "with a hook");
+        trainee_free(&t);
+    }
+    dt_model *m = dt_model_new(.seed = 1);
+    dt_ddp   *d = dt_ddp_new(m, k->c, .shard = 2);
+    crew_check(k, dt_ddp_set_hook(d, .start = hook_start) == DT_ERR_STATE && strstr(dt_error(), ".shard = 2"), "a hook with .shard = 2");
+    dt_error_clear();
+    dt_ddp_free(d);
+    dt_model_free(m);
+    char        path[300], name[64];
+    dt_archive *a = dt_checkpoint_latest(p->dir, NULL, path, sizeof path) ? dt_archive_open(path) : NULL;
+    for (int r = 0; r < k->world; r++) { /* the state of every rank is in the file */
+        snprintf(name, sizeof name, "ddp.count.c.bias.%d", r);
+        crew_check(k, dt_archive_find(a, name) >= 0, name);
+    }
+    dt_archive_free(a);
+}
+UTEST(shard, hooks_go_with_shard_1)
+{
+    char   *dir = temp_dir();
+    layouts p = { dir, NULL };
+    EXPECT_EQ(0, crew_run("shm", 3, hooked, &p));
+    temp_remove(dir);
+}
