@@ -2075,7 +2075,8 @@ static int dt__shared_allreduce(dt_comm *c, dt__coll_work *w)
         dt__post *p = &me->post[s->no & 1];
         w->no = s->no++;
         p->print = dt__frame_print(&w->head);
-        p->at = !w->scatter && w->scatter_n ? DT__UNSEEN : dt__shared_at(s, w->input, nbytes);
+        p->at = dt__shared_at(s, w->input, nbytes);
+        if (!w->scatter && w->scatter_n) p->at = DT__UNSEEN;
         p->frame = w->head;
         dt__shared_tell(s, &p->no, w->no + 1);
         w->phase = DT__COMPARE;
@@ -3313,8 +3314,8 @@ static int dt__prepare(dt_comm *c, const dt__call *a, dt__coll_work *w)
     if (segments && (rc = dt__prepare_segments(c, a, w, all, at, mine)) != 0) return rc;
     bool free_choice = !c->ordered && (c->engine->algo == DT_ALGO_AUTO || c->engine->algo == DT_ALGO_SHARED);
     if (a->coll == DT_COLL_REDUCE_SCATTER && w->way == DT__BY_PLAN && free_choice && all && dt__comm_shares(c, DT_COLL_ALLREDUCE)) {
-        bool overlap = mine && a->out != (const char *)a->in + (size_t)at * w->size &&
-                       dt__overlap(a->out, (size_t)mine * w->size, a->in, (size_t)all * w->size);
+        const char *in = (const char *)a->in, *out = (const char *)a->out;
+        bool overlap = mine && out != in + (size_t)at * w->size && dt__overlap(out, (size_t)mine * w->size, in, (size_t)all * w->size);
         w->way = DT__BY_SHARED;
         w->scatters = true;
         w->scatter = overlap ? NULL : (char *)a->out;

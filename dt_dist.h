@@ -40,7 +40,7 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    No model or pipeline parallelism: every rank holds the whole model. One thread of each rank trains it (or, with
+    No model or pipeline parallelism: see dt_pipe.h. Every rank computes the whole model. One thread of each rank trains it (or, with
     dt_parallel, the threads that dt_parallel starts).
 
 CONTENTS
@@ -2488,7 +2488,9 @@ static int dt__shards_ranges(dt_ddp *d, int block) /* of a block, in the order o
         b->range[k].at = b->own;
         b->own += u->count[d->rank];
     }
-    b->cut = DT__CUT_STATE | (d->o.shard >= 2 ? DT__CUT_GRAD : 0u) | (d->o.shard >= 3 ? DT__CUT_VALUE : 0u);
+    b->cut = DT__CUT_STATE;
+    if (d->o.shard >= 2) b->cut |= DT__CUT_GRAD;
+    if (d->o.shard >= 3) b->cut |= DT__CUT_VALUE;
     return 0;
 }
 static int dt__unit_rebind(dt_tensor *t, dt_tensor *to, int64_t at) /* t gets the storage of `to`, from element at on */
