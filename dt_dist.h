@@ -588,7 +588,7 @@ enum { DT__DDP_IDLE = 0, DT__DDP_BACKWARD, DT__DDP_SKIP };
 
 /* ---- sharding. A unit is a bucket of a sharded model: its values and gradients. */
 typedef struct dt__room { /* memory for a unit that is whole for a while */
-    dt_tensor *t;    /* 1-d */
+    dt_tensor *t;         /* 1-d */
     bool       used;
 } dt__room;
 struct dt__unit;
@@ -607,7 +607,7 @@ typedef struct dt__unit {
     int            index, block, first, n; /* as of its bucket */
     int64_t        at, length;
     int            dtype;
-    int64_t       *count;       /* elements of each rank; the range of this rank begins at `mine` in the unit, */
+    int64_t       *count;        /* elements of each rank; the range of this rank begins at `mine` in the unit, */
     int64_t        mine, own_at; /* and at own_at in arrays that hold only ranges */
     dt_tensor     *value, *grad; /* 1-d, length elements: the storages of its parameters and their gradients */
     dt_tensor     *own_value, *own_grad; /* .shard = 3, >= 2: arrays of the block that hold only ranges */
@@ -615,7 +615,7 @@ typedef struct dt__unit {
     dt__unit_state vstate, gstate;
     int            vroom, groom; /* index of the room, or -1 */
     dt_work       *work;
-    uint32_t       version;     /* of the values when they were gathered: the program has changed them since if it differs */
+    uint32_t version; /* of the values when they were gathered: the program has changed them since if it differs */
 } dt__unit;
 
 struct dt_ddp {
@@ -670,18 +670,18 @@ struct dt_ddp {
     float  *send, *gather;
     size_t  send_nbytes, gather_nbytes;
     /* sharding */
-    dt__sharding  shards;
-    dt_comm    *gathers;  /* a duplicate for gathering: its order is that of the layers */
-    dt__unit   *unit, *old_unit; /* old_unit: while the model is packed anew */
-    int         nunits, nold;
-    dt__room   *room;
-    int         nrooms, room_cap;
-    int         ending;   /* dt_ddp_free: 1: the model becomes whole; 2: after an error, without the other ranks */
-    int         recent[3]; /* .shard = 3: units whose values were used last, the latest first; -1: none */
-    int         ahead;    /* the unit that is gathered before it is used, or -1 */
-    int        *use, *used; /* units in the order of use: in this step, and in the one before */
-    int         nuse, nused, use_at;
-    int         use_cap, used_cap;
+    dt__sharding shards;
+    dt_comm     *gathers;         /* a duplicate for gathering: its order is that of the layers */
+    dt__unit    *unit, *old_unit; /* old_unit: while the model is packed anew */
+    int          nunits, nold;
+    dt__room    *room;
+    int          nrooms, room_cap;
+    int          ending;     /* dt_ddp_free: the model becomes whole */
+    int          recent[3];  /* .shard = 3: units whose values were used last, the latest first; -1: none */
+    int          ahead;      /* the unit that is gathered before it is used, or -1 */
+    int         *use, *used; /* units in the order of use: in this step, and in the one before */
+    int          nuse, nused, use_at;
+    int          use_cap, used_cap;
     /* batch norm over all ranks */
     dt_comm      *norm; /* a second duplicate, since buckets run on c meanwhile; NULL without .sync_batchnorm */
     dt__norm_sync sync;
@@ -967,7 +967,8 @@ static dt_tensor *dt__ddp_grads(void *user, int dtype, int64_t n) /* memory for 
 {
     dt_ddp *d = (dt_ddp *)user;
     /* sharded gradients: the whole block is there only while it is made */
-    return dt__ddp_alone(d) || d->o.slots || d->on_device || d->ending || d->o.shard > 1 ? NULL : dt__ddp_alloc(d, dtype, n);
+    return dt__ddp_alone(d) || d->o.slots || d->on_device || d->ending || d->o.shard > 1 ? NULL
+                                                                                         : dt__ddp_alloc(d, dtype, n);
 }
 static void dt__ways_reset(dt_ddp *d);
 static void dt__buckets_free(dt_ddp *d)
@@ -1077,7 +1078,8 @@ static int dt__buckets_make(dt_ddp *d)
     d->of = (int *)dt__alloc_zero((size_t)n * sizeof *d->of);
     d->reach = (uint8_t *)dt__alloc_zero((size_t)n);
     d->part = (dt_ddp_part *)dt__alloc_zero((size_t)n * sizeof *d->part);
-    if (!d->bucket || !d->of || !d->reach || !d->part) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for %d buckets", n);
+    if (!d->bucket || !d->of || !d->reach || !d->part)
+        return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for %d buckets", n);
     d->nbuckets = dt__buckets_cut(d, d->bucket);
     d->total = 0;
     for (int i = 0; i < d->nbuckets; i++)
@@ -1693,7 +1695,8 @@ static int dt__ddp_zero_unreached(dt_tensor *t)
     return rc;
 }
 /* Finds the parameter whose gradient is not finite. The first one found in a step is kept. */
-static int dt__ddp_find_bad(dt_ddp *d, dt_tensor *g, int64_t begin, int first, int n) /* begin: where g begins in its block */
+static int dt__ddp_find_bad(dt_ddp *d, dt_tensor *g, int64_t begin, int first,
+                            int n) /* begin: where g begins in its block */
 {
     int rc = 0;
     for (int k = first; k < first + n && !rc && d->bad[d->rank] < 0; k++) {
@@ -1861,6 +1864,12 @@ static int dt__ddp_sum_masters(dt_ddp *d)
     }
     return rc;
 }
+static int64_t dt__first_own(const dt__mblock *b) /* an element of the gradients that this rank looks at, if it has any */
+{
+    int k = 0;
+    while (k < b->nranges && b->range[k].hi == b->range[k].lo) k++;
+    return k < b->nranges && !(b->cut & DT__CUT_GRAD) ? b->range[k].lo : 0;
+}
 static int dt__ddp_finish(dt_ddp *d)
 {
     dt_model *m = d->m;
@@ -1871,7 +1880,7 @@ static int dt__ddp_finish(dt_ddp *d)
     if (rc) return rc;
     /* a hook sent zeros in place of what is not finite: mixed precision looks for an overflow in the gradients */
     for (int i = 0; i < m->nblocks && !rc && !counts && !d->way.sums; i++)
-        if (m->block[i].b.grad->numel) rc = dt__ddp_fill(m->block[i].b.grad, m->block[i].nranges ? m->block[i].range[0].lo : 0, 1, (double)INFINITY);
+        if (m->block[i].b.grad->numel) rc = dt__ddp_fill(m->block[i].b.grad, dt__first_own(&m->block[i]), 1, (double)INFINITY);
     if (staged && d->rank != d->staging_root) rc = dt__buffers_copy(d, 0);
     for (int i = 0; i < m->nblocks && !rc && d->after != 1 && d->way.sums; i++)
         if (m->block[i].b.grad->dtype == DT_F32) rc = dt__ddp_scale_block(d, &m->block[i], d->after);
@@ -2123,11 +2132,12 @@ static void dt__grad_touch(dt__lazy *l);
 static void dt__gone_touch(dt__lazy *l)
 {
     (void)l;
-    dt_fail(DT_ERR_STATE, "this tensor was sharded, and its ddp has gone, or failed, before it was gathered; load a checkpoint");
+    dt_fail(DT_ERR_STATE,
+            "this tensor was sharded, and its ddp has gone, or failed, before it was gathered; load a checkpoint");
 }
 static dt__lazy dt__gone = { dt__gone_touch };
-static int64_t dt__tensor_nbytes(const dt_tensor *t) { return t ? t->numel * (int64_t)dt__dtype_size[t->dtype] : 0; }
-static char *dt__tensor_at(const dt_tensor *t, int64_t at)
+static int64_t  dt__tensor_nbytes(const dt_tensor *t) { return t ? t->numel * (int64_t)dt__dtype_size[t->dtype] : 0; }
+static char    *dt__tensor_at(const dt_tensor *t, int64_t at)
 {
     return (char *)t->st->ptr + (t->offset + at) * (int64_t)dt__dtype_size[t->dtype];
 }
@@ -2160,19 +2170,27 @@ static int dt__gather_fail(dt__unit *u, const char *call)
     if (dt__err.code != DT_OK) return dt__err.code;
     dt__unit_text(u, mine, sizeof mine);
     if (dt__comm_left(d->gathers) >= 0) return dt__ddp_comm_fail(d, call);
-    if (dt__comm_tags(d->gathers, rank, tag) && tag[0] > 0 && tag[0] <= d->nunits && tag[1] > 0 && tag[1] <= d->nunits) {
+    if (dt__comm_tags(d->gathers, rank, tag) && tag[0] > 0 && tag[0] <= d->nunits && tag[1] > 0 &&
+        tag[1] <= d->nunits) {
         for (int i = 0; i < 2; i++) dt__unit_text(&d->unit[tag[i] - 1], text[i], sizeof text[i]);
         d->error_known = 1;
         snprintf(why, sizeof why, "%s", dt_comm_error(d->gathers));
         dt__ddp_abort(d, why);
-        return dt_fail(DT_ERR_COMM, "%s: rank %d uses the parameters %s, rank %d uses %s: all ranks of a sharded model must use the same "
-                       "layers in the same order", call, rank[0], text[0], rank[1], text[1]);
+        return dt_fail(
+            DT_ERR_COMM,
+            "%s: rank %d uses the parameters %s, rank %d uses %s: all ranks of a sharded model must use the same "
+            "layers in the same order",
+            call, rank[0], text[0], rank[1], text[1]);
     }
-    snprintf(why, sizeof why, "%.500s", dt_comm_error(d->gathers) ? dt_comm_error(d->gathers) : "the communicator failed");
+    snprintf(why, sizeof why, "%.500s",
+             dt_comm_error(d->gathers) ? dt_comm_error(d->gathers) : "the communicator failed");
     d->error_known = 1;
     dt__ddp_abort(d, why);
-    return dt_fail(DT_ERR_COMM, "%s: rank %d gathers the parameters %s, and not all other ranks do: all ranks of a sharded model must make "
-                   "the same forwards, backwards and steps, and read the same parameters (%s)", call, d->rank, mine, why);
+    return dt_fail(
+        DT_ERR_COMM,
+        "%s: rank %d gathers the parameters %s, and not all other ranks do: all ranks of a sharded model must make "
+        "the same forwards, backwards and steps, and read the same parameters (%s)",
+        call, d->rank, mine, why);
 }
 
 /* ---- rooms */
@@ -2217,8 +2235,8 @@ static int dt__value_start(dt__unit *u) /* its gathering */
         u->value->st->ptr = d->room[u->vroom].t->st->ptr;
     }
     u->version = version;
-    u->work = dt__allgather_tagged(d->gathers, rooms ? dt__tensor_at(u->own_value, u->own_at) : NULL, u->value->st->ptr, u->count, u->dtype,
-                                   u->index + 1);
+    u->work = dt__allgather_tagged(d->gathers, rooms ? dt__tensor_at(u->own_value, u->own_at) : NULL, u->value->st->ptr,
+                                   u->count, u->dtype, u->index + 1);
     if (!u->work) return dt__gather_fail(u, "dt_ddp");
     u->vstate = DT__UNIT_COMING;
     return 0;
@@ -2331,8 +2349,8 @@ static int dt__grad_gather(dt__unit *u)
 {
     dt_ddp *d = u->d;
     if (u->own_grad && u->groom < 0 && dt__grad_room(u)) return dt__err.code;
-    dt_work *w = dt__allgather_tagged(d->gathers, u->own_grad ? dt__tensor_at(u->own_grad, u->own_at) : NULL, u->grad->st->ptr, u->count,
-                                      u->dtype, u->index + 1);
+    dt_work *w = dt__allgather_tagged(d->gathers, u->own_grad ? dt__tensor_at(u->own_grad, u->own_at) : NULL,
+                                      u->grad->st->ptr, u->count, u->dtype, u->index + 1);
     u->gstate = DT__UNIT_HERE;
     if (!u->own_grad) u->grad->st->lazy = NULL;
     u->version = u->grad->st->version;
@@ -2369,7 +2387,8 @@ static int dt__way_scatter(dt_ddp_bucket *b, dt_work **work, void *user) /* the 
 {
     dt_ddp   *d = (dt_ddp *)user;
     dt__unit *u = &d->unit[b->index];
-    char     *out = u->own_grad ? dt__tensor_at(u->own_grad, u->own_at) : (char *)b->data + (size_t)u->mine * dt__dtype_size[u->dtype];
+    char     *out = u->own_grad ? dt__tensor_at(u->own_grad, u->own_at)
+                                : (char *)b->data + (size_t)u->mine * dt__dtype_size[u->dtype];
     *work = dt_comm_reduce_scatter_start(b->comm, b->data, out, 0, u->count, b->dtype, DT_COMM_SUM);
     return *work ? 0 : (int)DT_ERR_COMM;
 }
@@ -2380,12 +2399,15 @@ static int dt__shards_begin(dt_ddp *d)
     int       rc = 0;
     for (int i = 0; i < m->nblocks && d->no_sync; i++)
         if (m->block[i].use_mgrad)
-            return dt_fail(DT_ERR_STATE, "dt_backward: with .shard and half gradients a backward under dt_ddp_no_sync cannot follow a "
-                                         "synchronised one in the same step; synchronise the last backward only");
+            return dt_fail(
+                DT_ERR_STATE,
+                "dt_backward: with .shard and half gradients a backward under dt_ddp_no_sync cannot follow a "
+                "synchronised one in the same step; synchronise the last backward only");
     for (int i = 0; i < d->nunits && !rc; i++) {
         dt__unit *u = &d->unit[i];
         bool      set = false;
-        for (int k = u->first; k < u->first + u->n; k++) set = set || (m->order[k]->t->grad && m->order[k]->t->grad_state == DT__GRAD_SET);
+        for (int k = u->first; k < u->first + u->n; k++)
+            set = set || (m->order[k]->t->grad && m->order[k]->t->grad_state == DT__GRAD_SET);
         if (!set && !(d->unsummed && u->gstate == DT__UNIT_HERE)) dt__grad_drop(u, DT__UNIT_GONE);
         else if (set && u->gstate == DT__UNIT_CUT) rc = dt__grad_gather(u);
     }
@@ -2446,7 +2468,9 @@ static int64_t dt__unit_place(const dt__unit *u, double target)
     }
     return target - (double)below < (double)above - target ? below : above;
 }
-static int dt__unit_cut(dt__unit *u, double *carry) /* carry: by how much earlier units gave each rank and those before it too little */
+static int
+dt__unit_cut(dt__unit *u,
+             double   *carry) /* carry: by how much earlier units gave each rank and those before it too little */
 {
     dt_ddp *d = u->d;
     int64_t from = 0;
@@ -2534,7 +2558,8 @@ static int dt__shards_cut(void *user) /* dt__sharding.cut */
     d->recent[0] = d->recent[1] = d->recent[2] = d->ahead = -1;
     d->nuse = d->nused = d->use_at = 0;
     for (int i = 0; i < m->nparams && !rc; i++)
-        if (m->param[i]->old_block >= 0 && m->param[i]->block < 0 && !m->param[i]->buffer && d->nold) rc = dt__unit_leave(m->param[i]);
+        if (m->param[i]->old_block >= 0 && m->param[i]->block < 0 && !m->param[i]->buffer && d->nold)
+            rc = dt__unit_leave(m->param[i]);
     if (rc || d->ending) return rc;
     for (int i = 0; i < m->nblocks; i++) n += m->block[i].n;
     size_t      nbytes = (size_t)n * sizeof(dt__bucket);
@@ -2611,12 +2636,13 @@ static int dt__unit_bind(dt__unit *u, dt__mblock *b, dt_tensor *value, dt_tensor
 }
 static int dt__shards_bind(void *user, dt__mblock *b) /* dt__sharding.bind */
 {
-    dt_ddp    *d = (dt_ddp *)user;
-    int        block = (int)(b - d->m->block), rc = 0, dtype = b->b.value->dtype;
+    dt_ddp *d = (dt_ddp *)user;
+    int     block = (int)(b - d->m->block), rc = 0, dtype = b->b.value->dtype;
     if (d->ending) return 0;
     dt_tensor *value = dt__ddp_alloc(d, dtype, d->o.shard >= 3 ? b->own : b->numel);
     dt_tensor *grad = d->o.shard >= 2 ? dt__ddp_alloc(d, dtype, b->own) : NULL;
-    if (!value || (d->o.shard >= 2 && !grad)) rc = dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the parameters (DT_COMM_ARENA limits them)");
+    if (!value || (d->o.shard >= 2 && !grad))
+        rc = dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the parameters (DT_COMM_ARENA limits them)");
     if (!rc && d->o.shard < 3) rc = dt__copy_part(value, 0, b->b.value, 0, b->numel);
     if (!rc && grad && b->own) rc = dt__fill(grad, 0);
     for (int k = 0; k < b->nranges && !rc; k++) {
@@ -2675,14 +2701,17 @@ static int dt__state_file(const dt_ddp *d, const char *call, size_t nbytes) /* a
         int n = snprintf(path, sizeof path, "%s/dt-states-%ld-%d-%d", d->o.state_dir, (long)getpid(), d->rank,
                          __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED));
         if (n < 0 || (size_t)n >= sizeof path) {
-            dt_fail(DT_ERR_ARG, "%s: .state_dir is too long: %zu characters, expected at most 500", call, strlen(d->o.state_dir));
+            dt_fail(DT_ERR_ARG, "%s: .state_dir is too long: %zu characters, expected at most 500", call,
+                    strlen(d->o.state_dir));
             return -1;
         }
         fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
         if (fd < 0 && errno != EEXIST && errno != EINTR) break;
     }
     if (fd < 0) {
-        dt_fail(DT_ERR_FILE, "%s: .state_dir %.300s: rank %d cannot make a file there: %s; it must be a directory that can be written to",
+        dt_fail(DT_ERR_FILE,
+                "%s: .state_dir %.300s: rank %d cannot make a file there: %s; it must be a directory that can be "
+                "written to",
                 call, d->o.state_dir, d->rank, strerror(errno));
         return -1;
     }
@@ -2690,8 +2719,11 @@ static int dt__state_file(const dt_ddp *d, const char *call, size_t nbytes) /* a
     int e = nbytes ? posix_fallocate(fd, 0, (off_t)nbytes) : 0;
     if (!e) return fd;
     close(fd);
-    dt_fail(DT_ERR_FILE, "%s: .state_dir %.300s: rank %d cannot get %zu bytes for optimiser states: %s; free space there, or use another "
-            "directory", call, d->o.state_dir, d->rank, nbytes, strerror(e));
+    dt_fail(DT_ERR_FILE,
+            "%s: .state_dir %.300s: rank %d cannot get %zu bytes for optimiser states: %s; free space there, or use "
+            "another "
+            "directory",
+            call, d->o.state_dir, d->rank, nbytes, strerror(e));
     return -1;
 }
 typedef struct dt__exact {
@@ -2735,7 +2767,9 @@ static dt_tensor *dt__shards_array(void *user, const char *call, int64_t n, bool
     if (fd >= 0) {
         k->nbytes = (size_t)n * sizeof(float);
         k->at = mmap(NULL, k->nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        if (k->at == MAP_FAILED) dt_fail(DT_ERR_FILE, "%s: .state_dir %.300s: mmap of %zu bytes: %s", call, d->o.state_dir, k->nbytes, strerror(errno));
+        if (k->at == MAP_FAILED)
+            dt_fail(DT_ERR_FILE, "%s: .state_dir %.300s: mmap of %zu bytes: %s", call, d->o.state_dir, k->nbytes,
+                    strerror(errno));
         else t = dt__adopt(call, dt_cpu(), k->at, DT_F32, &n, 1);
         if (!t && k->at != MAP_FAILED) munmap(k->at, k->nbytes);
         close(fd);
@@ -2782,7 +2816,8 @@ static int dt__shards_outcome(void *user, const char *call)
     memset(text, 0, sizeof text);
     code = dt__err.code;
     if (d->rank == root) snprintf(text, sizeof text, "%.500s", dt_error());
-    if (dt_comm_broadcast(d->c, text, (int64_t)sizeof text, DT_COMM_U8, root) || dt_comm_broadcast(d->c, &code, 1, DT_COMM_I64, root))
+    if (dt_comm_broadcast(d->c, text, (int64_t)sizeof text, DT_COMM_U8, root) ||
+        dt_comm_broadcast(d->c, &code, 1, DT_COMM_I64, root))
         return dt__ddp_comm_fail(d, call);
     d->error_known = 1;
     text[sizeof text - 1] = 0;
@@ -2811,7 +2846,7 @@ static int dt__shards_stepped(void *user, dt_optimizer *opt) /* dt__sharding.ste
     dt_ddp *d = (dt_ddp *)user;
     int     rc = 0;
     if (d->o.shard < 3 && !opt) return 0; /* a load has filled the values, too */
-    if (opt && d->nuse) { /* the order of this step is that of the next */
+    if (opt && d->nuse) {                 /* the order of this step is that of the next */
         int *list = d->used, cap = d->used_cap;
         d->used = d->use;
         d->used_cap = d->use_cap;
@@ -2951,7 +2986,8 @@ DT_API dt_ddp_memory dt_ddp_get_memory(const dt_ddp *d)
             states += b->state[s] != NULL;
         }
         f += n * size * (1 / (b->cut & DT__CUT_VALUE ? world : 1) + 1 / (b->cut & DT__CUT_GRAD ? world : 1));
-        f += n * 4 * (states + (b->master != NULL) + (b->mgrad != NULL)) / (b->cut ? world : 1) + (double)dt__tensor_nbytes(b->mwhole);
+        f += n * 4 * (states + (b->master != NULL) + (b->mgrad != NULL)) / (b->cut ? world : 1) +
+             (double)dt__tensor_nbytes(b->mwhole);
     }
     for (int i = 0; i < d->nrooms; i++) k.buckets += dt__tensor_nbytes(d->room[i].t);
     k.formula = (int64_t)f;
@@ -3312,8 +3348,8 @@ static int dt__syncnorm_attach(dt_ddp *d)
         if (all[r] == all[0]) continue;
         d->error_known = 1; /* all ranks report this error */
         if (all[r] >> 1 != all[0] >> 1)
-            return dt_fail(DT_ERR_COMM, "dt_ddp_new: rank 0 has .shard = %d, rank %d has %d; set the same on all ranks", (int)(all[0] >> 1),
-                           r, (int)(all[r] >> 1));
+            return dt_fail(DT_ERR_COMM, "dt_ddp_new: rank 0 has .shard = %d, rank %d has %d; set the same on all ranks",
+                           (int)(all[0] >> 1), r, (int)(all[r] >> 1));
         return dt_fail(DT_ERR_COMM, "dt_ddp_new: rank %d has .sync_batchnorm, rank %d has not; set it on all ranks or on "
                        "no rank", all[0] ? 0 : r, all[0] ? r : 0);
     }
@@ -3379,8 +3415,8 @@ static int dt__ddp_outcome(void *user, const char *call)
     text[sizeof text - 1] = 0;
     return dt_fail(DT_ERR_FILE, "rank 0: %s", text);
 }
-static void    dt__ddp_tell(void *user) { dt__ddp_send_error((dt_ddp *)user); }
-static void    dt__ddp_gone(void *user)
+static void dt__ddp_tell(void *user) { dt__ddp_send_error((dt_ddp *)user); }
+static void dt__ddp_gone(void *user)
 {
     dt_ddp *d = (dt_ddp *)user;
     if (d->m->shards == &d->shards) d->m->shards = NULL;
@@ -3463,13 +3499,16 @@ DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o)
     else if (o.slots && m->amp)
         dt_fail(DT_ERR_ARG, "%s: .slots cannot be used with mixed precision; leave out one of them", call);
     else if (o.shard < 0 || o.shard > 3)
-        dt_fail(DT_ERR_ARG, "%s: .shard is %d; it must be 1 (optimiser states), 2 (and gradients), 3 (and parameters), or 0", call, o.shard);
+        dt_fail(DT_ERR_ARG,
+                "%s: .shard is %d; it must be 1 (optimiser states), 2 (and gradients), 3 (and parameters), or 0", call,
+                o.shard);
     else if (o.shard && o.slots)
-        dt_fail(DT_ERR_ARG, "%s: .shard cannot be used with .slots, whose sum every rank needs whole; leave out one of them", call);
+        dt_fail(DT_ERR_ARG,
+                "%s: .shard cannot be used with .slots, whose sum every rank needs whole; leave out one of them", call);
     else if (o.shard && m->device != dt_cpu())
-        dt_fail(DT_ERR_DEVICE, "%s: .shard needs a model on the CPU, this one is on %s; leave out .shard", call, m->device->name);
-    else if (o.state_dir && !o.shard)
-        dt_fail(DT_ERR_ARG, "%s: .state_dir needs .shard", call);
+        dt_fail(DT_ERR_DEVICE, "%s: .shard needs a model on the CPU, this one is on %s; leave out .shard", call,
+                m->device->name);
+    else if (o.state_dir && !o.shard) dt_fail(DT_ERR_ARG, "%s: .state_dir needs .shard", call);
     else if (o.first_bucket_mb < 0 || o.bucket_mb < 0 || o.first_bucket_mb > 65536 || o.bucket_mb > 65536)
         dt_fail(DT_ERR_ARG, "%s: buckets of %g and %g MiB; they must be between 0 and 65536", call, o.first_bucket_mb,
                 o.bucket_mb);
@@ -3557,8 +3596,11 @@ DT_API dt_status dt_ddp_set_hook_with(dt_ddp *d, dt_ddp_hook h)
     if (d->o.slots)
         return (dt_status)dt_fail(DT_ERR_STATE, "%s: this ddp has .slots, whose sum has an order of its own; leave out one of them", call);
     if (d->o.shard > 1 && !dt__ddp_alone(d))
-        return (dt_status)dt_fail(DT_ERR_STATE, "%s: this ddp has .shard = %d, where no rank has the sum of a whole bucket; a hook goes with "
-                                  ".shard = 1 or none", call, d->o.shard);
+        return (dt_status)dt_fail(
+            DT_ERR_STATE,
+            "%s: this ddp has .shard = %d, where no rank has the sum of a whole bucket; a hook goes with "
+            ".shard = 1 or none",
+            call, d->o.shard);
     if (d->way_set)
         return (dt_status)dt_fail(DT_ERR_STATE, "%s: this ddp has the hook '%s' already; set one hook, once", call, d->way_name);
     if (d->version || d->agreed)
@@ -3610,8 +3652,10 @@ DT_API dt_status dt_ddp_skip(dt_ddp *d)
                                   : d->o.slots ? "called with .slots; every slot needs a backward"
                                                : "called in a world of one rank, where no other rank has data");
     if (d->o.shard == 3)
-        return (dt_status)dt_fail(DT_ERR_STATE, "dt_ddp_skip: with .shard = 3 a rank must take part in every forward, whose layers are gathered "
-                                  "from all ranks; use .shard = 2, or give all loaders the same number of batches");
+        return (dt_status)dt_fail(
+            DT_ERR_STATE,
+            "dt_ddp_skip: with .shard = 3 a rank must take part in every forward, whose layers are gathered "
+            "from all ranks; use .shard = 2, or give all loaders the same number of batches");
     if (!d->m->sealed)
         return (dt_status)dt_fail(DT_ERR_STATE,
                                   "dt_ddp_skip: the model has had no backward on this rank, expected one; the first step "
@@ -3647,8 +3691,10 @@ DT_API dt_status dt_ddp_broadcast(dt_ddp *d)
 {
     if (!dt__ddp_ok("dt_ddp_broadcast", d)) return dt_error_code();
     if (d->unit)
-        return (dt_status)dt_fail(DT_ERR_STATE, "dt_ddp_broadcast: the model is sharded; change parameters on all ranks in the same way, or save "
-                                  "and load them");
+        return (dt_status)dt_fail(
+            DT_ERR_STATE,
+            "dt_ddp_broadcast: the model is sharded; change parameters on all ranks in the same way, or save "
+            "and load them");
     if (d->c) dt__ddp_sync_model(d);
     return dt_error_code();
 }

@@ -148,7 +148,8 @@ typedef struct dt__source { /* where the bytes of an entry come from when the ar
     /* Passes all bytes to dt__out_bytes, in one or several calls. Returns 0, or a negative status after dt_fail. */
     int (*send)(dt__out_file *o, const char *call, const dt_archive_entry *e, void *object);
     void (*release)(void *object, size_t nbytes); /* called when the archive is freed */
-    int (*range)(dt__out_file *o, const char *call, void *object, int64_t from, int64_t n); /* elements; see dt__writers, or NULL */
+    int (*range)(dt__out_file *o, const char *call, void *object, int64_t from,
+                 int64_t n); /* elements; see dt__writers, or NULL */
 } dt__source;
 /* Ranks that write one file together. Entries with `source` are written in segments, each by its owner; the others by rank 0. The
    collective calls return 0, or a negative status after dt_fail. */
@@ -156,11 +157,12 @@ typedef struct dt__writers {
     int   rank;
     void *comm;
     int (*tell)(void *comm, const char *call, void *x, size_t nbytes, int root); /* all get root's bytes */
-    int (*merge)(void *comm, const char *call, void *x, size_t nbytes);          /* each byte is 0 on all ranks but one */
-    int (*outcome)(void *comm, const char *call);                                /* the error of any rank becomes the error of all */
-    void *user;
+    int (*merge)(void *comm, const char *call, void *x, size_t nbytes); /* each byte is 0 on all ranks but one */
+    int (*outcome)(void *comm, const char *call); /* the error of any rank becomes the error of all */
+    void             *user;
     const dt__source *source;
-    int64_t (*segment)(void *user, void *object, int64_t at, int *owner); /* the owner of element `at`; returns where its segment ends */
+    int64_t (*segment)(void *user, void *object, int64_t at,
+                       int *owner); /* the owner of element `at`; returns where its segment ends */
 } dt__writers;
 typedef struct dt__why { /* why a file cannot be used */
     dt_status code;
@@ -169,8 +171,8 @@ typedef struct dt__why { /* why a file cannot be used */
 DT__INSIDE int         dt__out_bytes(dt__out_file *o, const void *data, size_t nbytes);
 DT__INSIDE dt_archive *dt__archive_load(const char *path, dt__why *why); /* NULL: see *why; sets no error */
 /* Entry i will not be read soon: its memory goes back to the system. No tensor that views it has been written to. */
-DT__INSIDE void        dt__archive_forget(dt_archive *a, int64_t i);
-DT__INSIDE int         dt__archive_write_shared(const char *call, dt_archive *a, const char *path, const dt__writers *w);
+DT__INSIDE void dt__archive_forget(dt_archive *a, int64_t i);
+DT__INSIDE int  dt__archive_write_shared(const char *call, dt_archive *a, const char *path, const dt__writers *w);
 DT__INSIDE int64_t     dt__archive_need(const char *call, const dt_archive *a, const char *name); /* -1 after dt_fail */
 /* A reference to the mapped memory, which keeps it after the archive is freed. NULL: the archive is not a mapped file. */
 DT__INSIDE void       *dt__archive_hold(dt_archive *a);
@@ -770,7 +772,8 @@ static const dt__meta *dt__meta_find(const dt_archive *a, const char *key)
         if (!strcmp(a->meta[i].key, key)) return &a->meta[i];
     return NULL;
 }
-static void dt__forget(dt_archive *a, size_t from, size_t to) /* whole pages of 64 KiB of the file, which were not written to */
+static void dt__forget(dt_archive *a, size_t from,
+                       size_t to) /* whole pages of 64 KiB of the file, which were not written to */
 {
     const size_t page = 65536;
     from = (from + page - 1) & ~(page - 1);
@@ -1312,7 +1315,7 @@ typedef struct dt__joint {
     dt__out_file       o;
     uint32_t          *order, *crc; /* crc: of the header, then of each segment, 0 if it is another rank's */
     int64_t            ncrc;
-    uint64_t           head;        /* bytes before the data */
+    uint64_t           head; /* bytes before the data */
     int64_t            crc_at;
 } dt__joint;
 static int dt__joint_header(dt__joint *j, dt_archive *a)
@@ -1345,12 +1348,17 @@ static int dt__joint_open(dt__joint *j, const dt_archive *a)
     if (w->rank && !(j->o.temp = (char *)dt_mem_alloc(j->o.temp_len = about[1])))
         dt_fail(DT_ERR_MEMORY, "%s: out of memory for a path", j->o.call);
     if (about[2] != mine)
-        dt_fail(DT_ERR_STATE, "%s: rank %d saves %" PRId64 " tensors, which differ from rank 0's; all ranks must add the same to a "
-                "checkpoint, in the same order", j->o.call, w->rank, a->nitems);
+        dt_fail(DT_ERR_STATE,
+                "%s: rank %d saves %" PRId64 " tensors, which differ from rank 0's; all ranks must add the same to a "
+                "checkpoint, in the same order",
+                j->o.call, w->rank, a->nitems);
     if (w->outcome(w->comm, j->o.call) || w->tell(w->comm, j->o.call, j->o.temp, about[1], 0)) return dt__err.code;
     if (w->rank && (j->o.fd = dt__fs.open(j->o.temp, O_WRONLY | O_CLOEXEC, 0)) < 0)
-        return dt_fail(DT_ERR_FILE, "%s: %.300s, which rank 0 has made: %s; all ranks must see the same files: use a directory that they "
-                       "share", j->o.call, j->o.temp, strerror(errno));
+        return dt_fail(
+            DT_ERR_FILE,
+            "%s: %.300s, which rank 0 has made: %s; all ranks must see the same files: use a directory that they "
+            "share",
+            j->o.call, j->o.temp, strerror(errno));
     return 0;
 }
 /* All segments, in the order of the file. write: those of this rank are written; otherwise they are counted. */
@@ -1368,7 +1376,8 @@ static int dt__joint_segments(dt__joint *j, const dt_archive *a, bool write, uin
         for (int64_t from = 0; from < n && !rc; from = end, k++) {
             int owner = 0;
             end = it->source == w->source ? w->segment(w->user, it->object, from, &owner) : n;
-            if (end <= from || end > n) return dt_fail(DT_ERR_STATE, "%s: a segment without an owner; this is a bug in dt", j->o.call);
+            if (end <= from || end > n)
+                return dt_fail(DT_ERR_STATE, "%s: a segment without an owner; this is a bug in dt", j->o.call);
             if (joined) *joined = dt__crc_join((uint32_t)*joined, j->crc[k], (uint64_t)(end - from) * size);
             if (!write || owner != w->rank) continue;
             j->o.item = it;
@@ -1412,7 +1421,8 @@ static int dt__joint_write(dt__joint *j, dt_archive *a)
     j->crc = (uint32_t *)dt__alloc_zero(nbytes);
     if (!j->crc) dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " checksums", call, j->ncrc);
     else if (w->rank == 0) j->crc[0] = j->o.crc;
-    if (dt__err.code == DT_OK && !dt__joint_segments(j, a, true, NULL) && dt__fs.fsync(j->o.fd)) dt__file_fail(call, j->o.path, "fsync");
+    if (dt__err.code == DT_OK && !dt__joint_segments(j, a, true, NULL) && dt__fs.fsync(j->o.fd))
+        dt__file_fail(call, j->o.path, "fsync");
     if (!w->outcome(w->comm, call)) w->merge(w->comm, call, j->crc, nbytes);
     if (dt__err.code == DT_OK && w->rank == 0) dt__joint_end(j, a);
     w->outcome(w->comm, call);

@@ -26,7 +26,7 @@ static dt_tensor *mlp6(dt_model *m, dt_tensor *x)
 }
 static const work wide = { "mlp6", "samples/s", mlp6, { 2, { 64, 784 } }, 64, "default", { 0, 0 } };
 
-static int sharded; /* .shard of this process */
+static int sharded;         /* .shard of this process */
 static int serve(void *arg) /* rank 0 follows the protocol of sides.h */
 {
     dt_comm *c = dt_comm_init();
@@ -73,8 +73,8 @@ static int serve(void *arg) /* rank 0 follows the protocol of sides.h */
 int main(int argc, char **argv)
 {
     enum { SIDES = 6 };
-    static side        s[SIDES];
-    static const char *who[SIDES] = { "ddp", "shard1", "shard2", "shard3", "fsdp2", "apart" };
+    static side         s[SIDES];
+    static const char  *who[SIDES] = { "ddp", "shard1", "shard2", "shard3", "fsdp2", "apart" };
     static const double least[SIDES] = { 0, 0.95, 0.95, 0.75, 0, 0 };
     if (argc == 4 && !strcmp(argv[1], "--worker")) {
         sharded = atoi(argv[2]);
@@ -86,7 +86,7 @@ int main(int argc, char **argv)
     if (rounds < 1 || rounds >= MAX_ROUNDS) rounds = 20;
     signal(SIGPIPE, SIG_IGN);
     for (int i = 0; i < SIDES && !bad; i++) {
-        char  shard[4];
+        char shard[4];
         snprintf(shard, sizeof shard, "%d", i < 4 ? i : 0);
         char *ours[] = { argv[0], (char *)"--worker", shard, (char *)size, NULL };
         char *theirs[] = { (char *)python, (char *)"bench/peer_shard.py", (char *)size, NULL };
@@ -96,9 +96,10 @@ int main(int argc, char **argv)
     }
     for (int i = 1; i < SIDES && !bad; i++)
         for (int k = 0; k < LOSSES && !bad && s[i].pid; k++)
-            if (i == 4 ? !(fabs(s[4].loss[k] - s[0].loss[k]) <= 2e-3 * (1 + fabs(s[0].loss[k]))) : s[i].loss[k] != s[0].loss[k]) {
-                fprintf(stderr, "bench_shard: step %d: %s has the loss %.9g, ddp %.9g: expected the same\n", k, who[i], s[i].loss[k],
-                        s[0].loss[k]);
+            if (i == 4 ? !(fabs(s[4].loss[k] - s[0].loss[k]) <= 2e-3 * (1 + fabs(s[0].loss[k])))
+                       : s[i].loss[k] != s[0].loss[k]) {
+                fprintf(stderr, "bench_shard: step %d: %s has the loss %.9g, ddp %.9g: expected the same\n", k, who[i],
+                        s[i].loss[k], s[0].loss[k]);
                 bad = 1;
             }
     for (int r = 0; r < rounds + 1 && !bad; r++) /* the first round is a warm-up */
@@ -117,13 +118,15 @@ int main(int argc, char **argv)
         if (i == 4)
             for (int k = 0; k < 4; k++) {
                 double x = ratio_of(&s[k], &s[4], rounds);
-                printf("%s-fsdp2: dt %.0f samples/s, PyTorch FSDP2+gloo %.0f samples/s, ratio %.2f%s\n", who[k], middle(s[k].rate, rounds),
-                       middle(s[4].rate, rounds), x, k == 3 && x < 2 ? "  (below the target)" : "");
+                printf("%s-fsdp2: dt %.0f samples/s, PyTorch FSDP2+gloo %.0f samples/s, ratio %.2f%s\n", who[k],
+                       middle(s[k].rate, rounds), middle(s[4].rate, rounds), x,
+                       k == 3 && x < 2 ? "  (below the target)" : "");
             }
         else
-            printf("%s: dt %.0f samples/s, DDP %.0f samples/s, ratio %.2f%s; memory of a rank %.1f MiB, with DDP %.1f MiB\n", who[i],
-                   middle(s[i].rate, rounds), middle(s[0].rate, rounds), ratio, ratio < least[i] ? "  (below the target)" : "",
-                   s[i].memory / 1048576, s[0].memory / 1048576);
+            printf("%s: dt %.0f samples/s, DDP %.0f samples/s, ratio %.2f%s; memory of a rank %.1f MiB, with DDP %.1f "
+                   "MiB\n",
+                   who[i], middle(s[i].rate, rounds), middle(s[0].rate, rounds), ratio,
+                   ratio < least[i] ? "  (below the target)" : "", s[i].memory / 1048576, s[0].memory / 1048576);
     }
     return 0;
 }

@@ -3,7 +3,7 @@
    run: alone, long */
 #include "dt_test.h"
 
-#define DT__NORM_PART 32 /* small parameters have several parts */
+#define DT__NORM_PART 32     /* small parameters have several parts */
 #define DT_IO_IMPLEMENTATION /* for dt__fs */
 #define DT_NN_IMPLEMENTATION
 #define DT_DIST_IMPLEMENTATION
@@ -19,8 +19,8 @@
 UTEST_MAIN()
 
 typedef struct run {
-    int         kind;         /* of the optimiser */
-    const char *level;        /* of mixed precision; NULL: without */
+    int         kind;  /* of the optimiser */
+    const char *level; /* of mixed precision; NULL: without */
     dt_dtype    dtype;
     int         steps, every; /* backwards of a step: every - 1 of them under dt_ddp_no_sync */
     int         sync;         /* these backwards are synchronised, too */
@@ -45,7 +45,9 @@ static dt_tensor *net(dt_model *m, const run *p, dt_tensor *x, int step)
 {
     x = dt_linear(m, "a", x, .out = 16, .act = DT_ACT_RELU);
     x = dt_batchnorm1d(m, "bn", x);
-    if (p->shared) x = dt_linear(m, "square", dt_linear(m, "square", x, .out = 16, .act = DT_ACT_RELU, .shared = true), .out = 16, .shared = true);
+    if (p->shared)
+        x = dt_linear(m, "square", dt_linear(m, "square", x, .out = 16, .act = DT_ACT_RELU, .shared = true), .out = 16,
+                      .shared = true);
     if (!p->branch || step % 3 == 0) x = dt_add(x, dt_linear(m, "side", x, .out = 16));
     x = dt_linear(m, "b", x, .out = 21, .act = DT_ACT_RELU);
     x = dt_layernorm(m, "ln", x);
@@ -69,7 +71,8 @@ static int train(crew *k, const run *p, int shard, float *out)
     dt_amp       *amp = p->level ? dt_amp_new(m, .level = p->level, .dtype = p->dtype, .init_scale = 1024) : NULL;
     dt_optimizer *opt = optimizer(m, p, p->two ? "a*" : NULL), *rest = p->two ? dt_adam(m, .lr = 0.02) : NULL;
     if (p->groups) dt_optimizer_add_group(opt, "*bias|bn*", .lr = 0.003, .weight_decay = DT_ZERO);
-    dt_ddp *d = dt_ddp_new(m, k->c, .shard = shard, .first_bucket_mb = 0.0003, .bucket_mb = 0.001, .sync_batchnorm = p->syncnorm != 0);
+    dt_ddp *d = dt_ddp_new(m, k->c, .shard = shard, .first_bucket_mb = 0.0003, .bucket_mb = 0.001,
+                           .sync_batchnorm = p->syncnorm != 0);
     for (int s = 0; s < p->steps; s++) {
         bool have = !(p->skip && s % 2 == 1 && k->rank == 1);
         for (int t = 0; t < (p->every ? p->every : 1); t++) {
@@ -113,8 +116,9 @@ static void compare(crew *k)
         if (p->skip && shard == 3) continue;
         int n2 = train(k, p, shard, got), first = 0;
         while (first < n && !memcmp(&want[first], &got[first], sizeof *got)) first++;
-        snprintf(what, sizeof what, "shard %d, optimiser %d, level %s: element %d of %d differs: %g, %g", shard, p->kind,
-                 p->level ? p->level : "none", first, n, first < n ? (double)want[first] : 0, first < n ? (double)got[first] : 0);
+        snprintf(what, sizeof what, "shard %d, optimiser %d, level %s: element %d of %d differs: %g, %g", shard,
+                 p->kind, p->level ? p->level : "none", first, n, first < n ? (double)want[first] : 0,
+                 first < n ? (double)got[first] : 0);
         if (!crew_check(k, n == n2 && first == n, what)) break;
     }
 }
@@ -175,31 +179,36 @@ UTEST(shard, over_sockets_it_has_the_bits_of_ddp)
 static void scatter_as_all(crew *k)
 {
     static const int dtype[3] = { DT_COMM_F32, DT_COMM_F16, DT_COMM_BF16 };
-    uint64_t seed = 5, mine;
+    uint64_t         seed = 5, mine;
     enum { MOST = 40000 };
     for (int turn = 0; turn < 24; turn++) {
-        int      t = dtype[turn % 3], size = t ? 2 : 4;
-        int64_t  n = 1 + (int64_t)(dt_test_random(&seed) % MOST), count[4] = { 0 }, left = n, at = 0;
+        int     t = dtype[turn % 3], size = t ? 2 : 4;
+        int64_t n = 1 + (int64_t)(dt_test_random(&seed) % MOST), count[4] = { 0 }, left = n, at = 0;
         for (int r = 0; r < k->world; r++) {
             count[r] = r + 1 < k->world ? (int64_t)(dt_test_random(&seed) % (uint64_t)(left + 1)) : left;
             left -= count[r];
             if (r < k->rank) at += count[r];
         }
-        bool  shared = turn % 4 != 3, all_shared = turn % 4 != 2 || k->rank; /* of one rank not: then by messages, in another order */
-        char *x = (char *)(shared && all_shared ? dt_comm_alloc(k->c, MOST * 4) : malloc(MOST * 4)), *y = (char *)dt_comm_alloc(k->c, MOST * 4);
+        bool shared = turn % 4 != 3,
+             all_shared = turn % 4 != 2 || k->rank; /* of one rank not: then by messages, in another order */
+        char *x = (char *)(shared && all_shared ? dt_comm_alloc(k->c, MOST * 4) : malloc(MOST * 4)),
+             *y = (char *)dt_comm_alloc(k->c, MOST * 4);
         char *out = (char *)malloc(MOST * 4 + 1);
         mine = seed + (uint64_t)k->rank;
         for (int64_t i = 0; i < n; i++) {
             float f = (float)(dt_test_random(&mine) % 20001) / 10000 - 1;
             if (t == DT_COMM_F32) ((float *)(void *)x)[i] = f;
-            else ((uint16_t *)(void *)x)[i] = (uint16_t)(t == DT_COMM_F16 ? 0x3800 + (dt_test_random(&mine) & 0x83ff) : 0x3f00 + (dt_test_random(&mine) & 0x807f));
+            else
+                ((uint16_t *)(void *)x)[i] = (uint16_t)(t == DT_COMM_F16 ? 0x3800 + (dt_test_random(&mine) & 0x83ff)
+                                                                         : 0x3f00 + (dt_test_random(&mine) & 0x807f));
         }
         memcpy(y, x, (size_t)(n * size));
         bool in_place = turn % 5 == 1;
         dt_comm_allreduce(k->c, y, n, t, DT_COMM_SUM);
         dt_comm_reduce_scatter(k->c, x, in_place ? x + at * size : out, 0, count, t, DT_COMM_SUM);
         if (turn % 4 < 2 || k->world == 2)
-            crew_check(k, !memcmp(in_place ? x + at * size : out, y + at * size, (size_t)(count[k->rank] * size)), "reduce_scatter has other bits");
+            crew_check(k, !memcmp(in_place ? x + at * size : out, y + at * size, (size_t)(count[k->rank] * size)),
+                       "reduce_scatter has other bits");
         dt_comm_barrier(k->c);
         if (shared && all_shared) dt_comm_dealloc(k->c, x);
         else free(x);
@@ -253,12 +262,12 @@ static dt_tensor *wide(dt_model *m, dt_tensor *x)
 static bool near5(int64_t a, int64_t b) { return (double)a > 0.95 * (double)b && (double)a < 1.05 * (double)b; }
 static void measure(crew *k)
 {
-    const big *p = (const big *)k->arg;
-    dt_model  *m = dt_model_new(.seed = 1);
-    dt_amp    *amp = p->level ? dt_amp_new(m, .level = p->level) : NULL;
+    const big      *p = (const big *)k->arg;
+    dt_model       *m = dt_model_new(.seed = 1);
+    dt_amp         *amp = p->level ? dt_amp_new(m, .level = p->level) : NULL;
     dt_memory_stats before = dt_stats();
-    dt_optimizer *opt = p->kind ? dt_sgd(m, .lr = 0.1, .momentum = 0.9) : dt_adam(m, .lr = 1e-3);
-    dt_ddp       *d = dt_ddp_new(m, k->c, .shard = p->shard, .first_bucket_mb = 0.1, .bucket_mb = 0.2, .state_dir = p->dir);
+    dt_optimizer   *opt = p->kind ? dt_sgd(m, .lr = 0.1, .momentum = 0.9) : dt_adam(m, .lr = 1e-3);
+    dt_ddp *d = dt_ddp_new(m, k->c, .shard = p->shard, .first_bucket_mb = 0.1, .bucket_mb = 0.2, .state_dir = p->dir);
     for (int s = 0; s < 3; s++) {
         dt_tensor *y, *x = batch(s * 16 + k->rank * 4, 4, &y), *loss = dt_cross_entropy(wide(m, x), y);
         if (amp) dt_amp_backward(amp, loss);
@@ -266,13 +275,17 @@ static void measure(crew *k)
         dt_step(opt);
     }
     dt_ddp_memory u = dt_ddp_get_memory(d);
-    double        P = (double)dt_model_numel(m, true), N = p->shard ? k->world : 1, g = p->shard > 1 ? N : 1, v = p->shard > 2 ? N : 1;
-    double        states = p->kind ? 4 : 8, half = amp ? 2 : 4, f = P * (half / v + half / g + (states + (amp ? 8 : 0)) / N);
-    int64_t       sum = u.parameters + u.gradients + u.masters + u.states, live = (int64_t)(dt_stats().live_bytes - before.live_bytes);
-    char          what[300];
-    snprintf(what, sizeof what, "shard %d: %lld parameters, %lld gradients, %lld masters, %lld states, %lld buckets, live %lld; formula %lld, expected %.0f",
-             p->shard, (long long)u.parameters, (long long)u.gradients, (long long)u.masters, (long long)u.states, (long long)u.buckets,
-             (long long)live, (long long)u.formula, f);
+    double        P = (double)dt_model_numel(m, true), N = p->shard ? k->world : 1, g = p->shard > 1 ? N : 1,
+           v = p->shard > 2 ? N : 1;
+    double  states = p->kind ? 4 : 8, half = amp ? 2 : 4, f = P * (half / v + half / g + (states + (amp ? 8 : 0)) / N);
+    int64_t sum = u.parameters + u.gradients + u.masters + u.states,
+            live = (int64_t)(dt_stats().live_bytes - before.live_bytes);
+    char what[300];
+    snprintf(what, sizeof what,
+             "shard %d: %lld parameters, %lld gradients, %lld masters, %lld states, %lld buckets, live %lld; formula "
+             "%lld, expected %.0f",
+             p->shard, (long long)u.parameters, (long long)u.gradients, (long long)u.masters, (long long)u.states,
+             (long long)u.buckets, (long long)live, (long long)u.formula, f);
     crew_check(k, near5(u.formula, (int64_t)f), what);
     crew_check(k, near5(sum, u.formula), what);
     live -= u.buckets; /* what dt_stats has beside buckets: the same, but for states in files, and small things */
@@ -366,8 +379,8 @@ static bool same_files(const char *a, const char *b, char *what, size_t n)
         dt_archive_entry e, f;
         int64_t          j = dt_archive_find(y, dt_archive_name(x, i));
         dt_archive_info(x, i, &e);
-        same = j >= 0 && dt_archive_info(y, j, &f) && e.dtype == f.dtype && e.nbytes == f.nbytes && e.shape.ndim == f.shape.ndim &&
-               !memcmp(dt_archive_data(x, i), dt_archive_data(y, j), e.nbytes);
+        same = j >= 0 && dt_archive_info(y, j, &f) && e.dtype == f.dtype && e.nbytes == f.nbytes &&
+               e.shape.ndim == f.shape.ndim && !memcmp(dt_archive_data(x, i), dt_archive_data(y, j), e.nbytes);
         if (!same) snprintf(what, n, "%s and %s: %s", a, b, dt_archive_name(x, i));
     }
     for (int64_t i = 0; same && dt_archive_key(x, i); i++) {
@@ -455,8 +468,8 @@ static void save_and_resume(crew *k) /* 4 steps; 2 steps, saved, and 2 more in a
                 char path[300], what[100];
                 snprintf(path, sizeof path, "%s/model.safetensors", dir);
                 dt_model_save(t.m, path);
-                dt_model *m = dt_model_new(.seed = 77);
-                dt_amp   *amp = p->level ? dt_amp_new(m, .level = p->level) : NULL;
+                dt_model  *m = dt_model_new(.seed = 77);
+                dt_amp    *amp = p->level ? dt_amp_new(m, .level = p->level) : NULL;
                 dt_tensor *y, *x = batch(0, 2, &y);
                 dt_model_load(m, path);
                 odd(m, x);
@@ -513,10 +526,10 @@ static void go_wrong(crew *k)
     run           r = base(0);
     dt_model     *m = dt_model_new(.seed = 3);
     dt_optimizer *opt = dt_adam(m, .lr = 0.01);
-    int           shard = p->what == 3 ? (k->rank ? 2 : 1) : p->what == 4 ? 4 : p->what == 5 ? -1 : p->what == 10 ? 1 : 3;
-    const char   *dir = p->what == 6 ? "/proc/self/nothing" : p->what == 10 ? p->dir : NULL;
-    dt_ddp       *d = dt_ddp_new(m, k->c, .shard = shard, .first_bucket_mb = 0.0003, .bucket_mb = 0.001, .state_dir = dir,
-                                 .slots = p->what == 9 ? 4 : 0);
+    int         shard = p->what == 3 ? (k->rank ? 2 : 1) : p->what == 4 ? 4 : p->what == 5 ? -1 : p->what == 10 ? 1 : 3;
+    const char *dir = p->what == 6 ? "/proc/self/nothing" : p->what == 10 ? p->dir : NULL;
+    dt_ddp     *d = dt_ddp_new(m, k->c, .shard = shard, .first_bucket_mb = 0.0003, .bucket_mb = 0.001, .state_dir = dir,
+                               .slots = p->what == 9 ? 4 : 0);
     if (p->what == 10) { /* a disk that is full */
         struct rlimit l = { 64, 64 };
         signal(SIGXFSZ, SIG_IGN);
@@ -606,7 +619,10 @@ static ssize_t bad_write(int fd, const void *p, size_t n) { return strikes() ? -
 static ssize_t bad_pwrite(int fd, const void *p, size_t n, off_t at) { return strikes() ? -1 : pwrite(fd, p, n, at); }
 static int     bad_fsync(int fd) { return strikes() ? -1 : fsync(fd); }
 static int     bad_rename(const char *a, const char *b) { return strikes() ? -1 : rename(a, b); }
-static int     bad_open(const char *path, int flags, unsigned mode) { return strikes() ? -1 : open(path, flags, (mode_t)mode); }
+static int     bad_open(const char *path, int flags, unsigned mode)
+{
+    return strikes() ? -1 : open(path, flags, (mode_t)mode);
+}
 typedef struct cut_off {
     const char *dir;
     int         rank, at;
@@ -721,7 +737,8 @@ static void stream(crew *k)
         if (turn) crew_check(k, dt_checkpoint_resume(c, &epoch, &step) == 1, "resume");
         else dt_checkpoint_save(c, 0, 1);
         int64_t more = status_kib("VmHWM:") - before, grew = (dt_ddp_get_memory(d).states - states) >> 10;
-        snprintf(what, sizeof what, "%s: %lld KiB more, of which %lld are states", turn ? "resume" : "save", (long long)more, (long long)grew);
+        snprintf(what, sizeof what, "%s: %lld KiB more, of which %lld are states", turn ? "resume" : "save",
+                 (long long)more, (long long)grew);
         crew_check(k, !known || more < grew + 65536, what);
         if (getenv("SHOW_MEMORY")) printf("    %s\n", what);
         dt_checkpoint_free(c);
@@ -782,7 +799,8 @@ static void hooked(crew *k)
     }
     dt_model *m = dt_model_new(.seed = 1);
     dt_ddp   *d = dt_ddp_new(m, k->c, .shard = 2);
-    crew_check(k, dt_ddp_set_hook(d, .start = hook_start) == DT_ERR_STATE && strstr(dt_error(), ".shard = 2"), "a hook with .shard = 2");
+    crew_check(k, dt_ddp_set_hook(d, .start = hook_start) == DT_ERR_STATE && strstr(dt_error(), ".shard = 2"),
+               "a hook with .shard = 2");
     dt_error_clear();
     dt_ddp_free(d);
     dt_model_free(m);
