@@ -24,7 +24,7 @@ typedef struct run {
     dt_dtype    dtype;
     int         steps, every; /* backwards of a step: every - 1 of them under dt_ddp_no_sync */
     int         sync;         /* these backwards are synchronised, too */
-    int         groups, frozen, branch, shared, clip, weighted, two, skip, syncnorm, eval;
+    int         write, groups, frozen, branch, shared, clip, weighted, two, skip, syncnorm, eval;
     int         overflow;
     bool        ordered;
 } run;
@@ -85,6 +85,12 @@ static int train(crew *k, const run *p, int shard, float *out)
         dt_step(opt);
         if (p->frozen && s == 1) dt_model_unfreeze(m, "b.bias");
         if (p->frozen && s == 2) dt_model_freeze(m, "a.weight");
+        if (p->write && s == 2) { /* the program changes values */
+            dt_parameter_info a;
+            for (int i = 0; i < dt_model_count(m); i++)
+                if (dt_model_get(m, i, &a) && !a.buffer && i % 3 == 0) dt_copy(a.value, dt_mul_scalar(a.value, 0.5));
+            dt_end();
+        }
         if (p->eval && s % 2) {
             dt_tensor *y, *x = batch(200, 5, &y);
             dt_no_grad_begin();
@@ -223,7 +229,7 @@ UTEST(shard, reduce_scatter_has_the_bits_of_allreduce)
 }
 UTEST(shard, the_rest_of_training_has_the_bits_of_ddp)
 {
-    for (int what = 0; what < 12; what++)
+    for (int what = 0; what < 14; what++)
         for (int kind = 1; kind < 6; kind += 4) {
             run p = base(kind);
             p.steps = 6;
@@ -238,7 +244,10 @@ UTEST(shard, the_rest_of_training_has_the_bits_of_ddp)
             p.syncnorm = what == 8;
             p.eval = what == 9;
             p.groups = p.groups || what == 10;
-            p.frozen = p.frozen || what == 11;
+                p.frozen = p.frozen || what == 11;
+            p.write = what == 12;
+            p.shared = p.shared || what == 13;
+            p.eval = p.eval || what == 13;
             if (what == 10 || what == 11) p.level = "O2", p.every = 2;
             EXPECT_EQ(0, crew_run("shm", 3, compare, &p));
         }
