@@ -134,9 +134,11 @@ THREADS
 
 DEVICES
 
-    Every tensor is on a device. Only dt_to and dt_copy copy between devices. A device is a table of functions
-    (dt_backend). Device memory is read with dt_copy_out or dt_item, which wait for the device. A device may store images
-    in a private layout between convolutions, pooling and batch norm; strides and views always show the row-major one.
+    Every tensor is on a device. Only dt_to and dt_copy copy between devices; an op whose operands are on two devices fails.
+    A device is a table of functions (dt_backend). dt_device_new(dt_device_backend(dt_cpu()), 1, NULL) makes a second device
+    in the memory of the host, for a program for two devices on a machine without them. Device memory is read with
+    dt_copy_out or dt_item, which wait for the device. A device may store images in a private layout between convolutions,
+    pooling and batch norm; strides and views always show the row-major one.
 
 NUMERICS
 
@@ -176,7 +178,7 @@ typedef struct dt_memory_stats {
     int64_t fallbacks;    /* kernel calls that ran on the CPU because the device lacks the kernel (dt_device_allow_fallback) */
 } dt_memory_stats;
 DT_API dt_memory_stats dt_stats(void);
-DT_API void            dt_stats_reset(void); /* sets peak_bytes to live_bytes */
+DT_API void            dt_stats_reset(void); /* sets peak_bytes to live_bytes, on all devices */
 /* Frees all cached memory: the pools of this thread and the caches of all devices. */
 DT_API void            dt_empty_cache(void);
 
@@ -275,7 +277,11 @@ DT_API dt_status  dt_fill(dt_tensor *t, double value);     /* in place */
 DT_API dt_status  dt_add_to(dt_tensor *dst, dt_tensor *src, double scale); /* in place: dst += scale*src */
 DT_API double     dt_item(dt_tensor *t);                   /* the value of a one-element tensor; NaN on error */
 DT_API dt_tensor *dt_cast(dt_tensor *t, dt_dtype d);       /* t itself if it already has that dtype */
-DT_API dt_tensor *dt_to(dt_tensor *t, dt_device *dev);     /* t itself if it is already on that device */
+/* Copies t to another device (NULL: the default one): t itself if it is already there. The gradient is copied back. The copy
+   is queued like a kernel; the host waits only for a copy that goes through its memory (between backends, or if the backend
+   has no peer copies). Work that is queued later on either device runs after the copy: on an asynchronous device, move a
+   tensor before you queue the branch that does not need it. */
+DT_API dt_tensor *dt_to(dt_tensor *t, dt_device *dev);
 DT_API dt_tensor *dt_clone(dt_tensor *t);
 DT_API dt_tensor *dt_contiguous(dt_tensor *t); /* t itself if it is already contiguous */
 
@@ -601,6 +607,8 @@ DT_API dt_device  *dt_cpu(void);
 DT_API dt_device  *dt_default_device(void);          /* of the thread; initially dt_cpu() */
 DT_API void        dt_set_default_device(dt_device *dev); /* NULL: dt_cpu() */
 DT_API const char *dt_device_name(const dt_device *dev);
+/* The bytes of one device (NULL: the default one): live, peak and cached; the other numbers are 0. */
+DT_API dt_memory_stats dt_device_stats(dt_device *dev);
 /* Waits until the device has finished all queued work; NULL: the default device. */
 DT_API dt_status   dt_synchronize(dt_device *dev);
 /* Kernels that the device lacks run on the CPU; dt_stats counts them. */
@@ -983,6 +991,7 @@ struct dt_device {
     dt__storage      *cache[DT__SIZE_CLASSES];
     dt__storage      *spare;    /* unused structs without memory, from released dt_from_blob data */
     int64_t           storages; /* atomic: storages in use */
+    size_t            live, peak, cached; /* atomic: bytes of this device */
     dt_device        *next;
 };
 struct dt_tensor {
@@ -1078,7 +1087,7 @@ DT__INSIDE dt_tensor *dt__new(const char *call, dt_device *dev, int dtype, const
 DT__INSIDE dt_tensor *dt__new_like(const char *call, const dt_tensor *x, int dtype);
 DT__INSIDE dt_tensor *dt__make(const char *call, dt_shape s, dt_make_opts o, int dtype);
 DT__INSIDE dt_tensor *dt__adopt(const char *call, dt_device *dev, void *data, int dtype, const int64_t *shape, int ndim);
-DT__INSIDE void dt__count_live(int64_t nbytes); /* memory of tensors that no device allocates: dt_stats counts it; negative: it is freed */
+DT__INSIDE void dt__count_live(dt_device *d, size_t nbytes, bool more); /* dt_stats counts memory that no device allocates, too */
 DT__INSIDE dt_tensor *dt__alias(dt_tensor *x); /* a second handle with the same shape and memory */
 DT__INSIDE dt_tensor *dt__slice(dt_tensor *x, int dim, int64_t start, int64_t length);
 DT__INSIDE dt_tensor *dt__ref(dt_tensor *t);
@@ -1101,7 +1110,10 @@ DT__INSIDE dt_tensor *dt__dense(const char *call, dt_tensor *x);
 DT__INSIDE int dt__make_plain(dt_tensor *t);
 DT__INSIDE int dt__upload(dt_tensor *t, const void *host); /* t dense */
 DT__INSIDE int dt__download(const dt_tensor *t, void *host); /* t dense */
+/* Copies x to another device. The caller owns the result, which is dense and has x's layout if the backend is the same. */
 DT__INSIDE dt_tensor *dt__cross(const char *call, dt_tensor *x, dt_device *dev);
+/* Is the device's memory that of the host? */
+static inline __attribute__((unused)) bool dt__is_host(const dt_device *dev) { return dev->be == dt_cpu()->be; }
 /* ---- the tape */
 /* A backward from n roots at once, with their gradients (NULL: 1, for a root of one element). DT__BACK_INPUTS leaves out the
    gradients of parameters; a DT__BACK_WEIGHTS later, without roots, computes those of the whole tape. */
@@ -1114,6 +1126,10 @@ DT__INSIDE void dt__step_end(void); /* dt_end without the end of a step in the t
 DT__INSIDE dt_device *dt__ghost_device(void);
 DT__INSIDE void *dt__ghost_alloc(dt_device *dev, size_t nbytes);
 static inline __attribute__((unused)) bool dt__is_ghost(const dt_tensor *t) { return t->st->dev->be->alloc == dt__ghost_alloc; }
+/* Ops of other headers: dt__record after the result was made; the backward passes gradients on with dt__grad_put. */
+DT__INSIDE dt__node *dt__record(const char *name, dt_tensor *out, dt__backward_fn fn, int nin, dt_tensor *const *in);
+DT__INSIDE int dt__grad_put(dt_tensor *x, dt_tensor *g);
+DT__INSIDE bool dt__is_exclusive(dt_tensor *t);
 DT__INSIDE bool dt__write_ok(const char *call, dt_tensor *t);
 DT__INSIDE int dt__pack(dt_block *b, dt_tensor **params, int n, dt_tensor *grad);
 DT__INSIDE int64_t dt__pack_next(int64_t end, int dtype); /* offset of a parameter after one that ends at 'end' */
@@ -1357,6 +1373,28 @@ DT_API dt_device *dt_device_new(const dt_backend *be, int index, void *impl)
     dt__device_init(d, be, index, impl);
     return d;
 }
+/* The bytes of tensors and of the cache: of a device, and of all. */
+static void dt__count_one(size_t *live, size_t *peak, size_t nbytes)
+{
+    size_t now = __atomic_add_fetch(live, nbytes, __ATOMIC_RELAXED), most = __atomic_load_n(peak, __ATOMIC_RELAXED);
+    while (now > most && !__atomic_compare_exchange_n(peak, &most, now, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
+DT__INSIDE void dt__count_live(dt_device *d, size_t nbytes, bool more)
+{
+    if (more) {
+        dt__count_one(&d->live, &d->peak, nbytes);
+        dt__count_one(&dt__global.live, &dt__global.peak, nbytes);
+    } else {
+        __atomic_sub_fetch(&d->live, nbytes, __ATOMIC_RELAXED);
+        __atomic_sub_fetch(&dt__global.live, nbytes, __ATOMIC_RELAXED);
+    }
+}
+static void dt__count_cached(dt_device *d, size_t nbytes, bool more)
+{
+    __atomic_add_fetch(&d->cached, more ? nbytes : 0 - nbytes, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&dt__global.cached, more ? nbytes : 0 - nbytes, __ATOMIC_RELAXED);
+}
 DT__INSIDE void dt__device_trim(dt_device *d)
 {
     pthread_mutex_lock(&d->lock);
@@ -1364,7 +1402,7 @@ DT__INSIDE void dt__device_trim(dt_device *d)
         while (d->cache[c]) {
             dt__storage *s = d->cache[c];
             d->cache[c] = s->next;
-            __atomic_sub_fetch(&dt__global.cached, s->nbytes, __ATOMIC_RELAXED);
+            dt__count_cached(d, s->nbytes, false);
             d->be->free(d, s->ptr, s->nbytes);
             dt_mem_free(s, sizeof *s);
         }
@@ -1524,17 +1562,9 @@ static void dt__out_of_memory(dt_device *dev, size_t nbytes)
     text[0] = 0;
     if (dev->be->memory_text) dev->be->memory_text(dev, text, sizeof text);
     else
-        snprintf(text, sizeof text, "live %zu, cached %zu", __atomic_load_n(&dt__global.live, __ATOMIC_RELAXED),
-                 __atomic_load_n(&dt__global.cached, __ATOMIC_RELAXED));
+        snprintf(text, sizeof text, "live %zu, cached %zu", __atomic_load_n(&dev->live, __ATOMIC_RELAXED),
+                 __atomic_load_n(&dev->cached, __ATOMIC_RELAXED));
     dt_fail(DT_ERR_MEMORY, "dt: out of memory: %zu bytes on %s (%s)", nbytes, dev->name, text);
-}
-DT__INSIDE void dt__count_live(int64_t nbytes)
-{
-    size_t live = __atomic_add_fetch(&dt__global.live, (size_t)nbytes, __ATOMIC_RELAXED);
-    size_t peak = __atomic_load_n(&dt__global.peak, __ATOMIC_RELAXED);
-    while (live > peak && !__atomic_compare_exchange_n(&dt__global.peak, &peak, live, 1, __ATOMIC_RELAXED,
-                                                       __ATOMIC_RELAXED)) {
-    }
 }
 static dt__storage *dt__storage_new(dt_device *dev, size_t nbytes)
 {
@@ -1558,7 +1588,7 @@ static dt__storage *dt__storage_new(dt_device *dev, size_t nbytes)
     if (s) __atomic_add_fetch(&dev->storages, 1, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&dev->lock);
     if (s) {
-        __atomic_sub_fetch(&dt__global.cached, rounded, __ATOMIC_RELAXED);
+        dt__count_cached(dev, rounded, false);
     } else {
         s = (dt__storage *)dt_mem_alloc(sizeof *s);
         void *ptr = s ? dev->be->alloc(dev, rounded) : NULL;
@@ -1583,7 +1613,7 @@ static dt__storage *dt__storage_new(dt_device *dev, size_t nbytes)
     s->next = NULL;
     s->adopted = 0;
     s->lazy = NULL;
-    dt__count_live((int64_t)rounded);
+    dt__count_live(dev, rounded, true);
     return s;
 }
 static void dt__storage_disown(dt__storage *s)
@@ -1611,8 +1641,8 @@ static void dt__storage_unref(dt__storage *s)
     size_t     rounded;
     int        c = dt__size_class(s->nbytes, &rounded);
     dt__storage_join_streams(s);
-    __atomic_sub_fetch(&dt__global.live, s->nbytes, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&dt__global.cached, s->nbytes, __ATOMIC_RELAXED);
+    dt__count_live(dev, s->nbytes, false);
+    dt__count_cached(dev, s->nbytes, true);
     pthread_mutex_lock(&dev->lock);
     s->next = dev->cache[c];
     dev->cache[c] = s;
@@ -1995,6 +2025,21 @@ DT_API dt_memory_stats dt_stats(void)
 DT_API void dt_stats_reset(void)
 {
     __atomic_store_n(&dt__global.peak, __atomic_load_n(&dt__global.live, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+    dt_cpu(); /* it is in the list after its first use */
+    pthread_mutex_lock(&dt__global.lock);
+    for (dt_device *d = dt__global.devices; d; d = d->next)
+        __atomic_store_n(&d->peak, __atomic_load_n(&d->live, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&dt__global.lock);
+}
+DT_API dt_memory_stats dt_device_stats(dt_device *dev)
+{
+    dt_memory_stats s;
+    if (!dev) dev = dt_default_device();
+    memset(&s, 0, sizeof s);
+    s.live_bytes = __atomic_load_n(&dev->live, __ATOMIC_RELAXED);
+    s.peak_bytes = __atomic_load_n(&dev->peak, __ATOMIC_RELAXED);
+    s.cached_bytes = __atomic_load_n(&dev->cached, __ATOMIC_RELAXED);
+    return s;
 }
 static void dt__trim_nodes(dt__ctx *t);
 DT_API void dt_empty_cache(void)
@@ -3312,25 +3357,40 @@ DT_API dt_status dt_copy_in(dt_tensor *t, const void *src, size_t nbytes)
     dt__unref(d);
     return dt_error_code();
 }
-/* Copies x to another device through host memory. The caller owns the result. */
+/* Copies the bytes of x to y, which is on another device and has the same layout. Host memory is one of the two sides, or
+   the backend copies from device to device, or the bytes go through a buffer of the host. */
+static int dt__cross_bytes(const char *call, dt_tensor *y, const dt_tensor *x)
+{
+    dt_device  *dev = y->st->dev, *from = x->st->dev;
+    size_t      nbytes = (size_t)x->numel * dt__dtype_size[x->dtype];
+    const char *src = (const char *)x->st->ptr + x->offset * dt__dtype_size[x->dtype];
+    dt__storage_use(x->st);
+    dt__storage_use(y->st);
+    if (!nbytes) return 0;
+    if (dt__is_host(from)) return dt__upload(y, src);
+    if (dt__is_host(dev)) return dt__download(x, y->st->ptr);
+    if (dev->be->peer && dev->be == from->be)
+        return dev->be->peer(dev, dt__stream(dev), y->st->ptr, from, dt__stream(from), src, nbytes);
+    void *host = dt_mem_alloc(nbytes);
+    if (!host)
+        return dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes of host memory to copy from %s to %s", call, nbytes,
+                       from->name, dev->name);
+    int rc = dt__download(x, host) || dt__upload(y, host);
+    dt_mem_free(host, nbytes);
+    return rc ? dt_error_code() : 0;
+}
 DT__INSIDE dt_tensor *dt__cross(const char *call, dt_tensor *x, dt_device *dev)
 {
-    dt_tensor *d = dt__dense(call, x);
-    dt_tensor *y = d ? dt__new(call, dev, x->dtype, x->shape, x->ndim, DT_LAYOUT_PLAIN) : NULL;
-    size_t     nbytes = (size_t)x->numel * dt__dtype_size[x->dtype];
-    void      *host = y ? dt_mem_alloc(nbytes) : NULL;
-    int        rc = DT_ERR_MEMORY;
-    if (host)
-        rc = dt__download(d, host) || dt__upload(y, host);
-    else if (y)
-        dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes of host memory to copy from %s to %s", call, nbytes,
-                x->st->dev->name, dev->name);
-    dt_mem_free(host, nbytes);
-    dt__unref(d);
+    bool       same = x->layout != DT_LAYOUT_PLAIN && x->st->dev->be == dev->be; /* dev knows the layout, too */
+    dt_tensor *d = same ? dt__ref(x) : dt__dense(call, x);
+    dt_tensor *y = d ? dt__new(call, dev, d->dtype, d->shape, d->ndim, d->layout) : NULL;
+    int        rc = y ? dt__cross_bytes(call, y, d) : DT_ERR_MEMORY;
     if (rc) {
+        dt_fail((dt_status)rc, "%s: a copy from %s to %s failed with status %d", call, x->st->dev->name, dev->name, rc);
         dt__unref(y);
-        return NULL;
+        y = NULL;
     }
+    dt__unref(d);
     return y;
 }
 static bool dt__broadcasts_to(const int64_t *from, int nfrom, const int64_t *to, int nto)
@@ -3583,7 +3643,7 @@ DT__INSIDE void dt__step_end(void)
 }
 
 /* Records an op if its result needs a gradient. Returns NULL if it does not, or after a failure. in[] may contain NULL. */
-static dt__node *dt__record(const char *name, dt_tensor *out, dt__backward_fn fn, int nin, dt_tensor *const *in)
+DT__INSIDE dt__node *dt__record(const char *name, dt_tensor *out, dt__backward_fn fn, int nin, dt_tensor *const *in)
 {
     dt__ctx *t = &dt__tls;
     int      needed = 0;
@@ -3690,7 +3750,7 @@ static int dt__partial_close(dt_tensor *x) /* completes a partial of slices: wri
     return rc;
 }
 /* Whether no other handle uses the memory of t, and no two elements of t share memory. */
-static bool dt__is_exclusive(dt_tensor *t)
+DT__INSIDE bool dt__is_exclusive(dt_tensor *t)
 {
     bool only = __atomic_load_n(&t->refs, __ATOMIC_ACQUIRE) == 1 && __atomic_load_n(&t->st->refs, __ATOMIC_ACQUIRE) == 1;
     for (int i = 0; i < t->ndim; i++) only = only && (t->stride[i] != 0 || t->shape[i] <= 1);
@@ -3741,7 +3801,7 @@ static dt_tensor *dt__grad_begin(dt_tensor *x, int layout, uint32_t *acc)
     return dt__ref(x->partial);
 }
 /* Adds g, which has the shape of x, to the gradient of x. g may be a view of another tensor's gradient. */
-static int dt__grad_put(dt_tensor *x, dt_tensor *g)
+DT__INSIDE int dt__grad_put(dt_tensor *x, dt_tensor *g)
 {
     if (!g) return dt__err.code;
     if (!x->node) {
@@ -4576,7 +4636,7 @@ DT_API dt_tensor *dt_to(dt_tensor *t, dt_device *dev)
 {
     if (!dt__ok("dt_to", "t", t)) return NULL;
     if (!dev) dev = dt_default_device();
-    if (t->st->dev == dev) return t;
+    if (t->st->dev == dev || dt__is_ghost(t)) return t; /* a ghost has no values to copy: it stays a ghost */
     return dt__view_done("to", dt__cross("dt_to", t, dev), t, dt__to_bwd);
 }
 DT_API dt_tensor *dt_detach(dt_tensor *t)

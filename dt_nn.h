@@ -93,7 +93,8 @@ PROGRESS
 
 ERRORS, MEMORY, THREADS, DEVICES
 
-    As in dt.h. A model, its optimisers, schedulers, mixed precision and checkpoints are used by one thread at a time.
+    As in dt.h. A model, its optimisers, schedulers, mixed precision and checkpoints are used by one thread at a time. A
+    model is on one device, or its parts are on several (dt_device_begin).
 
 LICENCE
 
@@ -145,6 +146,13 @@ DT_API void      dt_scope_end(dt_model *m);
 /* Begins another forward. Using a name twice in one forward is an error unless .shared is set. dt_backward, dt_end and
    dt_step end a forward; call this between several forwards before one backward (two inputs to one network). */
 DT_API void      dt_forward_begin(dt_model *m);
+/* A device scope: the layers between dt_device_begin(m, dev) and dt_device_end(m) have their parameters on dev, and take
+   inputs that are there; dt_to moves tensors between the parts of the model. Scopes nest; each ends in the forward that
+   began it, and each forward has the same ones. First values are the same on every device, and so are the bits of a
+   training on devices of one kind, except for the norm of .clip_norm, which is summed in another order. An optimiser, mixed
+   precision, clipping and checkpoints treat the model as one. */
+DT_API dt_status dt_device_begin(dt_model *m, dt_device *dev);
+DT_API void      dt_device_end(dt_model *m);
 /* A place where the model may be cut into stages that different ranks compute (dt_pipe.h): the calls from here on belong to the
    stage of this name. Returns x. Without a pipeline it does nothing. */
 DT_API dt_tensor *dt_stage(dt_model *m, const char *name, dt_tensor *x);
@@ -155,7 +163,7 @@ DT_API bool dt_model_is_training(const dt_model *m);
 
 DT_API dt_status dt_model_seal(dt_model *m); /* no more parameters; the first dt_backward calls it */
 DT_API bool      dt_model_is_sealed(const dt_model *m);
-/* Both are allowed until an optimiser has made a step. */
+/* Both are allowed until an optimiser has made a step. dt_model_to moves all parameters, also those of device scopes. */
 DT_API dt_status dt_model_to(dt_model *m, dt_device *dev);
 DT_API dt_status dt_model_cast(dt_model *m, dt_dtype dtype);
 
@@ -176,11 +184,11 @@ DT_API int        dt_model_count(const dt_model *m); /* number of parameters and
 DT_API bool       dt_model_get(dt_model *m, int i, dt_parameter_info *out); /* in order of creation; false: out of range */
 DT_API dt_tensor *dt_model_find(dt_model *m, const char *name); /* parameter or buffer; NULL if unknown, without an error */
 DT_API int64_t    dt_model_numel(const dt_model *m, bool trainable_only); /* elements of all parameters */
-/* One line for each layer: output shape, parameters, FLOPs of the last forward, bytes of gradient. Returns the length of
-   the text, as snprintf does. */
+/* One line for each layer: output shape, parameters, FLOPs of the last forward, bytes of gradient; if the model is on several
+   devices, the device too, and the sum for each device. Returns the length of the text, as snprintf does. */
 DT_API size_t     dt_model_summary(dt_model *m, char *buf, size_t nbytes);
 DT_API dt_rng    *dt_model_rng(dt_model *m);
-DT_API dt_device *dt_model_device(const dt_model *m);
+DT_API dt_device *dt_model_device(const dt_model *m); /* that of the open device scope, otherwise the model's */
 
 /* Parameters and buffers of your own layers. The first call creates them; later calls find them by name. */
 typedef enum dt_init { DT_INIT_ZEROS = 0, DT_INIT_CONST, DT_INIT_UNIFORM, DT_INIT_NORMAL } dt_init;
@@ -207,6 +215,18 @@ DT_API dt_tensor *dt_buffer_with(dt_model *m, const char *name, dt_shape shape,
 /* ---------------------------------------------------------------------------------------------------- >>layers
    dt_LAYER(m, "name", x, options). Parameter names and initial values are those of PyTorch's modules. Layers without
    parameters (pooling, activations) are in dt.h: dt_maxpool2d, dt_relu ... */
+
+/* .split: how the ranks of the tensor axis divide a layer (dt_tensor_parallel_new in dt_pipe.h). Each rank then has an equal part
+   of the parameters, which keep their names; options like .out and .heads are those of the whole layer. In a model without a
+   tensor axis .split has no effect.
+     DT_SPLIT_OUT    linear, conv2d, embedding: a part of the output features or channels. x is whole, the result is a part
+     DT_SPLIT_IN     linear, conv2d: a part of the input features or channels; embedding: of the rows (vocabulary). The results of
+                     the ranks are added. x is a part (of an embedding: whole), the result is whole
+     DT_SPLIT_BOTH   conv2d with groups, batchnorm, groupnorm: x is a part of the channels, the result is the same part
+     DT_SPLIT_HEADS  multihead attention: a part of the heads. x is whole, the result is whole
+   An MLP is a linear with DT_SPLIT_OUT, an activation, and a linear with DT_SPLIT_IN: one sum over the ranks in the forward,
+   one in the backward. */
+typedef enum dt_layer_split { DT_SPLIT_NONE = 0, DT_SPLIT_OUT, DT_SPLIT_IN, DT_SPLIT_BOTH, DT_SPLIT_HEADS } dt_layer_split;
 typedef struct dt_layer_opts { /* one struct for all layers; an option that a layer does not take is an error */
     int        dt__first DT_D;
     int64_t    out DT_D;                                     /* linear, conv2d: features or channels; required */
@@ -229,6 +249,7 @@ typedef struct dt_layer_opts { /* one struct for all layers; an option that a la
     dt_tensor *kv DT_D;                                      /* multihead attention: keys and values; default x */
     dt_act     act DT_D;                                     /* linear, conv2d, batchnorm (relu only): fused */
     dt_tensor *add DT_D;                                     /* batchnorm: fused residual, act(norm(x) + add) */
+    dt_layer_split split DT_D;                               /* see above */
     bool       shared DT_D;                                  /* the name may be used again in this forward */
 } dt_layer_opts;
 DT_API dt_tensor *dt_linear_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o DT_OPT0(dt_layer_opts));
@@ -249,6 +270,14 @@ DT_API dt_tensor *dt_multihead_attention_with(dt_model *m, const char *name, dt_
                                               dt_layer_opts o DT_OPT0(dt_layer_opts));
 /* Uses the model's random generator. In eval mode it changes nothing. */
 DT_API dt_tensor *dt_dropout(dt_model *m, dt_tensor *x, double p);
+/* For tensors of which each rank of the tensor axis has a part along dim. Without a tensor axis: x itself, dt_dropout,
+   dt_cross_entropy. dt_dropout_parts drops the elements that dt_dropout of the whole would drop.
+   dt_cross_entropy_parts: logits (n, classes), a part of the classes; targets (n) are classes of the whole; no .weight. */
+DT_API dt_tensor *dt_gather_parts(dt_model *m, dt_tensor *x, int dim); /* the whole, on all ranks */
+DT_API dt_tensor *dt_take_part(dt_model *m, dt_tensor *x, int dim);    /* this rank's part of a whole */
+DT_API dt_tensor *dt_dropout_parts(dt_model *m, dt_tensor *x, double p, int dim);
+DT_API dt_tensor *dt_cross_entropy_parts_with(dt_model *m, dt_tensor *logits, dt_tensor *target,
+                                              dt_loss_opts o DT_OPT0(dt_loss_opts));
 #ifdef DT__LIT
 #define dt_linear(m, name, ...) dt_linear_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
 #define dt_conv2d(m, name, ...) dt_conv2d_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
@@ -266,6 +295,8 @@ DT_API dt_tensor *dt_dropout(dt_model *m, dt_tensor *x, double p);
     dt_embedding_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
 #define dt_multihead_attention(m, name, ...) \
     dt_multihead_attention_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
+#define dt_cross_entropy_parts(m, logits, ...) \
+    dt_cross_entropy_parts_with(m, logits, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_loss_opts, __VA_ARGS__, ))
 #else /* C++17: options as a struct, or none */
 #define dt_linear dt_linear_with
 #define dt_conv2d dt_conv2d_with
@@ -276,6 +307,7 @@ DT_API dt_tensor *dt_dropout(dt_model *m, dt_tensor *x, double p);
 #define dt_groupnorm dt_groupnorm_with
 #define dt_embedding dt_embedding_with
 #define dt_multihead_attention dt_multihead_attention_with
+#define dt_cross_entropy_parts dt_cross_entropy_parts_with
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- >>optimizers
@@ -657,10 +689,17 @@ extern "C" {
 #endif
 #define DT__MAX_SCOPE 512 /* characters */
 #define DT__MAX_SCOPES 32 /* nesting depth */
+#define DT__MAX_PLACES 64 /* devices of a model */
 #define DT__MAX_OPTIMIZERS 16
 #define DT__MAX_GROUPS 32
 #define DT__MAX_STATES 4
 
+/* Of a parameter whose values are divided between the ranks of a tensor axis (dt_pipe.h): along dimension dim the whole has
+   `parts` times as many elements. It consists of `groups` equal groups (3: queries, keys and values together), each of which is cut
+   into `parts` equal pieces; this rank has piece `part` of each. parts 0: not cut. */
+typedef struct dt__portion {
+    int dim, groups, parts, part;
+} dt__portion;
 typedef struct dt__param { /* a parameter or buffer of a model */
     char      *name;       /* full name: layer1.0.conv1.weight */
     uint32_t   hash;       /* of the name */
@@ -680,6 +719,8 @@ typedef struct dt__param { /* a parameter or buffer of a model */
     int        first, first_dtype; /* how its first values are made: dt_init, with the numbers a and b */
     double     first_a, first_b;
     dt_rng    *first_rng;  /* of a model with a pipeline, before the seal: the generator before its values were drawn */
+    dt__portion    cut;
+    uint8_t    elsewhere;  /* another rank has the same values, and counts its gradient in the norm of all */
 } dt__param;
 
 /* A sharded model (>>shards in dt_dist.h): a rank has some arrays of a block whole, of the others its ranges, one behind the
@@ -729,6 +770,11 @@ typedef struct dt__slot { /* of a hash table of names; name NULL: empty */
 
 typedef struct dt__layer dt__layer;
 
+typedef struct dt__places { /* the devices of parameters, runs or blocks, each once, in the order in which they appear */
+    dt_device *dev[DT__MAX_PLACES];
+    int        n;
+} dt__places;
+
 /* A visitor saves and loads state: each kind of object has one function that passes all its state to the callbacks, which
    either save the value or overwrite it. A tensor to be loaded must have its shape and dtype. The callbacks return 0, or a
    negative status after dt_fail. */
@@ -744,19 +790,21 @@ typedef struct dt__visit {
     /* Sharded: a tensor with the shape of p, of which this rank has its ranges in the array of its block (cut), or has it all there
        and saves its ranges. */
     int (*part)(struct dt__visit *v, const char *name, const struct dt__mblock *b, dt_tensor *array, bool cut, const dt__param *p);
+    const dt__portion *cut; /* loading: the next tensor is this part of what was saved; or NULL */
 } dt__visit;
 
 /* Callbacks of dt_dist.h and dt_pipe.h for a model that several ranks train. They run on the thread that uses the model. Any of
    them may be NULL. A model has a list of them: one for each way in which ranks share it (data, pipeline, tensor), in the same
    order on all ranks. The dt__watch_... functions below call all of the list. */
 typedef enum dt__watch_kind { DT__WATCH_DDP = 1, DT__WATCH_STORE, DT__WATCH_PIPE, DT__WATCH_SPLIT } dt__watch_kind;
+struct dt__run;
 typedef struct dt__watch {
     struct dt__watch *next;
     dt__watch_kind    kind;
     void *user;
     int (*made)(void *user, dt__param *p);       /* after a parameter or buffer is created and initialised */
-    /* Memory for the gradients of a block: a 1-d tensor that the caller owns. NULL without an error: use the default. */
-    dt_tensor *(*grads)(void *user, int dtype, int64_t n);
+    /* Memory for the gradients of a block on dev: a 1-d tensor that the caller owns. NULL without an error: use the default. */
+    dt_tensor *(*grads)(void *user, dt_device *dev, int dtype, int64_t n);
     dt__norm_sync *norm;                         /* batch norm in training mode uses the statistics of all ranks */
     void (*step)(void *user, dt_optimizer *opt); /* first action of dt_step, also while an error is pending */
     int (*agree)(void *user, const char *call, int64_t *x, int n); /* collective: x[i] := maximum over all ranks */
@@ -770,6 +818,8 @@ typedef struct dt__watch {
        that has them, on the CPU; the caller owns it. Otherwise NULL, also without an error. */
     dt_tensor *(*fetch)(void *user, const char *call, dt_tensor *t);
     int (*whole_norm)(void *user, float *norm);  /* collective: the norm of the gradients of this rank becomes that of all */
+    /* Collective: norms[2 i] of the i-th parameter of a run becomes that of the whole parameter, of which other ranks have parts. */
+    int (*part_norms)(void *user, const struct dt__run *run, dt_tensor *norms);
     void (*tell)(void *user);                    /* an error is pending on this rank: it becomes everyone's */
     void (*gone)(void *user);                    /* the model is being freed */
 } dt__watch;
@@ -800,6 +850,15 @@ typedef struct dt__staging {
     void (*layer)(void *user, const char *scope, const char *name);  /* a layer begins */
 } dt__staging;
 
+/* Callbacks of dt_pipe.h for layers of which each rank has a part. Collective over the ranks of the axis; t is dense and not a
+   ghost; what: the layer, for messages. */
+typedef struct dt__axis {
+    void *user;
+    int   rank, size;
+    int (*reduce)(void *user, const char *what, dt_tensor *t, bool max); /* in place: the sum, or the maximum */
+    int (*gather)(void *user, const char *what, dt_tensor *all, const dt_tensor *t); /* all: the t of each rank, in their order */
+} dt__axis;
+
 struct dt_model {
     dt_device   *device;
     dt_dtype     dtype;
@@ -827,6 +886,9 @@ struct dt_model {
     char         scope[DT__MAX_SCOPE];
     int          scope_len, scope_depth;
     int          scope_at[DT__MAX_SCOPES]; /* length of 'scope' before each dt_scope_begin */
+    dt_device   *place[DT__MAX_SCOPES];    /* the open device scopes */
+    int          nplaces;
+    uint64_t     place_stamp;  /* the thread's generation when the outermost of them began */
     dt__frozen  *frozen;       /* patterns; the latest one that matches applies */
     int          nfrozen;
     int64_t      frozen_cap;
@@ -839,6 +901,7 @@ struct dt_model {
     const dt__staging *parts;  /* NULL if this rank has the whole model */
     dt__sharding  *shards;       /* NULL: not sharded */
     uint8_t      lost;         /* the optimisers' states were sharded, and the ddp that had them was freed */
+    const dt__axis *axis;      /* NULL: no layer is split over ranks */
     uint8_t      again;        /* this forward repeats another one: buffers do not change */
     /* Fills a new parameter from the files that were loaded before it existed (see dt__load_want); NULL: no such file.
        Returns 1 if it filled p->t, 0 if no file has the name, or a negative status. */
@@ -848,6 +911,7 @@ struct dt_model {
 
 typedef struct dt__run { /* consecutive parameters of a block that one kernel call updates. Sharded: what one range has of them */
     int        block, group;
+    int        place;     /* its device, in opt->places */
     int64_t    offset, n;
     int64_t    at;             /* where it begins in arrays that hold only this rank's ranges */
     int64_t    temp;           /* where it begins in dt__step_temp.update */
@@ -872,6 +936,7 @@ struct dt_optimizer {
     int64_t       run_cap;
     int           reached; /* parameters with a gradient, when the runs were made; nruns may be 0 even so: others have them */
     int64_t       nparts;  /* of the norms of all parameters with a gradient */
+    dt__places    places; /* of the runs */
     int64_t       steps;
     int           skip;  /* mixed precision found an overflow: the next step changes nothing */
     bool          idle_logged; /* a step found no gradient at all, and said so */
@@ -923,6 +988,15 @@ DT__INSIDE uint32_t dt__name_hash(const char *a, size_t na, const char *b); /* F
 DT__INSIDE char *dt__joined(const char *a, size_t na, const char *b, const char *c); /* a, b, and ".c" if c is not NULL */
 DT__INSIDE int dt__table_add(dt__slot **table, int *slots, const char *name, uint32_t hash, int index);
 DT__INSIDE bool dt__model_ok(const char *call, const dt_model *m);
+/* The device of a layer that is called now: that of the open device scope, otherwise the model's. */
+static inline __attribute__((unused)) dt_device *dt__model_here(const dt_model *m)
+{
+    return m->nplaces ? m->place[m->nplaces - 1] : m->device;
+}
+/* The index of dev in the list, which it joins if it is new; negative after dt_fail. */
+DT__INSIDE int dt__place_of(const char *call, dt__places *l, dt_device *dev);
+/* 0 if all parameters and buffers are on one device; otherwise dt_fail, with what the call needs. */
+DT__INSIDE int dt__model_one_device(const char *call, const dt_model *m, const char *needs);
 DT__INSIDE int dt__model_pack(dt_model *m);
 DT__INSIDE int dt__model_on_seal(dt_model *m, int (*fn)(dt_model *, void *), void *user);
 DT__INSIDE dt__layer *dt__layer_new(dt_model *m, const char *kind, const char *name, uint32_t hash);
@@ -970,6 +1044,10 @@ DT__INSIDE int dt__block_states(const dt_model *m, dt__mblock *b, unsigned slots
 /* The value of a parameter as its optimiser sees it: its f32 master if it has one. It belongs to the step or to the model. */
 DT__INSIDE dt_tensor *dt__param_source(dt_model *m, dt__param *p);
 DT__INSIDE int dt__param_refill(dt_model *m, dt__param *p, dt_device *dev);
+DT__INSIDE dt_shape dt__param_shape(const dt__param *p); /* of the whole parameter */
+/* Collective over the axis: the whole of a tensor of which each rank has the part `cut`. Rank 0 gets its values on the CPU, the
+   others a ghost. The caller owns it. */
+DT__INSIDE dt_tensor *dt__cut_whole(dt_model *m, const char *call, dt_tensor *t, const dt__portion *cut);
 DT__INSIDE void dt__optim_clear(dt_optimizer *opt);
 
 #ifdef __cplusplus
@@ -1133,11 +1211,11 @@ DT__INSIDE int dt__watch_made(dt_model *m, dt__param *p)
         if (w->made) rc = w->made(w->user, p);
     return rc;
 }
-static dt_tensor *dt__watch_grads(dt_model *m, int dtype, int64_t n)
+static dt_tensor *dt__watch_grads(dt_model *m, dt_device *dev, int dtype, int64_t n)
 {
     dt_tensor *t = NULL;
     for (dt__watch *w = m->watch; w && !t && dt__err.code == DT_OK; w = w->next)
-        if (w->grads) t = w->grads(w->user, dtype, n);
+        if (w->grads) t = w->grads(w->user, dev, dtype, n);
     return t;
 }
 static dt__norm_sync *dt__watch_norm(const dt_model *m)
@@ -1339,6 +1417,58 @@ DT_API void dt_scope_end(dt_model *m)
     m->scope_len = m->scope_at[--m->scope_depth];
     m->scope[m->scope_len] = 0;
 }
+/* A scope that an earlier forward left open is an error, and closed. A forward ends with its backward or dt_end. */
+static bool dt__places_ok(const char *call, dt_model *m)
+{
+    dt__thread_number(); /* before the first stamp, because it changes the generation */
+    if (!m->nplaces || m->place_stamp == dt__tls.generation) return true;
+    dt_fail(DT_ERR_STATE, "%s: an earlier forward has begun a device scope of %s and not ended it; each dt_device_begin() "
+            "needs a dt_device_end() before the backward or dt_end()", call, m->place[m->nplaces - 1]->name);
+    m->nplaces = 0;
+    return false;
+}
+DT_API dt_status dt_device_begin(dt_model *m, dt_device *dev)
+{
+    if (!dt__model_ok("dt_device_begin", m) || !dt__places_ok("dt_device_begin", m)) return dt_error_code();
+    if (!dev)
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_device_begin: the device is NULL; pass dt_cpu(), dt_cuda(i) or another one");
+    if (m->nplaces >= DT__MAX_SCOPES)
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_device_begin: %d device scopes are open, which is the maximum; call "
+                                  "dt_device_end() for each", m->nplaces);
+    if (m->parts)
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_device_begin: %s: the model has a pipeline, in which a rank uses one "
+                                  "device; leave out the device scopes, and make the model of each rank on its own device",
+                                  dev->name);
+    if (!m->nplaces) m->place_stamp = dt__tls.generation;
+    m->place[m->nplaces++] = dev;
+    return DT_OK;
+}
+DT_API void dt_device_end(dt_model *m)
+{
+    if (!m) return;
+    if (dt__err.code == DT_OK && !dt__places_ok("dt_device_end", m)) return;
+    if (m->nplaces) m->nplaces--;
+    else if (dt__err.code == DT_OK) dt_fail(DT_ERR_STATE, "dt_device_end: without a dt_device_begin: no device scope is open");
+}
+DT__INSIDE int dt__place_of(const char *call, dt__places *l, dt_device *dev)
+{
+    for (int i = 0; i < l->n; i++)
+        if (l->dev[i] == dev) return i;
+    if (l->n == DT__MAX_PLACES)
+        return dt_fail(DT_ERR_STATE, "%s: the model is on more than %d devices, which is the maximum", call, DT__MAX_PLACES);
+    l->dev[l->n] = dev;
+    return l->n++;
+}
+DT__INSIDE int dt__model_one_device(const char *call, const dt_model *m, const char *needs)
+{
+    for (int i = 1; i < m->nparams; i++) {
+        const dt__param *a = m->param[0], *b = m->param[i];
+        if (a->t->st->dev != b->t->st->dev)
+            return dt_fail(DT_ERR_STATE, "%s: the model is on several devices ('%s' on %s, '%s' on %s); %s", call, a->name,
+                           a->t->st->dev->name, b->name, b->t->st->dev->name, needs);
+    }
+    return 0;
+}
 DT_API void dt_forward_begin(dt_model *m)
 {
     if (m) m->forwards++;
@@ -1363,7 +1493,7 @@ DT_API void dt_model_eval(dt_model *m)
 DT_API bool       dt_model_is_training(const dt_model *m) { return m && m->training; }
 DT_API bool       dt_model_is_sealed(const dt_model *m) { return m && m->sealed; }
 DT_API dt_rng    *dt_model_rng(dt_model *m) { return m ? &m->rng : NULL; }
-DT_API dt_device *dt_model_device(const dt_model *m) { return m ? m->device : NULL; }
+DT_API dt_device *dt_model_device(const dt_model *m) { return m ? dt__model_here(m) : NULL; }
 DT_API int        dt_model_count(const dt_model *m) { return m ? m->nparams : 0; }
 DT_API bool       dt_model_get(dt_model *m, int i, dt_parameter_info *out)
 {
@@ -1384,11 +1514,12 @@ DT_API dt_tensor *dt_model_find(dt_model *m, const char *name)
     dt__param *p = m && name ? dt__model_param(m, name) : NULL;
     return p ? p->t : NULL;
 }
+static int64_t dt__param_numel(const dt__param *p) { return p->t->numel * (p->cut.parts ? p->cut.parts : 1); }
 DT_API int64_t dt_model_numel(const dt_model *m, bool trainable_only)
 {
     int64_t n = 0;
     for (int i = 0; m && i < m->nparams; i++)
-        if (!m->param[i]->buffer && !(trainable_only && m->param[i]->frozen)) n += m->param[i]->t->numel;
+        if (!m->param[i]->buffer && !(trainable_only && m->param[i]->frozen)) n += dt__param_numel(m->param[i]);
     return n;
 }
 
@@ -1427,9 +1558,9 @@ static int dt__param_convert(dt__param *p, int dtype, dt_device *dev)
     dt__unref(y);
     return rc;
 }
-/* Converts a parameter to the model's dtype and device. If it will have a master weight, the f32 value before rounding is
-   kept in p->init until the seal. */
-static int dt__param_to_model(dt_model *m, dt__param *p)
+/* Converts a parameter to the model's dtype, on the device dev. If it will have a master weight, the f32 value before
+   rounding is kept in p->init until the seal. */
+static int dt__param_to_model(dt_model *m, dt__param *p, dt_device *dev)
 {
     int dtype = dt__param_dtype(m, p), rc = 0;
     if (p->buffer && !p->keep_f32) return 0;
@@ -1437,18 +1568,110 @@ static int dt__param_to_model(dt_model *m, dt__param *p)
         p->init = dt__new_like("dt_model", p->t, DT_F32);
         rc = p->init ? dt__copy_to(p->init, p->t, 0) : DT_ERR_MEMORY;
     }
-    return rc ? rc : dt__param_convert(p, dtype, m->device);
+    if (!rc && p->init && p->init->st->dev != dev) {
+        dt_tensor *here = dt__cross("dt_model_to", p->init, dev);
+        rc = here ? 0 : dt_error_code();
+        dt__unref(here ? p->init : NULL);
+        if (here) p->init = here;
+    }
+    return rc ? rc : dt__param_convert(p, dtype, dev);
 }
 typedef struct dt__fillspec {
     dt_init init;
     double  a, b;
+    dt__portion cut;
 } dt__fillspec;
+static dt__fillspec dt__fill_with(dt_init init, double a, double b)
+{
+    dt__fillspec f;
+    memset(&f, 0, sizeof f);
+    f.init = init;
+    f.a = a;
+    f.b = b;
+    return f;
+}
+/* ---- parts of tensors */
+static dt_shape dt__cut_shape(dt_shape whole, const dt__portion *cut)
+{
+    if (cut->parts) whole.dim[cut->dim] /= cut->parts;
+    return whole;
+}
+DT__INSIDE dt_shape dt__param_shape(const dt__param *p)
+{
+    dt_shape s = dt_shape_of(p->t);
+    if (p->cut.parts) s.dim[p->cut.dim] *= p->cut.parts;
+    return s;
+}
+/* Copies between a whole tensor and the piece `part` of it. */
+static int dt__cut_copy(dt_tensor *whole, dt_tensor *piece, const dt__portion *cut, int part, bool take)
+{
+    int64_t n = piece->shape[cut->dim] / cut->groups;
+    int     rc = 0;
+    for (int g = 0; g < cut->groups && !rc; g++) {
+        dt_tensor *a = dt__slice(whole, cut->dim, (g * cut->parts + part) * n, n), *b = a ? dt__slice(piece, cut->dim, g * n, n) : NULL;
+        rc = !b ? DT_ERR_MEMORY : take ? dt__copy_to(b, a, 0) : dt__copy_to(a, b, 0);
+        dt__unref(a);
+        dt__unref(b);
+    }
+    return rc;
+}
+static dt_tensor *dt__cut_take(const char *call, dt_tensor *whole, const dt__portion *cut) /* this rank's part; the caller owns it */
+{
+    dt_shape   s = dt__cut_shape(dt_shape_of(whole), cut);
+    dt_tensor *y = dt__new(call, whole->st->dev, whole->dtype, s.dim, s.ndim, DT_LAYOUT_PLAIN);
+    if (!y || dt__is_ghost(y) || !dt__cut_copy(whole, y, cut, cut->part, true)) return y;
+    dt__unref(y);
+    return NULL;
+}
+DT__INSIDE dt_tensor *dt__cut_whole(dt_model *m, const char *call, dt_tensor *t, const dt__portion *cut)
+{
+    dt_shape    s = dt_shape_of(t);
+    dt_shape    all = dt_shape_of(t);
+    const bool  ghost = dt__is_ghost(t), lead = !ghost && m->axis && m->axis->rank == 0;
+    s.dim[cut->dim] *= cut->parts;
+    dt_tensor *y = dt__new(call, lead ? dt_cpu() : dt__ghost_device(), t->dtype, s.dim, s.ndim, DT_LAYOUT_PLAIN);
+    if (!y || ghost) return y;
+    if (!m->axis) {
+        dt_fail(DT_ERR_STATE, "%s: the model was split over ranks, which are gone; save before dt_tensor_parallel_free", call);
+        dt__unref(y);
+        return NULL;
+    }
+    memmove(all.dim + 1, all.dim, (DT_MAX_DIMS - 1) * sizeof *all.dim);
+    all.dim[0] = cut->parts;
+    all.ndim++;
+    dt_tensor *d = dt__dense(call, t), *each = NULL, *here = NULL;
+    if (all.ndim > DT_MAX_DIMS) { /* as rows */
+        all.ndim = 2;
+        all.dim[1] = t->numel;
+    }
+    if (d) each = dt__new(call, t->st->dev, t->dtype, all.dim, all.ndim, DT_LAYOUT_PLAIN);
+    int rc = !each ? DT_ERR_MEMORY : t->numel ? m->axis->gather(m->axis->user, call, each, d) : 0;
+    if (!rc && lead) {
+        here = each->st->dev == dt_cpu() ? dt__ref(each) : dt__cross(call, each, dt_cpu());
+        for (int r = 0; r < cut->parts && !rc; r++) {
+            dt_tensor *piece = here ? dt__slice(here, 0, r, 1) : NULL;
+            if (piece) {
+                piece->ndim = t->ndim;
+                memcpy(piece->shape, t->shape, sizeof piece->shape);
+                dt__dense_strides(piece->stride, piece->shape, piece->ndim);
+            }
+            rc = piece ? dt__cut_copy(y, piece, cut, r, false) : DT_ERR_MEMORY;
+            dt__unref(piece);
+        }
+    }
+    dt__unref(here);
+    dt__unref(each);
+    dt__unref(d);
+    if (!rc) return y;
+    dt__unref(y);
+    return NULL;
+}
 static dt_tensor *dt__param_init(dt_model *m, dt_shape shape, int dtype, dt__fillspec f) /* the caller owns it */
 {
     dt_make_opts o;
     o.dt__first = 0;
     o.dtype = (dt_dtype)dtype;
-    o.device = m->device;
+    o.device = dt__model_here(m);
     o.rng = &m->rng;
     dt_tensor *t = f.init == DT_INIT_UNIFORM  ? dt_uniform_with(f.a, f.b, shape, o)
                    : f.init == DT_INIT_NORMAL ? dt_normal_with(f.a, f.b, shape, o)
@@ -1456,11 +1679,13 @@ static dt_tensor *dt__param_init(dt_model *m, dt_shape shape, int dtype, dt__fil
     return t ? dt_keep(t) : NULL;
 }
 enum { DT__BUFFER = 1, DT__KEEP_F32 = 2, DT__COUNTER = 4 };
-/* Makes p->t with its first values. If a loaded file has them, no random numbers are drawn. */
+/* Makes p->t with its first values. If a loaded file has them, no random numbers are drawn. shape: of the whole parameter. */
 static int dt__param_fill(dt_model *m, dt__param *p, dt_shape shape)
 {
     int          known = 0;
-    dt__fillspec zero = { DT_INIT_ZEROS, 0, 0 }, f = { (dt_init)p->first, p->first_a, p->first_b };
+    dt__portion      cut = p->cut;
+    dt__fillspec zero = dt__fill_with(DT_INIT_ZEROS, 0, 0), f = dt__fill_with((dt_init)p->first, p->first_a, p->first_b);
+    p->cut.parts = 0; /* what is drawn or loaded is the whole */
     if (m->want) {
         p->t = dt__param_init(m, shape, p->first_dtype, zero);
         known = p->t ? m->want(m, m->want_user, p) : DT_ERR_MEMORY;
@@ -1471,7 +1696,14 @@ static int dt__param_fill(dt_model *m, dt__param *p, dt_shape shape)
         p->t = dt__param_init(m, shape, p->first_dtype, f);
         if (!p->t) return DT_ERR_MEMORY;
     }
-    return dt__param_to_model(m, p);
+    p->cut = cut;
+    if (cut.parts) {
+        dt_tensor *whole = p->t;
+        p->t = dt__cut_take("dt_model", whole, &cut);
+        dt__unref(whole);
+        if (!p->t) return DT_ERR_MEMORY;
+    }
+    return dt__param_to_model(m, p, dt__model_here(m));
 }
 /* The same again on another device, with the same random numbers. The handle stays: all holders see the change. */
 DT__INSIDE int dt__param_refill(dt_model *m, dt__param *p, dt_device *dev)
@@ -1479,10 +1711,7 @@ DT__INSIDE int dt__param_refill(dt_model *m, dt__param *p, dt_device *dev)
     dt_tensor *t = p->t;
     dt_device *before = m->device;
     dt_rng     rng = m->rng;
-    dt_shape   shape;
-    memset(&shape, 0, sizeof shape);
-    shape.ndim = t->ndim;
-    memcpy(shape.dim, t->shape, sizeof shape.dim);
+    dt_shape   shape = dt__param_shape(p);
     dt__unref(p->init);
     p->init = p->t = NULL;
     m->device = dev;
@@ -1501,7 +1730,7 @@ DT__INSIDE int dt__param_refill(dt_model *m, dt__param *p, dt_device *dev)
     }
     dt__unref(p->t);
     p->t = t;
-    return rc;
+    return rc ? rc : dt__watch_made(m, p);
 }
 /* Creates the parameter 'name.suffix'. */
 static dt__param *dt__param_new(dt_model *m, const char *name, const char *suffix, dt_shape shape, dt__fillspec f,
@@ -1520,6 +1749,7 @@ static dt__param *dt__param_new(dt_model *m, const char *name, const char *suffi
     p->buffer = (flags & DT__BUFFER) != 0;
     p->keep_f32 = (flags & DT__KEEP_F32) != 0;
     p->block = p->opt = p->group = -1;
+    p->cut = f.cut;
     p->first = (int)f.init;
     p->first_a = f.a;
     p->first_b = f.b;
@@ -1729,7 +1959,7 @@ static void dt__block_offsets(dt_model *m, dt__mblock *nb)
 static int dt__block_make(dt_model *m, dt__mblock *nb, const dt__mblock *old, dt_tensor **list)
 {
     for (int i = 0; i < nb->n; i++) list[i] = m->order[nb->first + i]->t;
-    dt_tensor *grads = dt__is_ghost(list[0]) ? NULL : dt__watch_grads(m, list[0]->dtype, nb->numel);
+    dt_tensor *grads = dt__is_ghost(list[0]) ? NULL : dt__watch_grads(m, list[0]->st->dev, list[0]->dtype, nb->numel);
     int        rc = dt__pack(&nb->b, list, nb->n, grads);
     if (!rc) rc = dt__block_master(m, nb, old);
     for (int k = 0; k < DT__MAX_STATES && !rc; k++) rc = dt__carry(&nb->state[k], nb, m, old, k);
@@ -1874,7 +2104,7 @@ static int dt__param_assign(dt_model *m, dt__param *p, dt_tensor *src)
     return to == p->t ? 0 : (int)dt_copy(p->t, to);
 }
 
-static int dt__model_convert(dt_model *m, const char *call, dt_dtype dtype, dt_device *dev)
+static int dt__model_convert(dt_model *m, const char *call, dt_dtype dtype, dt_device *dev) /* NULL: each stays on its device */
 {
     if (dt__tls.tape.n)
         return dt_fail(DT_ERR_STATE, "%s: the tape of the current step uses the parameters; call it after dt_end()", call);
@@ -1886,13 +2116,14 @@ static int dt__model_convert(dt_model *m, const char *call, dt_dtype dtype, dt_d
                                "checkpoint and load it into a model of that dtype and device",
                                call);
     m->dtype = dtype;
-    m->device = dev;
+    if (dev) m->device = dev;
     for (int i = 0; i < m->nblocks; i++) dt_block_free(&m->block[i].b);
     int rc = 0;
     for (int i = 0; i < m->nparams && !rc; i++) {
         dt__param *p = m->param[i];
-        rc = dt__param_to_model(m, p);
-        if (!rc && p->t->st->dev != dev) rc = dt__param_convert(p, p->t->dtype, dev);
+        dt_device *to = dev ? dev : p->t->st->dev;
+        rc = dt__param_to_model(m, p, to);
+        if (!rc && p->t->st->dev != to) rc = dt__param_convert(p, p->t->dtype, to);
     }
     return rc || !m->sealed ? rc : dt__model_pack(m);
 }
@@ -1910,7 +2141,7 @@ DT_API dt_status dt_model_cast(dt_model *m, dt_dtype dtype)
     if (!dt__is_float(dtype))
         return (dt_status)dt_fail(DT_ERR_DTYPE, "dt_model_cast: parameters are f32, f16 or bf16, not %s",
                                   dt_dtype_name(dtype));
-    return (dt_status)dt__model_convert(m, "dt_model_cast", dtype, m->device);
+    return (dt_status)dt__model_convert(m, "dt_model_cast", dtype, NULL);
 }
 static int dt__set_frozen(dt_model *m, const char *call, const char *pattern, bool on)
 {
@@ -1960,56 +2191,76 @@ static const char *dt__count_text(char *buf, size_t n, double v) /* 1234567 -> 1
     buf[at] = 0;
     return buf;
 }
-static void dt__summary_line(dt__text_out *o, int width, const char *name, const char *kind, const char *shape,
-                             double params, double flops, double bytes)
+typedef struct dt__summary {
+    dt__text_out o;
+    int          width;
+    bool         devices; /* the model is on several: the last column names the device */
+} dt__summary;
+static void dt__summary_line(dt__summary *s, const char *name, const char *kind, const char *shape, const double sum[3],
+                             const char *device)
 {
     char line[400], a[48], b[48], c[48];
-    snprintf(line, sizeof line, "%-*s  %-20s  %-20s  %13s  %15s  %13s\n", width, name, kind, shape,
-             dt__count_text(a, sizeof a, params), dt__count_text(b, sizeof b, flops),
-             dt__count_text(c, sizeof c, bytes));
-    dt__emit(o, line);
+    snprintf(line, sizeof line, "%-*s  %-20s  %-20s  %13s  %15s  %13s%s%s\n", s->width, name, kind, shape,
+             dt__count_text(a, sizeof a, sum[0]), dt__count_text(b, sizeof b, sum[1]),
+             dt__count_text(c, sizeof c, sum[2]), s->devices ? "  " : "", s->devices ? device : "");
+    dt__emit(&s->o, line);
+}
+static dt_device *dt__layer_device(const dt__layer *l)
+{
+    for (int k = 0; k < 5; k++)
+        if (l->p[k]) return l->p[k]->t->st->dev;
+    return NULL; /* it has no parameters */
 }
 DT_API size_t dt_model_summary(dt_model *m, char *buf, size_t nbytes)
 {
-    dt__text_out o;
-    o.buf = buf;
-    o.nbytes = buf ? nbytes : 0;
-    o.len = 0;
+    dt__summary s;
+    dt__places  places;
+    double      total[3] = { 0, 0, 0 }, frozen = 0, on[DT__MAX_PLACES][3];
+    char        line[400];
+    memset(&s, 0, sizeof s);
+    memset(&on, 0, sizeof on);
+    places.n = 0;
+    s.o.buf = buf;
+    s.o.nbytes = buf ? nbytes : 0;
+    s.width = 5;
     if (buf && nbytes) buf[0] = 0;
     if (!m) return 0;
-    int    width = 5;
-    double total[3] = { 0, 0, 0 }, frozen = 0;
-    char   line[400];
-    for (int i = 0; i < m->nlayers; i++)
-        if ((int)strlen(m->layer[i]->name) > width) width = (int)strlen(m->layer[i]->name);
-    if (width > 60) width = 60;
-    snprintf(line, sizeof line, "%-*s  %-20s  %-20s  %13s  %15s  %13s\n", width, "name", "layer", "output",
-             "parameters", "FLOPs", "gradient B");
-    dt__emit(&o, line);
+    for (int i = 0; i < m->nlayers; i++) {
+        dt_device *dev = dt__layer_device(m->layer[i]);
+        if (dev && places.n < DT__MAX_PLACES) dt__place_of("dt_model_summary", &places, dev);
+        if ((int)strlen(m->layer[i]->name) > s.width) s.width = (int)strlen(m->layer[i]->name);
+    }
+    s.devices = places.n > 1;
+    if (s.width > 60) s.width = 60;
+    snprintf(line, sizeof line, "%-*s  %-20s  %-20s  %13s  %15s  %13s%s\n", s.width, "name", "layer", "output",
+             "parameters", "FLOPs", "gradient B", s.devices ? "  device" : "");
+    dt__emit(&s.o, line);
     for (int i = 0; i < m->nlayers; i++) {
         dt__layer *l = m->layer[i];
-        double     np = 0, grad = 0;
+        dt_device *dev = dt__layer_device(l);
+        double     sum[3] = { 0, l->flops, 0 };
         for (int k = 0; k < 5; k++) {
             if (!l->p[k] || l->p[k]->buffer) continue;
-            np += (double)l->p[k]->t->numel;
+            sum[0] += (double)dt__param_numel(l->p[k]);
             if (l->p[k]->frozen)
-                frozen += (double)l->p[k]->t->numel;
+                frozen += (double)dt__param_numel(l->p[k]);
             else
-                grad += (double)dt_nbytes(l->p[k]->t);
+                sum[2] += (double)dt_nbytes(l->p[k]->t);
         }
-        dt__summary_line(&o, width, l->name, l->kind, dt__shape_text(l->out.dim, l->out.ndim), np, l->flops, grad);
-        total[0] += np;
-        total[1] += l->flops;
-        total[2] += grad;
+        dt__summary_line(&s, l->name, l->kind, dt__shape_text(l->out.dim, l->out.ndim), sum, dev ? dev->name : "");
+        for (int k = 0; k < 3; k++) total[k] += sum[k];
+        for (int p = 0; p < places.n; p++)
+            for (int k = 0; k < 3 && places.dev[p] == dev; k++) on[p][k] += sum[k];
     }
-    dt__summary_line(&o, width, "total", "", "", total[0], total[1], total[2]);
+    dt__summary_line(&s, "total", "", "", total, "");
+    for (int p = 0; p < places.n && s.devices; p++) dt__summary_line(&s, "", "", "", on[p], places.dev[p]->name);
     if (frozen > 0) {
         char a[48];
         snprintf(line, sizeof line, "frozen: %s parameters\n", dt__count_text(a, sizeof a, frozen));
-        dt__emit(&o, line);
+        dt__emit(&s.o, line);
     }
-    if (buf && nbytes) buf[o.len < nbytes ? o.len : nbytes - 1] = 0;
-    return o.len;
+    if (buf && nbytes) buf[s.o.len < nbytes ? s.o.len : nbytes - 1] = 0;
+    return s.o.len;
 }
 
 /* ==================================================================================================== >>layer
@@ -2017,7 +2268,7 @@ DT_API size_t dt_model_summary(dt_model *m, char *buf, size_t nbytes)
 #define DT__LAYER_OPTIONS(X)                                                                                     \
     X(out) X(kernel) X(kernel_w) X(stride) X(stride_w) X(pad) X(pad_w) X(dilation) X(dilation_w) X(groups)        \
     X(no_bias) X(no_affine) X(no_track) X(cumulative) X(eps) X(momentum) X(normalized_dims) X(num) X(dim) X(heads) \
-    X(causal) X(dropout) X(kv) X(act) X(add)
+    X(causal) X(dropout) X(kv) X(act) X(add) X(split)
 #define DT__LAYER_BIT(n) DT__L_##n,
 enum { DT__LAYER_OPTIONS(DT__LAYER_BIT) DT__L_COUNT };
 #define DT__L(n) (1u << DT__L_##n)
@@ -2080,7 +2331,7 @@ static dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name
         dt_fail(DT_ERR_ARG, "%s: the name is %s; a layer needs a name", kind, name ? "empty" : "NULL");
         return NULL;
     }
-    if (!m->sealed && dt__model_hook(m)) return NULL;
+    if (!dt__places_ok(kind, m) || (!m->sealed && dt__model_hook(m))) return NULL;
     uint32_t   hash = dt__name_hash(m->scope, (size_t)m->scope_len, name);
     int        k = dt__table_find(m->layer_table, m->layer_slots, hash, m->scope, (size_t)m->scope_len, name);
     dt__layer *l = k >= 0 ? m->layer[k] : dt__layer_new(m, kind, name, hash);
@@ -2091,6 +2342,14 @@ static dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name
         dt_fail(DT_ERR_ARG, "%s '%s': the name belongs to a %s; choose another name", kind, l->name, l->kind);
         return NULL;
     }
+    for (int i = 0; i < 5 && !m->parts; i++)
+        if (l->p[i] && l->p[i]->t->st->dev != dt__model_here(m)) {
+            dt_fail(DT_ERR_DEVICE, "%s '%s': its parameters are on %s, this call is %s %s; call it with dt_device_begin() as "
+                    "in the first forward, or move the whole model with dt_model_to()", kind, l->name,
+                    l->p[i]->t->st->dev->name, m->nplaces ? "in a device scope of" : "outside device scopes, on",
+                    dt__model_here(m)->name);
+            return NULL;
+        }
     if (l->stamp == stamp && !shared) {
         dt_fail(DT_ERR_STATE, "%s '%s': the name is used twice in one forward. If this is the next forward: end the one "
                 "before with dt_end() (evaluation), dt_step() or dt_backward(), or begin it with dt_forward_begin(). If it is "
@@ -2112,9 +2371,11 @@ static dt__layer *dt__layer_begin(dt_model *m, const char *kind, const char *nam
     if (!dt__model_ok(kind, m)) return NULL;
     if (m->parts) m->parts->layer(m->parts->user, m->scope, name ? name : "");
     if (!dt__ok(kind, "x", x)) return NULL;
-    if (x->st->dev != m->device) {
-        dt_fail(DT_ERR_DEVICE, "%s '%s': x is on %s, the model on %s; move one with dt_to() or dt_model_to()", kind,
-                name ? name : "(null)", x->st->dev->name, m->device->name);
+    if (!dt__places_ok(kind, m)) return NULL;
+    if (x->st->dev != dt__model_here(m)) {
+        dt_fail(DT_ERR_DEVICE, m->nplaces ? "%s '%s': x is on %s, the device scope on %s; copy x with dt_to()"
+                : "%s '%s': x is on %s, the model on %s; move one with dt_to() or dt_model_to(), or call the layer in a scope "
+                "of its device (dt_device_begin)", kind, name ? name : "(null)", x->st->dev->name, dt__model_here(m)->name);
         return NULL;
     }
     if (!dt__layer_takes(kind, name ? name : "(null)", o, takes)) return NULL;
@@ -2134,10 +2395,14 @@ static dt_tensor *dt__layer_param(dt_model *m, dt__layer *l, int k, const char *
         l->p[k] = dt__param_new(m, l->name, suffix, shape, f, flags);
         return l->p[k] ? l->p[k]->t : NULL;
     }
-    if (dt__same_shape(l->p[k]->t, &shape)) return l->p[k]->t;
+    dt_shape have = dt__param_shape(l->p[k]), part = dt__cut_shape(shape, &f.cut);
+    if (dt__same_shape(l->p[k]->t, &part) && l->p[k]->cut.parts == f.cut.parts) return l->p[k]->t;
+    char text[200];
+    snprintf(text, sizeof text, "%s", dt__shape_text(have.dim, have.ndim));
     dt_fail(DT_ERR_SHAPE,
-            "%s '%s': '%s' is %s, but this call needs %s; give layers of different shapes different names", l->kind,
-            l->name, l->p[k]->name, dt__text(l->p[k]->t), dt__shape_text(shape.dim, shape.ndim));
+            "%s '%s': '%s' is %s%s, but this call needs %s%s; give layers of different shapes different names", l->kind,
+            l->name, l->p[k]->name, text, l->p[k]->cut.parts ? ", split over ranks" : "", dt__shape_text(shape.dim, shape.ndim),
+            f.cut.parts ? ", split over ranks" : "");
     return NULL;
 }
 DT__INSIDE dt_shape dt__shape1(int64_t a)
@@ -2154,14 +2419,6 @@ static dt_shape dt__shape2(int64_t a, int64_t b)
     s.ndim = 2;
     s.dim[1] = b;
     return s;
-}
-static dt__fillspec dt__fill_with(dt_init init, double a, double b)
-{
-    dt__fillspec f;
-    f.init = init;
-    f.a = a;
-    f.b = b;
-    return f;
 }
 /* kaiming_uniform_(a=sqrt(5)); the bound is computed in the same order of operations as in PyTorch */
 static dt__fillspec dt__fill_kaiming(int64_t fan_in)
@@ -2191,34 +2448,331 @@ static dt_tensor *dt__layer_end(dt__layer *l, dt_tensor *y, double flops)
     return y;
 }
 
+/* ---- layers of which each rank of the tensor axis has a part. The ops between the parts: `enter` passes a whole tensor on to
+   parts of layers, and adds up the gradients that come back; `sum` adds up what the parts have computed. */
+typedef struct dt__part_of { /* in dt__node.u */
+    dt_model   *m;
+    const char *kind, *name;
+} dt__part_of;
+static int dt__parts(const dt_model *m) { return m->axis ? m->axis->size : 1; }
+static bool dt__split_is(const char *kind, const char *name, dt_layer_split split, uint32_t takes)
+{
+    if ((unsigned)split <= DT_SPLIT_HEADS && (split == DT_SPLIT_NONE || (takes >> split & 1u))) return true;
+    static const char *const names[] = { "DT_SPLIT_NONE", "DT_SPLIT_OUT", "DT_SPLIT_IN", "DT_SPLIT_BOTH", "DT_SPLIT_HEADS" };
+    char list[80];
+    dt__option_list(list, sizeof list, names, 5, takes, ~takes);
+    for (char *c = list; *c; c++) /* ".DT_SPLIT_OUT" */
+        if (*c == '.') memmove(c, c + 1, strlen(c));
+    dt_fail(DT_ERR_ARG, "%s '%s': .split is %d; this layer can be split by %s", kind, name, (int)split, list);
+    return false;
+}
+static bool dt__split_divides(const dt_model *m, const dt__layer *l, const char *what, int64_t n)
+{
+    int parts = dt__parts(m);
+    if (n % parts == 0) return true;
+    dt_fail(DT_ERR_ARG, "%s '%s': the layer has %" PRId64 " %s, which the %d ranks of the tensor axis cannot divide equally; use a "
+            "multiple of %d, or leave out .split", l->kind, l->name, n, what, parts, parts);
+    return false;
+}
+static dt__fillspec dt__fill_cut(const dt_model *m, dt__fillspec f, int dim, int groups)
+{
+    if (!m->axis) return f;
+    f.cut.dim = dim;
+    f.cut.groups = groups;
+    f.cut.parts = m->axis->size;
+    f.cut.part = m->axis->rank;
+    return f;
+}
+static int dt__part_reduce(const dt__part_of *of, dt_tensor *t, bool max)
+{
+    char what[200];
+    if (!of->m->axis || dt__is_ghost(t) || !t->numel) return 0;
+    snprintf(what, sizeof what, of->name ? "%s '%.150s'" : "%s", of->kind, of->name);
+    return of->m->axis->reduce(of->m->axis->user, what, t, max);
+}
+static dt__part_of dt__part_of_layer(dt_model *m, const char *kind, const char *name)
+{
+    dt__part_of of;
+    of.m = m;
+    of.kind = kind;
+    of.name = name;
+    return of;
+}
+static dt_tensor *dt__part_op(dt_tensor *y, dt_tensor *x, const char *name, dt__backward_fn fn, const dt__part_of *of)
+{
+    dt__node *n = y ? dt__record(name, y, fn, 1, &x) : NULL;
+    if (n) memcpy(n->u, of, sizeof *of);
+    if (dt__err.code == DT_OK) return dt__give(y);
+    dt__unref(y);
+    return NULL;
+}
+static int dt__part_enter_bwd(dt__node *n, dt_tensor *g)
+{
+    dt__part_of of;
+    dt_tensor  *d = g;
+    int         rc = 0;
+    memcpy(&of, n->u, sizeof of);
+    if (dt__is_exclusive(g) && dt_is_contiguous(g) && g->layout == DT_LAYOUT_PLAIN) d = dt__ref(g);
+    else {
+        d = dt__new("backward", g->st->dev, g->dtype, g->shape, g->ndim, DT_LAYOUT_PLAIN);
+        rc = d ? dt__copy_to(d, g, 0) : DT_ERR_MEMORY;
+    }
+    if (!rc) rc = dt__part_reduce(&of, d, false);
+    if (!rc) rc = dt__grad_put(n->in[0], d);
+    dt__unref(d);
+    return rc;
+}
+static dt_tensor *dt__part_enter(dt_model *m, dt__layer *l, dt_tensor *x)
+{
+    if (!m->axis || !x || !dt__is_float(x->dtype)) return x;
+    dt__part_of of = dt__part_of_layer(m, l->kind, l->name);
+    return dt__part_op(dt__alias(x), x, "part_enter", dt__part_enter_bwd, &of);
+}
+static int dt__part_same_bwd(dt__node *n, dt_tensor *g) { return dt__grad_put(n->in[0], g); }
+/* y was made by the layer and is used by no one else: the sum takes its place in memory. */
+static dt_tensor *dt__part_sum(const dt__part_of *of, dt_tensor *y)
+{
+    if (!of->m->axis || !y) return y;
+    if (dt__make_plain(y)) return NULL;
+    dt_tensor *d = dt_is_contiguous(y) ? y : dt_contiguous(y);
+    if (!d || dt__part_reduce(of, d, false)) return NULL;
+    return dt__part_op(dt__alias(d), d, "part_sum", dt__part_same_bwd, of);
+}
+static dt_tensor *dt__layer_sum(dt_model *m, dt__layer *l, dt_tensor *y, dt_tensor *bias, int dim)
+{
+    dt__part_of of = dt__part_of_layer(m, l->kind, l->name);
+    if (m->axis) y = dt__part_sum(&of, y);
+    if (!m->axis || !bias || !y) return y;
+    dt_shape s = dt__shape1(bias->shape[0]);
+    s.ndim = dim;
+    for (int i = 1; i < dim; i++) s.dim[i] = 1;
+    bias = dt_cast(bias, (dt_dtype)y->dtype);
+    return dt_add(y, dim > 1 ? dt_reshape(bias, s) : bias);
+}
+static bool dt__split_in_ok(const dt__layer *l, const dt_layer_opts *o)
+{
+    if (o->split != DT_SPLIT_IN || o->act == DT_ACT_NONE) return true;
+    dt_fail(DT_ERR_ARG, "%s '%s': .act cannot be used with DT_SPLIT_IN, because the results of the ranks are added first; apply the "
+            "activation to the result", l->kind, l->name);
+    return false;
+}
+/* Copies part r of `each` (ranks, elements of a part) into y along dim. */
+static int dt__part_place(dt_tensor *y, dt_tensor *each, int r, const dt_tensor *like, int dim)
+{
+    dt_tensor *from = dt__slice(each, 0, r, 1), *to = from ? dt__slice(y, dim, r * like->shape[dim], like->shape[dim]) : NULL;
+    int        rc = DT_ERR_MEMORY;
+    if (to) {
+        from->ndim = like->ndim;
+        memcpy(from->shape, like->shape, sizeof from->shape);
+        dt__dense_strides(from->stride, from->shape, from->ndim);
+        rc = dt__copy_to(to, from, 0);
+    }
+    dt__unref(from);
+    dt__unref(to);
+    return rc;
+}
+static dt_tensor *dt__part_gathered(const dt__part_of *of, dt_tensor *x, int dim) /* the caller owns it */
+{
+    const dt__axis *a = of->m->axis;
+    int64_t         shape[DT_MAX_DIMS], two[2];
+    memcpy(shape, x->shape, sizeof shape);
+    shape[dim] *= a->size;
+    two[0] = a->size;
+    two[1] = x->numel;
+    dt_tensor *y = dt__new(of->kind, x->st->dev, x->dtype, shape, x->ndim, DT_LAYOUT_PLAIN);
+    if (!y || dt__is_ghost(y) || !x->numel) return y;
+    dt_tensor *d = dt__dense(of->kind, x), *each = d ? dt__new(of->kind, x->st->dev, x->dtype, two, 2, DT_LAYOUT_PLAIN) : NULL;
+    int        rc = each ? a->gather(a->user, of->kind, each, d) : DT_ERR_MEMORY;
+    for (int r = 0; r < a->size && !rc; r++) rc = dt__part_place(y, each, r, d, dim);
+    dt__unref(each);
+    dt__unref(d);
+    if (!rc) return y;
+    dt__unref(y);
+    return NULL;
+}
+static int dt__part_gather_bwd(dt__node *n, dt_tensor *g) /* what follows is the same on all ranks, and so is g */
+{
+    dt__part_of of;
+    memcpy(&of, n->u, sizeof of);
+    int        dim = (int)n->i[0];
+    int64_t    k = n->in[0]->shape[dim];
+    dt_tensor *part = dt__slice(g, dim, n->i[1] * k, k);
+    int        rc = part ? dt__grad_put(n->in[0], part) : DT_ERR_MEMORY;
+    dt__unref(part);
+    return rc;
+}
+static int dt__part_take_bwd(dt__node *n, dt_tensor *g)
+{
+    dt__part_of of;
+    memcpy(&of, n->u, sizeof of);
+    dt_tensor *whole = dt__part_gathered(&of, g, (int)n->i[0]);
+    int        rc = whole ? dt__grad_put(n->in[0], whole) : DT_ERR_MEMORY;
+    dt__unref(whole);
+    return rc;
+}
+static bool dt__part_ok(const char *call, dt_model *m, dt_tensor *x, int *dim)
+{
+    if (!dt__model_ok(call, m) || !dt__ok(call, "x", x)) return false;
+    if (*dim < -x->ndim || *dim >= x->ndim) {
+        dt_fail(DT_ERR_ARG, "%s: dim is %d and x is %s; it must be %d to %d", call, *dim, dt__text(x), -x->ndim, x->ndim - 1);
+        return false;
+    }
+    if (*dim < 0) *dim += x->ndim;
+    return true;
+}
+DT_API dt_tensor *dt_gather_parts(dt_model *m, dt_tensor *x, int dim)
+{
+    if (!dt__part_ok("dt_gather_parts", m, x, &dim)) return NULL;
+    if (!m->axis) return x;
+    if (dt__make_plain(x)) return NULL;
+    dt__part_of of = dt__part_of_layer(m, "dt_gather_parts", NULL);
+    dt_tensor  *y = dt__part_op(dt__part_gathered(&of, x, dim), x, "gather_parts", dt__part_gather_bwd, &of);
+    if (!y || !y->node) return y;
+    y->node->i[0] = dim;
+    y->node->i[1] = m->axis->rank;
+    return y;
+}
+DT_API dt_tensor *dt_take_part(dt_model *m, dt_tensor *x, int dim)
+{
+    if (!dt__part_ok("dt_take_part", m, x, &dim)) return NULL;
+    if (!m->axis) return x;
+    int64_t n = x->shape[dim] / m->axis->size;
+    if (x->shape[dim] % m->axis->size) {
+        dt_fail(DT_ERR_SHAPE, "dt_take_part: dimension %d of x %s cannot be divided equally between the %d ranks of the tensor axis",
+                dim, dt__text(x), m->axis->size);
+        return NULL;
+    }
+    if (dt__make_plain(x)) return NULL;
+    dt__part_of of = dt__part_of_layer(m, "dt_take_part", NULL);
+    dt_tensor  *y = dt__part_op(dt__slice(x, dim, m->axis->rank * n, n), x, "take_part", dt__part_take_bwd, &of);
+    if (y && y->node) y->node->i[0] = dim;
+    return y;
+}
+DT_API dt_tensor *dt_dropout_parts(dt_model *m, dt_tensor *x, double p, int dim)
+{
+    if (!dt__part_ok("dt_dropout_parts", m, x, &dim)) return NULL;
+    if (!m->axis || !m->training || p == 0) return dt_dropout(m, x, p);
+    dt_make_opts mo;
+    dt_shape     s = dt_shape_of(x);
+    DT__CLEAR(mo);
+    mo.device = x->st->dev;
+    mo.dtype = (dt_dtype)x->dtype;
+    s.dim[dim] *= m->axis->size;
+    dt_no_grad_begin();
+    dt_tensor *mask = dt_dropout(m, dt_full_with(1, s, mo), p);
+    mask = mask ? dt_narrow(mask, dim, m->axis->rank * x->shape[dim], x->shape[dim]) : NULL;
+    dt_no_grad_end();
+    return mask ? dt_mul(x, mask) : NULL;
+}
+static dt_tensor *dt__scalar_of(dt_device *dev, double value, dt_dtype dtype)
+{
+    dt_make_opts mo;
+    dt_shape     scalar = dt__shape1(0);
+    scalar.ndim = 0;
+    DT__CLEAR(mo);
+    mo.device = dev;
+    mo.dtype = dtype;
+    return dt_full_with(value, scalar, mo);
+}
+/* index counts from 0 to whole - 1, this rank has from .. from + n - 1. The result counts from 0 to n - 1; what other ranks have
+   becomes 0, and *mine says which are this rank's. What no rank has stays outside, so that the op that uses it finds it. */
+static dt_tensor *dt__part_index(dt_model *m, dt_tensor *index, int64_t n, int64_t whole, dt_tensor **mine)
+{
+    int64_t    from = m->axis->rank * n;
+    dt_tensor *low = dt__scalar_of(index->st->dev, (double)from, DT_I64), *high = dt__scalar_of(index->st->dev, (double)(from + n), DT_I64);
+    dt_tensor *zero = dt__scalar_of(index->st->dev, 0, DT_I64), *end = dt__scalar_of(index->st->dev, (double)whole, DT_I64);
+    dt_tensor *i = dt_cast(index, DT_I64);
+    dt_tensor *below = dt_lt(i, low), *above = dt_ge(i, high);
+    dt_tensor *j = dt_where(above, dt_where(dt_lt(i, end), zero, i), dt_sub_scalar(i, (double)from));
+    j = dt_where(below, dt_where(dt_ge(i, zero), zero, i), j);
+    dt_tensor *none = dt__scalar_of(index->st->dev, 0, DT_F32), *one = dt__scalar_of(index->st->dev, 1, DT_F32);
+    *mine = dt_where(below, none, dt_where(above, none, one));
+    return *mine ? j : NULL;
+}
+DT_API dt_tensor *dt_cross_entropy_parts_with(dt_model *m, dt_tensor *logits, dt_tensor *target, dt_loss_opts o)
+{
+    static const char call[] = "dt_cross_entropy_parts";
+    if (!dt__model_ok(call, m) || !dt__ok(call, "logits", logits) || !dt__ok(call, "target", target)) return NULL;
+    if (!m->axis) return dt_cross_entropy_with(logits, target, o);
+    if (logits->ndim != 2 || target->ndim != 1 || target->shape[0] != logits->shape[0] || logits->shape[1] < 1 || o.weight ||
+        (unsigned)o.reduction > DT_NONE || !(o.label_smoothing >= 0 && o.label_smoothing <= 1)) {
+        dt_fail(DT_ERR_ARG, "%s: logits %s, target %s, .reduction %d, .label_smoothing %g%s: needs logits (n, a part of the classes), "
+                "target (n), a dt_reduction, a smoothing from 0 to 1, and no .weight", call, dt__text(logits), dt__text(target),
+                (int)o.reduction, o.label_smoothing, o.weight ? ", .weight" : "");
+        return NULL;
+    }
+    dt__part_of    of = dt__part_of_layer(m, call, NULL);
+    int64_t        rows = logits->shape[0], n = logits->shape[1], ignore = o.ignore_index == DT_ZERO ? 0 : o.ignore_index ? o.ignore_index : -100;
+    dt_shape       column = dt__shape2(rows, 1), row = dt__shape1(rows);
+    dt_reduce_opts last;
+    DT__CLEAR(last);
+    last.dims = DT_DIM(1);
+    dt_tensor *mine, *x = dt_cast(logits, DT_F32);
+    dt_no_grad_begin();
+    dt_tensor *most = dt_amax_with(x, last);
+    if (most && dt__part_reduce(&of, most, true)) most = NULL;
+    dt_tensor *t = dt_cast(target, DT_I64), *skip = dt__scalar_of(logits->st->dev, (double)ignore, DT_I64), *none = dt__scalar_of(logits->st->dev, 0, DT_F32);
+    dt_tensor *ignored = dt_eq(t, skip), *valid = dt_where(ignored, none, dt__scalar_of(logits->st->dev, 1, DT_F32));
+    t = dt_where(ignored, dt__scalar_of(logits->st->dev, 0, DT_I64), t);
+    t = t ? dt__part_index(m, t, n, n * m->axis->size, &mine) : NULL;
+    dt_no_grad_end();
+    if (!t || !most) return NULL;
+    x = dt_sub(x, dt_reshape(most, column));
+    dt_tensor *sums[3];
+    sums[0] = dt_sum_with(dt_exp(x), last);
+    sums[1] = dt_mul(dt_reshape(dt_gather(x, 1, dt_reshape(t, column)), row), mine);
+    sums[2] = o.label_smoothing > 0 ? dt_sum_with(x, last) : sums[1];
+    dt_tensor *all = sums[0] && sums[1] && sums[2] ? dt__part_sum(&of, dt_stack(sums, o.label_smoothing > 0 ? 3 : 2, 0)) : NULL;
+    if (!all) return NULL;
+    dt_tensor *lse = dt_log(dt_select(all, 0, 0)), *loss = dt_sub(lse, dt_select(all, 0, 1));
+    if (o.label_smoothing > 0) {
+        dt_tensor *flat = dt_sub(lse, dt_mul_scalar(dt_select(all, 0, 2), 1 / ((double)n * m->axis->size)));
+        loss = dt_add(dt_mul_scalar(loss, 1 - o.label_smoothing), dt_mul_scalar(flat, o.label_smoothing));
+    }
+    loss = dt_mul(loss, valid);
+    if (o.reduction == DT_NONE || !loss) return loss;
+    dt_reduce_opts whole;
+    DT__CLEAR(whole);
+    loss = dt_sum_with(loss, whole);
+    return o.reduction == DT_SUM ? loss : dt_div(loss, dt_sum_with(valid, whole));
+}
+
 DT_API dt_tensor *dt_linear_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
 {
-    dt__layer *l = dt__layer_begin(m, "dt_linear", name, x, &o, DT__L(out) | DT__L(no_bias) | DT__L(act));
-    if (!l) return NULL;
-    int64_t in = dt_size(x, -1);
+    dt__layer *l = dt__layer_begin(m, "dt_linear", name, x, &o, DT__L(out) | DT__L(no_bias) | DT__L(act) | DT__L(split));
+    if (!l || !dt__split_is("dt_linear", l->name, o.split, 1u << DT_SPLIT_OUT | 1u << DT_SPLIT_IN)) return NULL;
+    int64_t in = dt_size(x, -1) * (o.split == DT_SPLIT_IN ? dt__parts(m) : 1);
     if (o.out < 1 || x->ndim < 1) {
         dt_fail(DT_ERR_ARG, "dt_linear '%s': x is %s and .out is %" PRId64 "; x needs a dimension, .out must be 1 or more",
                 l->name, dt__text(x), o.out);
         return NULL;
     }
-    dt_tensor *w = dt__layer_param(m, l, 0, "weight", dt__shape2(o.out, in), dt__fill_kaiming(in), 0);
-    dt_tensor *b = o.no_bias || !w ? NULL : dt__layer_param(m, l, 1, "bias", dt__shape1(o.out), dt__fill_bias(in), 0);
+    if (!dt__split_in_ok(l, &o) || (o.split == DT_SPLIT_OUT && !dt__split_divides(m, l, "features (.out)", o.out))) return NULL;
+    dt__fillspec fw = dt__fill_kaiming(in), fb = dt__fill_bias(in);
+    if (o.split) fw = dt__fill_cut(m, fw, o.split == DT_SPLIT_IN, 1);
+    if (o.split == DT_SPLIT_OUT) fb = dt__fill_cut(m, fb, 0, 1);
+    dt_tensor *w = dt__layer_param(m, l, 0, "weight", dt__shape2(o.out, in), fw, 0);
+    dt_tensor *b = o.no_bias || !w ? NULL : dt__layer_param(m, l, 1, "bias", dt__shape1(o.out), fb, 0);
     if (!w || (!b && !o.no_bias)) return NULL;
     dt_op_linear_opts lo;
     lo.dt__first = 0;
     lo.act = o.act;
-    return dt__layer_end(l, dt_op_linear_with(dt__layer_input(m, x), w, b, lo),
-                         2.0 * (double)x->numel * (double)o.out);
+    bool sums = o.split == DT_SPLIT_IN && m->axis;
+    if (o.split == DT_SPLIT_OUT) x = dt__part_enter(m, l, x);
+    dt_tensor *y = dt_op_linear_with(dt__layer_input(m, x), w, sums ? NULL : b, lo);
+    if (sums) y = dt__layer_sum(m, l, y, b, 1);
+    return dt__layer_end(l, y, x ? 2.0 * (double)x->numel * (double)w->shape[0] : 0);
 }
 
 DT_API dt_tensor *dt_conv2d_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
 {
     dt__layer *l = dt__layer_begin(m, "dt_conv2d", name, x, &o,
         DT__L(out) | DT__L(kernel) | DT__L(kernel_w) | DT__L(stride) | DT__L(stride_w) | DT__L(pad) | DT__L(pad_w) |
-        DT__L(dilation) | DT__L(dilation_w) | DT__L(groups) | DT__L(no_bias) | DT__L(act));
-    if (!l) return NULL;
+        DT__L(dilation) | DT__L(dilation_w) | DT__L(groups) | DT__L(no_bias) | DT__L(act) | DT__L(split));
+    if (!l || !dt__split_is("dt_conv2d", l->name, o.split, 1u << DT_SPLIT_OUT | 1u << DT_SPLIT_IN | 1u << DT_SPLIT_BOTH)) return NULL;
+    bool    out_part = o.split == DT_SPLIT_OUT || o.split == DT_SPLIT_BOTH, in_part = o.split == DT_SPLIT_IN || o.split == DT_SPLIT_BOTH;
     int     kh = o.kernel, kw = o.kernel_w ? o.kernel_w : o.kernel, groups = o.groups ? o.groups : 1;
-    int64_t in = dt_size(x, 1);
+    int64_t in = dt_size(x, 1) * (in_part ? dt__parts(m) : 1);
     if (x->ndim != 4 || o.out < 1 || kh < 1 || kw < 1 || groups < 1 || in % groups || o.out % groups) {
         dt_fail(DT_ERR_ARG,
                 "dt_conv2d '%s': x %s, .out %" PRId64 ", .kernel %d x %d, .groups %d: needs x (n, c, h, w), "
@@ -2226,14 +2780,27 @@ DT_API dt_tensor *dt_conv2d_with(dt_model *m, const char *name, dt_tensor *x, dt
                 l->name, dt__text(x), o.out, kh, kw, groups);
         return NULL;
     }
+    if (m->axis && o.split && o.split != DT_SPLIT_BOTH && groups > 1) {
+        dt_fail(DT_ERR_ARG, "dt_conv2d '%s': .groups is %d; with groups the ranks divide the groups: use DT_SPLIT_BOTH", l->name, groups);
+        return NULL;
+    }
+    if (!dt__split_in_ok(l, &o) || (out_part && !dt__split_divides(m, l, "channels (.out)", o.out)) ||
+        (o.split == DT_SPLIT_BOTH && !dt__split_divides(m, l, "groups (.groups)", groups)))
+        return NULL;
     dt_shape s = dt__shape2(o.out, in / groups);
     s.ndim = 4;
     s.dim[2] = kh;
     s.dim[3] = kw;
-    int64_t    fan = in / groups * kh * kw;
-    dt_tensor *w = dt__layer_param(m, l, 0, "weight", s, dt__fill_kaiming(fan), 0);
-    dt_tensor *b = o.no_bias || !w ? NULL : dt__layer_param(m, l, 1, "bias", dt__shape1(o.out), dt__fill_bias(fan), 0);
+    int64_t      fan = in / groups * kh * kw;
+    dt__fillspec fw = dt__fill_kaiming(fan), fb = dt__fill_bias(fan);
+    if (o.split) fw = dt__fill_cut(m, fw, o.split == DT_SPLIT_IN, 1);
+    if (out_part) fb = dt__fill_cut(m, fb, 0, 1);
+    if (o.split == DT_SPLIT_BOTH) groups /= dt__parts(m);
+    dt_tensor *w = dt__layer_param(m, l, 0, "weight", s, fw, 0);
+    dt_tensor *b = o.no_bias || !w ? NULL : dt__layer_param(m, l, 1, "bias", dt__shape1(o.out), fb, 0);
     if (!w || (!b && !o.no_bias)) return NULL;
+    bool sums = o.split == DT_SPLIT_IN && m->axis;
+    if (o.split == DT_SPLIT_OUT) x = dt__part_enter(m, l, x);
     dt_op_conv2d_opts c;
     DT__CLEAR(c);
     c.stride = o.stride;
@@ -2244,8 +2811,9 @@ DT_API dt_tensor *dt_conv2d_with(dt_model *m, const char *name, dt_tensor *x, dt
     c.dilation_w = o.dilation_w;
     c.groups = groups;
     c.act = o.act;
-    dt_tensor *y = dt_op_conv2d_with(dt__layer_input(m, x), w, b, c);
-    return dt__layer_end(l, y, y ? 2.0 * (double)y->numel * (double)fan : 0);
+    dt_tensor *y = dt_op_conv2d_with(dt__layer_input(m, x), w, sums ? NULL : b, c);
+    if (sums) y = dt__layer_sum(m, l, y, b, 3);
+    return dt__layer_end(l, y, y ? 2.0 * (double)y->numel * (double)(w->numel / w->shape[0]) : 0);
 }
 
 /* Running statistics and num_batches_tracked change in training mode only. */
@@ -2253,17 +2821,21 @@ static dt_tensor *dt__batchnorm(dt_model *m, const char *kind, const char *name,
                                 int dims)
 {
     dt__layer *l = dt__layer_begin(m, kind, name, x, &o, DT__L(eps) | DT__L(momentum) | DT__L(no_affine) |
-                                   DT__L(no_track) | DT__L(cumulative) | DT__L(act) | DT__L(add));
-    if (!l) return NULL;
+                                   DT__L(no_track) | DT__L(cumulative) | DT__L(act) | DT__L(add) | DT__L(split));
+    if (!l || !dt__split_is(kind, l->name, o.split, 1u << DT_SPLIT_BOTH)) return NULL;
     if (dims == 2 ? x->ndim != 4 : x->ndim != 2 && x->ndim != 3) {
         dt_fail(DT_ERR_SHAPE, "%s '%s': x is %s; it must be %s", kind, l->name, dt__text(x),
                 dims == 2 ? "(n, c, h, w)" : "(n, c) or (n, c, l)");
         return NULL;
     }
     dt_tensor    *p[5] = { NULL, NULL, NULL, NULL, NULL };
-    dt_shape      c = dt__shape1(x->shape[1]), scalar = c;
+    dt_shape      c = dt__shape1(x->shape[1] * (o.split ? dt__parts(m) : 1)), scalar = c;
     scalar.ndim = 0;
-    dt__fillspec one = dt__fill_with(DT_INIT_CONST, 1, 0), zero = dt__fill_with(DT_INIT_ZEROS, 0, 0);
+    dt__fillspec one = dt__fill_with(DT_INIT_CONST, 1, 0), zero = dt__fill_with(DT_INIT_ZEROS, 0, 0), count = zero;
+    if (o.split) {
+        one = dt__fill_cut(m, one, 0, 1);
+        zero = dt__fill_cut(m, zero, 0, 1);
+    }
     if (!o.no_affine) {
         p[0] = dt__layer_param(m, l, 0, "weight", c, one, DT__KEEP_F32);
         p[1] = p[0] ? dt__layer_param(m, l, 1, "bias", c, zero, DT__KEEP_F32) : NULL;
@@ -2271,7 +2843,7 @@ static dt_tensor *dt__batchnorm(dt_model *m, const char *kind, const char *name,
     if (!o.no_track && dt__err.code == DT_OK) {
         p[2] = dt__layer_param(m, l, 2, "running_mean", c, zero, DT__BUFFER | DT__KEEP_F32);
         p[3] = p[2] ? dt__layer_param(m, l, 3, "running_var", c, one, DT__BUFFER | DT__KEEP_F32) : NULL;
-        p[4] = p[3] ? dt__layer_param(m, l, 4, "num_batches_tracked", scalar, zero, DT__BUFFER | DT__COUNTER) : NULL;
+        p[4] = p[3] ? dt__layer_param(m, l, 4, "num_batches_tracked", scalar, count, DT__BUFFER | DT__COUNTER) : NULL;
     }
     if (dt__err.code != DT_OK) return NULL;
     dt_op_batch_norm_opts b;
@@ -2289,7 +2861,7 @@ static dt_tensor *dt__batchnorm(dt_model *m, const char *kind, const char *name,
         call.u.ew.a = call.u.ew.b = 1;
         dt__out(&call, p[4]);
         dt__in(&call, p[4]);
-        if (dt__go(m->device, &call)) return NULL;
+        if (dt__go(dt__model_here(m), &call)) return NULL;
         int64_t batches = 1;
         if (o.cumulative && dt__download(p[4], &batches)) return NULL;
         if (o.cumulative) b.momentum = 1 / (double)batches;
@@ -2343,19 +2915,27 @@ DT_API dt_tensor *dt_rmsnorm_with(dt_model *m, const char *name, dt_tensor *x, d
 /* A layer norm without weights over each group of channels, followed by a weight and a bias for each channel. */
 DT_API dt_tensor *dt_groupnorm_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
 {
-    dt__layer *l = dt__layer_begin(m, "dt_groupnorm", name, x, &o, DT__L(groups) | DT__L(eps) | DT__L(no_affine));
-    if (!l) return NULL;
+    dt__layer *l = dt__layer_begin(m, "dt_groupnorm", name, x, &o, DT__L(groups) | DT__L(eps) | DT__L(no_affine) | DT__L(split));
+    if (!l || !dt__split_is("dt_groupnorm", l->name, o.split, 1u << DT_SPLIT_BOTH)) return NULL;
+    if (o.split && !dt__split_divides(m, l, "groups (.groups)", o.groups)) return NULL;
+    if (o.split) o.groups /= dt__parts(m);
     if (x->ndim < 2 || o.groups < 1 || x->shape[1] % o.groups) {
         dt_fail(DT_ERR_ARG,
                 "dt_groupnorm '%s': x is %s and .groups is %d; x is (n, c, ...) with c divisible by .groups", l->name,
                 dt__text(x), o.groups);
         return NULL;
     }
-    dt_shape   c = dt__shape1(x->shape[1]), whole = dt_shape_of(x), rows = whole, side = c;
-    dt_tensor *w = NULL, *b = NULL;
+    dt_shape     side = dt__shape1(x->shape[1]), c = dt__shape1(x->shape[1] * (o.split ? dt__parts(m) : 1)), whole = dt_shape_of(x);
+    dt_shape     rows = whole;
+    dt_tensor   *w = NULL, *b = NULL;
+    dt__fillspec one = dt__fill_with(DT_INIT_CONST, 1, 0), zero = dt__fill_with(DT_INIT_ZEROS, 0, 0);
+    if (o.split) {
+        one = dt__fill_cut(m, one, 0, 1);
+        zero = dt__fill_cut(m, zero, 0, 1);
+    }
     if (!o.no_affine) {
-        w = dt__layer_param(m, l, 0, "weight", c, dt__fill_with(DT_INIT_CONST, 1, 0), 0);
-        b = w ? dt__layer_param(m, l, 1, "bias", c, dt__fill_with(DT_INIT_ZEROS, 0, 0), 0) : NULL;
+        w = dt__layer_param(m, l, 0, "weight", c, one, 0);
+        b = w ? dt__layer_param(m, l, 1, "bias", c, zero, 0) : NULL;
     }
     if (dt__err.code != DT_OK) return NULL;
     rows.ndim = 3;
@@ -2375,15 +2955,27 @@ DT_API dt_tensor *dt_groupnorm_with(dt_model *m, const char *name, dt_tensor *x,
 
 DT_API dt_tensor *dt_embedding_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
 {
-    dt__layer *l = dt__layer_begin(m, "dt_embedding", name, x, &o, DT__L(num) | DT__L(dim));
-    if (!l) return NULL;
+    dt__layer *l = dt__layer_begin(m, "dt_embedding", name, x, &o, DT__L(num) | DT__L(dim) | DT__L(split));
+    if (!l || !dt__split_is("dt_embedding", l->name, o.split, 1u << DT_SPLIT_OUT | 1u << DT_SPLIT_IN)) return NULL;
     if (o.num < 1 || o.dim < 1) {
         dt_fail(DT_ERR_ARG, "dt_embedding '%s': .num is %" PRId64 " and .dim %" PRId64 "; both must be 1 or more",
                 l->name, o.num, o.dim);
         return NULL;
     }
-    dt_tensor *w = dt__layer_param(m, l, 0, "weight", dt__shape2(o.num, o.dim), dt__fill_with(DT_INIT_NORMAL, 0, 1), 0);
-    return w ? dt__layer_end(l, dt_op_embedding(x, w), 0) : NULL;
+    if ((o.split == DT_SPLIT_IN && !dt__split_divides(m, l, "rows (.num)", o.num)) ||
+        (o.split == DT_SPLIT_OUT && !dt__split_divides(m, l, "columns (.dim)", o.dim)))
+        return NULL;
+    dt__fillspec f = dt__fill_with(DT_INIT_NORMAL, 0, 1);
+    if (o.split) f = dt__fill_cut(m, f, o.split == DT_SPLIT_OUT, 1);
+    dt_tensor *w = dt__layer_param(m, l, 0, "weight", dt__shape2(o.num, o.dim), f, 0);
+    if (!w) return NULL;
+    if (o.split != DT_SPLIT_IN || !m->axis) return dt__layer_end(l, dt_op_embedding(x, w), 0);
+    dt_tensor *mine = NULL, *i = dt__part_index(m, x, w->shape[0], o.num, &mine), *y = i ? dt_op_embedding(i, w) : NULL;
+    if (!y) return NULL;
+    dt_shape s = dt_shape_of(x);
+    s.dim[s.ndim++] = 1;
+    y = dt_mul(y, dt_cast(dt_reshape(mine, s), (dt_dtype)y->dtype));
+    return dt__layer_end(l, dt__layer_sum(m, l, y, NULL, 0), 0);
 }
 
 /* (b, t, heads*d) -> (b, heads, t, d), a view */
@@ -2405,20 +2997,21 @@ static dt_tensor *dt__attention_dropped(dt_model *m, dt_tensor *q, dt_tensor *k,
     if (a && o.causal) {
         dt_make_opts mo;
         DT__CLEAR(mo);
-        mo.device = m->device;
+        mo.device = q->st->dev;
         dt_tensor *row = dt_reshape(dt_arange_with(0, (double)t, 1, mo), dt__shape2(t, 1));
         dt_tensor *col = dt_reshape(dt_arange_with(0, (double)s, 1, mo), dt__shape2(1, s));
         dt_shape   scalar = dt__shape1(0);
         scalar.ndim = 0;
         a = dt_where(dt_le(col, row), a, dt_full_with(-INFINITY, scalar, mo));
     }
-    return dt_matmul(dt_dropout(m, dt_softmax(a, -1), o.dropout), v);
+    a = dt_softmax(a, -1);
+    return dt_matmul(o.split ? dt_dropout_parts(m, a, o.dropout, 1) : dt_dropout(m, a, o.dropout), v);
 }
 DT_API dt_tensor *dt_multihead_attention_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
 {
     dt__layer *l = dt__layer_begin(m, "dt_multihead_attention", name, x, &o, DT__L(heads) | DT__L(causal) |
-                                   DT__L(dropout) | DT__L(no_bias) | DT__L(kv));
-    if (!l) return NULL;
+                                   DT__L(dropout) | DT__L(no_bias) | DT__L(kv) | DT__L(split));
+    if (!l || !dt__split_is("dt_multihead_attention", l->name, o.split, 1u << DT_SPLIT_HEADS)) return NULL;
     dt_tensor *kv = o.kv ? o.kv : x;
     if (!dt__ok("dt_multihead_attention", ".kv", kv)) return NULL;
     int64_t e = dt_size(x, -1);
@@ -2430,8 +3023,15 @@ DT_API dt_tensor *dt_multihead_attention_with(dt_model *m, const char *name, dt_
     }
     /* The order of random numbers is PyTorch's: it draws out_proj (weight, then a bias that it sets to 0) before in_proj,
        although in_proj comes first in the state_dict. in_proj is Xavier-uniform. */
-    double     bound = sqrt(3.0) * sqrt(2.0 / (double)(4 * e));
+    if (o.split && !dt__split_divides(m, l, "heads (.heads)", o.heads)) return NULL;
+    double       bound = sqrt(3.0) * sqrt(2.0 / (double)(4 * e));
     dt__fillspec zero = dt__fill_with(DT_INIT_ZEROS, 0, 0), xavier = dt__fill_with(DT_INIT_UNIFORM, -bound, bound);
+    dt__fillspec into = zero, back = dt__fill_kaiming(e);
+    if (o.split) {
+        xavier = dt__fill_cut(m, xavier, 0, 3);
+        into = dt__fill_cut(m, into, 0, 3);
+        back = dt__fill_cut(m, back, 1, 1);
+    }
     dt_shape   in = dt__shape2(3 * e, e), out = dt__shape2(e, e);
     dt_tensor *wi, *bi = NULL, *wo, *bo = NULL;
     int        drawn = !l->p[0] && !m->sealed && !m->want;
@@ -2442,15 +3042,24 @@ DT_API dt_tensor *dt_multihead_attention_with(dt_model *m, const char *name, dt_
     }
     wi = dt__layer_param(m, l, 0, "in_proj_weight", in, xavier, 0);
     after = m->rng;
-    if (wi && !o.no_bias) bi = dt__layer_param(m, l, 1, "in_proj_bias", dt__shape1(3 * e), zero, 0);
+    if (wi && !o.no_bias) bi = dt__layer_param(m, l, 1, "in_proj_bias", dt__shape1(3 * e), into, 0);
     if (drawn) m->rng = before;
-    wo = wi ? dt__layer_param(m, l, 2, "out_proj.weight", out, dt__fill_kaiming(e), 0) : NULL;
+    wo = wi ? dt__layer_param(m, l, 2, "out_proj.weight", out, back, 0) : NULL;
     if (drawn) m->rng = after;
     if (wo && !o.no_bias) bo = dt__layer_param(m, l, 3, "out_proj.bias", dt__shape1(e), zero, 0);
     if (dt__err.code != DT_OK) return NULL;
     dt_op_linear_opts lo;
     lo.dt__first = 0;
     lo.act = DT_ACT_NONE;
+    bool     sums = o.split && m->axis;
+    dt_shape local = dt_shape_of(x);
+    if (sums) { /* from here on e and heads are those of this rank */
+        x = dt__part_enter(m, l, x);
+        kv = o.kv ? dt__part_enter(m, l, kv) : x;
+        e /= m->axis->size;
+        o.heads /= m->axis->size;
+        local.dim[2] = e;
+    }
     x = dt__layer_input(m, x);
     dt_tensor *part[3];
     if (!o.kv) {
@@ -2469,7 +3078,9 @@ DT_API dt_tensor *dt_multihead_attention_with(dt_model *m, const char *name, dt_
     ao.causal = o.causal;
     dt_tensor *a = o.dropout > 0 && m->training ? dt__attention_dropped(m, part[0], part[1], part[2], o)
                                                 : dt_attention_with(part[0], part[1], part[2], ao);
-    dt_tensor *y = a ? dt_op_linear_with(dt_reshape(dt_transpose(a, 1, 2), dt_shape_of(x)), wo, bo, lo) : NULL;
+    dt_tensor *y = a ? dt_op_linear_with(dt_reshape(dt_transpose(a, 1, 2), local), wo, sums ? NULL : bo, lo) : NULL;
+    if (sums) y = dt__layer_sum(m, l, y, bo, 1);
+    if (!y) return NULL;
     double     t = (double)x->numel, s = (double)kv->numel, de = (double)e;
     return dt__layer_end(l, y, 4.0 * t * de + 4.0 * s * de + 4.0 * t * (double)kv->shape[1]);
 }
@@ -2620,10 +3231,10 @@ enum {
       DT__STATES(DT__STATE("exp_avg", DT__ALWAYS), DT__STATE("exp_avg_sq", DT__ALWAYS)),                              \
       DT__TRUST_RATIO | DT__DIVIDES | DT__UPDATE_TENSOR, dt__arguments_adam, dt__before_lamb, dt__update_lamb)
 
-typedef struct dt__step_temp {
-    dt_tensor *gscale; /* the clip coefficient, or NULL */
-    dt_tensor *update; /* DT__UPDATE_TENSOR: f32, as long as all runs; else NULL */
-    dt_tensor *wparts, *uparts; /* DT__TRUST_RATIO: norms of the parts of all parameters (see dt__norms_new); else NULL */
+typedef struct dt__step_temp { /* for each of opt->places */
+    dt_tensor *gscale[DT__MAX_PLACES]; /* the clip coefficient, or NULL */
+    dt_tensor *update[DT__MAX_PLACES]; /* DT__UPDATE_TENSOR: f32, as long as all runs there; else NULL */
+    dt_tensor *wparts[DT__MAX_PLACES], *uparts[DT__MAX_PLACES]; /* DT__TRUST_RATIO: norms of parts (see dt__norms_new); else NULL */
 } dt__step_temp;
 typedef struct dt__optim_option {
     uint32_t option; /* DT__O(...); 0 ends the list */
@@ -2640,6 +3251,8 @@ typedef struct dt__optim_operands { /* of one update, 1-d; an absent one has ndi
     dt_view    wnorm, unorm, segments, slots; /* see dt__run */
     dt_view    parts, wparts, uparts;  /* of the run */
     dt_view    wall, uall;             /* of its whole parameters, on all ranks */
+    dt_model  *m;        /* with run: what is updated; NULL for arrays that are in no model */
+    const dt__run *run;
 } dt__optim_operands;
 typedef struct dt__optim_kind {
     const char      *call;
@@ -2779,7 +3392,7 @@ static void dt__runs_free(dt_optimizer *opt)
         dt__unref(opt->run[i].wnorm);
         dt__unref(opt->run[i].unorm);
     }
-    opt->nruns = opt->reached = 0;
+    opt->nruns = opt->reached = opt->places.n = 0;
     opt->nparts = 0;
     opt->run_version = -1;
 }
@@ -3048,6 +3661,7 @@ static int dt__runs_cut(dt_optimizer *opt, int from)
             const dt__param *p = m->order[r.first], *q = m->order[last];
             dt__run         *piece = dt__run_add(opt, r.block);
             if (!piece) return DT_ERR_MEMORY;
+            piece->place = r.place;
             piece->first = r.first;
             piece->nparams = last - r.first + 1;
             piece->offset = p->offset > at ? p->offset : at;
@@ -3125,18 +3739,20 @@ static int dt__runs_of_block(dt_optimizer *opt, int block)
     dt_model   *m = opt->m;
     dt__mblock *b = &m->block[block];
     dt__run    *r = NULL;
-    int         from = opt->nruns;
+    int         from = opt->nruns, place = -1;
     for (int k = b->first; k < b->first + b->n; k++) {
         dt__param *p = m->order[k];
         p->in_run = dt__has_grad(b, p);
         if (!p->in_run || (r && m->order[r->first]->steps != p->steps)) r = NULL;
         if (!p->in_run) continue;
+        if (place < 0 && (place = dt__place_of("dt_step", &opt->places, b->b.value->st->dev)) < 0) return place;
         opt->reached++;
         if (r) opt->nparts++; /* the gap */
         p->part = opt->nparts;
         opt->nparts += dt__norm_parts(p->t->numel);
         if (!r) {
             if (!(r = dt__run_add(opt, block))) return DT_ERR_MEMORY;
+            r->place = place;
             r->offset = p->offset;
             r->first = k;
         }
@@ -3253,9 +3869,9 @@ static int dt__map1(dt_tensor *y, dt_tensor *x, int fn, double a, double b)
 /* ---- norms. A vector has the norm of each part of each parameter with a gradient, in the order of the blocks; a sharded model
    has it whole on every rank. The norm of a parameter, and that of all, is the norm of its parts: its bits do not depend on which
    rank computed which part. */
-static dt_tensor *dt__norms_new(const dt_optimizer *opt)
+static dt_tensor *dt__norms_new(const dt_optimizer *opt, int place) /* on one of the devices: zeros, where others have parameters */
 {
-    dt_tensor *t = dt__new("dt_step", opt->m->device, DT_F32, &opt->nparts, 1, DT_LAYOUT_PLAIN);
+    dt_tensor *t = dt__new("dt_step", opt->places.dev[place], DT_F32, &opt->nparts, 1, DT_LAYOUT_PLAIN);
     if (!t || !dt__fill(t, 0)) return t;
     dt__unref(t);
     return NULL;
@@ -3281,17 +3897,17 @@ static int dt__norms_share(const dt_optimizer *opt, dt_tensor *t) /* the other r
     if (!rc) rc = s->sum(s->user, "dt_step", x, opt->nparts);
     return rc ? rc : dt__upload(t, x);
 }
-/* The norm of all gradients of the runs: a tensor of one element that the caller owns. */
-static dt_tensor *dt__total_norm(dt_optimizer *opt)
+/* The norms of the parts of the gradients on one device; 0 for those that other ranks count. The caller owns it. */
+static dt_tensor *dt__place_norms(dt_optimizer *opt, int place)
 {
-    int64_t    one = 1;
-    dt_device *dev = opt->m->device;
-    dt_tensor *each = dt__norms_new(opt), *all = each ? dt__new("dt_step", dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN) : NULL;
-    int        rc = all ? 0 : DT_ERR_MEMORY;
+    dt_device *dev = opt->places.dev[place];
+    dt_tensor *each = dt__norms_new(opt, place);
+    int        rc = each ? 0 : DT_ERR_MEMORY;
     dt_view    y, x, parts;
     for (int i = 0; i < opt->nruns && !rc; i++) {
         dt__run  *r = &opt->run[i];
         dt__place g = dt__run_grad(opt, r);
+        if (r->place != place) continue;
         if ((rc = dt__run_measure(opt, r)) != 0) break;
         dt__view_of(&y, each);
         dt__view_of(&x, g.t);
@@ -3299,6 +3915,31 @@ static dt_tensor *dt__total_norm(dt_optimizer *opt)
         dt__view_part(&y, r->part, r->nparts);
         dt__view_part(&x, g.at, r->n);
         rc = dt__view_norms(dev, &y, &x, &parts);
+        for (int k = r->first; k < r->first + r->nparams && !rc; k++) {
+            const dt__param *p = opt->m->order[k];
+            dt_tensor       *zero = p->elsewhere ? dt__slice(each, 0, p->part, dt__norm_parts(p->t->numel)) : NULL;
+            if (p->elsewhere) rc = zero ? dt__fill(zero, 0) : (int)DT_ERR_MEMORY;
+            dt__unref(zero);
+        }
+    }
+    if (!rc) return each;
+    dt__unref(each);
+    return NULL;
+}
+/* The norm of all gradients of the runs, on the first of their devices: a tensor of one element that the caller owns. */
+static dt_tensor *dt__total_norm(dt_optimizer *opt)
+{
+    int64_t    one = 1;
+    int        first = opt->places.n ? 0 : dt__place_of("dt_step", &opt->places, opt->m->device); /* all ranges are on other ranks */
+    dt_device *dev = first < 0 ? NULL : opt->places.dev[0];
+    dt_tensor *each = dev ? dt__place_norms(opt, 0) : NULL, *all = each ? dt__new("dt_step", dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN) : NULL;
+    int        rc = all ? 0 : DT_ERR_MEMORY;
+    dt_view    y, x;
+    for (int p = 1; p < opt->places.n && !rc; p++) { /* each part is on one device: the others add 0 */
+        dt_tensor *there = dt__place_norms(opt, p), *here = there ? dt__cross("dt_step", there, dev) : NULL;
+        rc = here ? dt__copy_to(each, here, 1) : (int)DT_ERR_MEMORY;
+        dt__unref(here);
+        dt__unref(there);
     }
     if (!rc) rc = dt__norms_share(opt, each);
     if (!rc) {
@@ -3317,17 +3958,20 @@ static dt_tensor *dt__total_norm(dt_optimizer *opt)
     dt__unref(all);
     return NULL;
 }
-/* min(1, clip_norm/(norm + 1e-6)), computed on the device so that the host does not wait for it */
-static dt_tensor *dt__clip_coefficient(dt_optimizer *opt)
+/* min(1, clip_norm/(norm + 1e-6)), computed on the first device so that the host does not wait for it, and copied to the
+   others. The caller owns all of gscale. */
+static int dt__clip_coefficient(dt_optimizer *opt, dt_tensor **gscale)
 {
-    dt_tensor *t = dt__total_norm(opt);
-    if (!t) return NULL;
+    dt_tensor *t = gscale[0] = dt__total_norm(opt);
+    if (!t) return dt_error_code();
     int rc = dt__map1(t, t, DT_U_AFFINE, 1, 1e-6);
     if (!rc) rc = dt__map1(t, t, DT_U_RECIP, opt->group[0].clip_norm, 0);
     if (!rc) rc = dt__map1(t, t, DT_U_CLAMP, 0, 1);
-    if (!rc) return t;
-    dt__unref(t);
-    return NULL;
+    for (int p = 1; p < opt->places.n && !rc; p++) {
+        gscale[p] = dt__cross("dt_step", t, opt->places.dev[p]);
+        if (!gscale[p]) rc = dt_error_code();
+    }
+    return rc;
 }
 static bool dt__clip_ready(const char *call, dt_optimizer *opt, double limit)
 {
@@ -3413,10 +4057,16 @@ static int dt__optim_begin(const dt__optim_operands *v, const dt__optim_kind *k,
     int rc = v->segments.ndim < 0 ? 0 : dt__view_norms(v->dev, &v->wparts, &v->value, &v->parts);
     return !rc && k->before ? k->before(v, g, t) : rc;
 }
-static int dt__optim_ratios(const dt__optim_operands *v) /* after dt__optim_begin of all runs: norms of whole parameters */
+/* After dt__optim_begin of all runs: norms of whole parameters. Ranks of a tensor axis may have parts of them. */
+static int dt__optim_ratios(const dt__optim_operands *v)
 {
     int rc = v->segments.ndim < 0 ? 0 : dt__view_norms(v->dev, &v->wnorm, &v->wall, &v->slots);
-    return rc || v->segments.ndim < 0 ? rc : dt__view_norms(v->dev, &v->unorm, &v->uall, &v->slots);
+    if (rc || v->segments.ndim < 0) return rc;
+    rc = dt__view_norms(v->dev, &v->unorm, &v->uall, &v->slots);
+    for (int k = 0; k < 2; k++)
+        for (dt__watch *w = v->m ? v->m->watch : NULL; w && !rc; w = w->next)
+            if (w->part_norms) rc = w->part_norms(w->user, v->run, k ? v->run->unorm : v->run->wnorm);
+    return rc;
 }
 static void dt__arguments_sgd(dt_call *c, const dt_optimizer_opts *o, double t)
 {
@@ -3522,17 +4172,19 @@ static dt__optim_operands dt__run_operands(const dt_optimizer *opt, const dt__ru
     if (b->master) dt__view_place(&v.half, dt__run_half(opt, r), r->n);
     else dt__view_or_none(&v.half, NULL, 0, 0);
     dt__view_place(&v.grad, dt__run_grad(opt, r), r->n);
-    dt__view_or_none(&v.gscale, w->gscale, 0, -1);
-    dt__view_or_none(&v.update, w->update, r->temp, r->n);
+    dt__view_or_none(&v.gscale, w->gscale[r->place], 0, -1);
+    dt__view_or_none(&v.update, w->update[r->place], r->temp, r->n);
     dt__view_or_none(&v.wnorm, r->wnorm, 0, -1);
     dt__view_or_none(&v.unorm, r->unorm, 0, -1);
     dt__view_or_none(&v.segments, r->segments, 0, -1);
     dt__view_or_none(&v.slots, r->slots, 0, -1);
     dt__view_or_none(&v.parts, ratio ? r->parts : NULL, 0, -1);
-    dt__view_or_none(&v.wparts, ratio ? w->wparts : NULL, r->part, r->nparts);
-    dt__view_or_none(&v.uparts, ratio ? w->uparts : NULL, r->part, r->nparts);
-    dt__view_or_none(&v.wall, ratio ? w->wparts : NULL, r->part0, r->nslots);
-    dt__view_or_none(&v.uall, ratio ? w->uparts : NULL, r->part0, r->nslots);
+    dt__view_or_none(&v.wparts, ratio ? w->wparts[r->place] : NULL, r->part, r->nparts);
+    dt__view_or_none(&v.uparts, ratio ? w->uparts[r->place] : NULL, r->part, r->nparts);
+    dt__view_or_none(&v.wall, ratio ? w->wparts[r->place] : NULL, r->part0, r->nslots);
+    dt__view_or_none(&v.uall, ratio ? w->uparts[r->place] : NULL, r->part0, r->nslots);
+    v.m = opt->m;
+    v.run = r;
     return v;
 }
 static int dt__run_begin(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w)
@@ -3607,6 +4259,8 @@ DT__INSIDE int dt__optim_raw(const dt_optimizer *opt, const dt__raw_update *r)
     dt__raw_view(&v.update, k->traits & DT__UPDATE_TENSOR ? r->temp : NULL, DT_F32, r->n);
     dt__raw_view(&v.wnorm, ratio ? &wnorm : NULL, DT_F32, 1);
     dt__raw_view(&v.unorm, ratio ? &unorm : NULL, DT_F32, 1);
+    v.m = NULL;
+    v.run = NULL;
     dt__raw_view(&v.segments, ratio ? ends : NULL, DT_I64, 2);
     dt__raw_view(&v.slots, ratio ? whole : NULL, DT_I64, 2);
     dt__raw_view(&v.parts, at, DT_I64, n + 1);
@@ -3713,17 +4367,18 @@ DT__INSIDE uint64_t dt__optimizer_hash(const dt_optimizer *opt, uint64_t (*hash)
 }
 DT__INSIDE int dt__block_states(const dt_model *m, dt__mblock *b, unsigned slots) { return dt__states_make(m, b, slots); }
 
-static int dt__step_temps(dt_optimizer *opt, dt__step_temp *w)
+static int dt__step_temps(dt_optimizer *opt, dt__step_temp *w, int place) /* on one device */
 {
     const dt__optim_kind *kind = dt__optim_kind_of(opt);
     int64_t               all = 0;
     for (int i = 0; i < opt->nruns; i++) {
+        if (opt->run[i].place != place) continue;
         opt->run[i].temp = all;
         all += opt->run[i].n;
     }
-    if (kind->traits & DT__UPDATE_TENSOR) w->update = dt__new("dt_step", opt->m->device, DT_F32, &all, 1, DT_LAYOUT_PLAIN);
-    if (kind->traits & DT__TRUST_RATIO) w->wparts = dt__norms_new(opt);
-    if (kind->traits & DT__TRUST_RATIO) w->uparts = dt__norms_new(opt);
+    if (kind->traits & DT__UPDATE_TENSOR) w->update[place] = dt__new("dt_step", opt->places.dev[place], DT_F32, &all, 1, DT_LAYOUT_PLAIN);
+    if (kind->traits & DT__TRUST_RATIO) w->wparts[place] = dt__norms_new(opt, place);
+    if (kind->traits & DT__TRUST_RATIO) w->uparts[place] = dt__norms_new(opt, place);
     return dt_error_code();
 }
 static int dt__step_update(dt_optimizer *opt)
@@ -3731,31 +4386,33 @@ static int dt__step_update(dt_optimizer *opt)
     const dt__optim_kind    *kind = dt__optim_kind_of(opt);
     dt_model                *m = opt->m;
     const dt_optimizer_opts *o = &opt->group[0];
-    dt__step_temp            w = { NULL, NULL, NULL, NULL };
+    dt__step_temp            w;
     int                      rc = m->shards ? m->shards->settle(m->shards->user) : 0;
+    memset(&w, 0, sizeof w);
     for (int i = 0; i < m->nblocks && !rc; i++)
         if (m->block[i].opt == opt->index)
             rc = dt__states_make(m, &m->block[i], dt__optim_slots(kind, &opt->group[m->block[i].group]));
-    if (!rc) rc = dt__step_temps(opt, &w);
+    for (int p = 0; p < opt->places.n && !rc; p++) rc = dt__step_temps(opt, &w, p);
     for (int i = 0; i < opt->nruns && !rc && o->clip_value > 0; i++)
         rc = dt__run_map(opt, &opt->run[i], DT_U_CLAMP, -o->clip_value, o->clip_value);
-    if (!rc && o->clip_norm > 0) {
-        w.gscale = dt__clip_coefficient(opt);
-        if (!w.gscale) rc = dt_error_code();
-    }
+    if (!rc && o->clip_norm > 0) rc = dt__clip_coefficient(opt, w.gscale);
     for (int i = 0; i < opt->nruns && !rc; i++) rc = dt__run_begin(opt, &opt->run[i], &w);
-    if (!rc && w.wparts) rc = dt__norms_share(opt, w.wparts);
-    if (!rc && w.uparts) rc = dt__norms_share(opt, w.uparts);
+    for (int p = 0; p < opt->places.n && !rc && w.wparts[p]; p++) {
+        rc = dt__norms_share(opt, w.wparts[p]);
+        if (!rc) rc = dt__norms_share(opt, w.uparts[p]);
+    }
     for (int i = 0; i < opt->nruns && !rc; i++) {
         rc = dt__run_update(opt, &opt->run[i], &w);
         if (!rc) rc = dt__run_end(opt, &opt->run[i]);
     }
     if (!rc && m->shards) rc = m->shards->stepped(m->shards->user, opt);
     if (rc && m->shards) dt__watch_tell(m); /* the other ranks are waiting */
-    dt__unref(w.gscale);
-    dt__unref(w.update);
-    dt__unref(w.wparts);
-    dt__unref(w.uparts);
+    for (int p = 0; p < opt->places.n; p++) {
+        dt__unref(w.gscale[p]);
+        dt__unref(w.update[p]);
+        dt__unref(w.wparts[p]);
+        dt__unref(w.uparts[p]);
+    }
     return rc;
 }
 /* The name of the first parameter, in the order of backward, whose gradient is not finite. NULL if all are finite or the
@@ -3764,23 +4421,27 @@ static const char *dt__first_bad_grad(dt_optimizer *opt, bool all)
 {
     dt_model   *m = opt->m;
     int64_t     one = 1, found = -1;
-    dt_tensor  *flag = dt__new("dt_step", m->device, DT_F32, &one, 1, DT_LAYOUT_PLAIN);
+    dt_tensor  *flag = NULL; /* on the device of the parameter */
     float       bad = 0;
-    if (flag) dt__fill(flag, 0);
-    for (int i = m->nparams - 1; i >= 0 && flag && found < 0; i--) {
+    for (int i = m->nparams - 1; i >= 0 && found < 0; i--) {
         dt__param *p = m->param[i];
         if (p->opt != opt->index || p->block < 0 || !dt__has_grad(&m->block[p->block], p)) continue;
         const dt__mblock *b = &m->block[p->block];
         bool              cut = b->cut && (b->use_mgrad || b->cut & DT__CUT_GRAD);
         dt__piece         piece;
         int               rc = 0;
+        if (!flag || flag->st->dev != p->t->st->dev) {
+            dt__unref(flag);
+            flag = dt__new("dt_step", p->t->st->dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN);
+            if (!flag || dt__fill(flag, 0)) break;
+        }
         for (int k = 0; !rc && dt__piece_next(b, b->cut != 0, p->offset, p->offset + p->t->numel, &k, &piece);) {
             dt_call c;
             dt__call_begin(&c, DT_K_unscale);
             dt__out(&c, NULL);
             dt__out(&c, flag);
             dt__view_part(dt__in(&c, b->use_mgrad ? b->mgrad : b->b.grad), cut ? piece.at : piece.lo, piece.n);
-            rc = dt__go(m->device, &c);
+            rc = dt__go(p->t->st->dev, &c);
         }
         if (rc || dt__download(flag, &bad)) break;
         if (bad != 0) found = i;
@@ -3870,7 +4531,7 @@ static int dt__visit_integer(dt__visit *v, const char *prefix, const char *a, co
     return rc;
 }
 /* One state of a parameter: a view of the block's state in the parameter's shape. */
-static int dt__visit_state(dt__visit *v, const char *prefix, const char *what, const dt__mblock *b, dt_tensor *state,
+static int dt__visit_state(dt__visit *v, dt_model *m, const char *prefix, const char *what, const dt__mblock *b, dt_tensor *state,
                            const dt__param *p)
 {
     char      *name = dt__joined(prefix, strlen(prefix), what, p->name);
@@ -3880,7 +4541,14 @@ static int dt__visit_state(dt__visit *v, const char *prefix, const char *what, c
         t->ndim = p->t->ndim;
         memcpy(t->shape, p->t->shape, sizeof t->shape);
         dt__dense_strides(t->stride, t->shape, t->ndim);
-        rc = v->tensor(v, name, t);
+        if (p->cut.parts && !v->loading) {
+            dt_tensor *whole = dt__cut_whole(m, "dt_checkpoint", t, &p->cut);
+            dt__unref(t);
+            t = whole;
+        }
+        v->cut = p->cut.parts ? &p->cut : NULL;
+        rc = t ? v->tensor(v, name, t) : DT_ERR_MEMORY;
+        v->cut = NULL;
     }
     dt__unref(t);
     dt__free_text(name);
@@ -3952,7 +4620,7 @@ static int dt__visit_param(dt_optimizer *opt, dt__visit *v, const char *prefix, 
         if (slots >> s & 1 && k->state[s].name) {
             char what[40];
             snprintf(what, sizeof what, ".%s", k->state[s].name);
-            rc = dt__visit_state(v, prefix, what, b, b->state[s], p);
+            rc = dt__visit_state(v, opt->m, prefix, what, b, b->state[s], p);
         }
     return rc;
 }
@@ -4737,7 +5405,7 @@ DT_API dt_status dt_amp_add(dt_amp *amp, dt_model *m)
     uint8_t  norms = m->norms_f32, masters = m->masters;
     m->norms_f32 = (uint8_t)amp->keep_norms;
     m->masters = (uint8_t)amp->masters;
-    if ((amp->cast_model || want != m->dtype) && dt__model_convert(m, "dt_amp_new", want, m->device)) {
+    if ((amp->cast_model || want != m->dtype) && dt__model_convert(m, "dt_amp_new", want, NULL)) {
         m->norms_f32 = norms;
         m->masters = masters;
         return dt_error_code();
@@ -4845,17 +5513,26 @@ static int dt__unscale_whole(dt_model *m, dt__mblock *b, double inverse, dt_tens
     }
     return rc;
 }
-/* Divides the gradients by the scale; flags[i] := 1 if block i has a gradient that is not finite. */
-static int dt__amp_unscale(dt_model *m, double inverse, dt_tensor *flags)
+/* Divides the gradients by the scale. flags[p], made when the first block on device p of the list needs it: element i := 1
+   if block i has a gradient that is not finite. */
+static int dt__amp_unscale(dt_model *m, double inverse, dt__places *places, dt_tensor **flags)
 {
-    int rc = dt__fill(flags, 0);
+    int64_t n = m->nblocks;
+    int     rc = 0;
     for (int i = 0; i < m->nblocks && !rc; i++) {
         dt__mblock *b = &m->block[i];
+        dt_device  *dev = b->b.value->st->dev;
         if (!dt__has_grads(m, b)) continue;
+        int p = dt__place_of("dt_amp_backward", places, dev);
+        if (p < 0) return p;
+        if (!flags[p]) {
+            flags[p] = dt__new("dt_amp_backward", dev, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
+            if (!flags[p] || dt__fill(flags[p], 0)) return dt_error_code();
+        }
         bool whole = dt__grads_whole(m, b), used = whole ? b->use_mwhole : b->use_mgrad;
         bool in_place = m->order[b->first]->t->dtype == DT_F32 && !used;
         if (!in_place) rc = whole ? dt__block_mwhole(b) : dt__block_mgrad(m, b);
-        dt_tensor *flag = rc ? NULL : dt__slice(flags, 0, i, 1);
+        dt_tensor *flag = rc ? NULL : dt__slice(flags[p], 0, i, 1);
         if (!flag) return DT_ERR_MEMORY;
         if (whole) rc = dt__unscale_whole(m, b, inverse, in_place ? NULL : b->mwhole, used, flag);
         else if (!b->cut) rc = dt__unscale_range(in_place ? b->b.grad : b->mgrad, 0, b->b.grad, 0, b->numel, inverse, used, flag);
@@ -4871,22 +5548,39 @@ static int dt__amp_unscale(dt_model *m, double inverse, dt_tensor *flags)
     }
     return rc;
 }
+/* Reads the flags of the blocks on one device: one download for up to 64 blocks. */
+static int dt__amp_judge(dt_model *m, dt__scaler *s, dt_tensor *flags)
+{
+    enum { MANY = 64 };
+    float bad[MANY];
+    int   rc = 0;
+    for (int at = 0; at < m->nblocks && !rc; at += MANY) {
+        int        n = m->nblocks - at < MANY ? m->nblocks - at : (int)MANY;
+        dt_tensor *some = dt__slice(flags, 0, at, n);
+        rc = some ? dt__download(some, bad) : DT_ERR_MEMORY;
+        dt__unref(some);
+        /* sharded: each rank has looked at its ranges */
+        if (!rc && m->shards && !m->shards->unsummed) rc = m->shards->sum(m->shards->user, "dt_amp_backward", bad, n);
+        for (int i = 0; i < n && !rc; i++) {
+            const dt__mblock *b = &m->block[at + i];
+            if (b->b.grad->st->dev != flags->st->dev || bad[i] == 0) continue;
+            s->found = 1;
+            if (b->opt >= 0) m->opt[b->opt]->skip = 1;
+        }
+    }
+    return rc;
+}
 DT__INSIDE int dt__amp_take_back(dt_model *m, dt__scaler *s)
 {
-    int64_t    n = m->nblocks;
-    dt_tensor *flags = dt__new("dt_amp_backward", m->device, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
-    int        rc = flags ? dt__amp_unscale(m, 1 / s->scale, flags) : DT_ERR_MEMORY;
-    float     *bad = rc ? NULL : (float *)dt_scratch((size_t)n * sizeof *bad); /* one download for all blocks */
-    if (!rc) rc = bad ? dt__download(flags, bad) : DT_ERR_MEMORY;
-    if (!rc && m->shards && !m->shards->unsummed) { /* each rank has looked at its ranges */
-        rc = m->shards->sum(m->shards->user, "dt_amp_backward", bad, n);
+    dt__places places;
+    dt_tensor *flags[DT__MAX_PLACES];
+    places.n = 0;
+    memset(flags, 0, sizeof flags);
+    int rc = dt__amp_unscale(m, 1 / s->scale, &places, flags);
+    for (int p = 0; p < places.n; p++) {
+        if (flags[p] && !rc) rc = dt__amp_judge(m, s, flags[p]);
+        dt__unref(flags[p]);
     }
-    for (int i = 0; i < m->nblocks && !rc; i++) {
-        if (bad[i] == 0) continue;
-        s->found = 1;
-        if (m->block[i].opt >= 0) m->opt[m->block[i].opt]->skip = 1;
-    }
-    dt__unref(flags);
     return rc;
 }
 DT_API dt_status dt_amp_backward_with(dt_amp *amp, dt_tensor *loss, dt_amp_backward_opts o)
@@ -5177,6 +5871,20 @@ typedef struct dt__port {
     dt_archive *a;
     dt__phase   phase;
 } dt__port;
+static bool dt__shapes_equal(const dt_shape *a, const dt_shape *b)
+{
+    return a->ndim == b->ndim && !memcmp(a->dim, b->dim, (size_t)a->ndim * sizeof *a->dim);
+}
+/* Entry i on the CPU, or the part of it that cut says; the caller owns it. */
+static dt_tensor *dt__archive_part(const char *call, dt_archive *a, int64_t i, const dt__portion *cut)
+{
+    dt_tensor *whole = dt__archive_view(call, a, i), *part = whole;
+    if (whole && cut && cut->parts) {
+        part = dt__cut_take(call, whole, cut);
+        dt__unref(whole);
+    }
+    return part;
+}
 static int dt__save_tensor(dt__visit *v, const char *name, dt_tensor *t)
 {
     dt__port *p = (dt__port *)v->user;
@@ -5267,12 +5975,14 @@ static int dt__load_tensor(dt__visit *v, const char *name, dt_tensor *t)
     int64_t   i = dt_archive_find(p->a, name);
     dt_archive_entry e;
     if (!dt_archive_info(p->a, i, &e)) return dt__load_lacks(p, name);
-    if (!dt__same_shape(t, &e.shape))
+    dt_shape want = dt_shape_of(t);
+    if (v->cut) want.dim[v->cut->dim] *= v->cut->parts;
+    if (!dt__shapes_equal(&want, &e.shape))
         return dt_fail(DT_ERR_SHAPE, "%s: %.300s: %s has shape %s there, %s here; they must be equal", p->call, p->path,
                        dt__show(name),
-                       dt__shape_text(e.shape.dim, e.shape.ndim), dt__text(t));
+                       dt__shape_text(e.shape.dim, e.shape.ndim), dt__shape_text(want.dim, want.ndim));
     if (p->phase == DT__PHASE_CHECK && e.known) return 0;
-    dt_tensor *from = dt__archive_view(p->call, p->a, i);
+    dt_tensor *from = dt__archive_part(p->call, p->a, i, v->cut);
     if (from && p->phase != DT__PHASE_CHECK) dt_copy(t, from);
     dt__unref(from);
     return dt_error_code();
@@ -5401,11 +6111,12 @@ static int64_t dt__load_find(const dt__load *l, const char *name) /* index of th
 static int dt__load_fits(const dt__load *l, int64_t i, const dt__param *p)
 {
     dt_archive_entry e;
-    return dt_archive_info(l->a, i, &e) && e.known && dt__same_shape(p->t, &e.shape);
+    dt_shape         whole = dt__param_shape(p);
+    return dt_archive_info(l->a, i, &e) && e.known && dt__shapes_equal(&whole, &e.shape);
 }
 static int dt__load_fill(const dt__load *l, int64_t i, dt__param *p, int made)
 {
-    dt_tensor *from = dt__archive_view(l->call, l->a, i);
+    dt_tensor *from = dt__archive_part(l->call, l->a, i, &p->cut);
     if (from) {
         if (made) dt__param_assign(l->m, p, from);
         else dt_copy(p->t, from);
@@ -5449,9 +6160,10 @@ static void dt__load_prefix(const dt__load *l, const char *name, char *prefix, s
 static void dt__load_other(const dt__load *l, int64_t i, const dt__param *p, char *text, size_t nbytes)
 {
     dt_archive_entry e;
+    dt_shape         whole = dt__param_shape(p);
     dt_archive_info(l->a, i, &e);
     snprintf(text, nbytes, " is %s %.56s in the file, %.56s in the model%s", e.stored,
-             dt__shape_text(e.shape.dim, e.shape.ndim), dt__text(p->t),
+             dt__shape_text(e.shape.dim, e.shape.ndim), dt__shape_text(whole.dim, whole.ndim),
              e.known ? "" : " (dt reads F32, F16, BF16, I32, I64 and U8: convert it)");
 }
 /* Names that do not fit: three lists of at most 8 names. */
@@ -5626,8 +6338,11 @@ static int dt__save_model(const char *call, dt_archive *a, dt_model *m, bool fin
             if (dt__archive_add_part(call, a, p->name, b, array, b->master || b->cut & DT__CUT_VALUE, p, finite)) return dt_error_code();
             continue;
         }
-        dt_tensor *t = dt__param_source(m, m->param[i]);
-        if (!t || dt__archive_add(call, a, m->param[i]->name, t, finite)) return dt_error_code();
+        dt_tensor *t = dt__param_source(m, p), *whole = t && p->cut.parts ? dt__cut_whole(m, call, t, &p->cut) : NULL;
+        if (!t || (p->cut.parts && !whole)) return dt_error_code();
+        int rc = dt__archive_add(call, a, p->name, whole ? whole : t, finite);
+        dt__unref(whole);
+        if (rc) return dt_error_code();
         if (t->step) dt_free(t); /* a view of the master weights: the archive holds a reference */
     }
     return 0;

@@ -487,6 +487,24 @@ static void no_backend(rank_arg *a)
     dt_comm_free(plain[0]);
     dt_comm_free(a->c);
 }
+static void two_devices(rank_arg *a)
+{
+    dt_model *m = dt_model_new(.seed = 1, .device = a->gpu);
+    dt_ddp   *ddp = dt_ddp_new(m, a->c);
+    MUST(isfinite(dt_item(dt_sum(dt_linear(m, "here", dt_ones(DT_SHAPE(2, 4), .device = a->gpu), .out = 2)))));
+    MUST(!dt_comm_barrier(a->c)); /* then the error is of the next layer on both ranks, own or the other's */
+    dt_device_begin(m, dt_cpu());
+    MUST(!dt_linear(m, "there", dt_ones(DT_SHAPE(2, 4), .device = dt_cpu()), .out = 2));
+    dt_device_end(m);
+    MUST(dt_error() && strstr(dt_error(), "'there.weight' is on cpu and the model on cuda:"));
+    MUST(strstr(dt_error(), "over NCCL a rank uses one device"));
+    dt_end();
+    dt_ddp_free(ddp);
+    dt_error_clear();
+    dt_model_free(m);
+    dt_comm_free(a->c);
+}
+UTEST(ddp, a_rank_has_one_device) { run_threads(utest_result, 2, 20, two_devices); }
 UTEST(ddp, a_communicator_of_the_host_is_refused)
 {
     host_only = true;

@@ -508,7 +508,7 @@ static bool says(const char *a, const char *b) /* does the pending error have th
     dt_error_clear();
     return ok;
 }
-enum { TOO_FEW, OTHER_NAME, OTHER_SHAPE, DIVIDES, READS, READS_ALL, CHANGES, ONE_FAILS, NOT_A_LOSS, NO_LOSS, ERRORS };
+enum { TOO_FEW, OTHER_NAME, OTHER_SHAPE, DIVIDES, READS, READS_ALL, CHANGES, ONE_FAILS, NOT_A_LOSS, NO_LOSS, SCOPES, ERRORS };
 static int  wrong;   /* which mistake */
 static int  step_no; /* of this rank */
 static int  own_rank;
@@ -522,7 +522,9 @@ static dt_tensor *mistaken(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
     if (wrong == READS_ALL) dt_copy_out(x, value, sizeof value);
     if (wrong == CHANGES && step_no == 1) x = dt_relu(x);
     if (wrong == ONE_FAILS && own_rank == 1 && step_no == 1) dt_fail(DT_ERR_STATE, "the program's own error");
+    if (wrong == SCOPES) dt_device_begin(m, dt_device_of(x));
     x = dt_linear(m, "b", x, .out = 8);
+    if (wrong == SCOPES) dt_device_end(m);
     if (wrong != TOO_FEW) x = dt_stage(m, "third", x);
     if (wrong == CHANGES && step_no == 2) x = dt_add(x, x);
     x = dt_linear(m, "c", x, .out = 1);
@@ -539,7 +541,8 @@ static void mistakes(team *t, dt_comm *c, int rank)
                                                   { "same calls", NULL },
                                                   { "the program's own error", NULL },
                                                   { "(2, 1)", "a loss of one element" },
-                                                  { "returned NULL", "expected the loss" } };
+                                                  { "returned NULL", "expected the loss" },
+                                                  { "dt_device_begin", "a rank uses one device" } };
     wrong = t->arg;
     own_rank = rank;
     dt_model     *m = dt_model_new(.seed = 1);
