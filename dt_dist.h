@@ -596,7 +596,7 @@ typedef struct dt__bucket { /* a range of a block's gradients, summed by one all
 } dt__bucket;
 
 /* The info that each rank sends to all others when its backward begins: words of 64 bits. */
-enum { DT__INFO_WEIGHT, DT__INFO_REACH, DT__INFO_MODE, DT__INFO_BUCKETS, DT__INFO_WORDS };
+enum { DT__INFO_WEIGHT, DT__INFO_REACH, DT__INFO_MODE, DT__INFO_BUCKETS, DT__INFO_USE, DT__INFO_WORDS };
 /* DT__INFO_MODE. All ranks that do not skip must have the same mode. */
 enum { DT__MODE_MEAN = 0, DT__MODE_WEIGHTED = 1, DT__MODE_SKIP = 2 };
 enum { DT__DDP_STAGES = 8 };
@@ -700,6 +700,8 @@ struct dt_ddp {
     int         *use, *used; /* units in the order of use: in this step, and in the one before */
     int          nuse, nused, use_at;
     int          use_cap, used_cap;
+    int          use_said;   /* .shard 1 and 2: so many of `use` all ranks have, in this order, if use_agreed: see dt__info_receive */
+    bool         use_agreed;
     /* batch norm over all ranks */
     dt_comm      *norm; /* a second duplicate, since buckets run on c meanwhile; NULL without .sync_batchnorm */
     dt__norm_sync sync;
@@ -1651,6 +1653,9 @@ static int dt__info_send(dt_ddp *d)
     mine[DT__INFO_REACH] = (int64_t)hash;
     mine[DT__INFO_MODE] = skip ? DT__MODE_SKIP : d->weight < 0 ? DT__MODE_MEAN : DT__MODE_WEIGHTED;
     mine[DT__INFO_BUCKETS] = d->nbuckets;
+    mine[DT__INFO_USE] = (int64_t)dt__ddp_hash(DT__DDP_HASH, d->use, (size_t)d->nuse * sizeof *d->use);
+    d->use_said = d->nuse;
+    d->use_agreed = true;
     d->info_received = 0;
     d->info_work = dt_comm_allgather_start(d->c, NULL, d->info, DT__INFO_WORDS, NULL, DT_COMM_I64);
     return d->info_work ? 0 : dt__ddp_comm_fail(d, "dt_backward");
@@ -1717,6 +1722,7 @@ static int dt__info_receive(dt_ddp *d)
         if (r == d->rank) mine = weight;
         if (root < 0 && k[DT__INFO_MODE] != DT__MODE_SKIP) root = r;
         if (k[DT__INFO_REACH] != zero[DT__INFO_REACH]) differ = 1;
+        if (k[DT__INFO_USE] != zero[DT__INFO_USE]) d->use_agreed = false;
     }
     if (root < 0)
         return dt_fail(DT_ERR_STATE, "dt_ddp_skip: all ranks skip this step, expected one with data; end the loop when "
@@ -2915,8 +2921,8 @@ static int dt__shards_settle(void *user) /* dt__sharding.settle */
     int     rc = 0;
     for (int i = 0; i < d->nunits && !rc; i++) {
         dt__unit *u = &d->unit[i];
-        if (!u->own_value) rc = dt__value_wait(u); /* others may still read this rank's range */
-        else rc = dt__value_keep(u);
+        rc = dt__value_wait(u); /* others may still read this rank's range */
+        if (!rc) rc = dt__value_keep(u);
     }
     return rc;
 }
@@ -2932,11 +2938,12 @@ static int dt__shards_stepped(void *user, dt_optimizer *opt) /* dt__sharding.ste
     dt_ddp *d = (dt_ddp *)user;
     int     rc = 0;
     if (d->o.shard < 3 && !opt) return 0; /* a load has filled the values, too */
-    if (opt && d->nuse) {                 /* the order of this step is that of the next */
+    if (d->o.shard < 3 && !d->use_agreed) d->nuse = d->nused = 0;
+    if (opt && d->nuse) { /* the order of this step is that of the next */
         int *list = d->used, cap = d->used_cap;
         d->used = d->use;
         d->used_cap = d->use_cap;
-        d->nused = d->nuse;
+        d->nused = d->o.shard < 3 ? d->use_said : d->nuse;
         d->use = list;
         d->use_cap = cap;
         d->nuse = d->use_at = 0;
