@@ -3013,7 +3013,7 @@ static void dt__shards_end(dt_ddp *d)
     if (!m || m->shards != &d->shards) return;
     for (int i = 0; i < m->nblocks && m->sealed; i++)
         for (int k = 0; k < DT__MAX_STATES; k++) {
-            if (m->block[i].state[k]) m->lost = 1;
+            if (m->block[i].state[k] && m->block[i].opt >= 0) m->opt[m->block[i].opt]->lost = true;
             dt__unref(m->block[i].state[k]);
             m->block[i].state[k] = NULL;
         }
@@ -3025,7 +3025,7 @@ static void dt__shards_end(dt_ddp *d)
     if (m->sealed && well) dt__model_pack(m);
     m->shards = NULL;
     if (!m->sealed || well) return;
-    m->lost = 2;
+    m->lost = 1;
     for (int i = 0; i < d->nunits; i++) {
         dt__unit *u = &d->unit[i];
         if (u->work) dt_work_wait(u->work);

@@ -900,7 +900,7 @@ struct dt_model {
     dt__watch   *watch;        /* a list; NULL if one rank trains the model */
     const dt__staging *parts;  /* NULL if this rank has the whole model */
     dt__sharding  *shards;       /* NULL: not sharded */
-    uint8_t      lost;         /* the optimisers' states were sharded, and the ddp that had them was freed */
+    uint8_t      lost;         /* it was sharded, and its ddp ended with an error */
     const dt__axis *axis;      /* NULL: no layer is split over ranks */
     uint8_t      again;        /* this forward repeats another one: buffers do not change */
     /* Fills a new parameter from the files that were loaded before it existed (see dt__load_want); NULL: no such file.
@@ -934,6 +934,7 @@ struct dt_optimizer {
     dt__run      *run;
     int           nruns, run_version;
     int64_t       run_cap;
+    bool          lost;    /* its states were sharded, and the ddp that had them was freed */
     int           reached; /* parameters with a gradient, when the runs were made; nruns may be 0 even so: others have them */
     int64_t       nparts;  /* of the norms of all parameters with a gradient */
     dt__places    places; /* of the runs */
@@ -4022,7 +4023,7 @@ static int dt__states_make(const dt_model *m, dt__mblock *b, unsigned slots)
     int rc = 0;
     for (int k = 0; k < DT__MAX_STATES && !rc; k++) {
         if (!(slots >> k & 1u) || b->state[k]) continue;
-        if (m->lost)
+        if (b->opt >= 0 && m->opt[b->opt]->lost)
             return dt_fail(DT_ERR_STATE, "dt_step: the states of the optimiser were sharded and went with dt_ddp_free; resume a "
                            "checkpoint, or make a new optimiser");
         dt_tensor *t = dt__block_array(m, "dt_step", b, true);
@@ -4468,7 +4469,7 @@ static int dt__step(dt_optimizer *opt)
     int       rc = 0;
     if (!m->sealed)
         return dt_fail(DT_ERR_STATE, "dt_step: no backward yet; the order is: forward, dt_backward(loss), dt_step");
-    if (m->lost > 1)
+    if (m->lost)
         return dt_fail(DT_ERR_STATE, "dt_step: the model was sharded, and its ddp ended with an error; load a checkpoint into a new model");
     if (m->amp && (rc = dt__amp_before_step(m->amp, opt))) return rc;
     if (opt->skip) {
@@ -4639,6 +4640,7 @@ static __attribute__((unused)) int dt__optimizer_visit(dt_optimizer *opt, dt__vi
         rc = dt_fail(DT_ERR_STATE, "dt_optimizer: its states can only be loaded after the seal (the first backward)");
     if (!rc) rc = dt__visit_groups(opt, v, prefix, slots);
     if (v->loading) dt__runs_free(opt);
+    if (!rc && v->loading) opt->lost = false;
     for (int i = 0; i < m->nblocks && !rc && v->loading; i++) /* states that were not saved start at 0 */
         for (int k = 0; k < DT__MAX_STATES && m->block[i].opt == opt->index; k++) {
             dt__unref(m->block[i].state[k]);

@@ -24,7 +24,7 @@ typedef struct run {
     dt_dtype    dtype;
     int         steps, every; /* backwards of a step: every - 1 of them under dt_ddp_no_sync */
     int         sync;         /* these backwards are synchronised, too */
-    int         write, apart, groups, frozen, branch, shared, clip, weighted, two, skip, syncnorm, eval;
+    int         late, write, apart, groups, frozen, branch, shared, clip, weighted, two, skip, syncnorm, eval;
     int         overflow;
     bool        ordered;
 } run;
@@ -65,6 +65,14 @@ static void backward(crew *k, dt_ddp *d, dt_amp *amp, dt_model *m, const run *p,
     if (amp) dt_amp_backward(amp, loss);
     else dt_backward(loss);
 }
+static run base(int kind)
+{
+    run p;
+    memset(&p, 0, sizeof p);
+    p.kind = kind;
+    p.steps = 4;
+    return p;
+}
 /* trains, and returns the number of weights in out */
 static int train(crew *k, const run *p, int shard, float *out)
 {
@@ -73,6 +81,12 @@ static int train(crew *k, const run *p, int shard, float *out)
     dt_amp       *amp = p->level ? dt_amp_new(m, .level = p->level, .dtype = p->dtype, .init_scale = 1024) : NULL;
     dt_optimizer *opt = optimizer(m, p, p->two ? "a*" : NULL), *rest = p->two ? dt_adam(m, .lr = 0.02) : NULL;
     if (p->groups) dt_optimizer_add_group(opt, "*bias|bn*", .lr = 0.003, .weight_decay = DT_ZERO);
+    if (p->late) { /* a step of a model that is not sharded yet, the same on all ranks */
+        dt_tensor *y, *x = batch(40, 4, &y), *loss = dt_cross_entropy(net(m, p, x, 0), y);
+        if (amp) dt_amp_backward(amp, loss);
+        else dt_backward(loss);
+        dt_step(opt);
+    }
     dt_ddp *d = dt_ddp_new(m, k->c, .shard = shard, .first_bucket_mb = 0.0003, .bucket_mb = 0.001,
                            .sync_batchnorm = p->syncnorm != 0);
     for (int s = 0; s < p->steps; s++) {
@@ -108,6 +122,16 @@ static int train(crew *k, const run *p, int shard, float *out)
     float again[8192];
     int   n2 = weights(m, again);
     crew_check(k, n == n2 && !memcmp(again, out, (size_t)n * sizeof *out), "other values after dt_ddp_free");
+    if (shard && p->kind == 1 && !p->level && !p->two) { /* alone, without states; then with new ones */
+        run alone = base(0);
+        backward(k, NULL, NULL, m, &alone, 0, 0);
+        crew_check(k, dt_step(opt) == DT_ERR_STATE && strstr(dt_error(), "make a new optimiser"), "a step without states");
+        dt_error_clear();
+        dt_optimizer_free(opt);
+        opt = dt_sgd(m, .lr = 0.1, .momentum = 0.5);
+        backward(k, NULL, NULL, m, &alone, 1, 0);
+        crew_check(k, dt_step(opt) == DT_OK, "a step with a new optimiser");
+    }
     dt_optimizer_free(opt);
     dt_optimizer_free(rest);
     dt_amp_free(amp);
@@ -129,14 +153,6 @@ static void compare(crew *k)
                  first < n ? (double)got[first] : 0);
         if (!crew_check(k, n == n2 && first == n, what)) break;
     }
-}
-static run base(int kind)
-{
-    run p;
-    memset(&p, 0, sizeof p);
-    p.kind = kind;
-    p.steps = 4;
-    return p;
 }
 UTEST(shard, every_optimiser_has_the_bits_of_ddp)
 {
@@ -231,7 +247,7 @@ UTEST(shard, reduce_scatter_has_the_bits_of_allreduce)
 }
 UTEST(shard, the_rest_of_training_has_the_bits_of_ddp)
 {
-    for (int what = 0; what < 16; what++)
+    for (int what = 0; what < 18; what++)
         for (int kind = 1; kind < 6; kind += 4) {
             run p = base(kind);
             p.steps = 6;
@@ -248,6 +264,8 @@ UTEST(shard, the_rest_of_training_has_the_bits_of_ddp)
             p.groups = p.groups || what == 10;
                 p.frozen = p.frozen || what == 11;
             p.write = what == 12;
+            p.late = what >= 16;
+            if (what == 17) p.level = "O2";
             if (what >= 14) p.branch = p.apart = 1, p.every = what == 14 ? 0 : 3, p.sync = 1;
             p.shared = p.shared || what == 13;
             p.eval = p.eval || what == 13;
