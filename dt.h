@@ -899,6 +899,9 @@ extern "C" {
 
 typedef struct dt__node    dt__node;
 typedef struct dt__storage dt__storage;
+typedef struct dt__lazy { /* memory that comes when it is used: parameters and gradients of which this rank has a part (dt_dist.h) */
+    void (*touch)(struct dt__lazy *l); /* before each use: it sets ptr of the storage, or leaves a pending error */
+} dt__lazy;
 typedef struct dt__group   dt__group;
 typedef struct dt__tbuf    dt__tbuf;
 
@@ -979,6 +982,7 @@ struct dt__storage {
     int          adopted; /* memory of dt_from_blob: not cached, not counted */
     void       (*release)(void *user);
     void        *user;
+    dt__lazy    *lazy;    /* the memory comes when it is used; NULL: it is there */
 };
 struct dt_device {
     const dt_backend *be;
@@ -1086,6 +1090,7 @@ DT__INSIDE dt_tensor *dt__new(const char *call, dt_device *dev, int dtype, const
 DT__INSIDE dt_tensor *dt__new_like(const char *call, const dt_tensor *x, int dtype);
 DT__INSIDE dt_tensor *dt__make(const char *call, dt_shape s, dt_make_opts o, int dtype);
 DT__INSIDE dt_tensor *dt__adopt(const char *call, dt_device *dev, void *data, int dtype, const int64_t *shape, int ndim);
+DT__INSIDE void dt__count_live(dt_device *d, size_t nbytes, bool more); /* dt_stats counts memory that no device allocates, too */
 DT__INSIDE dt_tensor *dt__alias(dt_tensor *x); /* a second handle with the same shape and memory */
 DT__INSIDE dt_tensor *dt__slice(dt_tensor *x, int dim, int64_t start, int64_t length);
 DT__INSIDE dt_tensor *dt__ref(dt_tensor *t);
@@ -1383,7 +1388,7 @@ static void dt__count_one(size_t *live, size_t *peak, size_t nbytes)
     while (now > most && !__atomic_compare_exchange_n(peak, &most, now, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
     }
 }
-static void dt__count_live(dt_device *d, size_t nbytes, bool more)
+DT__INSIDE void dt__count_live(dt_device *d, size_t nbytes, bool more)
 {
     if (more) {
         dt__count_one(&d->live, &d->peak, nbytes);
@@ -1538,9 +1543,10 @@ DT__INSIDE dt_device *dt__ghost_device(void)
     return &dt__ghost;
 }
 
-/* Records that the thread's current stream uses the storage. */
+/* Records that the thread's current stream uses the storage. Its memory is there then, or an error is pending. */
 static void dt__storage_use(dt__storage *s)
 {
+    if (__builtin_expect(s->lazy != NULL, 0)) s->lazy->touch(s->lazy);
     if (!s->dev->be->stream_new) return;
     void *stream = dt__stream(s->dev), *seen = __atomic_load_n(&s->other_stream, __ATOMIC_RELAXED);
     if (stream == s->stream || seen == stream) return;
@@ -1614,6 +1620,7 @@ static dt__storage *dt__storage_new(dt_device *dev, size_t nbytes)
     s->other_stream = (void *)s;
     s->next = NULL;
     s->adopted = 0;
+    s->lazy = NULL;
     dt__count_live(dev, rounded, true);
     return s;
 }
@@ -3076,6 +3083,7 @@ DT__INSIDE int dt__upload(dt_tensor *t, const void *host) /* t dense */
     if (!n) return 0;
     dt_device *dev = t->st->dev;
     dt__storage_use(t->st);
+    if (t->st->lazy && dt__err.code != DT_OK) return dt__err.code;
     int rc = dev->be->upload(dev, dt__stream(dev), (char *)t->st->ptr + t->offset * dt__dtype_size[t->dtype], host, n);
     if (rc) dt_fail((dt_status)rc, "upload of %zu bytes to %s failed with status %d", n, dev->name, rc);
     return rc;
@@ -3086,6 +3094,7 @@ DT__INSIDE int dt__download(const dt_tensor *t, void *host) /* t dense */
     if (!n) return 0;
     dt_device *dev = t->st->dev;
     dt__storage_use(t->st);
+    if (t->st->lazy && dt__err.code != DT_OK) return dt__err.code;
     int rc = dev->be->download(dev, dt__stream(dev), host, (char *)t->st->ptr + t->offset * dt__dtype_size[t->dtype],
                                n);
     if (rc) dt_fail((dt_status)rc, "download of %zu bytes from %s failed with status %d", n, dev->name, rc);
@@ -3331,6 +3340,7 @@ DT_API void *dt_data_ptr(dt_tensor *t)
         return NULL;
     }
     dt__storage_use(t->st);
+    if (t->st->lazy && dt__err.code != DT_OK) return NULL;
     return (char *)t->st->ptr + t->offset * (int64_t)dt__dtype_size[t->dtype];
 }
 DT_API dt_status dt_copy_out(dt_tensor *t, void *dst, size_t nbytes)

@@ -495,6 +495,7 @@ typedef struct dt__call {
     const int64_t *counts;
     const int64_t *sends, *recvs; /* alltoall with counts; else NULL */
     int            dtype, op, root;
+    int            tag; /* of a call without a root: what it is about; all ranks must have the same. 0: nothing */
 } dt__call;
 
 /* Device memory, which the host cannot access, is moved by a device transport, if .backend names one. A work on it has
@@ -545,7 +546,7 @@ enum {
 /* How a work on host memory is done. */
 typedef enum dt__way {
     DT__BY_PLAN = 0, /* steps of a plan, through the transports */
-    DT__BY_SHARED,   /* allreduce and barrier of one machine, in shared memory: see dt__shared_allreduce */
+    DT__BY_SHARED,   /* allreduce, reduce_scatter and barrier of one machine, in shared memory: see dt__shared_allreduce */
     DT__BY_NATIVE    /* MPI's own collective */
 } dt__way;
 
@@ -575,6 +576,9 @@ typedef struct dt__coll_work {   /* a collective call */
     bool       in_round;
     /* DT__BY_SHARED; the MPI transport also uses phase and done */
     int        phase, k;         /* DT__POST ..; ranks whose post was compared */
+    bool       scatters;         /* reduce_scatter */
+    char      *scatter;          /* where this rank's segment goes, which begins at scatter_at; NULL: only the plan can do it */
+    int64_t    scatter_at, scatter_n;
     uint64_t   no, first;        /* number of the operation; number of pieces before it */
     int64_t    piece;            /* elements of a piece */
     int64_t    pieces, put, reduced, taken, done;
@@ -666,6 +670,12 @@ DT__INSIDE void dt__engine_look(dt_comm *c);
 DT__INSIDE bool dt__frame_ok(dt_comm *c, int peer, const dt__frame *want, const dt__frame *got);
 DT__INSIDE int dt__comm_leave(dt_comm *c);
 DT__INSIDE int dt__comm_left(const dt_comm *c);
+/* Collectives so far; *differs: the number of the one that differed between ranks, or 0 */
+DT__INSIDE uint64_t dt__comm_calls(const dt_comm *c, uint64_t *differs);
+/* dt_comm_allgather_start with a tag (1 ...): it is an error if the ranks have different ones. */
+DT__INSIDE dt_work *dt__allgather_tagged(dt_comm *c, const void *in, void *out, const int64_t *counts, int dtype, int tag);
+/* After a failure because ranks differ: the tags of two that gathered different things. false: it was something else. */
+DT__INSIDE bool dt__comm_tags(const dt_comm *c, int rank[2], int tag[2]);
 DT__INSIDE int64_t dt__watch_after(const dt_comm *c); /* ns without progress until the others are told what it waits in */
 DT__INSIDE const char *dt__comm_dtype_name(int dtype);
 /* Drives c until *flag, which is atomic, is not 0, at most for so many seconds (0: one look), or until c has failed and all its
@@ -1775,13 +1785,14 @@ static const char *dt__frame_text(const dt__frame *f, char *buf, size_t nbytes)
 {
     if (dt__frame_frees(f)) snprintf(buf, nbytes, "dt_comm_free, its call #%" PRIu64, f->seq + 1);
     else
-        snprintf(buf, nbytes, "%s #%" PRIu64 " of %" PRId64 " %s, %s, root %d, algorithm %s",
+        snprintf(buf, nbytes, "%s #%" PRIu64 " of %" PRId64 " %s, %s, %s %d, algorithm %s",
                  dt_coll_name((dt_coll)f->coll), f->seq + 1, f->count, dt__comm_dtype_name(f->dtype),
-                 f->op < DT_COMM_OPS ? dt__comm_ops[f->op] : "?", f->root, dt_algo_name((dt_algo)f->algo));
+                 f->op < DT_COMM_OPS ? dt__comm_ops[f->op] : "?", f->coll == DT_COLL_ALLGATHER && f->root ? "tag" : "root", f->root,
+                 dt_algo_name((dt_algo)f->algo));
     return buf;
 }
 /* Both ranks of a mismatch, and the others by the control connections, get this text and nothing else. dt__comm_left
-   finds in it the rank that called dt_comm_free. */
+   finds in it the rank that called dt_comm_free, dt__comm_calls the number of the call. */
 #define DT__LEFT_WORDS " left with dt_comm_free"
 static void dt__frame_differ(const dt__frame *a, const dt__frame *b, char *buf, size_t nbytes)
 {
@@ -1801,6 +1812,19 @@ DT__INSIDE int dt__comm_left(const dt_comm *c) /* the rank that left too early w
     const char *end = c && dt_comm_get_status(c) ? strstr(c->text, DT__LEFT_WORDS) : NULL, *at = end;
     while (end && at > c->text && at[-1] >= '0' && at[-1] <= '9') at--;
     return at == end ? -1 : atoi(at);
+}
+DT__INSIDE bool dt__comm_tags(const dt_comm *c, int rank[2], int tag[2])
+{
+    const char *at = dt_comm_get_status(c) == DT_COMM_ERR_MISMATCH ? strstr(c->text, "rank ") : NULL;
+    if (!at || sscanf(at, "rank %d", &rank[0]) != 1 || !(at = strstr(at, ", tag ")) || sscanf(at, ", tag %d", &tag[0]) != 1) return false;
+    return (at = strstr(at, "; rank ")) != NULL && sscanf(at, "; rank %d", &rank[1]) == 1 && (at = strstr(at, ", tag ")) != NULL &&
+           sscanf(at, ", tag %d", &tag[1]) == 1;
+}
+DT__INSIDE uint64_t dt__comm_calls(const dt_comm *c, uint64_t *differs)
+{
+    const char *at = dt_comm_get_status(c) == DT_COMM_ERR_MISMATCH ? strchr(c->text, '#') : NULL;
+    if (differs) *differs = at ? (uint64_t)strtoull(at + 1, NULL, 10) : 0;
+    return __atomic_load_n(&c->seq, __ATOMIC_ACQUIRE);
 }
 static void dt__late_by(dt_comm *c, int rank, int64_t ns)
 {
@@ -1977,8 +2001,9 @@ static int dt__shared_staged(dt__shared *s, dt__coll_work *w) /* the oldest piec
 static int dt__shared_direct(dt_comm *c, dt__shared *s, dt__coll_work *w)
 {
     dt__rank_slot *me = dt__slot_of(s, s->me);
-    char     *x[DT__SHARED_RANKS];
-    int64_t   lo = dt__part_at(w->n, s->n, s->me, w->size) + w->done, hi = dt__part_at(w->n, s->n, s->me + 1, w->size);
+    char     *x[DT__SHARED_RANKS], *to = w->scatter_n ? w->scatter + (size_t)w->done * w->size : NULL;
+    int64_t   lo = (w->scatters ? w->scatter_at : dt__part_at(w->n, s->n, s->me, w->size)) + w->done;
+    int64_t   hi = w->scatters ? w->scatter_at + w->scatter_n : dt__part_at(w->n, s->n, s->me + 1, w->size);
     int64_t   most = (1 << 20) / (int64_t)w->size; /* elements in one poll */
     if (w->phase == DT__DIRECT) {
         int64_t n = hi - lo < most ? hi - lo : most;
@@ -1988,7 +2013,8 @@ static int dt__shared_direct(dt_comm *c, dt__shared *s, dt__coll_work *w)
             x[i] = v + (size_t)lo * w->size;
         }
         if (!dt__shared_touch(s)) return 0;
-        dt__reduce_all(s, w, x, n);
+        if (w->scatters && n > 0) dt__reduce_to(w, &to, 1, x, s->n, n);
+        else if (!w->scatters) dt__reduce_all(s, w, x, n);
         dt__shared_leave(s);
         w->done += n;
         w->progress = true;
@@ -2037,14 +2063,25 @@ static void dt__short_reduce(const dt_comm *c, uint64_t no, void *data, int64_t 
     dt__reduce_many(dtype, op, &data, 1, src, s->n, n);
     if (op == DT_COMM_MEAN) dt__reduce_scale(dtype, data, n, c->size);
 }
-/* Allreduce, or with n = 0 a barrier. Returns 1: done, 0: call again, negative: failed. */
+/* Allreduce, or with n = 0 a barrier, or reduce_scatter (w->scatter), which is done directly, in the order of ranks as an allreduce
+   is, or by its plan if a rank's vector is not in memory that the others see. Returns 1: done, 0: call again, negative: failed. */
 static int dt__shared_allreduce(dt_comm *c, dt__coll_work *w)
 {
     dt__shared *s = (dt__shared *)c->shared;
     dt__rank_slot   *me = dt__slot_of(s, s->me);
     size_t      nbytes = (size_t)w->n * w->size;
-    bool        small = nbytes <= DT__POST_SHORT;
-    if (w->phase == DT__POST) {
+    bool        small = nbytes <= DT__POST_SHORT && !w->scatters;
+    if (w->phase == DT__POST && w->scatters) {
+        dt__post *p = &me->post[s->no & 1];
+        w->no = s->no++;
+        p->print = dt__frame_print(&w->head);
+        p->at = dt__shared_at(s, w->input, nbytes);
+        if (!w->scatter && w->scatter_n) p->at = DT__UNSEEN;
+        p->frame = w->head;
+        dt__shared_tell(s, &p->no, w->no + 1);
+        w->phase = DT__COMPARE;
+        w->k = 0;
+    } else if (w->phase == DT__POST) {
         dt__post *p = &me->post[s->no & 1];
         w->no = s->no++;
         p->print = dt__frame_print(&w->head);
@@ -2089,6 +2126,12 @@ static int dt__shared_allreduce(dt_comm *c, dt__coll_work *w)
             int64_t at = dt__slot_of(s, i)->post[w->no & 1].at;
             direct = direct && at >= 0;
             crowded = crowded || at == DT__UNSEEN_CROWDED;
+        }
+        if (w->scatters) {
+            w->way = direct ? DT__BY_SHARED : DT__BY_PLAN;
+            w->phase = DT__DIRECT;
+            if (direct) w->out = NULL; /* no copy at the end */
+            return 0;
         }
         w->phase = direct ? DT__DIRECT : DT__STAGED;
         if (!direct && !dt__shared_stage(c, s, w->nstages)) return c->status;
@@ -3232,7 +3275,7 @@ static int dt__prepare(dt_comm *c, const dt__call *a, dt__coll_work *w)
     w->n = whole ? a->n : all;
     w->data = (char *)a->out;
     dt_algo algo = a->sends ? DT_ALGO_PAIRS : dt__choose(c, a->coll, w->n, w->size, &segment);
-    dt__frame_fill(c, &w->head, a->coll, (int)algo, a->sends ? -1 : w->n, a->dtype, a->op, a->root); /* -1: they differ */
+    dt__frame_fill(c, &w->head, a->coll, (int)algo, a->sends ? -1 : w->n, a->dtype, a->op, a->tag ? a->tag : a->root); /* -1: they differ */
     segment /= (int64_t)w->size;
     w->way = algo == DT_ALGO_SHARED ? DT__BY_SHARED : algo == DT_ALGO_NATIVE ? DT__BY_NATIVE : DT__BY_PLAN;
     w->agree = c->engine->algo == DT_ALGO_NATIVE && dt__has_native(c);
@@ -3268,7 +3311,18 @@ static int dt__prepare(dt_comm *c, const dt__call *a, dt__coll_work *w)
     if (rc) return rc;
     if (a->coll == DT_COLL_ALLTOALL) return dt__prepare_alltoall(c, a, w);
     bool segments = a->coll == DT_COLL_REDUCE_SCATTER || a->coll == DT_COLL_GATHER || a->coll == DT_COLL_SCATTER;
-    return segments ? dt__prepare_segments(c, a, w, all, at, mine) : 0;
+    if (segments && (rc = dt__prepare_segments(c, a, w, all, at, mine)) != 0) return rc;
+    bool free_choice = !c->ordered && (c->engine->algo == DT_ALGO_AUTO || c->engine->algo == DT_ALGO_SHARED);
+    if (a->coll == DT_COLL_REDUCE_SCATTER && w->way == DT__BY_PLAN && free_choice && all && dt__comm_shares(c, DT_COLL_ALLREDUCE)) {
+        const char *in = (const char *)a->in, *out = (const char *)a->out;
+        bool overlap = mine && out != in + (size_t)at * w->size && dt__overlap(out, (size_t)mine * w->size, in, (size_t)all * w->size);
+        w->way = DT__BY_SHARED;
+        w->scatters = true;
+        w->scatter = overlap ? NULL : (char *)a->out;
+        w->scatter_at = at;
+        w->scatter_n = mine;
+    }
+    return 0;
 }
 /* ---- memory of devices */
 static const char *dt__place_text(int device) { return device ? "GPU memory" : "host memory"; }
@@ -3312,7 +3366,7 @@ static int dt__prepare_device(dt_comm *c, const dt__call *a, dt__coll_work *w)
     dt_algo algo = dt__choose(c, DT_COLL_ALLREDUCE, DT__RECORD, 1, &segment);
     if (algo == DT_ALGO_NATIVE) algo = DT_ALGO_TREE;
     dt__frame_fill(c, &w->head, a->coll, DT_ALGO_NATIVE, a->counts ? dt__segment_at(c, a, c->size) : a->n, a->dtype,
-                   a->op, a->root);
+                   a->op, a->tag ? a->tag : a->root);
     w->way = algo == DT_ALGO_SHARED ? DT__BY_SHARED : DT__BY_PLAN;
     __atomic_store_n(&c->seq, c->seq + 1, __ATOMIC_RELEASE);
     return w->way == DT__BY_SHARED ? 0 : dt__plan_get(c, &meet, w, algo, segment);
@@ -3483,6 +3537,7 @@ static dt__call dt__call_of(const char *name, dt_coll coll, const void *in, void
     a.dtype = dtype;
     a.op = op;
     a.root = root;
+    a.tag = 0;
     return a;
 }
 DT_API int dt_comm_allreduce(dt_comm *c, void *buf, int64_t n, int dtype, int op)
@@ -3548,6 +3603,12 @@ DT_API dt_work *dt_comm_reduce_scatter_start(dt_comm *c, const void *in, void *o
                                              int dtype, int op)
 {
     dt__call a = dt__call_of("dt_comm_reduce_scatter_start", DT_COLL_REDUCE_SCATTER, in, out, n, counts, dtype, op, 0);
+    return dt__call_start(c, &a);
+}
+DT__INSIDE dt_work *dt__allgather_tagged(dt_comm *c, const void *in, void *out, const int64_t *counts, int dtype, int tag)
+{
+    dt__call a = dt__call_of("dt_comm_allgather_start", DT_COLL_ALLGATHER, in, out, 0, counts, dtype, 0, 0);
+    a.tag = tag;
     return dt__call_start(c, &a);
 }
 DT_API dt_work *dt_comm_allgather_start(dt_comm *c, const void *in, void *out, int64_t n, const int64_t *counts,

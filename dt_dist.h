@@ -40,19 +40,23 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    No model or pipeline parallelism: every rank holds the whole model. One thread of each rank trains it (or, with
+    No model or pipeline parallelism: see dt_pipe.h. Every rank computes the whole model. One thread of each rank trains it (or, with
     dt_parallel, the threads that dt_parallel starts).
 
 CONTENTS
 
     >>ddp            distributed data parallel: gradients are averaged while the backward runs
+    >>hooks          a bucket's way: functions that take the place of the allreduce
+    >>sharding       each rank keeps a part of states, gradients and parameters (ZeRO)
     >>ps             parameters and optimiser on the servers of dt_ps.h
     >>feeding        rank 0 reads the data for all ranks
     >>parallel       one process, several devices, each of which computes a part of the batch
     >>inside         private functions that dt_pipe.h uses
     >>models         implementation from here: propagating errors, comparing and broadcasting models
     >>buckets        gradients in the order in which they become ready
+    >>ways           calling hooks; their state
     >>backward       a backward and its collectives
+    >>shards         sharding: units, their memory, gathering; the callbacks of dt__sharding
     >>slots          sums that do not depend on the number of ranks
     >>syncnorm       batch norm over all ranks
     >>attach         attaching a ddp to a model; public functions
@@ -132,6 +136,8 @@ typedef struct dt_ddp_opts {
     bool sync_batchnorm    DT_D; /* see below */
     int slots              DT_D; /* > 0: see dt_ddp_slots */
     bool no_check          DT_D; /* do not check that gradients are finite */
+    int shard              DT_D; /* 1, 2 or 3: see >>sharding; 0: every rank has everything */
+    const char *state_dir  DT_D; /* with .shard: optimiser states are in mapped files in this directory */
 } dt_ddp_opts;
 DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o DT_OPT0(dt_ddp_opts));
 #ifdef DT__LIT
@@ -193,7 +199,9 @@ typedef struct dt_ddp_stats {
     double  exposed;  /* the other waits for collectives: the communication that overlap did not hide */
     double  comm;     /* T2: duration of the collectives, without the time in which a rank had not begun them */
     double  ready;    /* from the begin of a backward to the start of the first bucket */
+    double  hook;     /* in the functions of the hook, without waits; part of backward and exposed */
     int64_t bytes;    /* of gradients that were summed */
+    int64_t sent;     /* of these, bytes that were given to collectives: fewer with a hook that compresses */
     int     buckets;
 } dt_ddp_stats;
 DT_API dt_ddp_stats dt_ddp_get_stats(const dt_ddp *d);
@@ -202,6 +210,153 @@ DT_API dt_ddp_stats dt_ddp_get_stats(const dt_ddp *d);
    track beside the backward's ops, and on the track "ddp waits" where the backward waited: "exposed" for communication,
    "waits for rank 3" for a slower rank. */
 DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes);
+
+/* ---------------------------------------------------------------------------------------------------- >>hooks
+   A bucket's way from the gradients of each rank to their mean is a struct of functions. Without a hook it is one allreduce. A
+   hook replaces it, for example to send fewer bytes:
+
+       static int start(dt_ddp_bucket *b, dt_work **work, void *user)
+       {
+           *work = dt_comm_allreduce_start(b->comm, b->data, b->n, b->dtype, DT_COMM_SUM);
+           return *work ? 0 : -1;
+       }
+       ...
+       dt_ddp_set_hook(ddp, .name = "my allreduce", .start = start);
+
+   The bucket's memory holds what this rank contributes: its gradients times .share, so that the sum over all ranks is the mean.
+   When the last gradient of the bucket is complete, start is called. It begins a collective on b->comm, in b->data or in memory of
+   its own, and gives its work, or NULL if it needs none. When the work is done, after the backward, finish is called (NULL: there
+   is nothing to do), and leaves the sum in b->data, with the same bits on all ranks. Buckets start in the order of .index on all
+   ranks.
+
+   Several collectives, each of which needs the result of the one before: with .stages = n up to n of them. finish may start a
+   work, too; when that is done, finish is called again, with the next b->stage. The collectives of each stage have a communicator
+   of their own, so a bucket goes to its next stage while the backward runs, as soon as its work is done on this rank. Their order
+   is that of the buckets within each stage.
+
+   Values that are not finite: hooks get finite values only, because DDP checks them before. If a rank has others, start gets zeros
+   there, and the step changes nothing (under dt_amp with a dynamic scale it is an overflow). A hook sets b->nonfinite if it finds
+   such a case itself, for example a value that f16 cannot hold: in start on any rank, in finish only from what is the same on all
+   ranks. It then sends zeros. After all buckets, end is called for each of them and says whether the step counts; if not, the
+   hook's state goes back to what it was before start.
+
+   State: b->state belongs to the hook, NULL at first; gone is called when the bucket ceases to exist, and frees it. .saved tells
+   what of it goes into checkpoints. Before new buckets are made (a parameter was unfrozen) its values are carried over by
+   the same function.
+
+   Gradient accumulation: hooks see only the synchronised backward, with all that was accumulated (with half gradients under
+   dt_amp earlier backwards are added up in f32, and their sum takes no hook). A rank that skips contributes zeros, so hooks run
+   on it, too. In a world of one rank no hook is called. Hooks run on the thread of dt_backward. They must not call DDP.
+
+   Errors: a hook returns 0, or a negative number, best after dt_fail. Then the training ends on all ranks, with a message that
+   names the rank, the bucket and its parameters. All ranks must have the same hook: name, .stages and .sums are compared at the
+   first backward. So .name tells also the options. On a GPU b->data is device memory, and works are queued on streams: use b->grad. */
+typedef struct dt_ddp_part { /* a parameter in a bucket */
+    const char *name;
+    dt_shape    shape;
+    int64_t     offset, numel; /* in elements of the bucket; what is between two parameters is 0 */
+} dt_ddp_part;
+typedef struct dt_ddp_bucket {
+    int         index, buckets; /* number 0 is ready first */
+    bool        last;           /* it is number buckets - 1 */
+    int         parts;          /* its parameters, in the order of their memory */
+    const dt_ddp_part *part;
+    void       *data;           /* its memory */
+    dt_tensor  *grad;           /* the same as a tensor of one dimension */
+    int64_t     n;              /* elements */
+    int         dtype;          /* f32, or f16 or bf16 with mixed precision */
+    dt_comm    *comm;           /* for the collective of this call; NULL: there are no more stages */
+    int         stage;          /* 0: start; then the number of collectives that are done */
+    int         rank, world;
+    int64_t     step;           /* number of synchronised backwards before this one; the same on all ranks */
+    double      share;          /* factor of this rank: 1/world, or samples/all samples; 0: it skips */
+    double      loss_scale;     /* of dt_amp, in the gradients; else 1 */
+    bool        nonfinite;      /* set by the hook: see above */
+    void       *state;          /* of the hook */
+    int64_t     sent;           /* set by the hook, for reports: bytes given to collectives in this step; default: those of data */
+    double      lost;           /* set by the hook, for reports: norm of what was not sent / norm of what was to be sent */
+} dt_ddp_bucket;
+typedef struct dt_ddp_state dt_ddp_state;
+typedef struct dt_ddp_hook {
+    int dt__first    DT_D;
+    const char *name DT_D;  /* kind and options, up to 159 characters; ranks compare it; default "hook" */
+    int (*start)(dt_ddp_bucket *b, dt_work **work, void *user) DT_D;
+    int (*finish)(dt_ddp_bucket *b, dt_work **work, void *user) DT_D;
+    void (*end)(dt_ddp_bucket *b, bool counts, void *user) DT_D;
+    int (*saved)(dt_ddp_bucket *b, dt_ddp_state *s, void *user) DT_D;
+    void (*gone)(dt_ddp_bucket *b, void *user) DT_D;
+    void *user       DT_D;
+    int   stages     DT_D;  /* the most collectives of a bucket, one after the other; default 1, at most 8 */
+    bool  sums       DT_D;  /* the result is the plain sum of all ranks' values, also of values that are not finite: then values are
+                               checked as without a hook, and with dt_ddp_samples the division by all samples comes after it */
+} dt_ddp_hook;
+/* On all ranks, before the first backward, once. A ddp with .slots has no hooks. DT_OK, or an error. */
+DT_API dt_status dt_ddp_set_hook_with(dt_ddp *d, dt_ddp_hook h);
+#ifdef DT__LIT
+#define dt_ddp_set_hook(d, ...) dt_ddp_set_hook_with(d, DT__LIT(dt_ddp_hook){ .dt__first = 0, __VA_ARGS__ })
+#else /* C++17: options as a struct */
+#define dt_ddp_set_hook dt_ddp_set_hook_with
+#endif
+/* Calls for .saved, which is called for each bucket, and which makes each array (zero) before it names it. It must name the same
+   ones in the same order when state is saved and when it is loaded; integers are loaded at once, so what follows may depend on them.
+   name: letters, digits and '_'. kind: */
+enum {
+    DT_DDP_SAME = 0, /* the array is the same on all ranks */
+    DT_DDP_OWN       /* each rank has its own: checkpoints have all of them, which rank 0 gathers in its memory. If a checkpoint is
+                        resumed with another number of ranks, each one gets the mean share: the sum of all / ranks */
+};
+/* x: n values. part: those of a parameter; -1: of the whole bucket, one for each of its elements (n is b->n). */
+DT_API int dt_ddp_state_array(dt_ddp_state *s, const char *name, int part, float *x, int64_t n, int kind);
+DT_API int dt_ddp_state_integer(dt_ddp_state *s, const char *name, int64_t *x); /* the same on all ranks */
+
+/* ---------------------------------------------------------------------------------------------------- >>sharding
+   .shard of dt_ddp_new, as ZeRO and PyTorch's FSDP: of what every rank has in DDP, each of N ranks keeps 1/N.
+
+       .shard = 1   optimiser states and f32 master weights
+       .shard = 2   and gradients
+       .shard = 3   and parameters
+
+   The program stays as it is. Parameters keep their names and shapes. Each bucket of gradients is reduced by a reduce_scatter
+   while the backward goes on, each rank updates its ranges, and parameters are gathered: with 1 and 2 after dt_step, while the
+   next forward begins, in the order of its use; with 3 layer by layer before use, one layer ahead in the order of the step
+   before, and again in the backward. With 3 a layer's memory is given back when two other layers have been used after it.
+
+   Reading a parameter gathers it if it is not there, with 3 always: dt_copy_out, dt_item and every op are collective then, so all
+   ranks read the same parameters in the same order, also in an evaluation. So are dt_grad of a reduced gradient, dt_model_save,
+   dt_model_load, dt_checkpoint_... and dt_ddp_free. A rank that uses other layers than the others, or does not make a forward, is
+   an error on all ranks, at the latest after the communicator's timeout; it names the parameters.
+
+   Bits: results are those of DDP without .shard on the same communicator, for every optimiser and level of mixed precision, if
+   both sum in the same order. They do if all ranks are on one machine (in the order of ranks), if there are two ranks, and on a
+   communicator with .ordered. Elsewhere auto may choose other algorithms for reduce_scatter than for allreduce, and the last bits of sums differ.
+
+   Norms (clipping, LARS, LAMB) are made of parts of 16384 elements of a parameter, and shards are cut between parts. Each part is
+   computed by one rank, and all ranks combine all parts in the same order: every element counts once, and the bits do not depend on the number
+   of ranks. So a parameter of fewer elements is on one rank.
+
+   With dt_ddp_no_sync gradients stay whole on each rank until the synchronised backward. dt_ddp_skip is refused with .shard = 3,
+   hooks with 2 and 3, .slots, dt_ddp_broadcast after the seal and models on GPUs with all. Until the seal (the first backward) a
+   rank has the whole model.
+
+   Memory of a rank, for P parameters in blocks, N ranks, an optimiser with s states (Adam 2), without activations and buffers:
+       f32                        1: 8 P + 4 s P/N                2: 4 P + (4 + 4 s) P/N       3: (8 + 4 s) P/N
+       O2, halves with masters    1: 4 P + (8 + 4 s) P/N          2: 2 P + (10 + 4 s) P/N      3: (12 + 4 s) P/N
+   (O2 with Adam: 16 P, 4 P + 16 P/N, 2 P + 18 P/N, 20 P/N; a term 4 P/N more than in the ZeRO paper, for f32 gradients.) Beside it
+   there are buckets in use: gradients of up to three buckets with 2 and 3, parameters of up to four layers with 3.
+
+   Checkpoints: all ranks write their ranges into one file at the same time, in the format and with the names of a model that is
+   not sharded. So any number of ranks with any .shard reads it, and so does PyTorch. It gets its name when all ranks have synced their parts.
+
+   .state_dir: each rank has its states in files there, which are mapped. They have no name, so they vanish with the process. */
+typedef struct dt_ddp_memory { /* of this rank, in bytes, as allocated now */
+    int64_t parameters; /* in blocks; with .shard = 3 the ranges */
+    int64_t gradients;  /* with .shard 2 and 3 the ranges */
+    int64_t masters;    /* f32 master weights, and f32 gradients of mixed precision */
+    int64_t states;     /* of optimisers, also in files */
+    int64_t buckets;    /* parameters and gradients that are whole for a while */
+    int64_t formula;    /* parameters + gradients + masters + states by the formula: with exactly 1/N of each */
+} dt_ddp_memory;
+DT_API dt_ddp_memory dt_ddp_get_memory(const dt_ddp *d); /* all 0 before the seal */
 
 /* ---------------------------------------------------------------------------------------------------- >>ps
    A model whose parameters and optimiser are on the servers of a store (dt_ps.h). dt_ps_attach takes the place of dt_ddp_new;
@@ -413,6 +568,7 @@ DT__INSIDE int dt__ddp_sum(dt_ddp *d);
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -432,15 +588,52 @@ typedef struct dt__bucket { /* a range of a block's gradients, summed by one all
     int64_t  numel;      /* of its parameters, without gaps */
     int      last;       /* index in m->param of its parameter that was created first, which is ready last */
     int      waiting;    /* number of its gradients that the backward has not completed yet */
-    dt_work *work;       /* its allreduce, or NULL */
+    int      stage;      /* the collective that runs: 0 ...; -1: it has not started, or is finished */
+    bool     begun;      /* the hook's start was called in this step */
+    uint64_t call;       /* number of its first collective in this step */
+    dt_work *work;       /* of the stage, or NULL */
+    dt_ddp_bucket pub;   /* what hooks see */
 } dt__bucket;
 
 /* The info that each rank sends to all others when its backward begins: words of 64 bits. */
-enum { DT__INFO_WEIGHT, DT__INFO_REACH, DT__INFO_MODE, DT__INFO_BUCKETS, DT__INFO_WORDS };
+enum { DT__INFO_WEIGHT, DT__INFO_REACH, DT__INFO_MODE, DT__INFO_BUCKETS, DT__INFO_USE, DT__INFO_WORDS };
 /* DT__INFO_MODE. All ranks that do not skip must have the same mode. */
 enum { DT__MODE_MEAN = 0, DT__MODE_WEIGHTED = 1, DT__MODE_SKIP = 2 };
+enum { DT__DDP_STAGES = 8 };
 /* dt_ddp.phase */
 enum { DT__DDP_IDLE = 0, DT__DDP_BACKWARD, DT__DDP_SKIP };
+
+/* ---- sharding. A unit is a bucket of a sharded model: its values and gradients. */
+typedef struct dt__room { /* memory for a unit that is whole for a while */
+    dt_tensor *t;         /* 1-d */
+    bool       used;
+} dt__room;
+struct dt__unit;
+typedef struct dt__unit_lazy {
+    dt__lazy         lazy; /* first */
+    struct dt__unit *u;
+} dt__unit_lazy;
+typedef enum dt__unit_state {
+    DT__UNIT_HERE = 0, /* the memory is there and valid */
+    DT__UNIT_GONE,     /* values: to be gathered. Gradients: there are none, the memory (if any) may be overwritten */
+    DT__UNIT_COMING,   /* values: `work` gathers them */
+    DT__UNIT_CUT       /* gradients: reduced, only this rank's range is valid */
+} dt__unit_state;
+typedef struct dt__unit {
+    dt_ddp        *d;
+    int            index, block, first, n; /* as of its bucket */
+    int64_t        at, length;
+    int            dtype;
+    int64_t       *count;        /* elements of each rank; the range of this rank begins at `mine` in the unit, */
+    int64_t        mine, own_at; /* and at own_at in arrays that hold only ranges */
+    dt_tensor     *value, *grad; /* 1-d, length elements: the storages of its parameters and their gradients */
+    dt_tensor     *own_value, *own_grad; /* .shard = 3, >= 2: arrays of the block that hold only ranges */
+    dt__unit_lazy  lazy_value, lazy_grad;
+    dt__unit_state vstate, gstate;
+    int            vroom, groom; /* index of the room, or -1 */
+    dt_work       *work;
+    uint32_t version; /* of the values when they were gathered: the program has changed them since if it differs */
+} dt__unit;
 
 struct dt_ddp {
     dt_model   *m;        /* NULL after the model was freed */
@@ -456,6 +649,16 @@ struct dt_ddp {
     int         driven;      /* a pipeline calls dt__ddp_sum after its backwards; there are no hooks */
     int         no_sync;     /* between dt_ddp_no_sync(d, true) and dt_ddp_no_sync(d, false) */
     int         unsummed;    /* number of backwards under no_sync since the last synchronised one */
+    /* the buckets' way */
+    dt_ddp_hook way;
+    char        way_name[160];
+    int         way_set;     /* by the program or an option: not the allreduce */
+    int         agreed;      /* all ranks are known to have the same hook */
+    dt_comm    *staged[DT__DDP_STAGES]; /* communicators of the stages from 1 on: staged[stage - 1] */
+    dt_ddp_part *part;       /* by m->order */
+    int64_t     synced;      /* number of synchronised backwards */
+    float      *packed;      /* for a checkpoint: arrays of all ranks (rank 0) or of this one; NULL outside a save */
+    int64_t     npacked;     /* of each rank */
     /* buckets */
     int         version; /* of the model's blocks when the buckets were made; 0: there are no buckets yet */
     dt__bucket *bucket;
@@ -472,7 +675,7 @@ struct dt_ddp {
     dt_work   *info_work;
     uint64_t   reach_hash;
     int64_t   *bad; /* for each rank: -1 if all was finite; m->order of its first gradient that is not finite; norder:
-                       its loss; norder + 1 + i: a gradient of bucket i */
+                       its loss; norder + 1 + i: a gradient of bucket i; norder + 1 + nbuckets + i: the hook cannot send bucket i */
     dt_work   *bad_work;
     dt_tensor *flag;    /* f32 (1) */
     dt_tensor *flags;   /* on_device: f32, for each bucket: not 0 if a gradient is not finite */
@@ -484,6 +687,21 @@ struct dt_ddp {
     int64_t total; /* elements of all blocks */
     float  *send, *gather;
     size_t  send_nbytes, gather_nbytes;
+    /* sharding */
+    dt__sharding shards;
+    dt_comm     *gathers;         /* a duplicate for gathering: its order is that of the layers */
+    dt__unit    *unit, *old_unit; /* old_unit: while the model is packed anew */
+    int          nunits, nold;
+    dt__room    *room;
+    int          nrooms, room_cap;
+    int          ending;     /* dt_ddp_free: the model becomes whole */
+    int          recent[3];  /* .shard = 3: units whose values were used last, the latest first; -1: none */
+    int          ahead;      /* the unit that is gathered before it is used, or -1 */
+    int         *use, *used; /* units in the order of use: in this step, and in the one before */
+    int          nuse, nused, use_at;
+    int          use_cap, used_cap;
+    int          use_said;   /* .shard 1 and 2: so many of `use` all ranks have, in this order, if use_agreed: see dt__info_receive */
+    bool         use_agreed;
     /* batch norm over all ranks */
     dt_comm      *norm; /* a second duplicate, since buckets run on c meanwhile; NULL without .sync_batchnorm */
     dt__norm_sync sync;
@@ -526,9 +744,34 @@ static const char *dt__ddp_place(const dt_ddp *d, const char *call, char *buf, s
     return buf;
 }
 /* Ranks made different calls. dt_comm.h's text has the calls; the training's step and the remedy are added here. */
+static const char *dt__way_where(const dt_ddp *d, int bucket, char *buf, size_t nbytes)
+{
+    const dt_ddp_bucket *k = &d->bucket[bucket].pub;
+    snprintf(buf, nbytes, "bucket %d of %d (parameters '%.100s' to '%.100s')", k->index, k->buckets, k->part[0].name,
+             k->part[k->parts - 1].name);
+    return buf;
+}
+/* The bucket whose first collective is the one that differs between ranks, or -1. What has not started yet is counted on. */
+static int dt__way_differs(const dt_ddp *d)
+{
+    uint64_t differs = 0;
+    if (d->way_set && d->nbuckets) dt__comm_calls(d->c, &differs);
+    for (int i = d->next - 1; i >= 0 && differs; i--) {
+        if (!d->bucket[i].begun || d->bucket[i].call > differs) continue;
+        uint64_t at = (uint64_t)i + (differs - d->bucket[i].call);
+        return at < (uint64_t)d->nbuckets ? (int)at : -1;
+    }
+    return -1;
+}
 static int dt__ddp_mismatch(const dt_ddp *d, const char *call, int left, const char *why)
 {
-    char place[100];
+    char place[100], where[320];
+    int  bucket = left < 0 ? dt__way_differs(d) : -1;
+    if (bucket >= 0)
+        return dt_fail(DT_ERR_COMM,
+                       "%s: the hook '%s' started different collectives on different ranks for %s; it must start the same ones, of "
+                       "the same length, on all ranks (%s)",
+                       call, d->way_name, dt__way_where(d, bucket, where, sizeof where), why);
     dt__ddp_place(d, call, place, sizeof place);
     if (left == d->rank)
         return dt_fail(DT_ERR_COMM,
@@ -548,17 +791,24 @@ static int dt__ddp_mismatch(const dt_ddp *d, const char *call, int left, const c
                    "(%s)",
                    call, d->rank, place, why);
 }
+static void dt__ddp_abort(dt_ddp *d, const char *why)
+{
+    dt_comm_abort(d->c, why);
+    dt_comm_abort(d->norm, why);
+    dt_comm_abort(d->gathers, why);
+    for (int s = 0; s + 1 < DT__DDP_STAGES; s++) dt_comm_abort(d->staged[s], why);
+}
 static int dt__ddp_comm_fail(dt_ddp *d, const char *call)
 {
     if (dt__err.code != DT_OK) return dt__err.code;
     const dt_comm *failed = d->c && dt_comm_error(d->c) ? d->c : d->norm && dt_comm_error(d->norm) ? d->norm : NULL;
+    for (int s = 0; s + 1 < DT__DDP_STAGES && !failed; s++)
+        if (d->staged[s] && dt_comm_error(d->staged[s])) failed = d->staged[s];
+    if (!failed && d->gathers && dt_comm_error(d->gathers)) failed = d->gathers;
     const char    *why = failed ? dt_comm_error(failed) : NULL;
     int            left = dt__comm_left(failed), mismatch = left >= 0 || (failed && failed->status == DT_COMM_ERR_MISMATCH);
     d->error_known = 1; /* the rank that failed has informed all others */
-    if (d->norm) {      /* wake ranks that wait in the other communicator */
-        dt_comm_abort(d->norm, why);
-        dt_comm_abort(d->c, why);
-    }
+    if (d->norm || d->staged[0] || d->gathers) dt__ddp_abort(d, why); /* wake ranks that wait in another communicator */
     if (mismatch && !d->driven) return dt__ddp_mismatch(d, call, left, why);
     return dt_fail(DT_ERR_COMM, "%s: %s%s", call, why ? why : "the communicator failed", d->driven ? " (data axis)" : "");
 }
@@ -567,8 +817,7 @@ static void dt__ddp_send_error(dt_ddp *d)
 {
     if (d->error_known || !d->c || dt__err.code == DT_OK) return;
     d->error_known = 1;
-    dt_comm_abort(d->c, dt_error());
-    dt_comm_abort(d->norm, dt_error());
+    dt__ddp_abort(d, dt_error());
 }
 static int dt__ddp_alone(const dt_ddp *d) { return !d->c; }
 
@@ -750,11 +999,14 @@ static int dt__ddp_sync_model(dt_ddp *d)
 typedef struct dt__ddp_memory {
     dt_comm *c;
     void    *ptr;
+    dt_device *dev;
+    size_t     nbytes;
 } dt__ddp_memory;
 static void dt__ddp_release(void *user)
 {
     dt__ddp_memory *k = (dt__ddp_memory *)user;
     dt_comm_dealloc(k->c, k->ptr);
+    dt__count_live(k->dev, k->nbytes, false);
     dt_mem_free(k, sizeof *k);
 }
 /* A tensor of dev in memory that the ranks of a machine share; on_device: in memory of the device */
@@ -771,6 +1023,9 @@ static dt_tensor *dt__ddp_alloc(dt_ddp *d, dt_device *dev, int dtype, int64_t n)
         dt_mem_free(k, sizeof *k);
         return NULL;
     }
+    k->dev = dev;
+    k->nbytes = (size_t)n * dt__dtype_size[dtype];
+    dt__count_live(dev, k->nbytes, true);
     t->st->release = dt__ddp_release;
     t->st->user = k;
     return t;
@@ -779,10 +1034,17 @@ static dt_tensor *dt__ddp_alloc(dt_ddp *d, dt_device *dev, int dtype, int64_t n)
 static dt_tensor *dt__ddp_grads(void *user, dt_device *dev, int dtype, int64_t n)
 {
     dt_ddp *d = (dt_ddp *)user;
-    return dt__ddp_alone(d) || d->o.slots || d->on_device ? NULL : dt__ddp_alloc(d, dev, dtype, n);
+    /* sharded gradients: the whole block is there only while it is made */
+    return dt__ddp_alone(d) || d->o.slots || d->on_device || d->ending || d->o.shard > 1 ? NULL
+                                                                                         : dt__ddp_alloc(d, dev, dtype, n);
 }
+static void dt__ways_reset(dt_ddp *d);
 static void dt__buckets_free(dt_ddp *d)
 {
+    dt__ways_reset(d);
+    for (int i = 0; i < d->nbuckets; i++) dt__unref(d->bucket[i].pub.grad);
+    dt_mem_free(d->part, (size_t)d->norder * sizeof *d->part);
+    d->part = NULL;
     dt_mem_free(d->bucket, (size_t)d->bucket_cap * sizeof *d->bucket);
     dt_mem_free(d->of, (size_t)d->norder * sizeof *d->of);
     dt_mem_free(d->reach, (size_t)d->norder);
@@ -801,29 +1063,61 @@ static int64_t dt__buffer_nbytes(const dt_tensor *t) /* in d->staging: aligned t
 {
     return (t->numel * (int64_t)dt__dtype_size[t->dtype] + 63) & ~(int64_t)63;
 }
-static int dt__buckets_make(dt_ddp *d)
+static int dt__bucket_publish(dt_ddp *d, int i) /* what a hook sees of it */
 {
-    dt_model *m = d->m;
-    double    first = (d->o.first_bucket_mb > 0 ? d->o.first_bucket_mb : 1) * 1048576;
-    double    rest = (d->o.bucket_mb > 0 ? d->o.bucket_mb : 25) * 1048576, limit = first;
-    int       n = 0;
-    dt__buckets_free(d);
-    for (int i = 0; i < m->nblocks; i++) n += m->block[i].n;
-    d->norder = d->bucket_cap = n;
-    d->bucket = (dt__bucket *)dt__alloc_zero((size_t)n * sizeof *d->bucket);
-    d->of = (int *)dt__alloc_zero((size_t)n * sizeof *d->of);
-    d->reach = (uint8_t *)dt__alloc_zero((size_t)n);
-    if (!d->bucket || !d->of || !d->reach) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for %d buckets", n);
+    dt__bucket    *b = &d->bucket[i];
+    dt_ddp_bucket *k = &b->pub;
+    for (int j = b->first; j < b->first + b->n; j++) {
+        const dt__param *p = d->m->order[j];
+        d->of[j] = i;
+        d->part[j].name = p->name;
+        d->part[j].shape = dt_shape_of(p->t);
+        d->part[j].offset = p->offset - b->at;
+        d->part[j].numel = p->t->numel;
+    }
+    b->stage = -1;
+    k->index = i;
+    k->buckets = d->nbuckets;
+    k->last = i == d->nbuckets - 1;
+    k->parts = b->n;
+    k->part = &d->part[b->first];
+    k->n = b->length;
+    k->dtype = d->m->order[b->first]->t->dtype;
+    k->rank = d->rank;
+    k->world = d->world;
+    if (!d->way_set || dt__ddp_alone(d)) return 0;
+    k->grad = dt__slice(d->m->block[b->block].b.grad, 0, b->at, b->length);
+    return k->grad ? 0 : (int)DT_ERR_MEMORY;
+}
+static bool dt__same_layer(const dt__param *a, const dt__param *b)
+{
+    const char *x = strrchr(a->name, '.'), *y = strrchr(b->name, '.');
+    return x && y && x - a->name == y - b->name && !strncmp(a->name, b->name, (size_t)(x - a->name));
+}
+#define DT__UNIT_LEAST 65536 /* bytes: smaller layers are gathered together */
+/* Cuts the blocks into buckets and sorts these; returns how many there are. With .shard = 3 a layer is in one bucket. */
+static int dt__buckets_cut(const dt_ddp *d, dt__bucket *bucket)
+{
+    const dt_model *m = d->m;
+    double          first = (d->o.first_bucket_mb > 0 ? d->o.first_bucket_mb : 1) * 1048576;
+    double          rest = (d->o.bucket_mb > 0 ? d->o.bucket_mb : 25) * 1048576, limit = first;
+    bool            layers = d->o.shard == 3 && !dt__ddp_alone(d);
+    int             n = 0;
     for (int i = 0; i < m->nblocks; i++) {
         const dt__mblock *mb = &m->block[i];
-        if (dt__is_ghost(mb->b.value)) continue;
-        double            size = (double)dt__dtype_size[mb->b.grad->dtype];
         dt__bucket       *b = NULL;
+        if (mb->n && dt__is_ghost(m->order[mb->first]->t)) continue;
         for (int k = 0; k < mb->n; k++) {
             const dt__param *p = m->order[mb->first + k];
-            if (!b || (double)(b->numel + p->t->numel) * size > limit) {
+            double           size = (double)dt__dtype_size[p->t->dtype];
+            bool             full = !b || (double)(b->numel + p->t->numel) * size > limit;
+            if (b && layers) {
+                full = full || (double)b->numel * size >= (limit < DT__UNIT_LEAST ? limit : DT__UNIT_LEAST);
+                full = full && !dt__same_layer(m->order[mb->first + k - 1], p);
+            }
+            if (full) {
                 if (b) limit = rest;
-                b = &d->bucket[d->nbuckets++];
+                b = &bucket[n++];
                 b->block = i;
                 b->first = mb->first + k;
                 b->at = p->offset;
@@ -834,13 +1128,27 @@ static int dt__buckets_make(dt_ddp *d)
             b->last = dt__param_index(m, p);
         }
     }
-    qsort(d->bucket, (size_t)d->nbuckets, sizeof *d->bucket, dt__bucket_order);
+    qsort(bucket, (size_t)n, sizeof *bucket, dt__bucket_order);
+    return n;
+}
+static int dt__buckets_make(dt_ddp *d)
+{
+    dt_model *m = d->m;
+    int       n = 0;
+    dt__buckets_free(d);
+    for (int i = 0; i < m->nblocks; i++) n += m->block[i].n;
+    d->norder = d->bucket_cap = n;
+    d->bucket = (dt__bucket *)dt__alloc_zero((size_t)n * sizeof *d->bucket);
+    d->of = (int *)dt__alloc_zero((size_t)n * sizeof *d->of);
+    d->reach = (uint8_t *)dt__alloc_zero((size_t)n);
+    d->part = (dt_ddp_part *)dt__alloc_zero((size_t)n * sizeof *d->part);
+    if (!d->bucket || !d->of || !d->reach || !d->part)
+        return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for %d buckets", n);
+    d->nbuckets = dt__buckets_cut(d, d->bucket);
     d->total = 0;
-    for (int i = 0; i < d->nbuckets; i++) {
-        dt__bucket *b = &d->bucket[i];
-        for (int k = 0; k < b->n; k++) d->of[b->first + k] = i;
-    }
-    for (int i = 0; i < m->nblocks; i++) d->total += m->block[i].b.grad->numel; /* includes gaps; used by slots */
+    for (int i = 0; i < d->nbuckets; i++)
+        if (dt__bucket_publish(d, i)) return DT_ERR_MEMORY;
+    for (int i = 0; i < m->nblocks; i++) d->total += m->block[i].numel; /* includes gaps; used by slots */
     int64_t nbytes = 0, buckets = d->nbuckets;
     for (int i = 0; i < m->nparams; i++)
         if (dt__ddp_buffer(m->param[i])) nbytes += dt__buffer_nbytes(m->param[i]->t);
@@ -858,10 +1166,21 @@ static int dt__buckets_make(dt_ddp *d)
     d->version = m->version;
     return 0;
 }
+/* Its gradients: the tensor, and where they begin in it. Sharded: those of its unit, whose memory is there then, or an error is
+   pending. */
+static dt_tensor *dt__bucket_grad(const dt_ddp *d, const dt__bucket *b, int64_t *at)
+{
+    *at = d->unit ? 0 : b->at;
+    if (!d->unit) return d->m->block[b->block].b.grad;
+    dt__lazy *lazy = d->unit[b - d->bucket].grad->st->lazy;
+    if (lazy) lazy->touch(lazy);
+    return d->unit[b - d->bucket].grad;
+}
 static char *dt__bucket_data(const dt_ddp *d, const dt__bucket *b)
 {
-    const dt_tensor *g = d->m->block[b->block].b.grad;
-    return (char *)g->st->ptr + (g->offset + b->at) * (int64_t)dt__dtype_size[g->dtype];
+    int64_t          at;
+    const dt_tensor *g = dt__bucket_grad(d, b, &at);
+    return (char *)g->st->ptr + (g->offset + at) * (int64_t)dt__dtype_size[g->dtype];
 }
 /* Multiplies elements at .. at + n - 1 of t by scale, in place. Element flag_at of flag becomes 1 if one of them is not
    finite. The flags may be of another device than t only if both have the memory of the host. */
@@ -900,6 +1219,386 @@ static int dt__ddp_scale(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, double 
     rc = dt__download(d->flag, &found);
     *bad = found != 0;
     return rc;
+}
+
+/* ==================================================================================================== >>ways
+   A bucket's way in a step. Its stage is the number of the collective that runs, -1: none does.
+
+       -1 -> 0         its last gradient is complete: start
+       s -> s + 1      collective s is done, and no bucket before it is in a stage below s + 1: finish, which gave another work
+       s -> -1         finish gave no work
+
+   dt__ways_advance moves what can move without waiting, whenever a gradient becomes complete; dt__ddp_drain moves the rest after
+   the backward, stage by stage. So every stage has its collectives in the order of the buckets, on a communicator of its
+   own: ranks may be at different stages of different buckets. */
+static int  dt__ddp_wait(dt_ddp *d, dt_work *w);
+static void dt__unit_reduced(dt__unit *u);
+static int  dt__shards_begin(dt_ddp *d);
+static int  dt__shard_masters(dt_ddp *d, dt__mblock *b);
+static int  dt__way_allreduce(dt_ddp_bucket *b, dt_work **work, void *user) /* DDP's own way */
+{
+    (void)user;
+    *work = dt_comm_allreduce_start(b->comm, b->data, b->n, b->dtype, DT_COMM_SUM);
+    return *work ? 0 : (int)DT_ERR_COMM;
+}
+/* The hook failed on this rank: the message goes to all. If the communicator failed, all ranks have its message. */
+static int dt__way_fail(dt_ddp *d, const dt__bucket *b, int rc)
+{
+    char      where[320], why[700];
+    dt_status code = dt__err.code;
+    bool      failed = dt_comm_get_status(d->c) != 0;
+    for (int s = 0; s + 1 < d->way.stages; s++) failed = failed || dt_comm_get_status(d->staged[s]);
+    if (code == DT_OK && (failed || !d->way_set)) return dt__ddp_comm_fail(d, "dt_backward");
+    if (code != DT_OK) snprintf(why, sizeof why, "%.690s", dt_error());
+    else snprintf(why, sizeof why, "it returned %d and no error message; call dt_fail to say why", rc);
+    dt_error_clear();
+    dt_fail(code != DT_OK ? code : DT_ERR_STATE, "dt_backward: the hook '%s' failed on rank %d for %s: %s", d->way_name, d->rank,
+            dt__way_where(d, b->pub.index, where, sizeof where), why);
+    dt__ddp_send_error(d);
+    return dt__err.code;
+}
+static int dt__way_call(dt_ddp *d, dt__bucket *b) /* start or finish, by b->stage */
+{
+    dt_ddp_bucket *k = &b->pub;
+    dt_work       *w = NULL;
+    uint64_t       t0 = dt_trace_now();
+    void          *data = k->data = dt__bucket_data(d, b);
+    int            rc = 0;
+    k->stage = b->stage;
+    k->comm = b->stage >= d->way.stages ? NULL : b->stage ? d->staged[b->stage - 1] : d->c;
+    if (!b->stage) rc = d->way.start(k, &w, d->way.user);
+    else if (d->way.finish) rc = d->way.finish(k, &w, d->way.user);
+    d->stats.hook += (double)(dt_trace_now() - t0) / (double)DT__NS_PER_S;
+    b->work = w;
+    if (!rc && dt__err.code == DT_OK && (k->n != b->length || k->data != data))
+        rc = dt_fail(DT_ERR_STATE, "it changed the bucket: %" PRId64 " elements%s, expected %" PRId64 "; the sum must be in .data",
+                     k->n, k->data != data ? " at another place" : "", b->length);
+    if (!rc && dt__err.code == DT_OK && w && b->stage >= d->way.stages)
+        rc = dt_fail(DT_ERR_STATE, "it started collective number %d, .stages is %d; set .stages", b->stage + 1, d->way.stages);
+    k->n = b->length;
+    if (rc || dt__err.code != DT_OK) return dt__way_fail(d, b, rc);
+    if (b->stage && !w) b->stage = -1;
+    return 0;
+}
+static int dt__way_next(dt_ddp *d, dt__bucket *b) /* waits for its work, if there is one, and goes on */
+{
+    if (b->work) {
+        int64_t  t0 = 0, t1 = 0;
+        char     name[64];
+        dt_work *w = b->work;
+        b->work = NULL;
+        dt_work_times(w, &t0, &t1);
+        if (dt__ddp_wait(d, w)) return dt__ddp_comm_fail(d, "dt_backward");
+        if (b->stage) snprintf(name, sizeof name, "stage %d of bucket %d", b->stage, b->pub.index);
+        else snprintf(name, sizeof name, "bucket %d, %" PRId64 " elements", b->pub.index, b->numel);
+        dt_trace_span("ddp buckets", name, (uint64_t)t0, (uint64_t)t1);
+    }
+    b->stage++;
+    if (dt__way_call(d, b)) return dt__err.code;
+    if (d->unit && b->stage < 0) dt__unit_reduced(&d->unit[b->pub.index]);
+    return 0;
+}
+static int dt__ways_advance(dt_ddp *d)
+{
+    int least = DT__DDP_STAGES, rc = 0; /* the least stage of the buckets before */
+    for (int i = 0; i < d->next && d->way.stages > 1 && !rc; i++) {
+        dt__bucket *b = &d->bucket[i];
+        while (!rc && b->stage >= 0 && b->stage < least && (!b->work || dt_work_test(b->work))) rc = dt__way_next(d, b);
+        if (b->stage >= 0 && b->stage < least) least = b->stage;
+    }
+    return rc;
+}
+/* After all collectives, or after an error: does the step count? */
+static bool dt__ways_counts(const dt_ddp *d)
+{
+    bool counts = dt__err.code == DT_OK;
+    for (int r = 0; r < d->world; r++) counts = counts && d->bad[r] < 0;
+    for (int i = 0; i < d->nbuckets; i++) counts = counts && !d->bucket[i].pub.nonfinite;
+    return counts;
+}
+static void dt__ways_end(dt_ddp *d, bool counts)
+{
+    for (int i = 0; i < d->nbuckets; i++) {
+        dt__bucket *b = &d->bucket[i];
+        if (b->begun && d->way.end) d->way.end(&b->pub, counts, d->way.user);
+        if (b->begun && counts) d->stats.sent += b->pub.sent;
+        b->begun = false;
+    }
+}
+static void dt__ways_reset(dt_ddp *d) /* the hook's states begin anew */
+{
+    for (int i = 0; i < d->nbuckets; i++) {
+        if (d->way.gone) d->way.gone(&d->bucket[i].pub, d->way.user);
+        d->bucket[i].pub.state = NULL;
+    }
+}
+/* Before the first step of this ddp: all ranks must have the same hook. Makes the communicators of its stages. */
+static int dt__way_agree(dt_ddp *d)
+{
+    char     text[2][224];
+    int64_t *all = (int64_t *)dt_mem_alloc((size_t)d->world * sizeof *all);
+    int      other = 0, rc = 0;
+    if (!all) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory");
+    memset(text, 0, sizeof text);
+    for (int i = 0; i < 2; i++)
+        snprintf(text[i], sizeof text[i], "%s'%s' with %d stage%s%s", d->way_set ? "" : "no hook but ", d->way_name, d->way.stages,
+                 d->way.stages > 1 ? "s" : "", d->way_set && d->way.sums ? " and .sums" : "");
+    int64_t mine = (int64_t)dt__ddp_hash(DT__DDP_HASH, text[0], sizeof text[0]);
+    if (dt_comm_allgather(d->c, &mine, all, 1, NULL, DT_COMM_I64)) rc = dt__ddp_comm_fail(d, "dt_backward");
+    for (int r = d->world - 1; r > 0 && !rc; r--)
+        if (all[r] != all[0]) other = r;
+    dt_mem_free(all, (size_t)d->world * sizeof *all);
+    for (int i = 0; i < 2 && other && !rc; i++)
+        if (dt_comm_broadcast(d->c, text[i], (int64_t)sizeof text[i], DT_COMM_U8, i ? other : 0))
+            rc = dt__ddp_comm_fail(d, "dt_backward");
+    if (other && !rc) {
+        d->error_known = 1; /* all ranks report this error */
+        for (int i = 0; i < 2; i++) text[i][sizeof text[i] - 1] = 0;
+        return dt_fail(DT_ERR_COMM,
+                       "dt_backward: the ranks have different hooks: rank 0 has %s, rank %d has %s; set the same hook, with "
+                       "the same options, on all ranks before the first backward",
+                       text[0], other, text[1]);
+    }
+    for (int s = 0; s + 1 < d->way.stages && !rc; s++)
+        if (dt_comm_dup(d->c, &d->staged[s])) rc = dt__ddp_comm_fail(d, "dt_backward");
+    d->agreed = !rc;
+    return rc;
+}
+
+/* ---- state of hooks. One walk over all buckets for each of: */
+enum {
+    DT__STATE_COUNT, /* how many values this rank has of its own */
+    DT__STATE_PACK,  /* copies them, one behind the other */
+    DT__STATE_SAVE,  /* gives all to a visitor */
+    DT__STATE_LOAD,  /* takes all from a visitor */
+    DT__STATE_KEEP,  /* copies all, by name */
+    DT__STATE_BACK   /* takes those back that still exist */
+};
+typedef struct dt__kept {
+    struct dt__kept *next;
+    char    *name;
+    float   *x;
+    int64_t  n, integer;
+} dt__kept;
+struct dt_ddp_state {
+    int         mode;
+    dt_ddp     *d;
+    dt__bucket *b;
+    dt__visit  *v;
+    float      *pack;
+    int64_t     at, world; /* world: of the checkpoint */
+    dt__kept   *kept;
+};
+static void dt__kept_free(dt__kept *k)
+{
+    while (k) {
+        dt__kept *next = k->next;
+        dt__free_text(k->name);
+        dt_mem_free(k->x, (size_t)k->n * sizeof *k->x + 1);
+        dt_mem_free(k, sizeof *k);
+        k = next;
+    }
+}
+/* x NULL: an integer. NULL: out of memory, or not there */
+static dt__kept *dt__kept_get(dt_ddp_state *s, const char *name, const float *x, int64_t n)
+{
+    dt__kept *k = s->kept;
+    if (s->mode == DT__STATE_BACK) {
+        while (k && (strcmp(k->name, name) || k->n != n || !k->x != !x)) k = k->next;
+        return k;
+    }
+    k = (dt__kept *)dt__alloc_zero(sizeof *k);
+    if (!k) return NULL;
+    k->next = s->kept;
+    s->kept = k; /* from here on dt__kept_free frees it */
+    k->name = dt__joined("", 0, name, NULL);
+    k->n = n;
+    if (x && !(k->x = (float *)dt_mem_alloc((size_t)n * sizeof *x + 1))) k->n = 0;
+    return k->name && (!x || k->x) ? k : NULL;
+}
+static int dt__state_tensor(dt_ddp_state *s, const char *name, float *x, int64_t n) /* of a checkpoint */
+{
+    dt_tensor *t = dt__new("dt_ddp", dt_cpu(), DT_F32, &n, 1, DT_LAYOUT_PLAIN);
+    int        rc = t ? 0 : (int)DT_ERR_MEMORY;
+    if (!rc && !s->v->loading) rc = dt__upload(t, x);
+    if (!rc) rc = s->v->tensor(s->v, name, t);
+    if (!rc && s->v->loading) rc = dt__download(t, x);
+    dt__unref(t);
+    return rc;
+}
+/* An array of own values of ranks from .. to - 1, with these names; loading: their sum times scale */
+static int dt__state_ranks(dt_ddp_state *s, char *name, size_t nbytes, float *x, int64_t n, int64_t from, int64_t to)
+{
+    const dt_ddp *d = s->d;
+    size_t        len = strlen(name);
+    bool          several = s->v->loading && to - from > 1;
+    float        *one = several ? (float *)dt_mem_alloc((size_t)n * sizeof *one) : NULL;
+    int           rc = several && !one ? dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the state of a hook") : 0;
+    if (several) memset(x, 0, (size_t)n * sizeof *x);
+    for (int64_t r = from; r < to && !rc; r++) {
+        snprintf(name + len, nbytes - len, ".%" PRId64, r);
+        if (several) {
+            rc = dt__state_tensor(s, name, one, n);
+            for (int64_t i = 0; i < n && !rc; i++) x[i] += one[i];
+        } else if (!s->v->loading && d->packed)
+            rc = dt__state_tensor(s, name, d->packed + r * d->npacked + s->at, n);
+        else rc = dt__state_tensor(s, name, x, n);
+    }
+    for (int64_t i = 0; i < n && !rc && s->v->loading && s->world != d->world; i++) x[i] /= (float)d->world;
+    dt_mem_free(one, several ? (size_t)n * sizeof *one : 0);
+    return rc;
+}
+static int dt__state_cut(dt_ddp_state *s, const char *what, int part, float *x, int64_t n, int kind)
+{
+    const dt_ddp *d = s->d;
+    const char   *of = s->b->pub.part[part].name;
+    size_t        nbytes = strlen(what) + strlen(of) + 32;
+    dt__kept     *k;
+    int           rc = 0;
+    if (!n) return 0;
+    if (s->mode == DT__STATE_COUNT || s->mode == DT__STATE_PACK) {
+        if (kind == DT_DDP_OWN && s->mode == DT__STATE_PACK) memcpy(s->pack + s->at, x, (size_t)n * sizeof *x);
+        if (kind == DT_DDP_OWN) s->at += n;
+        return 0;
+    }
+    char *name = (char *)dt_mem_alloc(nbytes);
+    if (!name) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for a name");
+    snprintf(name, nbytes, "ddp.%s.%s", what, of);
+    if (s->mode == DT__STATE_KEEP || s->mode == DT__STATE_BACK) {
+        k = dt__kept_get(s, name, x, n);
+        if (k && s->mode == DT__STATE_KEEP) memcpy(k->x, x, (size_t)n * sizeof *x);
+        else if (k) memcpy(x, k->x, (size_t)n * sizeof *x);
+        else if (s->mode == DT__STATE_KEEP) rc = dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the state of a hook");
+    } else if (kind != DT_DDP_OWN) {
+        rc = dt__state_tensor(s, name, x, n);
+    } else if (s->mode == DT__STATE_LOAD) {
+        bool same = s->world == d->world;
+        rc = dt__state_ranks(s, name, nbytes, x, n, same ? d->rank : 0, same ? d->rank + 1 : s->world);
+    } else {
+        bool all = d->packed || d->unit; /* sharded: every rank names all of them, rank 0 writes them */
+        rc = dt__state_ranks(s, name, nbytes, x, n, all ? 0 : d->rank, all ? d->world : d->rank + 1);
+        s->at += n;
+    }
+    dt_mem_free(name, nbytes);
+    return rc;
+}
+DT_API int dt_ddp_state_array(dt_ddp_state *s, const char *name, int part, float *x, int64_t n, int kind)
+{
+    const char *call = "dt_ddp_state_array";
+    if (dt__err.code != DT_OK) return dt__err.code;
+    if (!s || !name || !x) return dt_fail(DT_ERR_ARG, "%s: %s is NULL", call, !s ? "the state" : !name ? "the name" : "x");
+    const dt_ddp_bucket *k = &s->b->pub;
+    if (part < -1 || part >= k->parts || n < 0 || (part < 0 && n != k->n) || (kind != DT_DDP_SAME && kind != DT_DDP_OWN) ||
+        strlen(name) > 64)
+        return dt_fail(DT_ERR_ARG, "%s: '%.64s' of parameter %d, %" PRId64 " values, kind %d: expected a parameter from 0 to %d, or -1 and "
+                       "%" PRId64 " values, and a name of up to 64 characters", call, name, part, n, kind, k->parts - 1, k->n);
+    if (part >= 0) return dt__state_cut(s, name, part, x, n, kind);
+    int rc = 0;
+    for (int i = 0; i < k->parts && !rc; i++) rc = dt__state_cut(s, name, i, x + k->part[i].offset, k->part[i].numel, kind);
+    return rc;
+}
+DT_API int dt_ddp_state_integer(dt_ddp_state *s, const char *name, int64_t *x)
+{
+    char      key[128];
+    dt__kept *k;
+    if (dt__err.code != DT_OK) return dt__err.code;
+    if (!s || !name || !x || strlen(name) > 64)
+        return dt_fail(DT_ERR_ARG, "dt_ddp_state_integer: a NULL, or a name of more than 64 characters");
+    snprintf(key, sizeof key, "ddp.bucket.%d.%s", s->b->pub.index, name);
+    if (s->mode == DT__STATE_SAVE) return s->v->integer(s->v, key, x);
+    if (s->mode == DT__STATE_LOAD) return s->v->has(s->v, key) ? s->v->integer(s->v, key, x) : 0;
+    if (s->mode != DT__STATE_KEEP && s->mode != DT__STATE_BACK) return 0;
+    k = dt__kept_get(s, key, NULL, 0);
+    if (k && s->mode == DT__STATE_BACK) *x = k->integer;
+    else if (k) k->integer = *x;
+    else if (s->mode == DT__STATE_KEEP) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the state of a hook");
+    return 0;
+}
+static int dt__state_walk(dt_ddp *d, dt_ddp_state *s)
+{
+    int rc = 0;
+    s->d = d;
+    for (int i = 0; i < d->nbuckets && d->way.saved && !rc; i++) {
+        s->b = &d->bucket[i];
+        rc = d->way.saved(&s->b->pub, s, d->way.user);
+        if (!rc) rc = dt__err.code;
+        if (rc && dt__err.code == DT_OK) rc = dt_fail(DT_ERR_STATE, ".saved of the hook '%s' returned %d", d->way_name, rc);
+    }
+    return rc;
+}
+static int dt__buckets_update(dt_ddp *d) /* makes new buckets if the model's blocks have changed; hooks keep their state */
+{
+    dt_ddp_state s;
+    if (d->version == d->m->version) return 0;
+    memset(&s, 0, sizeof s);
+    s.mode = DT__STATE_KEEP;
+    int rc = dt__state_walk(d, &s);
+    if (!rc) rc = dt__buckets_make(d);
+    s.mode = DT__STATE_BACK;
+    if (!rc && s.kept) rc = dt__state_walk(d, &s);
+    dt__kept_free(s.kept);
+    return rc;
+}
+static int dt__ddp_collect(void *user, const char *call) /* dt__watch.collect: rank 0 gets the arrays of all ranks */
+{
+    dt_ddp      *d = (dt_ddp *)user;
+    dt_ddp_state s;
+    memset(&s, 0, sizeof s);
+    if (dt__ddp_alone(d) || !d->way.saved) return 0;
+    int rc = dt__buckets_update(d);
+    s.mode = DT__STATE_COUNT;
+    if (!rc) rc = dt__state_walk(d, &s);
+    size_t nbytes = (size_t)s.at * sizeof(float);
+    d->npacked = s.at;
+    if (!rc && !s.at) return 0;
+    s.pack = rc ? NULL : (float *)dt_mem_alloc(nbytes);
+    if (s.pack && d->rank == 0) d->packed = (float *)dt_mem_alloc(nbytes * (size_t)d->world);
+    if (!rc && (!s.pack || (d->rank == 0 && !d->packed)))
+        rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory for the state of the hook '%s': %zu bytes of each rank", call, d->way_name, nbytes);
+    s.mode = DT__STATE_PACK;
+    s.at = 0;
+    if (!rc) rc = dt__state_walk(d, &s);
+    if (rc) dt__ddp_send_error(d);
+    else if (dt_comm_gather(d->c, s.pack, d->packed, d->npacked, NULL, DT_COMM_F32, 0)) rc = dt__ddp_comm_fail(d, call);
+    dt_mem_free(s.pack, s.pack ? nbytes : 0);
+    return rc;
+}
+static void dt__ddp_collected(dt_ddp *d) /* the checkpoint is written */
+{
+    dt_mem_free(d->packed, (size_t)d->npacked * (size_t)d->world * sizeof *d->packed);
+    d->packed = NULL;
+}
+static int dt__ddp_arrays(void *user, dt__visit *v) /* dt__watch.arrays */
+{
+    dt_ddp      *d = (dt_ddp *)user;
+    int64_t      hash = (int64_t)(dt__ddp_hash(DT__DDP_HASH, d->way_name, strlen(d->way_name)) >> 1), was = hash, step = d->synced;
+    dt_ddp_state s;
+    memset(&s, 0, sizeof s);
+    s.mode = v->loading ? DT__STATE_LOAD : DT__STATE_SAVE;
+    s.v = v;
+    s.world = d->world;
+    if (dt__ddp_alone(d) || !d->way_set) return 0;
+    int rc = dt__buckets_update(d);
+    if (!rc && v->loading && !v->has(v, "ddp.hook")) { /* saved without a hook */
+        dt__ways_reset(d);
+        return 0;
+    }
+    v->bounded = true;
+    v->low = 0;
+    v->high = INT64_MAX;
+    if (!rc) rc = v->integer(v, "ddp.hook", &was);
+    if (!rc) rc = v->integer(v, "ddp.step", &step);
+    v->low = 1;
+    v->high = 1 << 20;
+    if (!rc) rc = v->integer(v, "ddp.world", &s.world);
+    v->bounded = false;
+    if (rc) return rc;
+    d->synced = step;
+    if (was == hash) return dt__state_walk(d, &s);
+    dt__logf(DT_LOG_WARN, "dt_checkpoint_resume: the checkpoint has the state of another hook than '%s', which therefore begins "
+             "without state", d->way_name);
+    dt__ways_reset(d);
+    return 0;
 }
 
 /* ==================================================================================================== >>backward
@@ -954,6 +1653,9 @@ static int dt__info_send(dt_ddp *d)
     mine[DT__INFO_REACH] = (int64_t)hash;
     mine[DT__INFO_MODE] = skip ? DT__MODE_SKIP : d->weight < 0 ? DT__MODE_MEAN : DT__MODE_WEIGHTED;
     mine[DT__INFO_BUCKETS] = d->nbuckets;
+    mine[DT__INFO_USE] = (int64_t)dt__ddp_hash(DT__DDP_HASH, d->use, (size_t)d->nuse * sizeof *d->use);
+    d->use_said = d->nuse;
+    d->use_agreed = true;
     d->info_received = 0;
     d->info_work = dt_comm_allgather_start(d->c, NULL, d->info, DT__INFO_WORDS, NULL, DT_COMM_I64);
     return d->info_work ? 0 : dt__ddp_comm_fail(d, "dt_backward");
@@ -1020,6 +1722,7 @@ static int dt__info_receive(dt_ddp *d)
         if (r == d->rank) mine = weight;
         if (root < 0 && k[DT__INFO_MODE] != DT__MODE_SKIP) root = r;
         if (k[DT__INFO_REACH] != zero[DT__INFO_REACH]) differ = 1;
+        if (k[DT__INFO_USE] != zero[DT__INFO_USE]) d->use_agreed = false;
     }
     if (root < 0)
         return dt_fail(DT_ERR_STATE, "dt_ddp_skip: all ranks skip this step, expected one with data; end the loop when "
@@ -1060,34 +1763,56 @@ static int dt__ddp_zero_unreached(dt_tensor *t)
     return rc;
 }
 /* Finds the parameter whose gradient is not finite. The first one found in a step is kept. */
-static int dt__ddp_find_bad(dt_ddp *d, dt_tensor *g, int first, int n)
+static int dt__ddp_find_bad(dt_ddp *d, dt_tensor *g, int64_t begin, int first,
+                            int n) /* begin: where g begins in its block */
 {
     int rc = 0;
     for (int k = first; k < first + n && !rc && d->bad[d->rank] < 0; k++) {
         const dt__param *p = d->m->order[k];
         int              here = 0;
-        rc = dt__ddp_scale(d, g, p->offset, p->t->numel, 1, &here);
+        rc = dt__ddp_scale(d, g, p->offset - begin, p->t->numel, 1, &here);
         if (here) d->bad[d->rank] = k;
     }
+    return rc;
+}
+static int dt__ddp_fill(dt_tensor *g, int64_t at, int64_t n, double x)
+{
+    dt_tensor *v = dt__slice(g, 0, at, n);
+    int        rc = v ? dt__fill(v, x) : (int)DT_ERR_MEMORY;
+    dt__unref(v);
     return rc;
 }
 static int dt__bucket_start(dt_ddp *d, dt__bucket *b)
 {
     dt_model  *m = d->m;
-    dt_tensor *g = m->block[b->block].b.grad;
+    int64_t    at;
+    dt_tensor *g = dt__bucket_grad(d, b, &at);
     int        bad = 0, rc = dt__info_receive(d), halves = g->dtype != DT_F32;
     if (rc || (d->driven && m->block[b->block].use_mgrad)) return rc;
     for (int k = 0; k < b->n && !rc; k++) rc = dt__ddp_zero_unreached(m->order[b->first + k]->t);
-    /* f16 and bf16 are divided before the sum, so that it cannot overflow */
-    double scale = halves ? d->before * d->after : d->before;
-    if (!rc && d->on_device) rc = dt__ddp_scale_flag(d, g, b->at, b->length, scale, d->flags, b - d->bucket);
-    else if (!rc) rc = dt__ddp_scale(d, g, b->at, b->length, scale, d->o.no_check ? NULL : &bad);
-    if (!rc && bad) rc = dt__ddp_find_bad(d, g, b->first, b->n);
+    /* f16 and bf16 are divided before the sum, so that it cannot overflow; and what a hook gets is a share of the mean */
+    double scale = halves || !d->way.sums ? d->before * d->after : d->before;
+    if (!rc && d->on_device) rc = dt__ddp_scale_flag(d, g, at, b->length, scale, d->flags, b - d->bucket);
+    else if (!rc) rc = dt__ddp_scale(d, g, at, b->length, scale, d->o.no_check ? NULL : &bad);
+    if (!rc && bad) rc = dt__ddp_find_bad(d, g, b->at - at, b->first, b->n);
+    if (!rc && bad && !d->way.sums) rc = dt__ddp_fill(g, at, b->length, 0);
     if (rc) return rc;
     if (b == d->bucket) d->stats.ready += (double)(dt_trace_now() - d->t_begin) / (double)DT__NS_PER_S;
     d->stats.bytes += b->length * (int64_t)dt__dtype_size[g->dtype];
-    b->work = dt_comm_allreduce_start(d->c, dt__bucket_data(d, b), b->length, g->dtype, DT_COMM_SUM);
-    return b->work ? 0 : dt__ddp_comm_fail(d, "dt_backward");
+    dt_ddp_bucket *k = &b->pub;
+    dt_amp        *amp = m->amp;
+    k->step = d->synced;
+    k->share = scale;
+    k->loss_scale = !amp ? 1 : d->phase == DT__DDP_SKIP ? amp->scaler[0].scale : amp->scale_now > 0 ? amp->scale_now : 1;
+    k->nonfinite = false;
+    k->sent = b->length * (int64_t)dt__dtype_size[g->dtype];
+    k->lost = 0;
+    b->begun = true;
+    b->stage = 0;
+    b->call = dt__comm_calls(d->c, NULL) + 1;
+    if (dt__way_call(d, b)) return dt__err.code;
+    if (k->nonfinite && d->bad[d->rank] < 0) d->bad[d->rank] = d->norder + 1 + d->nbuckets + k->index;
+    return 0;
 }
 /* Reads the flags of all buckets from the device: once a step, after all buckets are queued. dt__ddp_nonfinite finds the
    parameter later, in the sum, where the value shows on all ranks. */
@@ -1105,6 +1830,7 @@ static int dt__buckets_start_ready(dt_ddp *d) /* in order, up to the first bucke
 {
     int rc = 0;
     while (!rc && d->next < d->nbuckets && !d->bucket[d->next].waiting) rc = dt__bucket_start(d, &d->bucket[d->next++]);
+    if (!rc) rc = dt__ways_advance(d);
     if (rc || d->next < d->nbuckets || d->bad_work) return rc;
     if (dt__err.bad_loss && d->bad[d->rank] < 0) d->bad[d->rank] = d->norder;
     if (d->on_device && !d->o.no_check && (rc = dt__flags_read(d)) != 0) return rc;
@@ -1122,16 +1848,14 @@ static int dt__ddp_drain(dt_ddp *d)
     d->info_work = d->staging_work = NULL;
     for (int i = 0; i < 2; i++)
         if (late[i] && dt__ddp_wait(d, late[i])) rc = 1;
-    for (int i = 0; i < d->nbuckets; i++) {
+    for (int stage = 0; stage < d->way.stages; stage++) /* on all ranks in this order */
+        for (int i = 0; i < d->nbuckets; i++)
+            if (!rc && dt__err.code == DT_OK && d->bucket[i].stage == stage && dt__way_next(d, &d->bucket[i])) rc = 1;
+    for (int i = 0; i < d->nbuckets; i++) { /* after an error */
         dt__bucket *b = &d->bucket[i];
-        if (!b->work) continue;
-        int64_t t0 = 0, t1 = 0;
-        char    name[48];
-        dt_work_times(b->work, &t0, &t1);
-        if (dt__ddp_wait(d, b->work)) rc = 1;
-        snprintf(name, sizeof name, "bucket %d, %" PRId64 " elements", i, b->numel);
-        if (!rc) dt_trace_span("ddp buckets", name, (uint64_t)t0, (uint64_t)t1);
+        if (b->work && dt__ddp_wait(d, b->work)) rc = 1;
         b->work = NULL;
+        b->stage = -1;
     }
     if (d->bad_work && dt__ddp_wait(d, d->bad_work)) rc = 1;
     d->bad_work = NULL;
@@ -1144,16 +1868,29 @@ static void dt__drop_grads(dt_model *m)
 {
     for (int i = 0; i < m->nblocks; i++) {
         dt_block_zero_grad(&m->block[i].b);
-        m->block[i].use_mgrad = 0;
+        m->block[i].use_mgrad = m->block[i].use_mwhole = 0;
         for (int k = 0; k < m->block[i].n; k++) m->order[m->block[i].first + k]->reached = 0;
     }
 }
 static int dt__ddp_nonfinite(dt_ddp *d)
 {
-    int bad = -1;
+    int bad = -1, sum = -1;
     for (int r = d->world - 1; r >= 0; r--)
         if (d->bad[r] >= 0) bad = r;
-    if (bad < 0 || (d->m->amp && d->m->amp->dynamic)) return 0;
+    for (int i = d->nbuckets - 1; i >= 0; i--)
+        if (d->bucket[i].pub.nonfinite && bad < 0) sum = i;
+    if ((bad < 0 && sum < 0) || (d->m->amp && d->m->amp->dynamic)) return 0;
+    if (bad >= 0 && d->bad[bad] > d->norder + d->nbuckets) sum = (int)(d->bad[bad] - d->norder - 1 - d->nbuckets);
+    if (sum >= 0) { /* a hook says so */
+        char where[320], of[40];
+        snprintf(of, sizeof of, "rank %d", bad);
+        dt__drop_grads(d->m);
+        d->error_known = 1; /* all ranks report this error */
+        return dt_fail(DT_ERR_NUMERIC,
+                       "dt_backward: the hook '%s' cannot send %s of %s: a value is too large for it; weights and optimiser are "
+                       "unchanged on all ranks: use a smaller .lr or loss scale, or set .clip_norm",
+                       d->way_name, dt__way_where(d, sum, where, sizeof where), bad >= 0 ? of : "all ranks");
+    }
     bool loss = d->bad[bad] == d->norder;
     if (d->bad[bad] > d->norder) { /* a bucket on the device: find the parameter */
         const dt__bucket *b = &d->bucket[d->bad[bad] - d->norder - 1];
@@ -1171,42 +1908,59 @@ static int dt__ddp_nonfinite(dt_ddp *d)
                    "on all ranks: check its batch, use a smaller .lr, or set .clip_norm",
                    bad, loss ? "loss" : "gradient of '", loss ? "" : d->m->order[d->bad[bad]]->name, loss ? "" : "'");
 }
-/* Mixed precision accumulates gradients of backwards under no_sync in f32 (mgrad): sums these over the ranks. */
+/* Multiplies the gradients of a block; sharded: this rank's ranges. */
+static int dt__ddp_scale_block(dt_ddp *d, dt__mblock *b, double scale)
+{
+    int rc = 0;
+    if (!b->cut || b->cut & DT__CUT_GRAD) return dt__ddp_scale(d, b->b.grad, 0, b->b.grad->numel, scale, NULL);
+    for (int k = 0; k < b->nranges && !rc; k++)
+        rc = dt__ddp_scale(d, b->b.grad, b->range[k].lo, b->range[k].hi - b->range[k].lo, scale, NULL);
+    return rc;
+}
+/* Mixed precision accumulates gradients of backwards under no_sync in f32 (mgrad; sharded: mwhole): sums these over the ranks. */
 static int dt__ddp_sum_masters(dt_ddp *d)
 {
     int rc = 0;
     for (int i = 0; i < d->m->nblocks && !rc; i++) {
         dt__mblock *b = &d->m->block[i];
-        if (!d->unsummed || !b->use_mgrad) continue;
-        rc = dt__ddp_scale(d, b->mgrad, 0, b->mgrad->numel, d->before * d->after, NULL);
+        dt_tensor  *g = b->cut ? b->mwhole : b->mgrad;
+        if (!d->unsummed || !(b->cut ? b->use_mwhole : b->use_mgrad)) continue;
+        rc = dt__ddp_scale(d, g, 0, g->numel, d->before * d->after, NULL);
         if (rc) break;
-        dt_work *w = dt_comm_allreduce_start(d->c, (float *)b->mgrad->st->ptr + b->mgrad->offset, b->mgrad->numel, DT_COMM_F32,
-                                             DT_COMM_SUM);
+        dt_work *w = dt_comm_allreduce_start(d->c, (float *)g->st->ptr + g->offset, g->numel, DT_COMM_F32, DT_COMM_SUM);
         if (!w || dt__ddp_wait(d, w)) rc = dt__ddp_comm_fail(d, "dt_backward");
+        if (!rc && b->cut) rc = dt__shard_masters(d, b);
     }
     return rc;
+}
+static int64_t dt__first_own(const dt__mblock *b) /* an element of the gradients that this rank looks at, if it has any */
+{
+    int k = 0;
+    while (k < b->nranges && b->range[k].hi == b->range[k].lo) k++;
+    return k < b->nranges && !(b->cut & DT__CUT_GRAD) ? b->range[k].lo : 0;
 }
 static int dt__ddp_finish(dt_ddp *d)
 {
     dt_model *m = d->m;
     int       staged = d->staging_work != NULL, rc = dt__ddp_drain(d);
+    bool      counts = !rc && dt__ways_counts(d);
+    dt__ways_end(d, counts);
+    d->synced++;
     if (rc) return rc;
+    /* a hook sent zeros in place of what is not finite: mixed precision looks for an overflow in the gradients */
+    for (int i = 0; i < m->nblocks && !rc && !counts && !d->way.sums; i++)
+        if (m->block[i].b.grad->numel) rc = dt__ddp_fill(m->block[i].b.grad, dt__first_own(&m->block[i]), 1, (double)INFINITY);
     if (staged && d->rank != d->staging_root) rc = dt__buffers_copy(d, 0);
-    for (int i = 0; i < m->nblocks && !rc && d->after != 1; i++)
-        if (m->block[i].b.grad->dtype == DT_F32)
-            rc = dt__ddp_scale(d, m->block[i].b.grad, 0, m->block[i].b.grad->numel, d->after, NULL);
+    for (int i = 0; i < m->nblocks && !rc && d->after != 1 && d->way.sums; i++)
+        if (m->block[i].b.grad->dtype == DT_F32) rc = dt__ddp_scale_block(d, &m->block[i], d->after);
     for (int i = 0; i < d->norder; i++) {
         dt_tensor *t = m->order[i]->t;
         t->grad_state = d->reach[i] ? DT__GRAD_SET : DT__GRAD_UNREACHED;
     }
     if (!rc) rc = dt__ddp_sum_masters(d);
     d->unsummed = 0;
+    d->shards.unsummed = false;
     return rc ? rc : dt__ddp_nonfinite(d);
-}
-static int dt__buckets_update(dt_ddp *d) /* makes new buckets if the model's blocks have changed */
-{
-    if (d->version == d->m->version) return 0;
-    return dt__buckets_make(d);
 }
 /* The ddps that exist. The hook on a thread names its ddp by a number, because the program may free the ddp on another thread:
    then the hook finds nothing here, and goes. */
@@ -1262,7 +2016,12 @@ static void dt__ddp_unhook(dt_ddp *d)
 static double dt__ddp_busy(const dt_ddp *d) /* seconds of communication so far */
 {
     dt_comm_stats s = dt_comm_get_stats(d->c);
-    return s.busy - s.waited;
+    double        busy = s.busy - s.waited;
+    for (int i = 0; i + 1 < d->way.stages && d->staged[i]; i++) {
+        s = dt_comm_get_stats(d->staged[i]);
+        busy += s.busy - s.waited;
+    }
+    return busy;
 }
 /* Enters phase DT__DDP_BACKWARD or DT__DDP_SKIP. Returns 0, 1 if the backward does not involve this model, or a negative
    status. */
@@ -1272,9 +2031,10 @@ static int dt__ddp_start_step(dt_ddp *d, int phase)
     int       ours = phase == DT__DDP_SKIP || d->driven;
     for (int i = 0; i < m->nparams && !ours; i++) ours = dt_grad_pending(m->param[i]->t);
     if (!ours) return 1;
-    if (dt_model_seal(m) || dt__buckets_update(d)) return dt__err.code;
+    if (dt_model_seal(m) || dt__buckets_update(d) || (!d->agreed && !dt__ddp_alone(d) && dt__way_agree(d))) return dt__err.code;
     d->phase = phase;
     d->next = 0;
+    if (d->unit && dt__shards_begin(d)) return dt__err.code;
     if (d->flags && dt__fill(d->flags, 0)) return dt__err.code;
     if (!d->slot) d->bad[d->rank] = -1;
     d->t_begin = dt_trace_now();
@@ -1325,7 +2085,10 @@ static void dt__ddp_end_step(dt_ddp *d, dt_status status)
     if (phase == DT__DDP_BACKWARD) dt__syncnorm_end_step(d);
     if (status != DT_OK || dt__err.code != DT_OK) {
         dt__ddp_send_error(d);
-        if (!dt__ddp_alone(d)) dt__ddp_drain(d);
+        if (!dt__ddp_alone(d)) {
+            dt__ddp_drain(d);
+            dt__ways_end(d, false);
+        }
         return;
     }
     if (d->o.slots) {
@@ -1334,6 +2097,7 @@ static void dt__ddp_end_step(dt_ddp *d, dt_status status)
     }
     if (d->no_sync || dt__ddp_alone(d)) {
         d->unsummed++;
+        d->shards.unsummed = true;
         return;
     }
     if (d->next < d->nbuckets)
@@ -1436,6 +2200,893 @@ static void dt__ddp_step(void *user, dt_optimizer *opt)
     d->steps++;
 }
 
+/* ==================================================================================================== >>shards
+   A unit is what one bucket is without sharding: consecutive parameters of a block, their values and their gradients, each in a
+   storage of its own. The unit is cut into a range for each rank. This rank's ranges of all units of a block are, one behind the
+   other, what it has of the block's states, masters and f32 gradients; with .shard >= 2 of the gradients, with 3 of the values.
+
+   Values, .shard 1 and 2: the memory is whole and stays. After a step each rank has updated its ranges of it; the unit is COMING
+   until its allgather, which was started in dt_step, is done. The first use waits for it.
+   Values, .shard 3: GONE until they are used, HERE in a room, and GONE again when two other units have been used after them. What
+   happens depends only on the sequence of units that are used, never on time, so it is the same on all ranks.
+   Gradients: HERE while a backward writes them, CUT when they are reduced. With .shard >= 2 their memory is a room, from the first
+   write to the end of the reduce_scatter. A CUT gradient that is read, or added to, is gathered first.
+
+   All of it runs on the thread that trains; dt.h calls touch before it uses the memory of a storage (dt__lazy). */
+static void dt__value_touch(dt__lazy *l);
+static void dt__grad_touch(dt__lazy *l);
+static void dt__gone_touch(dt__lazy *l)
+{
+    (void)l;
+    dt_fail(DT_ERR_STATE,
+            "this tensor was sharded, and its ddp has gone, or failed, before it was gathered; load a checkpoint");
+}
+static dt__lazy dt__gone = { dt__gone_touch };
+static int64_t  dt__tensor_nbytes(const dt_tensor *t) { return t ? t->numel * (int64_t)dt__dtype_size[t->dtype] : 0; }
+static char    *dt__tensor_at(const dt_tensor *t, int64_t at)
+{
+    return (char *)t->st->ptr + (t->offset + at) * (int64_t)dt__dtype_size[t->dtype];
+}
+static int dt__copy_part(dt_tensor *dst, int64_t dst_at, dt_tensor *src, int64_t src_at, int64_t n)
+{
+    dt_tensor *y = n ? dt__slice(dst, 0, dst_at, n) : NULL, *x = y ? dt__slice(src, 0, src_at, n) : NULL;
+    int        rc = !n ? 0 : x ? dt__copy_to(y, x, 0) : (int)DT_ERR_MEMORY;
+    dt__unref(x);
+    dt__unref(y);
+    return rc;
+}
+static bool dt__unit_new(const dt__unit *u) /* false: of the model before it is packed anew */
+{
+    return u >= u->d->unit && u < u->d->unit + u->d->nunits;
+}
+static size_t      dt__unit_nbytes(const dt__unit *u) { return (size_t)u->length * dt__dtype_size[u->dtype]; }
+static const char *dt__unit_text(const dt__unit *u, char *buf, size_t nbytes)
+{
+    const dt_model *m = u->d->m;
+    if (!dt__unit_new(u)) snprintf(buf, nbytes, "parameters of the model as it was before");
+    else if (u->n == 1) snprintf(buf, nbytes, "'%.100s'", m->order[u->first]->name);
+    else snprintf(buf, nbytes, "'%.100s' to '%.100s'", m->order[u->first + u->n - 1]->name, m->order[u->first]->name);
+    return buf;
+}
+static int dt__gather_fail(dt__unit *u, const char *call)
+{
+    dt_ddp *d = u->d;
+    char    text[2][240], mine[240], why[600];
+    int     rank[2], tag[2];
+    if (dt__err.code != DT_OK) return dt__err.code;
+    dt__unit_text(u, mine, sizeof mine);
+    if (dt__comm_left(d->gathers) >= 0) return dt__ddp_comm_fail(d, call);
+    if (dt__comm_tags(d->gathers, rank, tag) && tag[0] > 0 && tag[0] <= d->nunits && tag[1] > 0 &&
+        tag[1] <= d->nunits) {
+        for (int i = 0; i < 2; i++) dt__unit_text(&d->unit[tag[i] - 1], text[i], sizeof text[i]);
+        d->error_known = 1;
+        snprintf(why, sizeof why, "%s", dt_comm_error(d->gathers));
+        dt__ddp_abort(d, why);
+        return dt_fail(
+            DT_ERR_COMM,
+            "%s: rank %d uses the parameters %s, rank %d uses %s: all ranks of a sharded model must use the same "
+            "layers in the same order",
+            call, rank[0], text[0], rank[1], text[1]);
+    }
+    snprintf(why, sizeof why, "%.500s",
+             dt_comm_error(d->gathers) ? dt_comm_error(d->gathers) : "the communicator failed");
+    d->error_known = 1;
+    dt__ddp_abort(d, why);
+    return dt_fail(
+        DT_ERR_COMM,
+        "%s: rank %d gathers the parameters %s, and not all other ranks do: all ranks of a sharded model must make "
+        "the same forwards, backwards and steps, and read the same parameters (%s)",
+        call, d->rank, mine, why);
+}
+
+/* ---- rooms */
+static int dt__room_take(dt_ddp *d, size_t nbytes) /* its index, or -1 after dt_fail */
+{
+    int best = -1, smaller = -1;
+    for (int i = 0; i < d->nrooms; i++) {
+        if (d->room[i].used || !d->room[i].t) continue;
+        if ((size_t)d->room[i].t->numel < nbytes) smaller = i;
+        else if (best < 0 || d->room[i].t->numel < d->room[best].t->numel) best = i;
+    }
+    if (best < 0 && smaller >= 0) { /* in its place a larger one */
+        dt__unref(d->room[smaller].t);
+        d->room[smaller].t = dt__ddp_alloc(d, dt_cpu(), DT_U8, (int64_t)nbytes);
+        best = d->room[smaller].t ? smaller : -1;
+    } else if (best < 0) {
+        for (int i = 0; i < d->nrooms && best < 0; i++)
+            if (!d->room[i].t) best = i;
+        if (best < 0 && d->nrooms < 2 * (d->nunits + d->nold) + 8) best = d->nrooms++;
+        if (best >= 0) d->room[best].t = dt__ddp_alloc(d, dt_cpu(), DT_U8, (int64_t)nbytes);
+        if (best >= 0 && !d->room[best].t) best = -1;
+    }
+    if (best >= 0) d->room[best].used = true;
+    else dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for %zu bytes of a bucket (DT_COMM_ARENA limits them)", nbytes);
+    return best;
+}
+static void dt__room_give(dt_ddp *d, int *room)
+{
+    if (*room >= 0) d->room[*room].used = false;
+    *room = -1;
+}
+
+/* ---- values */
+static int dt__value_start(dt__unit *u) /* its gathering */
+{
+    dt_ddp  *d = u->d;
+    bool     rooms = u->own_value != NULL;
+    uint32_t version = u->value->st->version;
+    if (rooms && u->vroom < 0) {
+        u->vroom = dt__room_take(d, dt__unit_nbytes(u));
+        if (u->vroom < 0) return DT_ERR_MEMORY;
+        u->value->st->ptr = d->room[u->vroom].t->st->ptr;
+    }
+    u->version = version;
+    u->work = dt__allgather_tagged(d->gathers, rooms ? dt__tensor_at(u->own_value, u->own_at) : NULL, u->value->st->ptr,
+                                   u->count, u->dtype, u->index + 1);
+    if (!u->work) return dt__gather_fail(u, "dt_ddp");
+    u->vstate = DT__UNIT_COMING;
+    return 0;
+}
+static int dt__value_wait(dt__unit *u)
+{
+    dt_work *w = u->work;
+    if (u->vstate != DT__UNIT_COMING) return 0;
+    u->work = NULL;
+    u->vstate = DT__UNIT_HERE;
+    if (!u->own_value) u->value->st->lazy = NULL;
+    return dt_work_wait(w) ? dt__gather_fail(u, "dt_ddp") : 0;
+}
+/* What the program changed in the values goes to this rank's range. */
+static int dt__value_keep(dt__unit *u)
+{
+    if (!u->own_value || u->vstate != DT__UNIT_HERE || u->value->st->version == u->version) return 0;
+    u->version = u->value->st->version;
+    return dt__copy_part(u->own_value, u->own_at, u->value, u->mine, u->count[u->d->rank]);
+}
+static void dt__value_drop(dt__unit *u) /* .shard = 3 */
+{
+    if (u->vstate == DT__UNIT_COMING) dt__value_wait(u);
+    if (dt__err.code == DT_OK) dt__value_keep(u);
+    u->vstate = DT__UNIT_GONE;
+    dt__room_give(u->d, &u->vroom);
+    u->value->st->ptr = NULL;
+}
+static void dt__use_record(dt_ddp *d, int unit)
+{
+    int64_t cap = d->use_cap;
+    if (d->nuse >= 1 << 16) return;
+    int *list = (int *)dt__enlarge(d->use, d->nuse, &cap, sizeof *list);
+    if (!list) return; /* nothing is gathered ahead */
+    d->use = list;
+    d->use_cap = (int)cap;
+    d->use[d->nuse++] = unit;
+}
+static int dt__use_next(dt_ddp *d, int unit) /* the unit that was used after this one in the step before, or -1 */
+{
+    for (int turn = 0, i = d->use_at; turn < d->nused; turn++, i++) {
+        if (i >= d->nused) i = 0;
+        if (d->used[i] != unit) continue;
+        d->use_at = i + 1;
+        return i + 1 < d->nused ? d->used[i + 1] : -1;
+    }
+    return -1;
+}
+static void dt__value_touch(dt__lazy *l)
+{
+    dt__unit *u = ((dt__unit_lazy *)l)->u;
+    dt_ddp   *d = u->d;
+    if (dt__err.code != DT_OK) return;
+    if (!dt__unit_new(u) || !u->own_value) { /* once */
+        if (dt__unit_new(u)) dt__use_record(d, u->index);
+        if (u->vstate == DT__UNIT_GONE && dt__value_start(u)) return;
+        dt__value_wait(u);
+        return;
+    }
+    if (u->vstate == DT__UNIT_HERE && d->recent[0] == u->index) return;
+    dt__use_record(d, u->index);
+    int next = dt__use_next(d, u->index);
+    if (u->vstate == DT__UNIT_GONE && dt__value_start(u)) return;
+    if (d->ahead == u->index) d->ahead = -1;
+    if (next >= 0 && next != d->ahead && d->unit[next].vstate == DT__UNIT_GONE) {
+        if (d->ahead >= 0) dt__value_drop(&d->unit[d->ahead]);
+        d->ahead = -1;
+        if (dt__err.code != DT_OK || dt__value_start(&d->unit[next])) return;
+        d->ahead = next;
+    }
+    if (dt__value_wait(u)) return;
+    int k = 0;
+    while (k < 2 && d->recent[k] != u->index) k++;
+    if (d->recent[k] >= 0 && d->recent[k] != u->index) dt__value_drop(&d->unit[d->recent[k]]);
+    for (; k > 0; k--) d->recent[k] = d->recent[k - 1];
+    d->recent[0] = u->index;
+}
+
+/* ---- gradients */
+static int dt__grad_gaps(dt__unit *u) /* zeros between the parameters */
+{
+    int rc = 0;
+    for (int k = u->first + 1; k < u->first + u->n && !rc; k++) {
+        const dt__param *p = u->d->m->order[k - 1], *q = u->d->m->order[k];
+        int64_t          end = p->offset + p->t->numel;
+        if (q->offset > end) rc = dt__ddp_fill(u->grad, end - u->at, q->offset - end, 0);
+    }
+    return rc;
+}
+static int dt__grad_room(dt__unit *u)
+{
+    dt_ddp *d = u->d;
+    while (d->phase != DT__DDP_IDLE && !d->no_sync) { /* wait for a bucket if two are on their way */
+        int flying = 0, oldest = -1;
+        for (int i = 0; i < d->next; i++) {
+            if (d->bucket[i].stage < 0 || !d->bucket[i].work) continue;
+            if (dt_work_test(d->bucket[i].work)) flying += 2;
+            flying++;
+            if (oldest < 0) oldest = i;
+        }
+        if (flying < 2) break;
+        if (dt__way_next(d, &d->bucket[oldest])) return dt__err.code;
+    }
+    u->groom = dt__room_take(d, dt__unit_nbytes(u));
+    if (u->groom < 0) return DT_ERR_MEMORY;
+    u->grad->st->ptr = d->room[u->groom].t->st->ptr;
+    return 0;
+}
+static int dt__grad_gather(dt__unit *u)
+{
+    dt_ddp *d = u->d;
+    if (u->own_grad && u->groom < 0 && dt__grad_room(u)) return dt__err.code;
+    dt_work *w = dt__allgather_tagged(d->gathers, u->own_grad ? dt__tensor_at(u->own_grad, u->own_at) : NULL,
+                                      u->grad->st->ptr, u->count, u->dtype, u->index + 1);
+    u->gstate = DT__UNIT_HERE;
+    if (!u->own_grad) u->grad->st->lazy = NULL;
+    u->version = u->grad->st->version;
+    return !w || dt_work_wait(w) ? dt__gather_fail(u, "dt_ddp") : 0;
+}
+static void dt__grad_touch(dt__lazy *l)
+{
+    dt__unit *u = ((dt__unit_lazy *)l)->u;
+    if (dt__err.code != DT_OK || u->gstate == DT__UNIT_HERE) return;
+    if (u->gstate == DT__UNIT_CUT) {
+        dt__grad_gather(u);
+        return;
+    }
+    u->gstate = DT__UNIT_HERE;
+    if (!dt__grad_room(u)) dt__grad_gaps(u);
+}
+static void dt__grad_drop(dt__unit *u, dt__unit_state state)
+{
+    u->gstate = state;
+    if (u->own_grad) {
+        dt__room_give(u->d, &u->groom);
+        u->grad->st->ptr = NULL;
+    } else {
+        u->grad->st->lazy = state == DT__UNIT_CUT ? &u->lazy_grad.lazy : NULL;
+    }
+}
+static void dt__unit_reduced(dt__unit *u)
+{
+    if (u->d->way_set && u->own_grad) /* a hook has left the sum in the bucket */
+        dt__copy_part(u->own_grad, u->own_at, u->grad, u->mine, u->count[u->d->rank]);
+    dt__grad_drop(u, DT__UNIT_CUT);
+}
+static int dt__way_scatter(dt_ddp_bucket *b, dt_work **work, void *user) /* the way of a sharded model */
+{
+    dt_ddp   *d = (dt_ddp *)user;
+    dt__unit *u = &d->unit[b->index];
+    char     *out = u->own_grad ? dt__tensor_at(u->own_grad, u->own_at)
+                                : (char *)b->data + (size_t)u->mine * dt__dtype_size[u->dtype];
+    *work = dt_comm_reduce_scatter_start(b->comm, b->data, out, 0, u->count, b->dtype, DT_COMM_SUM);
+    return *work ? 0 : (int)DT_ERR_COMM;
+}
+/* Before a backward: gradients that it adds to become whole, the others go. */
+static int dt__shards_begin(dt_ddp *d)
+{
+    dt_model *m = d->m;
+    int       rc = 0;
+    for (int i = 0; i < m->nblocks && d->no_sync; i++)
+        if (m->block[i].use_mgrad)
+            return dt_fail(
+                DT_ERR_STATE,
+                "dt_backward: with .shard and half gradients a backward under dt_ddp_no_sync cannot follow a "
+                "synchronised one in the same step; synchronise the last backward only");
+    for (int i = 0; i < d->nunits && !rc; i++) {
+        dt__unit *u = &d->unit[i];
+        bool      set = false;
+        for (int k = u->first; k < u->first + u->n; k++)
+            set = set || (m->order[k]->t->grad && m->order[k]->t->grad_state == DT__GRAD_SET);
+        if (!set && !(d->unsummed && u->gstate == DT__UNIT_HERE)) dt__grad_drop(u, DT__UNIT_GONE);
+        else if (set && u->gstate == DT__UNIT_CUT) rc = dt__grad_gather(u);
+    }
+    return rc;
+}
+static int dt__shard_masters(dt_ddp *d, dt__mblock *b) /* mwhole is summed: this rank keeps its ranges */
+{
+    int rc = 0;
+    if (!b->mgrad) b->mgrad = d->shards.array(d, "dt_backward", b->own, false);
+    for (int k = 0; k < b->nranges && b->mgrad && !rc; k++)
+        rc = dt__copy_part(b->mgrad, b->range[k].at, b->mwhole, b->range[k].lo, b->range[k].hi - b->range[k].lo);
+    dt__unref(b->mwhole);
+    b->mwhole = NULL;
+    b->use_mwhole = 0;
+    b->use_mgrad = b->mgrad != NULL;
+    return b->mgrad ? rc : (int)DT_ERR_MEMORY;
+}
+
+/* ---- cutting */
+static void dt__units_free(dt_ddp *d, dt__unit **units, int *n)
+{
+    for (int i = 0; i < *n; i++) {
+        dt__unit *u = &(*units)[i];
+        if (u->work) dt_work_wait(u->work);
+        for (int k = 0; k < 2; k++) { /* someone may still have the tensors */
+            dt_tensor *t = k ? u->grad : u->value;
+            bool       rooms = (k ? u->own_grad : u->own_value) != NULL;
+            if (t) t->st->lazy = rooms ? &dt__gone : NULL;
+            if (t && rooms) t->st->ptr = NULL;
+        }
+        dt__room_give(d, &u->vroom);
+        dt__room_give(d, &u->groom);
+        dt__unref(u->value);
+        dt__unref(u->grad);
+        dt__unref(u->own_value);
+        dt__unref(u->own_grad);
+        dt_mem_free(u->count, (size_t)d->world * sizeof *u->count);
+    }
+    dt_mem_free(*units, (size_t)*n * sizeof **units);
+    *units = NULL;
+    *n = 0;
+}
+/* The place nearest to `target` elements from the begin of the unit where a part of a norm begins; or the end. */
+static int64_t dt__unit_place(const dt__unit *u, double target)
+{
+    const dt_model *m = u->d->m;
+    int64_t         below = 0, above = u->length;
+    for (int k = u->first; k < u->first + u->n; k++) {
+        const dt__param *p = m->order[k];
+        int64_t          at = p->offset - u->at, most = (p->t->numel - 1) / DT__NORM_PART;
+        if ((double)at > target) {
+            if (at < above) above = at;
+            break;
+        }
+        int64_t part = (int64_t)((target - (double)at) / DT__NORM_PART);
+        below = at + (part < most ? part : most) * DT__NORM_PART;
+        above = part < most ? below + DT__NORM_PART : u->length;
+    }
+    return target - (double)below < (double)above - target ? below : above;
+}
+static int
+dt__unit_cut(dt__unit *u,
+             double   *carry) /* carry: by how much earlier units gave each rank and those before it too little */
+{
+    dt_ddp *d = u->d;
+    int64_t from = 0;
+    u->count = (int64_t *)dt__alloc_zero((size_t)d->world * sizeof *u->count);
+    if (!u->count) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory");
+    for (int r = 0; r < d->world; r++) {
+        double  want = (double)u->length * (r + 1) / d->world + carry[r];
+        double  target = want < (double)from ? (double)from : want > (double)u->length ? (double)u->length : want;
+        int64_t end = r + 1 < d->world ? dt__unit_place(u, target) : u->length;
+        if (end < from) end = from;
+        if (r == d->rank) u->mine = from;
+        u->count[r] = end - from;
+        if (r + 1 < d->world) carry[r] = want - (double)end;
+        from = end;
+    }
+    return 0;
+}
+static int dt__shards_ranges(dt_ddp *d, int block) /* of a block, in the order of its elements */
+{
+    dt__mblock *b = &d->m->block[block];
+    int         n = 0;
+    for (int i = 0; i < d->nunits; i++) n += d->unit[i].block == block;
+    b->nranges = n;
+    b->range = (dt__range *)dt__alloc_zero((size_t)n * sizeof *b->range);
+    if (!b->range) {
+        b->nranges = 0;
+        return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory");
+    }
+    b->own = 0;
+    int64_t done = -1;
+    for (int k = 0; k < n; k++) {
+        dt__unit *u = NULL;
+        for (int i = 0; i < d->nunits; i++)
+            if (d->unit[i].block == block && d->unit[i].at > done && (!u || d->unit[i].at < u->at)) u = &d->unit[i];
+        done = u->at;
+        u->own_at = b->own;
+        b->range[k].lo = u->at + u->mine;
+        b->range[k].hi = b->range[k].lo + u->count[d->rank];
+        b->range[k].at = b->own;
+        b->own += u->count[d->rank];
+    }
+    b->cut = DT__CUT_STATE;
+    if (d->o.shard >= 2) b->cut |= DT__CUT_GRAD;
+    if (d->o.shard >= 3) b->cut |= DT__CUT_VALUE;
+    return 0;
+}
+static int dt__unit_rebind(dt_tensor *t, dt_tensor *to, int64_t at) /* t gets the storage of `to`, from element at on */
+{
+    dt_tensor *v = dt__alias(to);
+    if (!v) return DT_ERR_MEMORY;
+    dt__storage *old = t->st;
+    to->st->version = old->version;
+    t->st = v->st;
+    v->st = old;
+    t->offset = at;
+    dt__unref(v);
+    return 0;
+}
+/* A parameter that is in no block any more, because it is frozen: its values get memory of their own, on every rank. */
+static int dt__unit_leave(dt__param *p)
+{
+    dt_tensor *t = p->t, *y = dt__new("dt_ddp", t->st->dev, t->dtype, t->shape, t->ndim, DT_LAYOUT_PLAIN);
+    int        rc = y ? dt__copy_to(y, t, 0) : (int)DT_ERR_MEMORY;
+    if (!rc) rc = dt__unit_rebind(t, y, 0);
+    dt__unref(y);
+    dt__unref(t->grad);
+    t->grad = NULL;
+    t->grad_state = DT__GRAD_EMPTY;
+    return rc;
+}
+static int dt__shards_cut(void *user) /* dt__sharding.cut */
+{
+    dt_ddp   *d = (dt_ddp *)user;
+    dt_model *m = d->m;
+    int       n = 0, rc = 0;
+    dt__units_free(d, &d->old_unit, &d->nold);
+    for (int i = 0; i < d->nunits && !rc; i++) { /* what the program changed, and what is on its way */
+        if (d->unit[i].vstate == DT__UNIT_COMING) rc = dt__value_wait(&d->unit[i]);
+        if (!rc) rc = dt__value_keep(&d->unit[i]);
+    }
+    d->old_unit = d->unit;
+    d->nold = d->nunits;
+    d->unit = NULL;
+    d->nunits = 0;
+    d->recent[0] = d->recent[1] = d->recent[2] = d->ahead = -1;
+    d->nuse = d->nused = d->use_at = 0;
+    for (int i = 0; i < m->nparams && !rc; i++)
+        if (m->param[i]->old_block >= 0 && m->param[i]->block < 0 && !m->param[i]->buffer && d->nold)
+            rc = dt__unit_leave(m->param[i]);
+    if (rc || d->ending) return rc;
+    for (int i = 0; i < m->nblocks; i++) n += m->block[i].n;
+    for (int i = 0; i < m->nparams; i++) {
+        const dt__param *p = m->param[i];
+        if (p->block >= 0 && p->t->st->dev != dt_cpu())
+            return dt_fail(DT_ERR_DEVICE, "dt_ddp_new: .shard needs a model on the CPU; parameter '%s' is on %s", p->name, p->t->st->dev->name);
+        if (p->cut.parts)
+            return dt_fail(DT_ERR_STATE, "dt_ddp_new: .shard cannot be used with a tensor axis: '%s' is split already; leave out one of them", p->name);
+    }
+    size_t      nbytes = (size_t)n * sizeof(dt__bucket);
+    dt__bucket *bucket = (dt__bucket *)dt__alloc_zero(nbytes + 1);
+    double     *carry = (double *)dt__alloc_zero((size_t)d->world * sizeof *carry);
+    int         nb = bucket && carry ? dt__buckets_cut(d, bucket) : 0;
+    d->unit = (dt__unit *)dt__alloc_zero((size_t)nb * sizeof *d->unit);
+    dt__room *room = (dt__room *)dt__alloc_zero((size_t)(2 * (nb + d->nold) + 8) * sizeof *room);
+    if (!bucket || !carry || !d->unit || !room) rc = dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for %d buckets", n);
+    if (!rc) {
+        if (d->nrooms) memcpy((void *)room, d->room, (size_t)d->nrooms * sizeof *room);
+        dt_mem_free(d->room, (size_t)d->room_cap * sizeof *room);
+        d->room = room;
+        d->room_cap = 2 * (nb + d->nold) + 8;
+        d->nunits = nb;
+    }
+    for (int i = 0; i < nb && !rc; i++) {
+        dt__unit *u = &d->unit[i];
+        u->d = d;
+        u->index = i;
+        u->block = bucket[i].block;
+        u->first = bucket[i].first;
+        u->n = bucket[i].n;
+        u->at = bucket[i].at;
+        u->length = bucket[i].length;
+        u->dtype = m->order[u->first]->t->dtype;
+        u->vroom = u->groom = -1;
+        u->lazy_value.lazy.touch = dt__value_touch;
+        u->lazy_grad.lazy.touch = dt__grad_touch;
+        u->lazy_value.u = u->lazy_grad.u = u;
+        rc = dt__unit_cut(u, carry);
+    }
+    for (int i = 0; i < m->nblocks && !rc; i++) rc = dt__shards_ranges(d, i);
+    dt_mem_free(bucket, nbytes + 1);
+    dt_mem_free(carry, (size_t)d->world * sizeof *carry);
+    return rc;
+}
+static void dt__hold_release(void *user) { dt__unref((dt_tensor *)user); }
+/* A tensor of n elements with a storage of its own: memory of `of` from element at on, or (of NULL) none yet. */
+static dt_tensor *dt__unit_tensor(dt_tensor *of, int64_t at, int dtype, int64_t n)
+{
+    dt_tensor *t = dt__adopt("dt_ddp", dt_cpu(), of ? dt__tensor_at(of, at) : NULL, dtype, &n, 1);
+    if (!t || !of) return t;
+    t->st->release = dt__hold_release;
+    t->st->user = dt__ref(of);
+    return t;
+}
+static int dt__unit_bind(dt__unit *u, dt__mblock *b, dt_tensor *value, dt_tensor *grad, bool unsummed)
+{
+    dt_ddp *d = u->d;
+    bool    set = false;
+    int     rc = 0;
+    for (int k = u->first; k < u->first + u->n; k++) set = set || d->m->order[k]->t->grad_state != DT__GRAD_EMPTY;
+    u->value = dt__unit_tensor(d->o.shard < 3 ? b->b.value : NULL, u->at, u->dtype, u->length);
+    u->grad = dt__unit_tensor(d->o.shard < 2 ? b->b.grad : NULL, u->at, u->dtype, u->length);
+    if (!u->value || !u->grad) return DT_ERR_MEMORY;
+    if (d->o.shard >= 3) u->own_value = dt__ref(value);
+    if (d->o.shard >= 2) u->own_grad = dt__ref(grad);
+    for (int k = u->first; k < u->first + u->n && !rc; k++) {
+        dt__param *p = d->m->order[k];
+        rc = dt__unit_rebind(p->t, u->value, p->offset - u->at);
+        if (!rc) rc = dt__unit_rebind(p->t->grad, u->grad, p->offset - u->at);
+    }
+    u->version = u->value->st->version;
+    if (u->own_value) {
+        u->vstate = DT__UNIT_GONE;
+        u->value->st->lazy = &u->lazy_value.lazy;
+    }
+    u->gstate = !set ? DT__UNIT_GONE : unsummed || !u->own_grad ? DT__UNIT_HERE : DT__UNIT_CUT;
+    if (!u->own_grad) return rc;
+    u->grad->st->lazy = &u->lazy_grad.lazy;
+    if (!rc && set && unsummed && !(rc = dt__grad_room(u))) rc = dt__copy_part(u->grad, 0, b->b.grad, u->at, u->length);
+    return rc;
+}
+static int dt__shards_bind(void *user, dt__mblock *b) /* dt__sharding.bind */
+{
+    dt_ddp *d = (dt_ddp *)user;
+    int     block = (int)(b - d->m->block), rc = 0, dtype = b->b.value->dtype;
+    if (d->ending) return 0;
+    dt_tensor *value = dt__ddp_alloc(d, dt_cpu(), dtype, d->o.shard >= 3 ? b->own : b->numel);
+    dt_tensor *grad = d->o.shard >= 2 ? dt__ddp_alloc(d, dt_cpu(), dtype, b->own) : NULL;
+    if (!value || (d->o.shard >= 2 && !grad))
+        rc = dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the parameters (DT_COMM_ARENA limits them)");
+    if (!rc && d->o.shard < 3) rc = dt__copy_part(value, 0, b->b.value, 0, b->numel);
+    if (!rc && grad && b->own) rc = dt__fill(grad, 0);
+    for (int k = 0; k < b->nranges && !rc; k++) {
+        const dt__range *g = &b->range[k];
+        if (d->o.shard >= 3) rc = dt__copy_part(value, g->at, b->b.value, g->lo, g->hi - g->lo);
+        if (grad && !rc) rc = dt__copy_part(grad, g->at, b->b.grad, g->lo, g->hi - g->lo);
+    }
+    if (!rc && d->o.shard < 3) { /* the units refer to the new memory */
+        dt_tensor *old = b->b.value;
+        value->st->version = old->st->version;
+        b->b.value = value;
+        value = NULL;
+        dt__unref(old);
+    }
+    for (int i = 0; i < d->nunits && !rc; i++)
+        if (d->unit[i].block == block) rc = dt__unit_bind(&d->unit[i], b, value, grad, d->unsummed > 0);
+    if (!rc && value) {
+        dt__unref(b->b.value);
+        b->b.value = dt__ref(value);
+    }
+    if (!rc && grad) {
+        dt__unref(b->b.grad);
+        b->b.grad = dt__ref(grad);
+    }
+    dt__unref(value);
+    dt__unref(grad);
+    if (block == d->m->nblocks - 1 && !rc) {
+        dt__units_free(d, &d->old_unit, &d->nold);
+        for (int i = 0; i < d->nrooms; i++) /* of the old units */
+            if (!d->room[i].used && d->room[i].t) {
+                dt__unref(d->room[i].t);
+                d->room[i].t = NULL;
+            }
+        dt__device_trim(d->m->device); /* the whole blocks */
+    }
+    return rc;
+}
+
+/* ---- states: in memory, or in files that have no name */
+typedef struct dt__state_map {
+    void  *at;
+    size_t nbytes;
+} dt__state_map;
+static void dt__state_unmap(void *user)
+{
+    dt__state_map *k = (dt__state_map *)user;
+    munmap(k->at, k->nbytes);
+    dt_mem_free(k, sizeof *k);
+}
+static int dt__state_file(const dt_ddp *d, const char *call, size_t nbytes) /* a descriptor, or -1 after dt_fail */
+{
+    static int count;
+    char       path[600];
+    int        fd = -1;
+    for (int tries = 0; fd < 0 && tries < 100; tries++) {
+        int n = snprintf(path, sizeof path, "%s/dt-states-%ld-%d-%d", d->o.state_dir, (long)getpid(), d->rank,
+                         __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED));
+        if (n < 0 || (size_t)n >= sizeof path) {
+            dt_fail(DT_ERR_ARG, "%s: .state_dir is too long: %zu characters, expected at most 500", call,
+                    strlen(d->o.state_dir));
+            return -1;
+        }
+        fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        if (fd < 0 && errno != EEXIST && errno != EINTR) break;
+    }
+    if (fd < 0) {
+        dt_fail(DT_ERR_FILE,
+                "%s: .state_dir %.300s: rank %d cannot make a file there: %s; it must be a directory that can be "
+                "written to",
+                call, d->o.state_dir, d->rank, strerror(errno));
+        return -1;
+    }
+    unlink(path); /* it is gone when the process ends, however that ends */
+    int e = nbytes ? posix_fallocate(fd, 0, (off_t)nbytes) : 0;
+    if (!e) return fd;
+    close(fd);
+    dt_fail(DT_ERR_FILE,
+            "%s: .state_dir %.300s: rank %d cannot get %zu bytes for optimiser states: %s; free space there, or use "
+            "another "
+            "directory",
+            call, d->o.state_dir, d->rank, nbytes, strerror(e));
+    return -1;
+}
+typedef struct dt__exact {
+    void   *at;
+    size_t nbytes, live;
+} dt__exact;
+static void dt__exact_release(void *user)
+{
+    dt__exact *k = (dt__exact *)user;
+    dt_mem_free(k->at, k->nbytes);
+    dt__count_live(dt_cpu(), k->live, false);
+    dt_mem_free(k, sizeof *k);
+}
+static dt_tensor *dt__shards_memory(const char *call, int64_t n) /* n f32, zero, without what size classes would add */
+{
+    dt__exact *k = (dt__exact *)dt__alloc_zero(sizeof *k);
+    dt_tensor *t = NULL;
+    if (k) k->live = (size_t)n * 4;
+    if (k) k->at = dt__alloc_zero(k->nbytes = (size_t)n * 4 + 64);
+    if (k && k->at) t = dt__adopt(call, dt_cpu(), (char *)k->at + (64 - (uintptr_t)k->at % 64) % 64, DT_F32, &n, 1);
+    if (t) {
+        dt__count_live(dt_cpu(), k->live, true);
+        t->st->release = dt__exact_release;
+        t->st->user = k;
+        return t;
+    }
+    if (k) dt_mem_free(k->at, k->nbytes);
+    dt_mem_free(k, sizeof *k);
+    dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " bytes of a shard", call, n * 4);
+    return NULL;
+}
+static dt_tensor *dt__shards_array(void *user, const char *call, int64_t n, bool state) /* dt__sharding.array */
+{
+    dt_ddp    *d = (dt_ddp *)user;
+    dt_tensor *t = NULL;
+    if (!d->o.state_dir || !n || !state) return dt__shards_memory(call, n);
+    dt__state_map *k = (dt__state_map *)dt_mem_alloc(sizeof *k);
+    int            fd = k ? dt__state_file(d, call, (size_t)n * sizeof(float)) : -1;
+    if (!k) dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+    if (fd >= 0) {
+        k->nbytes = (size_t)n * sizeof(float);
+        k->at = mmap(NULL, k->nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (k->at == MAP_FAILED)
+            dt_fail(DT_ERR_FILE, "%s: .state_dir %.300s: mmap of %zu bytes: %s", call, d->o.state_dir, k->nbytes,
+                    strerror(errno));
+        else t = dt__adopt(call, dt_cpu(), k->at, DT_F32, &n, 1);
+        if (!t && k->at != MAP_FAILED) munmap(k->at, k->nbytes);
+        close(fd);
+    }
+    if (t) {
+        t->st->release = dt__state_unmap;
+        t->st->user = k;
+    } else {
+        dt_mem_free(k, k ? sizeof *k : 0);
+    }
+    return t;
+}
+
+/* ---- the rest of dt__sharding */
+static int dt__shards_sum(void *user, const char *call, float *x, int64_t n)
+{
+    dt_ddp *d = (dt_ddp *)user;
+    return dt_comm_allreduce(d->c, x, n, DT_COMM_F32, DT_COMM_SUM) ? dt__ddp_comm_fail(d, call) : 0;
+}
+static int dt__shards_most(void *user, const char *call, int64_t *x, int n)
+{
+    dt_ddp *d = (dt_ddp *)user;
+    return dt_comm_allreduce(d->c, x, n, DT_COMM_I64, DT_COMM_MAX) ? dt__ddp_comm_fail(d, call) : 0;
+}
+static int dt__shards_merge(void *user, const char *call, void *x, size_t nbytes)
+{
+    dt_ddp *d = (dt_ddp *)user;
+    return dt_comm_allreduce(d->c, x, (int64_t)nbytes, DT_COMM_U8, DT_COMM_OR) ? dt__ddp_comm_fail(d, call) : 0;
+}
+static int dt__shards_tell(void *user, const char *call, void *x, size_t nbytes, int root)
+{
+    dt_ddp *d = (dt_ddp *)user;
+    return dt_comm_broadcast(d->c, x, (int64_t)nbytes, DT_COMM_U8, root) ? dt__ddp_comm_fail(d, call) : 0;
+}
+static int dt__shards_outcome(void *user, const char *call)
+{
+    dt_ddp *d = (dt_ddp *)user;
+    int64_t who = dt__err.code != DT_OK ? d->world - d->rank : 0, code;
+    char    text[512];
+    if (dt_comm_get_status(d->c)) return dt__ddp_comm_fail(d, call);
+    if (dt_comm_allreduce(d->c, &who, 1, DT_COMM_I64, DT_COMM_MAX)) return dt__ddp_comm_fail(d, call);
+    if (!who) return 0;
+    int root = d->world - (int)who;
+    memset(text, 0, sizeof text);
+    code = dt__err.code;
+    if (d->rank == root) snprintf(text, sizeof text, "%.500s", dt_error());
+    if (dt_comm_broadcast(d->c, text, (int64_t)sizeof text, DT_COMM_U8, root) ||
+        dt_comm_broadcast(d->c, &code, 1, DT_COMM_I64, root))
+        return dt__ddp_comm_fail(d, call);
+    d->error_known = 1;
+    text[sizeof text - 1] = 0;
+    return d->rank == root ? dt__err.code : dt_fail((dt_status)code, "rank %d: %s", root, text);
+}
+static int dt__shards_settle(void *user) /* dt__sharding.settle */
+{
+    dt_ddp *d = (dt_ddp *)user;
+    int     rc = 0;
+    for (int i = 0; i < d->nunits && !rc; i++) {
+        dt__unit *u = &d->unit[i];
+        rc = dt__value_wait(u); /* others may still read this rank's range */
+        if (!rc) rc = dt__value_keep(u);
+    }
+    return rc;
+}
+static int dt__value_updated(dt_ddp *d, dt__unit *u, int opt)
+{
+    if (d->m->block[u->block].opt != opt || u->vstate != DT__UNIT_HERE) return 0;
+    u->value->st->version++;
+    u->value->st->lazy = &u->lazy_value.lazy;
+    return dt__value_start(u);
+}
+static int dt__shards_stepped(void *user, dt_optimizer *opt) /* dt__sharding.stepped */
+{
+    dt_ddp *d = (dt_ddp *)user;
+    int     rc = 0;
+    if (d->o.shard < 3 && !opt) return 0; /* a load has filled the values, too */
+    if (d->o.shard < 3 && !d->use_agreed) d->nuse = d->nused = 0;
+    if (opt && d->nuse) { /* the order of this step is that of the next */
+        int *list = d->used, cap = d->used_cap;
+        d->used = d->use;
+        d->used_cap = d->use_cap;
+        d->nused = d->o.shard < 3 ? d->use_said : d->nuse;
+        d->use = list;
+        d->use_cap = cap;
+        d->nuse = d->use_at = 0;
+    }
+    if (d->o.shard < 3) {
+        for (int i = 0; i < d->nused && !rc; i++) rc = dt__value_updated(d, &d->unit[d->used[i]], opt->index);
+        for (int i = d->nunits - 1; i >= 0 && !rc; i--) rc = dt__value_updated(d, &d->unit[i], opt->index);
+        return rc;
+    }
+    for (int i = 0; i < d->nunits; i++) {
+        dt__unit *u = &d->unit[i];
+        u->version = ++u->value->st->version; /* nothing to keep */
+        if (u->vstate != DT__UNIT_GONE) dt__value_drop(u);
+    }
+    d->recent[0] = d->recent[1] = d->recent[2] = d->ahead = -1;
+    if (opt && d->nused && dt__err.code == DT_OK && !dt__value_start(&d->unit[d->used[0]])) d->ahead = d->used[0];
+    return dt__err.code;
+}
+static int dt__shards_owner(void *user, const dt__mblock *b, int64_t at, int64_t *end) /* dt__sharding.owner */
+{
+    dt_ddp *d = (dt_ddp *)user;
+    int     block = (int)(b - d->m->block);
+    *end = at;
+    for (int i = 0; i < d->nunits; i++) {
+        const dt__unit *u = &d->unit[i];
+        if (u->block != block || at < u->at || at >= u->at + u->length) continue;
+        *end = u->at;
+        for (int r = 0; r < d->world; r++)
+            if (at < (*end += u->count[r])) return r;
+    }
+    return -1;
+}
+/* All ranks must have the same .shard; then the model is sharded, at once or when it is sealed. */
+static int dt__shards_attach(dt_ddp *d)
+{
+    dt_model *m = d->m;
+    int       fd = -1;
+    if (!d->o.shard) return 0;
+    if (d->o.state_dir && (fd = dt__state_file(d, "dt_ddp_new", 0)) >= 0) close(fd);
+    if (dt__shards_outcome(d, "dt_ddp_new")) return dt__err.code;
+    if (dt_comm_dup(d->user, &d->gathers)) return dt_fail(DT_ERR_COMM, "dt_ddp_new: %s", dt_comm_error(d->user));
+    d->recent[0] = d->recent[1] = d->recent[2] = d->ahead = -1;
+    d->way.start = dt__way_scatter;
+    d->way.user = d;
+    snprintf(d->way_name, sizeof d->way_name, "reduce_scatter");
+    d->shards.user = d;
+    d->shards.rank = d->rank;
+    d->shards.cut = dt__shards_cut;
+    d->shards.bind = dt__shards_bind;
+    d->shards.array = dt__shards_array;
+    d->shards.sum = dt__shards_sum;
+    d->shards.most = dt__shards_most;
+    d->shards.merge = dt__shards_merge;
+    d->shards.tell = dt__shards_tell;
+    d->shards.outcome = dt__shards_outcome;
+    d->shards.settle = dt__shards_settle;
+    d->shards.stepped = dt__shards_stepped;
+    d->shards.owner = dt__shards_owner;
+    m->shards = &d->shards;
+    return 0;
+}
+/* dt_ddp_free: the model becomes whole again; states go. After an error the other ranks cannot help. */
+static void dt__shards_end(dt_ddp *d)
+{
+    dt_model *m = d->m;
+    bool      well = dt__err.code == DT_OK && !dt_comm_get_status(d->c) && !dt_comm_get_status(d->gathers);
+    if (!m || m->shards != &d->shards) return;
+    for (int i = 0; i < m->nblocks && m->sealed; i++)
+        for (int k = 0; k < DT__MAX_STATES; k++) {
+            if (m->block[i].state[k] && m->block[i].opt >= 0) m->opt[m->block[i].opt]->lost = true;
+            dt__unref(m->block[i].state[k]);
+            m->block[i].state[k] = NULL;
+        }
+    d->ending = 1;
+    if (m->sealed) {
+        for (int i = 0; i < d->nunits; i++) dt__grad_drop(&d->unit[i], DT__UNIT_GONE);
+        dt__drop_grads(m);
+    }
+    if (m->sealed && well) dt__model_pack(m);
+    m->shards = NULL;
+    if (!m->sealed || well) return;
+    m->lost = 1;
+    for (int i = 0; i < d->nunits; i++) {
+        dt__unit *u = &d->unit[i];
+        if (u->work) dt_work_wait(u->work);
+        u->work = NULL;
+        if (!u->own_value) u->value->st->lazy = NULL;
+    }
+    for (int i = 0; i < m->nblocks; i++) { /* what is left: values, with .shard 1 and 2 */
+        dt__mblock *b = &m->block[i];
+        dt_tensor **part[3];
+        part[0] = &b->master;
+        part[1] = &b->mgrad;
+        part[2] = &b->mwhole;
+        for (int k = 0; k < 3; k++) {
+            dt__unref(*part[k]);
+            *part[k] = NULL;
+        }
+        b->cut &= DT__CUT_VALUE;
+        for (int k = 0; k < 2 && b->cut; k++) { /* this rank's ranges leave the communicator's memory */
+            dt_tensor **at = k ? &b->b.grad : &b->b.value, *old = *at;
+            *at = dt__new("dt_ddp_free", old->st->dev, old->dtype, old->shape, old->ndim, DT_LAYOUT_PLAIN);
+            if (*at && old->numel) memcpy((*at)->st->ptr, dt__tensor_at(old, 0), (size_t)dt__tensor_nbytes(old));
+            dt__unref(old);
+        }
+    }
+}
+static void dt__shards_free(dt_ddp *d)
+{
+    dt__units_free(d, &d->old_unit, &d->nold);
+    dt__units_free(d, &d->unit, &d->nunits);
+    for (int i = 0; i < d->nrooms; i++) dt__unref(d->room[i].t);
+    dt_mem_free(d->room, (size_t)d->room_cap * sizeof *d->room);
+    dt_mem_free(d->use, (size_t)d->use_cap * sizeof *d->use);
+    dt_mem_free(d->used, (size_t)d->used_cap * sizeof *d->used);
+    dt_comm_free(d->gathers);
+}
+DT_API dt_ddp_memory dt_ddp_get_memory(const dt_ddp *d)
+{
+    dt_ddp_memory   k;
+    const dt_model *m = d ? d->m : NULL;
+    memset(&k, 0, sizeof k);
+    if (!m || !m->sealed) return k;
+    double f = 0, world = d->unit ? d->world : 1;
+    for (int i = 0; i < m->nblocks; i++) {
+        const dt__mblock *b = &m->block[i];
+        double            n = (double)b->numel, size = (double)dt__dtype_size[b->b.value->dtype], states = 0;
+        k.parameters += dt__tensor_nbytes(b->b.value);
+        k.gradients += dt__tensor_nbytes(b->b.grad);
+        k.masters += dt__tensor_nbytes(b->master) + dt__tensor_nbytes(b->mgrad) + dt__tensor_nbytes(b->mwhole);
+        for (int s = 0; s < DT__MAX_STATES; s++) {
+            k.states += dt__tensor_nbytes(b->state[s]);
+            states += b->state[s] != NULL;
+        }
+        f += n * size * (1 / (b->cut & DT__CUT_VALUE ? world : 1) + 1 / (b->cut & DT__CUT_GRAD ? world : 1));
+        f += n * 4 * (states + (b->master != NULL) + (b->mgrad != NULL)) / (b->cut ? world : 1) +
+             (double)dt__tensor_nbytes(b->mwhole);
+    }
+    for (int i = 0; i < d->nrooms; i++) k.buckets += dt__tensor_nbytes(d->room[i].t);
+    k.formula = (int64_t)f;
+    return k;
+}
+
 /* ==================================================================================================== >>slots
    Every rank owns one segment of the vector of all gradients. After each backward the slot's gradients are copied to
    the send buffer, sorted by owner. After the last slot an alltoall gives each owner all slots' values of its segment;
@@ -1520,7 +3171,7 @@ static int dt__slots_store(dt_ddp *d) /* stores the gradients of a backward; aft
             rc = dt__ddp_zero_unreached(t);
         }
         if (!rc) rc = dt__ddp_scale(d, m->block[i].b.grad, 0, m->block[i].b.grad->numel, 1, &bad);
-        if (!rc && bad) rc = dt__ddp_find_bad(d, m->block[i].b.grad, m->block[i].first, m->block[i].n);
+        if (!rc && bad) rc = dt__ddp_find_bad(d, m->block[i].b.grad, 0, m->block[i].first, m->block[i].n);
     }
     if (rc) return rc;
     for (int r = 0; r < d->world && !rc; r++) { /* for rank r: its segment of one slot after the other */
@@ -1784,15 +3435,18 @@ static int dt__syncnorm_skip(dt_ddp *d)
 /* .sync_batchnorm must be the same on all ranks. */
 static int dt__syncnorm_attach(dt_ddp *d)
 {
-    int64_t on = d->o.sync_batchnorm, *all = d->info;
+    int64_t on = d->o.sync_batchnorm | d->o.shard << 1, *all = d->info;
     if (dt_comm_allgather(d->c, &on, all, 1, NULL, DT_COMM_I64)) return dt__ddp_comm_fail(d, "dt_ddp_new");
     for (int r = 1; r < d->world; r++) {
         if (all[r] == all[0]) continue;
         d->error_known = 1; /* all ranks report this error */
+        if (all[r] >> 1 != all[0] >> 1)
+            return dt_fail(DT_ERR_COMM, "dt_ddp_new: rank 0 has .shard = %d, rank %d has %d; set the same on all ranks",
+                           (int)(all[0] >> 1), r, (int)(all[r] >> 1));
         return dt_fail(DT_ERR_COMM, "dt_ddp_new: rank %d has .sync_batchnorm, rank %d has not; set it on all ranks or on "
                        "no rank", all[0] ? 0 : r, all[0] ? r : 0);
     }
-    if (!on) return 0;
+    if (!(on & 1)) return 0;
     if (dt_comm_dup(d->user, &d->norm)) return dt_fail(DT_ERR_COMM, "dt_ddp_new: %s", dt_comm_error(d->user));
     d->sync.user = d;
     d->sync.stats = dt__syncnorm_stats;
@@ -1845,6 +3499,7 @@ static int dt__ddp_outcome(void *user, const char *call)
     dt_ddp *d = (dt_ddp *)user;
     char    text[512];
     if (dt__ddp_alone(d)) return 0;
+    dt__ddp_collected(d);
     memset(text, 0, sizeof text);
     if (d->rank == 0 && dt__err.code != DT_OK) snprintf(text, sizeof text, "%.500s", dt_error());
     if (dt_comm_broadcast(d->c, text, (int64_t)sizeof text, DT_COMM_U8, 0)) return dt__ddp_comm_fail(d, call);
@@ -1853,8 +3508,13 @@ static int dt__ddp_outcome(void *user, const char *call)
     text[sizeof text - 1] = 0;
     return dt_fail(DT_ERR_FILE, "rank 0: %s", text);
 }
-static void    dt__ddp_tell(void *user) { dt__ddp_send_error((dt_ddp *)user); }
-static void    dt__ddp_gone(void *user) { ((dt_ddp *)user)->m = NULL; }
+static void dt__ddp_tell(void *user) { dt__ddp_send_error((dt_ddp *)user); }
+static void dt__ddp_gone(void *user)
+{
+    dt_ddp *d = (dt_ddp *)user;
+    if (d->m->shards == &d->shards) d->m->shards = NULL;
+    d->m = NULL;
+}
 static dt_ddp *dt__ddp_ok(const char *call, dt_ddp *d)
 {
     if (dt__err.code != DT_OK) return NULL;
@@ -1884,10 +3544,13 @@ static int dt__ddp_attach(dt_ddp *d)
     d->watch.lead = dt__ddp_lead;
     d->watch.outcome = dt__ddp_outcome;
     d->watch.tell = dt__ddp_tell;
+    d->watch.collect = dt__ddp_collect;
+    d->watch.arrays = dt__ddp_arrays;
     d->watch.gone = dt__ddp_gone;
     d->watch.kind = DT__WATCH_DDP;
     dt__watch_add(m, &d->watch);
     if (d->c && m->nparams && dt__ddp_sync_model(d)) return dt__err.code;
+    if (d->c && dt__shards_attach(d)) return dt__err.code;
     if (m->sealed && d->c && !d->on_device && dt__model_pack(m)) return dt__err.code;
     const char *path = getenv("DT_VERIFY"), *why = NULL;
     d->verifying = path && *path;
@@ -1929,6 +3592,19 @@ DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, bool dri
         dt_fail(DT_ERR_ARG, "%s: .slots cannot be used with .sync_batchnorm: each slot is computed separately", call);
     else if (o.slots && m->amp)
         dt_fail(DT_ERR_ARG, "%s: .slots cannot be used with mixed precision; leave out one of them", call);
+    else if (o.shard < 0 || o.shard > 3)
+        dt_fail(DT_ERR_ARG,
+                "%s: .shard is %d; it must be 1 (optimiser states), 2 (and gradients), 3 (and parameters), or 0", call,
+                o.shard);
+    else if (o.shard && o.slots)
+        dt_fail(DT_ERR_ARG,
+                "%s: .shard cannot be used with .slots, whose sum every rank needs whole; leave out one of them", call);
+    else if (o.shard && driven)
+        dt_fail(DT_ERR_ARG, "%s: .shard cannot be used with a pipeline; leave out one of them", call);
+    else if (o.shard && m->device != dt_cpu())
+        dt_fail(DT_ERR_DEVICE, "%s: .shard needs a model on the CPU, this one is on %s; leave out .shard", call,
+                m->device->name);
+    else if (o.state_dir && !o.shard) dt_fail(DT_ERR_ARG, "%s: .state_dir needs .shard", call);
     else if (o.first_bucket_mb < 0 || o.bucket_mb < 0 || o.first_bucket_mb > 65536 || o.bucket_mb > 65536)
         dt_fail(DT_ERR_ARG, "%s: buckets of %g and %g MiB; they must be between 0 and 65536", call, o.first_bucket_mb,
                 o.bucket_mb);
@@ -1946,6 +3622,10 @@ DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, bool dri
     d->hook = -1;
     d->driven = driven;
     d->weight = -1;
+    d->way.start = dt__way_allreduce;
+    d->way.stages = 1;
+    d->way.sums = true;
+    snprintf(d->way_name, sizeof d->way_name, "allreduce");
     if (dt__ddp_attach(d) || dt__model_on_seal(m, dt__ddp_on_seal, d)) {
         dt_ddp_free(d);
         return NULL;
@@ -1962,16 +3642,19 @@ DT_API void dt_ddp_free(dt_ddp *d)
     dt__ddp_send_error(d);
     /* a rank that still trains makes other calls: then this rank, too, gets an error that says so */
     if (dt__err.code == DT_OK && d->c && !dt_comm_get_status(d->c) && (!d->norm || !dt_comm_get_status(d->norm)) &&
-        (dt__comm_leave(d->norm) || dt__comm_leave(d->c)))
+        (!d->gathers || !dt_comm_get_status(d->gathers)) &&
+        (dt__comm_leave(d->norm) || (d->gathers && dt__comm_leave(d->gathers)) || dt__comm_leave(d->c)))
         dt__ddp_comm_fail(d, "dt_ddp_free");
     dt__ddp_unhook(d);
+    if (d->c) dt__shards_end(d);
     if (m && dt__watch_find(m, d)) {
         dt__watch_remove(m, &d->watch);
         for (int64_t i = 0; i < m->on_seal.n; i++) {
             dt__on_seal *s = (dt__on_seal *)m->on_seal.at[i];
             if (s->user == d) s->user = NULL;
         }
-        if (m->sealed && d->c && !d->on_device) { /* move the gradients out of the communicator's memory */
+        bool gone = m->nblocks && m->block[0].cut & DT__CUT_VALUE; /* values that were not gathered */
+        if (m->sealed && d->c && !d->on_device && !gone) { /* move the gradients out of the communicator's memory */
             dt_status code = dt__err.code;
             dt__err.code = DT_OK;
             dt__model_pack(m);
@@ -1992,10 +3675,43 @@ DT_API void dt_ddp_free(dt_ddp *d)
     dt_mem_free(d->bad, (size_t)d->world * sizeof *d->bad);
     dt_mem_free(d->send, d->send_nbytes);
     dt_mem_free(d->gather, d->gather_nbytes);
+    dt__ddp_collected(d);
     dt__unref(d->flag);
     dt__syncnorm_free(d);
+    dt__shards_free(d);
+    for (int s = 0; s + 1 < DT__DDP_STAGES; s++) dt_comm_free(d->staged[s]);
     dt_comm_free(d->c);
     dt_mem_free(d, sizeof *d);
+}
+DT_API dt_status dt_ddp_set_hook_with(dt_ddp *d, dt_ddp_hook h)
+{
+    const char *call = "dt_ddp_set_hook", *name = h.name ? h.name : "hook";
+    if (!dt__ddp_ok(call, d)) return dt_error_code();
+    if (!h.start) return (dt_status)dt_fail(DT_ERR_ARG, "%s: .start is NULL", call);
+    if (strlen(name) >= sizeof d->way_name || h.stages < 0 || h.stages > DT__DDP_STAGES)
+        return (dt_status)dt_fail(DT_ERR_ARG, "%s: .name has %zu characters and .stages is %d; expected up to %zu and 0 to %d", call,
+                                  strlen(name), h.stages, sizeof d->way_name - 1, DT__DDP_STAGES);
+    if (d->o.slots)
+        return (dt_status)dt_fail(DT_ERR_STATE, "%s: this ddp has .slots, whose sum has an order of its own; leave out one of them", call);
+    if (d->o.shard > 1 && !dt__ddp_alone(d))
+        return (dt_status)dt_fail(
+            DT_ERR_STATE,
+            "%s: this ddp has .shard = %d, where no rank has the sum of a whole bucket; a hook goes with "
+            ".shard = 1 or none",
+            call, d->o.shard);
+    if (d->way_set)
+        return (dt_status)dt_fail(DT_ERR_STATE, "%s: this ddp has the hook '%s' already; set one hook, once", call, d->way_name);
+    if (d->version || d->agreed)
+        return (dt_status)dt_fail(DT_ERR_STATE, "%s: the first backward has begun; set the hook right after dt_ddp_new", call);
+    if (d->o.no_check && !h.sums)
+        return (dt_status)dt_fail(DT_ERR_STATE, "%s: this ddp has .no_check, but a hook relies on the check that gradients are finite; "
+                                  "leave out .no_check", call);
+    d->way = h;
+    if (!d->way.stages) d->way.stages = 1;
+    snprintf(d->way_name, sizeof d->way_name, "%s", name);
+    d->way.name = d->way_name;
+    d->way_set = 1;
+    return DT_OK;
 }
 DT_API dt_comm *dt_ddp_comm(const dt_ddp *d) { return d ? d->user : NULL; }
 DT_API void     dt_ddp_no_sync(dt_ddp *d, bool on)
@@ -2033,6 +3749,11 @@ DT_API dt_status dt_ddp_skip(dt_ddp *d)
                                   d->no_sync   ? "called inside dt_ddp_no_sync; call dt_ddp_no_sync(d, false) first"
                                   : d->o.slots ? "called with .slots; every slot needs a backward"
                                                : "called in a world of one rank, where no other rank has data");
+    if (d->o.shard == 3)
+        return (dt_status)dt_fail(
+            DT_ERR_STATE,
+            "dt_ddp_skip: with .shard = 3 a rank must take part in every forward, whose layers are gathered "
+            "from all ranks; use .shard = 2, or give all loaders the same number of batches");
     if (!d->m->sealed)
         return (dt_status)dt_fail(DT_ERR_STATE,
                                   "dt_ddp_skip: the model has had no backward on this rank, expected one; the first step "
@@ -2067,6 +3788,11 @@ DT_API double dt_ddp_mean(dt_ddp *d, double value, double weight)
 DT_API dt_status dt_ddp_broadcast(dt_ddp *d)
 {
     if (!dt__ddp_ok("dt_ddp_broadcast", d)) return dt_error_code();
+    if (d->unit)
+        return (dt_status)dt_fail(
+            DT_ERR_STATE,
+            "dt_ddp_broadcast: the model is sharded; change parameters on all ranks in the same way, or save "
+            "and load them");
     if (d->c) dt__ddp_sync_model(d);
     return dt_error_code();
 }
@@ -2233,33 +3959,28 @@ static int dt__server_apply(dt__server *s, const dt_ps_part *p, const float *gra
     if (a.counts) ++*p->count;
     return 0;
 }
-/* The norms are computed over runs, as in dt_step: consecutive parameters of a group, the last one first, that have a gradient
-   and an equal number of updates; each begins at a multiple of 64 bytes. */
+/* The norms are those of the parts of parameters, in the order of runs, as in dt_step: consecutive parameters of a group, the last
+   one first, that have a gradient and an equal number of updates; there is a 0 between the parameters of a run. */
 static int dt__server_run(dt__server *s, int64_t from, int64_t to,
-                          int64_t nruns) /* parts from .. to, downwards, of one label */
+                          int64_t *nnorms) /* parts from .. to, downwards, of one label */
 {
-    int64_t n = 0;
-    for (int64_t i = from; i >= to; i--)
-        if (s->part[i].p.label == s->part[from].p.label) n = dt__pack_next(n, DT_F32) + s->part[i].p.n;
-    float *x = dt__server_room(&s->grad, &s->ngrad, n);
-    if (!x) return DT_ERR_MEMORY;
-    memset(x, 0, (size_t)n * sizeof *x);
-    n = 0;
-    for (int64_t i = from; i >= to; i--) {
+    int rc = 0;
+    for (int64_t i = from; i >= to && !rc; i--) {
         const dt__server_part *q = &s->part[i];
         if (q->p.label != s->part[from].p.label) continue;
-        n = dt__pack_next(n, DT_F32);
-        memcpy(x + n, q->grad, (size_t)q->p.n * sizeof *x);
-        n += q->p.n;
+        if (i < from) s->norm[(*nnorms)++] = 0;
+        rc = dt__raw_parts(s->norm + *nnorms, q->grad, q->p.n);
+        *nnorms += dt__norm_parts(q->p.n);
     }
-    return dt__raw_norm(&s->norm[nruns], x, n);
+    return rc;
 }
 static int dt__server_clip(dt__server *s) /* all gradients of an update are there */
 {
-    int64_t nruns = 0;
+    int64_t nnorms = 0, most = 0;
     float   scale = 0;
     int     rc = 0;
-    if (!dt__server_room(&s->norm, &s->norm_cap, s->nparts)) return DT_ERR_MEMORY;
+    for (int64_t i = 0; i < s->nparts; i++) most += dt__norm_parts(s->part[i].p.n) + 1;
+    if (!dt__server_room(&s->norm, &s->norm_cap, most)) return DT_ERR_MEMORY;
     for (int64_t i = s->nparts - 1; i >= 0 && !rc; i--) { /* labels in the order of their last parameter */
         bool first = true;
         int  label = s->part[i].p.label;
@@ -2269,7 +3990,7 @@ static int dt__server_clip(dt__server *s) /* all gradients of an update are ther
             if (q && q->p.label != label) continue;
             bool on = q && !q->none && (begin < 0 || *s->part[begin].p.count == *q->p.count);
             if (begin >= 0 && !on) {
-                rc = dt__server_run(s, begin, end, nruns++);
+                rc = dt__server_run(s, begin, end, &nnorms);
                 begin = -1;
                 on = q && !q->none;
             }
@@ -2277,7 +3998,7 @@ static int dt__server_clip(dt__server *s) /* all gradients of an update are ther
             end = k;
         }
     }
-    if (!rc && nruns) rc = dt__raw_norm(&scale, s->norm, nruns);
+    if (!rc && nnorms) rc = dt__raw_norm(&scale, s->norm, nnorms);
     if (!rc) rc = dt__raw_clip(&scale, s->opt->group[0].clip_norm);
     for (int64_t i = 0; i < s->nparts && !rc; i++)
         if (!s->part[i].none) rc = dt__server_apply(s, &s->part[i].p, s->part[i].grad, &scale);
@@ -3019,7 +4740,7 @@ static int dt__serve_fetch(dt_ps_model *pm, const char *call, bool states) /* th
         if (dt_ps_get_state(pm->store, pm->item[i].key, DT_PS_VALUE, data)) rc = dt__serve_fail(pm, call);
         if (!rc) rc = dt__serve_value(pm, p, data, 0);
         if (!rc && states && dt_ps_get_state(pm->store, pm->item[i].key, DT_PS_COUNT, &p->steps)) rc = dt__serve_fail(pm, call);
-        if (!rc && states) rc = dt__block_states(b, a.slots);
+        if (!rc && states) rc = dt__block_states(pm->m, b, a.slots);
         for (int k = 0; k < DT__MAX_STATES && !rc && states; k++) {
             if (!(a.slots >> k & 1u)) continue;
             dt_tensor *t = dt__slice(b->state[k], 0, p->offset, p->t->numel);

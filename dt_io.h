@@ -148,13 +148,31 @@ typedef struct dt__source { /* where the bytes of an entry come from when the ar
     /* Passes all bytes to dt__out_bytes, in one or several calls. Returns 0, or a negative status after dt_fail. */
     int (*send)(dt__out_file *o, const char *call, const dt_archive_entry *e, void *object);
     void (*release)(void *object, size_t nbytes); /* called when the archive is freed */
+    int (*range)(dt__out_file *o, const char *call, void *object, int64_t from,
+                 int64_t n); /* elements; see dt__writers, or NULL */
 } dt__source;
+/* Ranks that write one file together. Entries with `source` are written in segments, each by its owner; the others by rank 0. The
+   collective calls return 0, or a negative status after dt_fail. */
+typedef struct dt__writers {
+    int   rank;
+    void *comm;
+    int (*tell)(void *comm, const char *call, void *x, size_t nbytes, int root); /* all get root's bytes */
+    int (*merge)(void *comm, const char *call, void *x, size_t nbytes); /* each byte is 0 on all ranks but one */
+    int (*outcome)(void *comm, const char *call); /* the error of any rank becomes the error of all */
+    void             *user;
+    const dt__source *source;
+    int64_t (*segment)(void *user, void *object, int64_t at,
+                       int *owner); /* the owner of element `at`; returns where its segment ends */
+} dt__writers;
 typedef struct dt__why { /* why a file cannot be used */
     dt_status code;
     char      text[480];
 } dt__why;
 DT__INSIDE int         dt__out_bytes(dt__out_file *o, const void *data, size_t nbytes);
 DT__INSIDE dt_archive *dt__archive_load(const char *path, dt__why *why); /* NULL: see *why; sets no error */
+/* Entry i will not be read soon: its memory goes back to the system. No tensor that views it has been written to. */
+DT__INSIDE void dt__archive_forget(dt_archive *a, int64_t i);
+DT__INSIDE int  dt__archive_write_shared(const char *call, dt_archive *a, const char *path, const dt__writers *w);
 DT__INSIDE int64_t     dt__archive_need(const char *call, const dt_archive *a, const char *name); /* -1 after dt_fail */
 /* A reference to the mapped memory, which keeps it after the archive is freed. NULL: the archive is not a mapped file. */
 DT__INSIDE void       *dt__archive_hold(dt_archive *a);
@@ -270,6 +288,27 @@ static uint32_t dt__crc32c(uint32_t crc, const void *data, size_t n)
     if (dt__crc_instruction) return ~dt__crc_hard(~crc, p, n);
 #endif
     return ~dt__crc_soft(~crc, p, n);
+}
+
+/* The checksum of bytes of which the first have the checksum a, and the n that follow have b: a times x^8n modulo the polynomial,
+   plus b. A polynomial has its highest power in bit 0. */
+static uint32_t dt__crc_times(uint32_t a, uint32_t b)
+{
+    uint32_t r = 0;
+    for (uint32_t bit = 0x80000000u; bit; bit >>= 1) { /* powers of a, from x^0 on; b is multiplied by x each time */
+        if (a & bit) r ^= b;
+        b = (b >> 1) ^ (b & 1 ? 0x82f63b78u : 0);
+    }
+    return r;
+}
+static uint32_t dt__crc_join(uint32_t a, uint32_t b, uint64_t n)
+{
+    uint32_t power = 0x00800000u; /* x^8 */
+    for (; n; n >>= 1) {
+        if (n & 1) a = dt__crc_times(a, power);
+        power = dt__crc_times(power, power);
+    }
+    return a ^ b;
 }
 
 /* ==================================================================================================== >>archive
@@ -733,6 +772,18 @@ static const dt__meta *dt__meta_find(const dt_archive *a, const char *key)
         if (!strcmp(a->meta[i].key, key)) return &a->meta[i];
     return NULL;
 }
+static void dt__forget(dt_archive *a, size_t from,
+                       size_t to) /* whole pages of 64 KiB of the file, which were not written to */
+{
+    const size_t page = 65536;
+    from = (from + page - 1) & ~(page - 1);
+    to &= ~(page - 1);
+    if (a->map && from < to) madvise((char *)a->map->base + from, to - from, MADV_DONTNEED);
+}
+DT__INSIDE void dt__archive_forget(dt_archive *a, int64_t i)
+{
+    if (i >= 0 && i < a->nitems && a->map) dt__forget(a, a->data + a->item[i].begin, a->data + a->item[i].end);
+}
 static int dt__check_sum(dt_archive *a)
 {
     const dt__meta *version = dt__meta_find(a, "dt.version"), *sum = dt__meta_find(a, "dt.crc32c");
@@ -747,7 +798,12 @@ static int dt__check_sum(dt_archive *a)
     char     text[16];
     uint32_t crc = dt__crc32c(0, a->base, sum->at);
     crc = dt__crc32c(crc, "00000000", 8);
-    crc = dt__crc32c(crc, a->base + sum->at + 8, a->nbytes - sum->at - 8);
+    const size_t piece = (size_t)8 << 20; /* of a mapped file only so much is in memory at a time */
+    for (size_t at = sum->at + 8, n; at < a->nbytes; at += n) {
+        n = a->nbytes - at < piece ? a->nbytes - at : piece;
+        crc = dt__crc32c(crc, a->base + at, n);
+        if (a->map && at + n >= a->data) dt__forget(a, at > a->data ? at : a->data, at + n);
+    }
     snprintf(text, sizeof text, "%08" PRIx32, crc);
     if (strcmp(text, sum->value))
         return dt__bad(a, "its checksum is %s, but it says %s: the file is damaged", text, sum->value);
@@ -983,6 +1039,7 @@ struct dt__out_file {
     uint32_t        crc;
     const dt__item *item; /* whose bytes are being written */
     size_t          sent; /* bytes of the item written so far */
+    int64_t         at;   /* where in the file the next bytes go; -1: behind the others */
 };
 static void dt__temp_begin(dt__out_file *o, const char *call, const char *path)
 {
@@ -990,6 +1047,7 @@ static void dt__temp_begin(dt__out_file *o, const char *call, const char *path)
     o->call = call;
     o->path = path;
     o->fd = -1;
+    o->at = -1;
 }
 static int dt__temp_open(dt__out_file *o)
 {
@@ -1170,7 +1228,9 @@ static int dt__archive_header(const char *call, dt_archive *a, const uint32_t *o
 static int dt__put(dt__out_file *o, const void *data, size_t n)
 {
     o->crc = dt__crc32c(o->crc, data, n);
-    return dt__write_all(o->fd, data, n, -1) ? dt__file_fail(o->call, o->path, "write") : 0;
+    if (dt__write_all(o->fd, data, n, o->at)) return dt__file_fail(o->call, o->path, "write");
+    if (o->at >= 0) o->at += (int64_t)n;
+    return 0;
 }
 /* Index of the first of n elements that is not finite, or -1. */
 static int64_t dt__not_finite(const void *data, int dtype, int64_t n)
@@ -1247,6 +1307,146 @@ DT__INSIDE int dt__archive_write(const char *call, dt_archive *a, const char *pa
     dt_mem_free(order, (size_t)a->nitems * sizeof *order);
     return rc ? rc : dt__sync_dir(call, path);
 }
+/* ---- a file that ranks write together: rank 0 makes the temporary file and its header, every rank writes its segments and syncs
+   them, rank 0 adds the checksum, which is joined from those of the segments, and renames the file. Each part ends with an outcome,
+   so that all ranks go on or all stop, and the file has its name only when all of it is on the disk. */
+typedef struct dt__joint {
+    const dt__writers *w;
+    dt__out_file       o;
+    uint32_t          *order, *crc; /* crc: of the header, then of each segment, 0 if it is another rank's */
+    int64_t            ncrc;
+    uint64_t           head; /* bytes before the data */
+    int64_t            crc_at;
+} dt__joint;
+static int dt__joint_header(dt__joint *j, dt_archive *a)
+{
+    dt__text_buf b = { NULL, 0, 0, false };
+    int          rc = dt__archive_header(j->o.call, a, j->order, &b, &j->crc_at);
+    uint64_t     n = b.n;
+    if (!rc) rc = dt__temp_open(&j->o);
+    if (!rc) rc = dt__put(&j->o, &n, 8);
+    if (!rc) rc = dt__put(&j->o, b.s, b.n);
+    j->head = 8 + n;
+    dt__text_free(&b);
+    return rc;
+}
+/* Where the file is, to all ranks; all must have the same tensors in the same order. */
+static int dt__joint_open(dt__joint *j, const dt_archive *a)
+{
+    const dt__writers *w = j->w;
+    uint64_t           about[3], mine;
+    uint32_t           sum = 0;
+    for (int64_t i = 0; i < a->nitems; i++) {
+        const dt__item *it = &a->item[j->order[i]];
+        sum = dt__crc32c(dt__crc32c(sum, it->name, it->len), &it->end, sizeof it->end);
+    }
+    about[0] = j->head;
+    about[1] = w->rank ? 0 : strlen(j->o.temp) + 1;
+    about[2] = mine = (uint64_t)a->nitems << 32 | sum;
+    if (w->tell(w->comm, j->o.call, about, sizeof about, 0)) return dt__err.code;
+    j->head = about[0];
+    if (w->rank && !(j->o.temp = (char *)dt_mem_alloc(j->o.temp_len = about[1])))
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory for a path", j->o.call);
+    if (about[2] != mine)
+        dt_fail(DT_ERR_STATE,
+                "%s: rank %d saves %" PRId64 " tensors, which differ from rank 0's; all ranks must add the same to a "
+                "checkpoint, in the same order",
+                j->o.call, w->rank, a->nitems);
+    if (w->outcome(w->comm, j->o.call) || w->tell(w->comm, j->o.call, j->o.temp, about[1], 0)) return dt__err.code;
+    if (w->rank && (j->o.fd = dt__fs.open(j->o.temp, O_WRONLY | O_CLOEXEC, 0)) < 0)
+        return dt_fail(
+            DT_ERR_FILE,
+            "%s: %.300s, which rank 0 has made: %s; all ranks must see the same files: use a directory that they "
+            "share",
+            j->o.call, j->o.temp, strerror(errno));
+    return 0;
+}
+/* All segments, in the order of the file. write: those of this rank are written; otherwise they are counted. */
+static int dt__joint_segments(dt__joint *j, const dt_archive *a, bool write, uint64_t *joined)
+{
+    const dt__writers *w = j->w;
+    int64_t            k = 1;
+    uint64_t           at = j->head;
+    int                rc = 0;
+    if (joined) *joined = j->crc[0];
+    for (int64_t i = 0; i < a->nitems && !rc; i++) {
+        const dt__item *it = &a->item[j->order[i]];
+        size_t          size = dt__dtype_size[it->kind];
+        int64_t         n = (int64_t)(it->end / size), end;
+        for (int64_t from = 0; from < n && !rc; from = end, k++) {
+            int owner = 0;
+            end = it->source == w->source ? w->segment(w->user, it->object, from, &owner) : n;
+            if (end <= from || end > n)
+                return dt_fail(DT_ERR_STATE, "%s: a segment without an owner; this is a bug in dt", j->o.call);
+            if (joined) *joined = dt__crc_join((uint32_t)*joined, j->crc[k], (uint64_t)(end - from) * size);
+            if (!write || owner != w->rank) continue;
+            j->o.item = it;
+            j->o.sent = (size_t)from * size;
+            j->o.at = (int64_t)(at + (uint64_t)from * size);
+            j->o.crc = 0;
+            dt_archive_entry e;
+            dt_archive_info(a, j->order[i], &e);
+            rc = it->source == w->source ? it->source->range(&j->o, j->o.call, it->object, from, end - from)
+                                         : it->source->send(&j->o, j->o.call, &e, it->object);
+            j->crc[k] = j->o.crc;
+        }
+        at += it->end;
+    }
+    j->ncrc = k;
+    return rc;
+}
+static int dt__joint_end(dt__joint *j, const dt_archive *a) /* rank 0 */
+{
+    uint64_t crc = 0;
+    char     text[16];
+    if (dt__joint_segments(j, a, false, &crc)) return dt__err.code;
+    snprintf(text, sizeof text, "%08" PRIx32, (uint32_t)crc);
+    if (dt__write_all(j->o.fd, text, 8, j->crc_at)) return dt__file_fail(j->o.call, j->o.path, "write");
+    if (dt__fs.fsync(j->o.fd)) return dt__file_fail(j->o.call, j->o.path, "fsync");
+    if (dt__fs.rename(j->o.temp, j->o.path)) return dt__file_fail(j->o.call, j->o.path, "rename");
+    dt_mem_free(j->o.temp, j->o.temp_len);
+    j->o.temp = NULL;
+    return dt__sync_dir(j->o.call, j->o.path);
+}
+static int dt__joint_write(dt__joint *j, dt_archive *a)
+{
+    const dt__writers *w = j->w;
+    const char        *call = j->o.call;
+    if (dt__err.code == DT_OK && w->rank == 0) dt__joint_header(j, a);
+    if (w->outcome(w->comm, call)) return dt__err.code;
+    dt__joint_open(j, a);
+    if (w->outcome(w->comm, call)) return dt__err.code;
+    dt__joint_segments(j, a, false, NULL);
+    size_t nbytes = (size_t)j->ncrc * sizeof *j->crc;
+    j->crc = (uint32_t *)dt__alloc_zero(nbytes);
+    if (!j->crc) dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " checksums", call, j->ncrc);
+    else if (w->rank == 0) j->crc[0] = j->o.crc;
+    if (dt__err.code == DT_OK && !dt__joint_segments(j, a, true, NULL) && dt__fs.fsync(j->o.fd))
+        dt__file_fail(call, j->o.path, "fsync");
+    if (!w->outcome(w->comm, call)) w->merge(w->comm, call, j->crc, nbytes);
+    if (dt__err.code == DT_OK && w->rank == 0) dt__joint_end(j, a);
+    w->outcome(w->comm, call);
+    dt_mem_free(j->crc, nbytes);
+    return dt__err.code;
+}
+DT__INSIDE int dt__archive_write_shared(const char *call, dt_archive *a, const char *path, const dt__writers *w)
+{
+    dt__joint j;
+    memset((void *)&j, 0, sizeof j);
+    j.w = w;
+    dt__temp_begin(&j.o, call, path ? path : "");
+    j.order = a ? dt__sorted(a->nitems, dt__width_order, a) : NULL;
+    if (!j.order) dt_fail(DT_ERR_MEMORY, "%s: out of memory for the list of tensors", call);
+    int rc = dt__joint_write(&j, a);
+    if (w->rank) { /* the file is rank 0's */
+        if (j.o.fd >= 0) dt__fs.close(j.o.fd);
+        dt_mem_free(j.o.temp, j.o.temp_len);
+    } else {
+        dt__temp_end(&j.o);
+    }
+    if (j.order) dt_mem_free(j.order, (size_t)a->nitems * sizeof *j.order);
+    return rc;
+}
 DT_API dt_status dt_archive_write(dt_archive *a, const char *path)
 {
     if (dt__err.code != DT_OK) return dt__err.code;
@@ -1306,7 +1506,7 @@ static int dt__bytes_send(dt__out_file *o, const char *call, const dt_archive_en
     (void)call;
     return dt__out_bytes(o, object, e->nbytes);
 }
-static const dt__source dt__bytes_source = { dt__bytes_send, dt_mem_free };
+static const dt__source dt__bytes_source = { dt__bytes_send, dt_mem_free, NULL };
 DT_API dt_status dt_archive_add_data(dt_archive *a, const char *name, dt_dtype dtype, dt_shape shape, const void *data)
 {
     static const char call[] = "dt_archive_add_data";

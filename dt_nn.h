@@ -713,6 +713,7 @@ typedef struct dt__param { /* a parameter or buffer of a model */
     int64_t    old_offset;
     int        opt, group; /* the optimiser (index in the model's list) and its group; -1: no optimiser */
     int64_t    steps;      /* number of updates; SGD, LARS: only those with momentum */
+    int64_t    part;       /* the first of its norm's parts in the vector of its optimiser: see dt__runs_make */
     uint8_t    reached;    /* its block's mgrad has a gradient for it: see dt__note_reached */
     uint8_t    in_run;     /* it had a gradient when its optimiser last built its runs */
     int        first, first_dtype; /* how its first values are made: dt_init, with the numbers a and b */
@@ -722,10 +723,27 @@ typedef struct dt__param { /* a parameter or buffer of a model */
     uint8_t    elsewhere;  /* another rank has the same values, and counts its gradient in the norm of all */
 } dt__param;
 
+/* A sharded model (>>shards in dt_dist.h): a rank has some arrays of a block whole, of the others its ranges, one behind the
+   other. Ranges begin where a norm's part does: at a multiple of DT__NORM_PART elements in a parameter. */
+#ifndef DT__NORM_PART /* norms are those of the norms of parts of so many elements; a test makes them small */
+#define DT__NORM_PART 16384
+#endif
+typedef struct dt__range {
+    int64_t lo, hi, at; /* elements lo .. hi - 1 of the block are at .. of the array */
+} dt__range;
+enum { DT__CUT_STATE = 1, DT__CUT_GRAD = 2, DT__CUT_VALUE = 4 }; /* dt__mblock.cut; STATE: master, mgrad and states, too */
+
 /* The parameters of one dtype, optimiser and group, in reverse order of creation. All arrays have the length of the block,
    use the same offsets, and hold zeros in the gaps between parameters (see dt_pack). */
 typedef struct dt__mblock {
     dt_block   b;
+    int64_t    numel;     /* of the block */
+    unsigned   cut;       /* which arrays hold only this rank's ranges; 0: the model is not sharded */
+    dt__range *range;
+    int        nranges;
+    int64_t    own;       /* elements of all ranges */
+    dt_tensor *mwhole;    /* sharded: as mgrad, but of the whole block, of backwards that are not summed over the ranks yet */
+    uint8_t    use_mwhole;
     dt_tensor *master;    /* f32 master weights of half parameters, or NULL */
     dt_tensor *mgrad;     /* f32 gradients without loss scale; valid if use_mgrad */
     uint8_t    use_mgrad;
@@ -769,6 +787,9 @@ typedef struct dt__visit {
     bool    bounded; /* the next number or integer must be low to high; a check without a load sees it, too */
     int64_t low, high;
     bool (*has)(struct dt__visit *v, const char *name); /* loading: is there such a number or integer? */
+    /* Sharded: a tensor with the shape of p, of which this rank has its ranges in the array of its block (cut), or has it all there
+       and saves its ranges. */
+    int (*part)(struct dt__visit *v, const char *name, const struct dt__mblock *b, dt_tensor *array, bool cut, const dt__param *p);
     const dt__portion *cut; /* loading: the next tensor is this part of what was saved; or NULL */
 } dt__visit;
 
@@ -791,6 +812,8 @@ typedef struct dt__watch {
     int (*lead)(void *user);                     /* collective: nonzero on the rank that writes files */
     int (*outcome)(void *user, const char *call); /* collective, after rank 0 has written: its error is all ranks' error */
     int (*visit)(void *user, struct dt__visit *v); /* more state for checkpoints */
+    int (*collect)(void *user, const char *call); /* collective, before a checkpoint is filled */
+    int (*arrays)(void *user, struct dt__visit *v); /* as visit, of a sealed model: a resume before the seal calls it at the seal */
     /* Collective, for every tensor that is saved: on the rank that writes files, if t is a ghost there, its values from the rank
        that has them, on the CPU; the caller owns it. Otherwise NULL, also without an error. */
     dt_tensor *(*fetch)(void *user, const char *call, dt_tensor *t);
@@ -800,6 +823,25 @@ typedef struct dt__watch {
     void (*tell)(void *user);                    /* an error is pending on this rank: it becomes everyone's */
     void (*gone)(void *user);                    /* the model is being freed */
 } dt__watch;
+
+/* Callbacks of dt_dist.h for a model of which each rank has a part of the states, and perhaps of the gradients and values. They
+   are collective, run on the thread that uses the model, and return 0 or a negative status after dt_fail. */
+typedef struct dt__sharding {
+    void   *user;
+    int     rank;
+    bool    unsummed; /* the gradients in the blocks, if any, are those of this rank: no backward has summed them yet */
+    int (*cut)(void *user);                 /* the blocks have their parameters and offsets: sets cut and the ranges of each */
+    int (*bind)(void *user, dt__mblock *b); /* the arrays of the block are made: its values and gradients move to their places */
+    dt_tensor *(*array)(void *user, const char *call, int64_t n, bool state); /* not collective: n f32, zero; NULL after dt_fail */
+    int (*sum)(void *user, const char *call, float *x, int64_t n);
+    int (*most)(void *user, const char *call, int64_t *x, int n); /* x[i] := the maximum over all ranks */
+    int (*merge)(void *user, const char *call, void *x, size_t nbytes); /* each byte is 0 on all ranks but one */
+    int (*tell)(void *user, const char *call, void *x, size_t nbytes, int root); /* all get root's bytes */
+    int (*outcome)(void *user, const char *call); /* the error of any rank becomes the error of all */
+    int (*settle)(void *user);             /* not collective: values that the program changed are in the arrays of the blocks */
+    int (*stepped)(void *user, dt_optimizer *opt); /* opt has updated this rank's ranges; NULL: a load has */
+    int (*owner)(void *user, const dt__mblock *b, int64_t at, int64_t *end); /* not collective: who has this element, and those up to *end */
+} dt__sharding;
 
 /* Callbacks of dt_pipe.h for a forward that computes only a part of the model. */
 typedef struct dt__staging {
@@ -857,6 +899,8 @@ struct dt_model {
     dt__list     on_seal;      /* dt__on_seal * */
     dt__watch   *watch;        /* a list; NULL if one rank trains the model */
     const dt__staging *parts;  /* NULL if this rank has the whole model */
+    dt__sharding  *shards;       /* NULL: not sharded */
+    uint8_t      lost;         /* it was sharded, and its ddp ended with an error */
     const dt__axis *axis;      /* NULL: no layer is split over ranks */
     uint8_t      again;        /* this forward repeats another one: buffers do not change */
     /* Fills a new parameter from the files that were loaded before it existed (see dt__load_want); NULL: no such file.
@@ -865,12 +909,18 @@ struct dt_model {
     void        *want_user;    /* list of dt__load, the newest first */
 };
 
-typedef struct dt__run { /* consecutive parameters of a block that one kernel call updates */
+typedef struct dt__run { /* consecutive parameters of a block that one kernel call updates. Sharded: what one range has of them */
     int        block, group;
     int        place;     /* its device, in opt->places */
     int64_t    offset, n;
+    int64_t    at;             /* where it begins in arrays that hold only this rank's ranges */
+    int64_t    temp;           /* where it begins in dt__step_temp.update */
     int        first, nparams; /* m->order[first .. first + nparams) */
+    int64_t    part, nparts;   /* its parts of the norm in the vector of the optimiser; each gap is a part, too */
+    dt_tensor *parts;          /* i64: where each part begins, and the end; NULL: not needed yet */
     dt_tensor *segments;       /* DT__TRUST_RATIO: i64, where each parameter and each gap begins, and the end; or NULL */
+    dt_tensor *slots;          /* of each segment: i64, its first part, from those of parameter `first` on, and the end */
+    int64_t    part0, nslots;  /* that first part; parts of its whole parameters */
     dt_tensor *wnorm, *unorm;  /* of each segment: norm of the weights, and of the gradient (LARS) or update (LAMB) */
 } dt__run;
 
@@ -884,6 +934,9 @@ struct dt_optimizer {
     dt__run      *run;
     int           nruns, run_version;
     int64_t       run_cap;
+    bool          lost;    /* its states were sharded, and the ddp that had them was freed */
+    int           reached; /* parameters with a gradient, when the runs were made; nruns may be 0 even so: others have them */
+    int64_t       nparts;  /* of the norms of all parameters with a gradient */
     dt__places    places; /* of the runs */
     int64_t       steps;
     int           skip;  /* mixed precision found an overflow: the next step changes nothing */
@@ -920,6 +973,7 @@ struct dt_amp {
     int         nlosses;
     dt__scaler  scaler[DT__MAX_LOSSES];
     int64_t     overflows;
+    double      scale_now; /* of the backward that runs; else 0 */
     dt_autocast before; /* the thread's autocast when it was created */
 };
 
@@ -950,6 +1004,9 @@ DT__INSIDE dt__layer *dt__layer_new(dt_model *m, const char *kind, const char *n
 DT__INSIDE dt_shape dt__shape1(int64_t a);
 DT__INSIDE bool dt__has_grad(const dt__mblock *b, const dt__param *p);
 DT__INSIDE void dt__view_part(dt_view *v, int64_t offset, int64_t n);
+static inline __attribute__((unused)) int64_t dt__norm_parts(int64_t numel) { return (numel + DT__NORM_PART - 1) / DT__NORM_PART; }
+DT__INSIDE int dt__norm_of(dt_device *dev, const dt_view *y, const dt_view *x); /* y := the norm of x */
+DT__INSIDE int dt__raw_parts(float *part, const float *x, int64_t n); /* the norms of the parts of one parameter */
 DT__INSIDE int dt__amp_stash(dt_model *m);
 /* flags: NULL, or an f32 vector on the device with an element for each block: it is written, and somebody must read it and
    call dt__amp_judge. */
@@ -987,7 +1044,7 @@ DT__INSIDE dt_scheduler *dt__scheduler_copy(const dt_scheduler *s, dt_optimizer 
 DT__INSIDE bool dt__scheduler_serves(const dt_scheduler *s, const dt_optimizer *opt, const char **why);
 DT__INSIDE uint64_t dt__scheduler_hash(const dt_scheduler *s, uint64_t (*hash)(uint64_t, const void *, size_t), uint64_t h);
 DT__INSIDE uint64_t dt__optimizer_hash(const dt_optimizer *opt, uint64_t (*hash)(uint64_t, const void *, size_t), uint64_t h);
-DT__INSIDE int dt__block_states(dt__mblock *b, unsigned slots); /* makes the states that are missing, zero */
+DT__INSIDE int dt__block_states(const dt_model *m, dt__mblock *b, unsigned slots); /* makes the states that are missing, zero */
 /* The value of a parameter as its optimiser sees it: its f32 master if it has one. It belongs to the step or to the model. */
 DT__INSIDE dt_tensor *dt__param_source(dt_model *m, dt__param *p);
 DT__INSIDE int dt__param_refill(dt_model *m, dt__param *p, dt_device *dev);
@@ -1287,7 +1344,9 @@ static void dt__mblock_free(dt__mblock *b)
     dt_block_free(&b->b);
     dt__unref(b->master);
     dt__unref(b->mgrad);
+    dt__unref(b->mwhole);
     for (int k = 0; k < DT__MAX_STATES; k++) dt__unref(b->state[k]);
+    dt_mem_free(b->range, (size_t)b->nranges * sizeof *b->range);
 }
 static void dt__optimizer_orphan(dt_optimizer *opt);
 static void dt__model_drop_loads(dt_model *m);
@@ -1774,67 +1833,137 @@ static bool dt__same_block(const dt__param *a, const dt__param *b)
 {
     return a->t->dtype == b->t->dtype && a->opt == b->opt && a->group == b->group && a->t->st->dev == b->t->st->dev;
 }
+/* An f32 array for a block, whole or of this rank's ranges; not zero. */
+static dt_tensor *dt__block_array(const dt_model *m, const char *call, const dt__mblock *b, bool state)
+{
+    if (b->cut && m->shards) return m->shards->array(m->shards->user, call, b->own, state);
+    return dt__new(call, b->b.value->st->dev, DT_F32, b->cut ? &b->own : &b->numel, 1, DT_LAYOUT_PLAIN);
+}
+/* ---- arrays of which a rank has its ranges. What this rank has of elements lo .. hi - 1 of a block: the next piece, from *k on. */
+typedef struct dt__piece {
+    int64_t lo, n, at; /* elements lo .. lo + n - 1 of the block are at .. of the array */
+} dt__piece;
+static bool dt__piece_next(const dt__mblock *b, bool cut, int64_t lo, int64_t hi, int *k, dt__piece *p)
+{
+    if (!cut) {
+        p->lo = p->at = lo;
+        p->n = hi - lo;
+        return (*k)++ == 0 && lo < hi;
+    }
+    for (; *k < b->nranges; ++*k) {
+        const dt__range *g = &b->range[*k];
+        p->lo = g->lo > lo ? g->lo : lo;
+        p->n = (g->hi < hi ? g->hi : hi) - p->lo;
+        p->at = g->at + (p->lo - g->lo);
+        if (p->n > 0) return ++*k, true;
+    }
+    return false;
+}
+/* dst[dst_at ..] := src[src_at ..], n elements, both 1-d; also between devices */
+static int dt__copy_range(dt_tensor *dst, int64_t dst_at, dt_tensor *src, int64_t src_at, int64_t n)
+{
+    dt_tensor *x = dt__slice(src, 0, src_at, n), *y = x ? dt__slice(dst, 0, dst_at, n) : NULL;
+    dt_tensor *here = y && x->st->dev != y->st->dev ? dt__cross("dt_model", x, y->st->dev) : dt__ref(x);
+    int        rc = y && here ? dt__copy_to(y, here, 0) : (int)DT_ERR_MEMORY;
+    dt__unref(here);
+    dt__unref(x);
+    dt__unref(y);
+    return rc;
+}
+static dt_tensor *dt__flat(dt_tensor *t) /* a dense tensor as 1-d; the caller owns it */
+{
+    dt_tensor *w = dt__alias(t);
+    if (!w) return NULL;
+    w->ndim = 1;
+    w->shape[0] = t->numel;
+    w->stride[0] = 1;
+    return w;
+}
+/* What this rank has of elements from .. from + n - 1 of the block := src[0 .. n) (1-d) */
+static int dt__pieces_set(const dt__mblock *b, dt_tensor *array, bool cut, int64_t from, int64_t n, dt_tensor *src)
+{
+    dt__piece p;
+    int       rc = 0;
+    for (int k = 0; !rc && dt__piece_next(b, cut, from, from + n, &k, &p);)
+        rc = dt__copy_range(array, p.at, src, p.lo - from, p.n);
+    return rc;
+}
+/* Elements from .. from + n - 1 of the array, also those that other ranks have: on the CPU, 1-d; the caller owns it. Collective if
+   the array is cut. */
+static dt_tensor *dt__pieces_whole(dt_model *m, const char *call, const dt__mblock *b, dt_tensor *array, bool cut, int64_t from,
+                                   int64_t n)
+{
+    dt_tensor *t = dt__new(call, dt_cpu(), array->dtype, &n, 1, DT_LAYOUT_PLAIN);
+    dt__piece  p;
+    size_t     size = dt__dtype_size[array->dtype];
+    if (!t) return NULL;
+    memset(t->st->ptr, 0, (size_t)n * size);
+    int rc = 0;
+    for (int k = 0; !rc && dt__piece_next(b, cut, from, from + n, &k, &p);)
+        rc = dt__copy_range(t, p.lo - from, array, p.at, p.n);
+    if (cut && !m->shards) rc = dt_fail(DT_ERR_STATE, "%s: the ranks that have the rest of the model have gone", call);
+    if (!rc && cut) rc = m->shards->merge(m->shards->user, call, t->st->ptr, (size_t)n * size);
+    if (!rc) return t;
+    dt__unref(t);
+    return NULL;
+}
 /* Copies one f32 array of the old blocks into the new block nb. */
-enum { DT__CARRY_MASTER = -1, DT__CARRY_MGRAD = -2 }; /* 'which'; 0 and above: that optimiser state */
+enum { DT__CARRY_MASTER = -1, DT__CARRY_MGRAD = -2, DT__CARRY_MWHOLE = -3 }; /* 'which'; 0 and above: that optimiser state */
 static int dt__carry(dt_tensor **to, const dt__mblock *nb, dt_model *m, const dt__mblock *old, int which)
 {
-    int rc = 0;
+    int  rc = 0;
+    bool whole = which == DT__CARRY_MWHOLE;
     for (int i = 0; i < nb->n && !rc; i++) {
         dt__param *p = m->order[nb->first + i];
         if (p->old_block < 0) continue;
         const dt__mblock *ob = &old[p->old_block];
-        dt_tensor        *from = which == DT__CARRY_MASTER  ? ob->master
-                                 : which == DT__CARRY_MGRAD ? (ob->use_mgrad ? ob->mgrad : NULL)
-                                                            : ob->state[which];
+        dt_tensor        *from = which == DT__CARRY_MASTER   ? ob->master
+                                 : which == DT__CARRY_MGRAD  ? (ob->use_mgrad ? ob->mgrad : NULL)
+                                 : which == DT__CARRY_MWHOLE ? (ob->use_mwhole ? ob->mwhole : NULL)
+                                                             : ob->state[which];
         if (!from) continue;
         if (!*to) {
-            *to = dt__new_like("dt_model", nb->b.value, DT_F32);
+            *to = whole ? dt__new("dt_model", nb->b.value->st->dev, DT_F32, &nb->numel, 1, DT_LAYOUT_PLAIN)
+                        : dt__block_array(m, "dt_model", nb, which >= 0);
             if (!*to || dt__fill(*to, 0)) return DT_ERR_MEMORY;
         }
-        dt_tensor *src = dt__slice(from, 0, p->old_offset, p->t->numel);
-        dt_tensor *dst = src ? dt__slice(*to, 0, p->offset, p->t->numel) : NULL;
-        dt_tensor *here = dst && src->st->dev != dst->st->dev ? dt__cross("dt_model_to", src, dst->st->dev)
-                                                              : dt__ref(src);
-        rc = dst && here ? dt__copy_to(dst, here, 0) : DT_ERR_MEMORY;
-        dt__unref(here);
+        bool cut = ob->cut && !whole;
+        dt_tensor *src = cut ? dt__pieces_whole(m, "dt_model", ob, from, true, p->old_offset, p->t->numel)
+                             : dt__slice(from, 0, p->old_offset, p->t->numel);
+        rc = src ? dt__pieces_set(nb, *to, nb->cut && !whole, p->offset, p->t->numel, src) : (int)DT_ERR_MEMORY;
         dt__unref(src);
-        dt__unref(dst);
     }
     return rc;
 }
 static int dt__block_master(dt_model *m, dt__mblock *nb, const dt__mblock *old)
 {
     if (!m->masters || nb->b.value->dtype == DT_F32) return 0;
-    nb->master = dt__new_like("dt_model", nb->b.value, DT_F32);
-    int rc = nb->master ? dt__copy_to(nb->master, nb->b.value, 0) : DT_ERR_MEMORY;
+    nb->master = dt__block_array(m, "dt_model", nb, false);
+    int rc = nb->master ? dt__pieces_set(nb, nb->master, nb->cut != 0, 0, nb->numel, nb->b.value) : (int)DT_ERR_MEMORY;
     if (!rc) rc = dt__carry(&nb->master, nb, m, old, DT__CARRY_MASTER);
     for (int i = 0; i < nb->n && !rc; i++) {
         dt__param *p = m->order[nb->first + i];
         if (!p->init) continue;
-        dt_tensor *dst = dt__slice(nb->master, 0, p->offset, p->t->numel);
-        dt_tensor *flat = dst ? dt__alias(p->init) : NULL;
-        if (flat) {
-            flat->ndim = 1;
-            flat->shape[0] = p->t->numel;
-            flat->stride[0] = 1;
-        }
-        rc = flat ? dt__copy_to(dst, flat, 0) : DT_ERR_MEMORY;
+        dt_tensor *flat = dt__flat(p->init);
+        rc = flat ? dt__pieces_set(nb, nb->master, nb->cut != 0, p->offset, p->t->numel, flat) : (int)DT_ERR_MEMORY;
         dt__unref(flat);
-        dt__unref(dst);
     }
     return rc;
 }
-static int dt__block_make(dt_model *m, dt__mblock *nb, const dt__mblock *old, dt_tensor **list)
+static void dt__block_offsets(dt_model *m, dt__mblock *nb)
 {
-    int64_t at = 0;
+    nb->numel = 0;
     for (int i = 0; i < nb->n; i++) {
         dt__param *p = m->order[nb->first + i];
-        list[i] = p->t;
         p->block = (int)(nb - m->block);
-        p->offset = dt__pack_next(at, p->t->dtype);
-        at = p->offset + p->t->numel;
+        p->offset = dt__pack_next(nb->numel, p->t->dtype);
+        nb->numel = p->offset + p->t->numel;
     }
-    dt_tensor *grads = dt__is_ghost(list[0]) ? NULL : dt__watch_grads(m, list[0]->st->dev, list[0]->dtype, at);
+}
+static int dt__block_make(dt_model *m, dt__mblock *nb, const dt__mblock *old, dt_tensor **list)
+{
+    for (int i = 0; i < nb->n; i++) list[i] = m->order[nb->first + i]->t;
+    dt_tensor *grads = dt__is_ghost(list[0]) ? NULL : dt__watch_grads(m, list[0]->st->dev, list[0]->dtype, nb->numel);
     int        rc = dt__pack(&nb->b, list, nb->n, grads);
     if (!rc) rc = dt__block_master(m, nb, old);
     for (int k = 0; k < DT__MAX_STATES && !rc; k++) rc = dt__carry(&nb->state[k], nb, m, old, k);
@@ -1842,7 +1971,11 @@ static int dt__block_make(dt_model *m, dt__mblock *nb, const dt__mblock *old, dt
         rc = dt__carry(&nb->mgrad, nb, m, old, DT__CARRY_MGRAD);
         nb->use_mgrad = nb->mgrad != NULL;
     }
-    return rc;
+    if (!rc) {
+        rc = dt__carry(&nb->mwhole, nb, m, old, DT__CARRY_MWHOLE);
+        nb->use_mwhole = nb->mwhole != NULL;
+    }
+    return !rc && m->shards ? m->shards->bind(m->shards->user, nb) : rc;
 }
 static void dt__model_order(dt_model *m) /* assigns parameters to blocks, the latest parameters first */
 {
@@ -1894,6 +2027,8 @@ DT__INSIDE int dt__model_pack(dt_model *m)
     m->block = blocks;
     dt__model_claim(m);
     dt__model_order(m);
+    for (int i = 0; i < m->nblocks; i++) dt__block_offsets(m, &m->block[i]);
+    if (m->shards) rc = m->shards->cut(m->shards->user);
     for (int i = 0; i < m->nblocks && !rc; i++) rc = dt__block_make(m, &m->block[i], old, list);
     for (int i = 0; i < m->nparams; i++) {
         dt__unref(m->param[i]->init);
@@ -1956,6 +2091,18 @@ DT__INSIDE dt_tensor *dt__param_source(dt_model *m, dt__param *p)
 /* Copies src (same shape, any float dtype) into the parameter and its master weight. */
 static int dt__param_assign(dt_model *m, dt__param *p, dt_tensor *src)
 {
+    dt__mblock *b = p->block >= 0 ? &m->block[p->block] : NULL;
+    if (b && b->cut) {
+        dt_tensor *dense = dt__dense("dt_model", src), *flat = dense ? dt__flat(dense) : NULL;
+        int        rc = flat ? m->shards->settle(m->shards->user) : (int)DT_ERR_MEMORY;
+        if (!rc && b->master) rc = dt__pieces_set(b, b->master, true, p->offset, p->t->numel, flat);
+        if (!rc && b->cut & DT__CUT_VALUE) rc = dt__pieces_set(b, b->b.value, true, p->offset, p->t->numel, flat);
+        else if (!rc) rc = dt_copy(p->t, src);
+        if (!rc) rc = m->shards->stepped(m->shards->user, NULL);
+        dt__unref(flat);
+        dt__unref(dense);
+        return rc;
+    }
     dt_tensor *to = dt__param_source(m, p);
     if (!to || dt_copy(to, src)) return dt__err.code;
     return to == p->t ? 0 : (int)dt_copy(p->t, to);
@@ -3086,11 +3233,12 @@ enum {
       DT__TRUST_RATIO | DT__NORM_INPUTS | DT__COUNT_MOMENTUM, dt__arguments_sgd, dt__before_lars, dt__update_fused)   \
     X(lamb, DT_K_lamb, DT__OPTIONS(DT__COMMON(1e-3, 1e-2, 1.0), DT__BETAS(1e-6), DT__OPTION(no_trust_ratio, 0)),      \
       DT__STATES(DT__STATE("exp_avg", DT__ALWAYS), DT__STATE("exp_avg_sq", DT__ALWAYS)),                              \
-      DT__TRUST_RATIO | DT__DIVIDES | DT__UPDATE_TENSOR, dt__arguments_adam, NULL, dt__update_lamb)
+      DT__TRUST_RATIO | DT__DIVIDES | DT__UPDATE_TENSOR, dt__arguments_adam, dt__before_lamb, dt__update_lamb)
 
 typedef struct dt__step_temp { /* for each of opt->places */
     dt_tensor *gscale[DT__MAX_PLACES]; /* the clip coefficient, or NULL */
-    dt_tensor *update[DT__MAX_PLACES]; /* DT__UPDATE_TENSOR: f32, as long as the longest run there; else NULL */
+    dt_tensor *update[DT__MAX_PLACES]; /* DT__UPDATE_TENSOR: f32, as long as all runs there; else NULL */
+    dt_tensor *wparts[DT__MAX_PLACES], *uparts[DT__MAX_PLACES]; /* DT__TRUST_RATIO: norms of parts (see dt__norms_new); else NULL */
 } dt__step_temp;
 typedef struct dt__optim_option {
     uint32_t option; /* DT__O(...); 0 ends the list */
@@ -3104,7 +3252,9 @@ typedef struct dt__optim_operands { /* of one update, 1-d; an absent one has ndi
     dt_device *dev;
     dt_view    value, state[DT__MAX_STATES], half, grad; /* half: the half parameters, if value is their f32 masters */
     dt_view    gscale, update; /* see dt__step_temp */
-    dt_view    wnorm, unorm, segments; /* see dt__run */
+    dt_view    wnorm, unorm, segments, slots; /* see dt__run */
+    dt_view    parts, wparts, uparts;  /* of the run */
+    dt_view    wall, uall;             /* of its whole parameters, on all ranks */
     dt_model  *m;        /* with run: what is updated; NULL for arrays that are in no model */
     const dt__run *run;
 } dt__optim_operands;
@@ -3124,6 +3274,7 @@ static void dt__arguments_rmsprop(dt_call *c, const dt_optimizer_opts *o, double
 static void dt__arguments_adagrad(dt_call *c, const dt_optimizer_opts *o, double t);
 static int  dt__before_adagrad(const dt__optim_operands *v, const dt_optimizer_opts *g, double t);
 static int  dt__before_lars(const dt__optim_operands *v, const dt_optimizer_opts *g, double t);
+static int  dt__before_lamb(const dt__optim_operands *v, const dt_optimizer_opts *g, double t);
 static int  dt__update_fused(const dt__optim_operands *v, const dt__optim_kind *k, const dt_optimizer_opts *g, double t);
 static int  dt__update_lamb(const dt__optim_operands *v, const dt__optim_kind *k, const dt_optimizer_opts *g, double t);
 #define DT__OPTIM_KIND(name, kernel, options, states, traits, arguments, before, update) DT__KIND_##name,
@@ -3239,11 +3390,14 @@ static bool dt__optim_may_pack(const char *call, const dt_model *m) /* blocks ca
 static void dt__runs_free(dt_optimizer *opt)
 {
     for (int i = 0; i < opt->nruns; i++) {
+        dt__unref(opt->run[i].parts);
         dt__unref(opt->run[i].segments);
+        dt__unref(opt->run[i].slots);
         dt__unref(opt->run[i].wnorm);
         dt__unref(opt->run[i].unorm);
     }
-    opt->nruns = opt->places.n = 0;
+    opt->nruns = opt->reached = opt->places.n = 0;
+    opt->nparts = 0;
     opt->run_version = -1;
 }
 static void dt__optimizer_orphan(dt_optimizer *opt) /* its model is being freed */
@@ -3427,7 +3581,7 @@ DT__INSIDE bool dt__has_grad(const dt__mblock *b, const dt__param *p)
 {
     const dt_tensor *t = p->t;
     if (p->frozen || !t->grad) return false;
-    return t->grad_state == DT__GRAD_SET || (b->use_mgrad && p->reached);
+    return t->grad_state == DT__GRAD_SET || ((b->use_mgrad || b->use_mwhole) && p->reached);
 }
 /* Call it after moving a block's gradients into its mgrad and before clearing them. */
 static void dt__note_reached(dt_model *m, const dt__mblock *b)
@@ -3443,7 +3597,7 @@ DT__INSIDE void dt__optim_clear(dt_optimizer *opt)
     for (int i = 0; i < m->nblocks; i++) {
         dt__mblock *b = &m->block[i];
         if (b->opt != opt->index) continue;
-        b->use_mgrad = 0;
+        b->use_mgrad = b->use_mwhole = 0;
         for (int k = 0; k < b->n; k++) {
             dt__param *p = m->order[b->first + k];
             p->reached = 0;
@@ -3454,25 +3608,6 @@ DT__INSIDE void dt__optim_clear(dt_optimizer *opt)
 DT_API void dt_optimizer_zero_grad(dt_optimizer *opt)
 {
     if (opt && opt->m) dt__optim_clear(opt);
-}
-/* DT__TRUST_RATIO: the segments of a run and memory for their norms. Each gap between parameters is a segment of its own:
-   the norm of a parameter has the same bits as if there were no gaps. */
-static int dt__run_segments(dt_optimizer *opt, dt__run *r)
-{
-    dt_model *m = opt->m;
-    if (!(dt__optim_kind_of(opt)->traits & DT__TRUST_RATIO) || opt->group[r->group].no_trust_ratio) return 0;
-    dt_device *dev = m->block[r->block].b.value->st->dev;
-    int64_t    n = 2 * r->nparams - 1, ends = n + 1, *at = (int64_t *)dt_scratch((size_t)ends * sizeof *at);
-    if (!at) return DT_ERR_MEMORY;
-    for (int i = 0; i < r->nparams; i++) {
-        const dt__param *p = m->order[r->first + i];
-        at[2 * i] = p->offset - r->offset;
-        at[2 * i + 1] = at[2 * i] + p->t->numel;
-    }
-    r->segments = dt__new("dt_step", dev, DT_I64, &ends, 1, DT_LAYOUT_PLAIN);
-    r->wnorm = dt__new("dt_step", dev, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
-    r->unorm = dt__new("dt_step", dev, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
-    return r->segments && r->wnorm && r->unorm ? dt__upload(r->segments, at) : DT_ERR_MEMORY;
 }
 static bool dt__runs_valid(const dt_optimizer *opt)
 {
@@ -3485,34 +3620,150 @@ static bool dt__runs_valid(const dt_optimizer *opt)
         }
     return true;
 }
+static dt__run *dt__run_add(dt_optimizer *opt, int block)
+{
+    dt__run *list = (dt__run *)dt__enlarge(opt->run, opt->nruns, &opt->run_cap, sizeof *list);
+    if (!list) {
+        dt_fail(DT_ERR_MEMORY, "dt_step: out of memory");
+        return NULL;
+    }
+    opt->run = list;
+    list += opt->nruns++;
+    memset(list, 0, sizeof *list);
+    list->block = block;
+    list->group = opt->m->block[block].group;
+    return list;
+}
+/* The part of a run that is its parameter i, without the gap after it. */
+static dt__run dt__run_param(const dt_optimizer *opt, const dt__run *r, int i)
+{
+    const dt__param *p = opt->m->order[r->first + i];
+    dt__run          one = *r;
+    int64_t          end = p->offset + p->t->numel < r->offset + r->n ? p->offset + p->t->numel : r->offset + r->n;
+    one.offset = p->offset > r->offset ? p->offset : r->offset;
+    one.n = end - one.offset;
+    one.at = r->at + (one.offset - r->offset);
+    one.first = r->first + i;
+    one.nparams = 1;
+    return one;
+}
+/* Replaces the runs from `from` on, of one block, by what the ranges of this rank have of them. */
+static int dt__runs_cut(dt_optimizer *opt, int from)
+{
+    dt_model         *m = opt->m;
+    int               whole = opt->nruns - from;
+    const dt__mblock *b = whole ? &m->block[opt->run[from].block] : NULL;
+    for (int i = 0; i < whole; i++)
+        for (int k = 0; k < b->nranges; k++) {
+            const dt__range *g = &b->range[k];
+            dt__run          r = opt->run[from + i];
+            int64_t          end = r.offset + r.n < g->hi ? r.offset + r.n : g->hi, at = r.offset > g->lo ? r.offset : g->lo;
+            int              last = r.first + r.nparams - 1;
+            while (r.first <= last && m->order[r.first]->offset + m->order[r.first]->t->numel <= at) r.first++;
+            while (last >= r.first && m->order[last]->offset >= end) last--;
+            if (r.first > last) continue;
+            const dt__param *p = m->order[r.first], *q = m->order[last];
+            dt__run         *piece = dt__run_add(opt, r.block);
+            if (!piece) return DT_ERR_MEMORY;
+            piece->place = r.place;
+            piece->first = r.first;
+            piece->nparams = last - r.first + 1;
+            piece->offset = p->offset > at ? p->offset : at;
+            piece->n = (q->offset + q->t->numel < end ? q->offset + q->t->numel : end) - piece->offset;
+            piece->at = g->at + (piece->offset - g->lo);
+        }
+    opt->nruns -= whole;
+    memmove((void *)(opt->run + from), opt->run + from + whole, (size_t)(opt->nruns - from) * sizeof *opt->run);
+    return 0;
+}
+/* Where parts begin in a run, or (whole) the parts of its whole parameters; at NULL: only how many there are. */
+static int64_t dt__run_parts(const dt_optimizer *opt, const dt__run *r, int64_t *at)
+{
+    int64_t n = 0;
+    for (int i = 0; i < r->nparams; i++) {
+        const dt__param *p = opt->m->order[r->first + i];
+        dt__run          one = dt__run_param(opt, r, i);
+        for (int64_t k = one.offset; k < one.offset + one.n; k += DT__NORM_PART, n++)
+            if (at) at[n] = k - r->offset;
+        if (i + 1 < r->nparams && at) at[n] = p->offset + p->t->numel - r->offset; /* the gap */
+        if (i + 1 < r->nparams) n++;
+    }
+    if (at) at[n] = r->n;
+    return n;
+}
+static dt_tensor *dt__run_list(dt_device *dev, const int64_t *x, int64_t n) /* of i64; the caller owns it */
+{
+    dt_tensor *t = dt__new("dt_step", dev, DT_I64, &n, 1, DT_LAYOUT_PLAIN);
+    if (!t || !dt__upload(t, x)) return t;
+    dt__unref(t);
+    return NULL;
+}
+/* What a norm of the run needs. */
+static int dt__run_measure(dt_optimizer *opt, dt__run *r)
+{
+    if (r->parts) return 0;
+    dt_device       *dev = opt->m->block[r->block].b.value->st->dev;
+    const dt__param *p = opt->m->order[r->first];
+    int64_t          n = dt__run_parts(opt, r, NULL);
+    int64_t         *at = (int64_t *)dt_scratch((size_t)(n + 1) * sizeof *at);
+    if (!at) return DT_ERR_MEMORY;
+    dt__run_parts(opt, r, at);
+    r->nparts = n;
+    r->part = p->part + (r->offset - p->offset) / DT__NORM_PART;
+    r->parts = dt__run_list(dev, at, n + 1);
+    return r->parts ? 0 : DT_ERR_MEMORY;
+}
+/* DT__TRUST_RATIO: the segments of a run and memory for their norms. Each gap between parameters is a segment of its own:
+   the norm of a parameter has the same bits as if there were no gaps. */
+static int dt__run_segments(dt_optimizer *opt, dt__run *r)
+{
+    dt_model *m = opt->m;
+    if (!(dt__optim_kind_of(opt)->traits & DT__TRUST_RATIO) || opt->group[r->group].no_trust_ratio) return 0;
+    dt_device *dev = m->block[r->block].b.value->st->dev;
+    int64_t    n = 2 * r->nparams - 1, *at = (int64_t *)dt_scratch((size_t)(2 * n + 2) * sizeof *at), *slot = at + n + 1;
+    if (!at) return DT_ERR_MEMORY;
+    r->part0 = m->order[r->first]->part;
+    for (int i = 0; i < r->nparams; i++) {
+        const dt__param *p = m->order[r->first + i];
+        dt__run          one = dt__run_param(opt, r, i);
+        at[2 * i] = one.offset - r->offset;
+        at[2 * i + 1] = at[2 * i] + one.n;
+        slot[2 * i] = p->part - r->part0;
+        slot[2 * i + 1] = slot[2 * i] + dt__norm_parts(p->t->numel);
+    }
+    r->nslots = slot[n];
+    r->segments = dt__run_list(dev, at, n + 1);
+    r->slots = dt__run_list(dev, slot, n + 1);
+    r->wnorm = dt__new("dt_step", dev, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
+    r->unorm = dt__new("dt_step", dev, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
+    return r->segments && r->slots && r->wnorm && r->unorm ? dt__run_measure(opt, r) : DT_ERR_MEMORY;
+}
 static int dt__runs_of_block(dt_optimizer *opt, int block)
 {
     dt_model   *m = opt->m;
     dt__mblock *b = &m->block[block];
     dt__run    *r = NULL;
-    int         place = -1;
+    int         from = opt->nruns, place = -1;
     for (int k = b->first; k < b->first + b->n; k++) {
         dt__param *p = m->order[k];
         p->in_run = dt__has_grad(b, p);
         if (!p->in_run || (r && m->order[r->first]->steps != p->steps)) r = NULL;
         if (!p->in_run) continue;
         if (place < 0 && (place = dt__place_of("dt_step", &opt->places, b->b.value->st->dev)) < 0) return place;
+        opt->reached++;
+        if (r) opt->nparts++; /* the gap */
+        p->part = opt->nparts;
+        opt->nparts += dt__norm_parts(p->t->numel);
         if (!r) {
-            dt__run *list = (dt__run *)dt__enlarge(opt->run, opt->nruns, &opt->run_cap, sizeof *list);
-            if (!list) return dt_fail(DT_ERR_MEMORY, "dt_step: out of memory");
-            opt->run = list;
-            r = &opt->run[opt->nruns++];
-            memset(r, 0, sizeof *r);
-            r->block = block;
+            if (!(r = dt__run_add(opt, block))) return DT_ERR_MEMORY;
             r->place = place;
-            r->group = b->group;
             r->offset = p->offset;
             r->first = k;
         }
         r->n = p->offset + p->t->numel - r->offset;
         r->nparams++;
     }
-    return 0;
+    return b->cut ? dt__runs_cut(opt, from) : 0;
 }
 static void dt__warn_groups(const dt_optimizer *opt) /* a pattern that matches nothing is probably misspelled */
 {
@@ -3547,15 +3798,31 @@ static int dt__runs_make(dt_optimizer *opt)
     if (!rc && !opt->steps) dt__warn_groups(opt);
     return rc;
 }
-static dt_tensor *dt__run_grad(const dt_optimizer *opt, const dt__run *r)
+/* An array of a block, and where a run begins in it */
+typedef struct dt__place {
+    dt_tensor *t; /* NULL: the block has no such array */
+    int64_t    at;
+} dt__place;
+static dt__place dt__run_place(const dt_optimizer *opt, const dt__run *r, dt_tensor *t, unsigned array) /* DT__CUT_... */
 {
-    const dt__mblock *b = &opt->m->block[r->block];
-    return b->use_mgrad ? b->mgrad : b->b.grad;
+    dt__place p;
+    p.t = t;
+    p.at = opt->m->block[r->block].cut & array ? r->at : r->offset;
+    return p;
 }
-static dt_tensor *dt__run_value(const dt_optimizer *opt, const dt__run *r)
+static dt__place dt__run_grad(const dt_optimizer *opt, const dt__run *r)
 {
     const dt__mblock *b = &opt->m->block[r->block];
-    return b->master ? b->master : b->b.value;
+    return dt__run_place(opt, r, b->use_mgrad ? b->mgrad : b->b.grad, b->use_mgrad ? DT__CUT_STATE : DT__CUT_GRAD);
+}
+static dt__place dt__run_half(const dt_optimizer *opt, const dt__run *r) /* or the values, if there are no masters */
+{
+    return dt__run_place(opt, r, opt->m->block[r->block].b.value, DT__CUT_VALUE);
+}
+static dt__place dt__run_value(const dt_optimizer *opt, const dt__run *r)
+{
+    const dt__mblock *b = &opt->m->block[r->block];
+    return b->master ? dt__run_place(opt, r, b->master, DT__CUT_STATE) : dt__run_half(opt, r);
 }
 DT__INSIDE void dt__view_part(dt_view *v, int64_t offset, int64_t n)
 {
@@ -3563,54 +3830,34 @@ DT__INSIDE void dt__view_part(dt_view *v, int64_t offset, int64_t n)
     v->data = (char *)v->data + offset * dt__dtype_size[v->dtype];
     v->shape[0] = n;
 }
-static void dt__out_part(dt_call *c, const dt_tensor *t, const dt__run *r)
-{
-    dt__view_part(dt__out(c, t), r->offset, r->n);
-}
-static void dt__in_part(dt_call *c, const dt_tensor *t, const dt__run *r)
-{
-    dt__view_part(dt__in(c, t), r->offset, r->n);
-}
-/* The part of a run that is its parameter i, without the gap after it. */
-static dt__run dt__run_param(const dt_optimizer *opt, const dt__run *r, int i)
-{
-    const dt__param *p = opt->m->order[r->first + i];
-    dt__run          one = *r;
-    one.offset = p->offset;
-    one.n = p->t->numel;
-    one.first = r->first + i;
-    one.nparams = 1;
-    return one;
-}
-/* Sets the gaps between the parameters of a run to 0 in t. */
-static int dt__run_clear_gaps(dt_optimizer *opt, const dt__run *r, dt_tensor *t)
+/* Sets the gaps between the parameters of a run to 0. */
+static int dt__run_clear_gaps(dt_optimizer *opt, const dt__run *r, dt__place p)
 {
     int rc = 0;
-    for (int i = 1; t && i < r->nparams && !rc; i++) {
-        dt__run a = dt__run_param(opt, r, i - 1), b = dt__run_param(opt, r, i), gap = a;
+    for (int i = 1; p.t && i < r->nparams && !rc; i++) {
+        dt__run a = dt__run_param(opt, r, i - 1), b = dt__run_param(opt, r, i);
+        int64_t from = a.offset + a.n;
         dt_call c;
-        gap.offset = a.offset + a.n;
-        gap.n = b.offset - gap.offset;
-        if (!gap.n) continue;
+        if (b.offset == from) continue;
         dt__call_begin(&c, DT_K_fill);
-        dt__out_part(&c, t, &gap);
-        rc = dt__go(t->st->dev, &c);
+        dt__view_part(dt__out(&c, p.t), p.at + (from - r->offset), b.offset - from);
+        rc = dt__go(p.t->st->dev, &c);
     }
     return rc;
 }
 /* Applies a unary function with f(0) = 0 to the gradients of a run, in place. */
 static int dt__run_map(dt_optimizer *opt, const dt__run *r, int fn, double a, double b)
 {
-    dt_tensor *g = dt__run_grad(opt, r);
-    dt_call    c;
+    dt__place g = dt__run_grad(opt, r);
+    dt_call   c;
     dt__call_begin(&c, DT_K_unary);
-    dt__out_part(&c, g, r);
-    dt__in_part(&c, g, r);
+    dt__view_part(dt__out(&c, g.t), g.at, r->n);
+    dt__view_part(dt__in(&c, g.t), g.at, r->n);
     c.u.ew.fn = fn;
     c.u.ew.a = a;
     c.u.ew.b = b;
-    __atomic_add_fetch(&g->st->version, 1, __ATOMIC_RELAXED);
-    return dt__go(g->st->dev, &c);
+    __atomic_add_fetch(&g.t->st->version, 1, __ATOMIC_RELAXED);
+    return dt__go(g.t->st->dev, &c);
 }
 static int dt__map1(dt_tensor *y, dt_tensor *x, int fn, double a, double b)
 {
@@ -3623,78 +3870,86 @@ static int dt__map1(dt_tensor *y, dt_tensor *x, int fn, double a, double b)
     c.u.ew.b = b;
     return dt__go(y->st->dev, &c);
 }
-/* The next range of a run whose gradients this rank counts in the norm: all of them, unless other ranks have the same. *k: the
-   parameter of the run to begin with; at first 0. false: there is none. */
-static bool dt__run_counted(const dt_optimizer *opt, const dt__run *r, int *k, dt__run *range)
+/* ---- norms. A vector has the norm of each part of each parameter with a gradient, in the order of the blocks; a sharded model
+   has it whole on every rank. The norm of a parameter, and that of all, is the norm of its parts: its bits do not depend on which
+   rank computed which part. */
+static dt_tensor *dt__norms_new(const dt_optimizer *opt, int place) /* on one of the devices: zeros, where others have parameters */
 {
-    dt__param **p = opt->m->order + r->first;
-    *range = *r;
-    while (*k < r->nparams && p[*k]->elsewhere) ++*k;
-    if (*k == r->nparams) return false;
-    if (*k) range->offset = p[*k]->offset;
-    while (*k < r->nparams && !p[*k]->elsewhere) ++*k;
-    range->n = (*k < r->nparams ? p[*k]->offset : r->offset + r->n) - range->offset;
-    return true;
+    dt_tensor *t = dt__new("dt_step", opt->places.dev[place], DT_F32, &opt->nparts, 1, DT_LAYOUT_PLAIN);
+    if (!t || !dt__fill(t, 0)) return t;
+    dt__unref(t);
+    return NULL;
 }
-static int64_t dt__place_ranges(const dt_optimizer *opt, int place) /* on one device */
+static int dt__view_norms(dt_device *dev, const dt_view *y, const dt_view *x, const dt_view *segments)
 {
-    int64_t n = 0;
-    dt__run range;
-    for (int i = 0; i < opt->nruns; i++)
-        for (int k = 0; opt->run[i].place == place && dt__run_counted(opt, &opt->run[i], &k, &range);) n++;
-    return n;
+    dt_call c;
+    dt__call_begin(&c, DT_K_norms);
+    c.out[c.nout++] = *y;
+    c.in[c.nin++] = *x;
+    if (segments) c.in[c.nin++] = *segments;
+    else dt__in(&c, NULL);
+    return dt__go(dev, &c);
 }
-/* each[at ..]: the norms of the gradients of the runs on one device. Returns their number, or a negative status. */
-static int dt__place_norms(dt_optimizer *opt, int place, dt_tensor *each, int64_t at)
+DT__INSIDE int dt__norm_of(dt_device *dev, const dt_view *y, const dt_view *x) { return dt__view_norms(dev, y, x, NULL); }
+static int dt__norms_share(const dt_optimizer *opt, dt_tensor *t) /* the other ranks' parts, too */
 {
-    int64_t    n = dt__place_ranges(opt, place);
+    const dt__sharding *s = opt->m->shards;
+    size_t            nbytes = (size_t)opt->nparts * sizeof(float);
+    if (!s) return 0;
+    float *x = (float *)dt_scratch(nbytes);
+    int    rc = x ? dt__download(t, x) : (int)DT_ERR_MEMORY;
+    if (!rc) rc = s->sum(s->user, "dt_step", x, opt->nparts);
+    return rc ? rc : dt__upload(t, x);
+}
+/* The norms of the parts of the gradients on one device; 0 for those that other ranks count. The caller owns it. */
+static dt_tensor *dt__place_norms(dt_optimizer *opt, int place)
+{
     dt_device *dev = opt->places.dev[place];
-    if (!n) return 0;
-    dt_tensor *to = dt__slice(each, 0, at, n), *y = place && to ? dt__new("dt_step", dev, DT_F32, &n, 1, DT_LAYOUT_PLAIN) : to;
-    int        rc = y ? 0 : DT_ERR_MEMORY;
-    int64_t    next = 0;
-    dt__run    range;
-    for (int i = 0; i < opt->nruns && !rc; i++)
-        for (int k = 0; !rc && opt->run[i].place == place && dt__run_counted(opt, &opt->run[i], &k, &range);) {
-            dt_call c;
-            dt__call_begin(&c, DT_K_norms);
-            dt__view_part(dt__out(&c, y), next++, 1);
-            dt__in_part(&c, dt__run_grad(opt, &range), &range);
-            dt__in(&c, NULL);
-            rc = dt__go(dev, &c);
+    dt_tensor *each = dt__norms_new(opt, place);
+    int        rc = each ? 0 : DT_ERR_MEMORY;
+    dt_view    y, x, parts;
+    for (int i = 0; i < opt->nruns && !rc; i++) {
+        dt__run  *r = &opt->run[i];
+        dt__place g = dt__run_grad(opt, r);
+        if (r->place != place) continue;
+        if ((rc = dt__run_measure(opt, r)) != 0) break;
+        dt__view_of(&y, each);
+        dt__view_of(&x, g.t);
+        dt__view_of(&parts, r->parts);
+        dt__view_part(&y, r->part, r->nparts);
+        dt__view_part(&x, g.at, r->n);
+        rc = dt__view_norms(dev, &y, &x, &parts);
+        for (int k = r->first; k < r->first + r->nparams && !rc; k++) {
+            const dt__param *p = opt->m->order[k];
+            dt_tensor       *zero = p->elsewhere ? dt__slice(each, 0, p->part, dt__norm_parts(p->t->numel)) : NULL;
+            if (p->elsewhere) rc = zero ? dt__fill(zero, 0) : (int)DT_ERR_MEMORY;
+            dt__unref(zero);
         }
-    if (!rc && place) {
-        dt_tensor *here = dt__cross("dt_step", y, each->st->dev);
-        rc = here ? dt__copy_to(to, here, 0) : dt_error_code();
-        dt__unref(here);
     }
-    if (y != to) dt__unref(y);
-    dt__unref(to);
-    return rc ? rc : (int)n;
+    if (!rc) return each;
+    dt__unref(each);
+    return NULL;
 }
 /* The norm of all gradients of the runs, on the first of their devices: a tensor of one element that the caller owns. */
 static dt_tensor *dt__total_norm(dt_optimizer *opt)
 {
-    int64_t    n = 0, one = 1, at = 0;
-    dt_device *dev = opt->places.dev[0];
-    for (int p = 0; p < opt->places.n; p++) n += dt__place_ranges(opt, p);
-    if (!n) n = 1; /* other ranks count all of them */
-    dt_tensor *each = dt__new("dt_step", dev, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
-    dt_tensor *all = each ? dt__new("dt_step", dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN) : NULL;
+    int64_t    one = 1;
+    int        first = opt->places.n ? 0 : dt__place_of("dt_step", &opt->places, opt->m->device); /* all ranges are on other ranks */
+    dt_device *dev = first < 0 ? NULL : opt->places.dev[0];
+    dt_tensor *each = dev ? dt__place_norms(opt, 0) : NULL, *all = each ? dt__new("dt_step", dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN) : NULL;
     int        rc = all ? 0 : DT_ERR_MEMORY;
-    dt_call    c;
-    for (int p = 0; p < opt->places.n && !rc; p++) {
-        int done = dt__place_norms(opt, p, each, at);
-        if (done < 0) rc = done;
-        else at += done;
+    dt_view    y, x;
+    for (int p = 1; p < opt->places.n && !rc; p++) { /* each part is on one device: the others add 0 */
+        dt_tensor *there = dt__place_norms(opt, p), *here = there ? dt__cross("dt_step", there, dev) : NULL;
+        rc = here ? dt__copy_to(each, here, 1) : (int)DT_ERR_MEMORY;
+        dt__unref(here);
+        dt__unref(there);
     }
-    if (!rc && !at) rc = dt__fill(each, 0);
-    if (!rc) { /* the norm of the norms */
-        dt__call_begin(&c, DT_K_norms);
-        dt__out(&c, all);
-        dt__in(&c, each);
-        dt__in(&c, NULL);
-        rc = dt__go(dev, &c);
+    if (!rc) rc = dt__norms_share(opt, each);
+    if (!rc) {
+        dt__view_of(&y, all);
+        dt__view_of(&x, each);
+        rc = dt__view_norms(dev, &y, &x, NULL);
     }
     dt__unref(each);
     if (!rc && dt__watch_norms(opt->m)) { /* other ranks have the rest of the model */
@@ -3733,7 +3988,7 @@ static bool dt__clip_ready(const char *call, dt_optimizer *opt, double limit)
 DT_API double dt_clip_grad_norm(dt_optimizer *opt, double max_norm)
 {
     if (!dt__clip_ready("dt_clip_grad_norm", opt, max_norm)) return NAN;
-    if (!opt->nruns) {
+    if (!opt->reached) {
         float whole = 0;
         if (opt->m->parts) dt__watch_whole_norm(opt->m, &whole);
         return (double)whole;
@@ -3766,13 +4021,16 @@ static unsigned dt__optim_slots(const dt__optim_kind *k, const dt_optimizer_opts
         if (k->state[i].option == DT__ALWAYS || k->state[i].option & given) slots |= 1u << i;
     return slots;
 }
-static int dt__states_make(dt__mblock *b, unsigned slots)
+static int dt__states_make(const dt_model *m, dt__mblock *b, unsigned slots)
 {
     int rc = 0;
     for (int k = 0; k < DT__MAX_STATES && !rc; k++) {
         if (!(slots >> k & 1u) || b->state[k]) continue;
-        dt_tensor *t = dt__new_like("dt_step", b->b.value, DT_F32);
-        rc = t ? dt__fill(t, 0) : DT_ERR_MEMORY;
+        if (b->opt >= 0 && m->opt[b->opt]->lost)
+            return dt_fail(DT_ERR_STATE, "dt_step: the states of the optimiser were sharded and went with dt_ddp_free; resume a "
+                           "checkpoint, or make a new optimiser");
+        dt_tensor *t = dt__block_array(m, "dt_step", b, true);
+        rc = !t ? (int)DT_ERR_MEMORY : b->cut ? 0 : dt__fill(t, 0);
         if (rc) dt__unref(t);
         else b->state[k] = t;
     }
@@ -3782,29 +4040,11 @@ static int dt__states_make(dt__mblock *b, unsigned slots)
 /* ---- the update */
 static void dt__out_view(dt_call *c, const dt_view *v) { c->out[c->nout++] = *v; }
 static void dt__in_view(dt_call *c, const dt_view *v) { c->in[c->nin++] = *v; }
-static int  dt__view_norms(dt_device *dev, const dt_view *y, const dt_view *x, const dt_view *segments)
-{
-    dt_call c;
-    dt__call_begin(&c, DT_K_norms);
-    dt__out_view(&c, y);
-    dt__in_view(&c, x);
-    dt__in_view(&c, segments);
-    return dt__go(dev, &c);
-}
-enum { DT__NORM_WEIGHTS, DT__NORM_UPDATE };
-/* The norm of each parameter of a run. Other ranks may have parts of them. */
-static int dt__segment_norms(const dt__optim_operands *v, int which, const dt_view *x)
-{
-    int rc = dt__view_norms(v->dev, which == DT__NORM_WEIGHTS ? &v->wnorm : &v->unorm, x, &v->segments);
-    for (dt__watch *w = v->m ? v->m->watch : NULL; w && !rc; w = w->next)
-        if (w->part_norms) rc = w->part_norms(w->user, v->run, which == DT__NORM_WEIGHTS ? v->run->wnorm : v->run->unorm);
-    return rc;
-}
-static int dt__before_lars(const dt__optim_operands *v, const dt_optimizer_opts *g, double t) /* norms before clipping */
+static int  dt__before_lars(const dt__optim_operands *v, const dt_optimizer_opts *g, double t) /* norms before clipping */
 {
     (void)g;
     (void)t;
-    return v->segments.ndim < 0 ? 0 : dt__segment_norms(v, DT__NORM_UPDATE, &v->grad);
+    return v->segments.ndim < 0 ? 0 : dt__view_norms(v->dev, &v->uparts, &v->grad, &v->parts);
 }
 /* Before the first update of a parameter its sum is set. */
 static int dt__before_adagrad(const dt__optim_operands *v, const dt_optimizer_opts *g, double t)
@@ -3818,8 +4058,19 @@ static int dt__before_adagrad(const dt__optim_operands *v, const dt_optimizer_op
 }
 static int dt__optim_begin(const dt__optim_operands *v, const dt__optim_kind *k, const dt_optimizer_opts *g, double t)
 {
-    int rc = v->segments.ndim < 0 ? 0 : dt__segment_norms(v, DT__NORM_WEIGHTS, &v->value);
+    int rc = v->segments.ndim < 0 ? 0 : dt__view_norms(v->dev, &v->wparts, &v->value, &v->parts);
     return !rc && k->before ? k->before(v, g, t) : rc;
+}
+/* After dt__optim_begin of all runs: norms of whole parameters. Ranks of a tensor axis may have parts of them. */
+static int dt__optim_ratios(const dt__optim_operands *v)
+{
+    int rc = v->segments.ndim < 0 ? 0 : dt__view_norms(v->dev, &v->wnorm, &v->wall, &v->slots);
+    if (rc || v->segments.ndim < 0) return rc;
+    rc = dt__view_norms(v->dev, &v->unorm, &v->uall, &v->slots);
+    for (int k = 0; k < 2; k++)
+        for (dt__watch *w = v->m ? v->m->watch : NULL; w && !rc; w = w->next)
+            if (w->part_norms) rc = w->part_norms(w->user, v->run, k ? v->run->unorm : v->run->wnorm);
+    return rc;
 }
 static void dt__arguments_sgd(dt_call *c, const dt_optimizer_opts *o, double t)
 {
@@ -3872,23 +4123,28 @@ static int dt__update_fused(const dt__optim_operands *v, const dt__optim_kind *k
     dt__optim_arguments(&c, k, g, t);
     return dt__go(v->dev, &c);
 }
-static int dt__update_lamb(const dt__optim_operands *v, const dt__optim_kind *k, const dt_optimizer_opts *g, double t)
+static int dt__before_lamb(const dt__optim_operands *v, const dt_optimizer_opts *g, double t) /* the update, without its ratio */
 {
-    bool    ratio = v->segments.ndim >= 0 && g->weight_decay != 0; /* as Apex: only where weights decay */
-    dt_view none;
     dt_call c;
-    none.ndim = -1;
-    dt__call_begin(&c, k->kernel);
+    dt__call_begin(&c, DT_K_lamb);
     dt__out_view(&c, &v->update);
     dt__out_view(&c, &v->state[0]);
     dt__out_view(&c, &v->state[1]);
     dt__in_view(&c, &v->value);
     dt__in_view(&c, &v->grad);
     dt__in_view(&c, &v->gscale);
-    dt__optim_arguments(&c, k, g, t);
+    dt__optim_arguments(&c, &dt__optim_kinds[DT__KIND_lamb], g, t);
     int rc = dt__go(v->dev, &c);
-    if (!rc && ratio) rc = dt__segment_norms(v, DT__NORM_UPDATE, &v->update);
-    if (rc) return rc;
+    return rc || v->segments.ndim < 0 ? rc : dt__view_norms(v->dev, &v->uparts, &v->update, &v->parts);
+}
+static int dt__update_lamb(const dt__optim_operands *v, const dt__optim_kind *k, const dt_optimizer_opts *g, double t)
+{
+    bool    ratio = v->segments.ndim >= 0 && g->weight_decay != 0; /* as Apex: only where weights decay */
+    dt_view none;
+    dt_call c;
+    (void)k;
+    (void)t;
+    none.ndim = -1;
     dt__call_begin(&c, DT_K_lamb_apply);
     dt__out_view(&c, &v->value);
     dt__out_view(&c, &v->half);
@@ -3905,44 +4161,54 @@ static void dt__view_or_none(dt_view *v, const dt_tensor *t, int64_t offset, int
     else v->ndim = -1;
     if (t && n >= 0) dt__view_part(v, offset, n);
 }
+static void dt__view_place(dt_view *v, dt__place p, int64_t n) { dt__view_or_none(v, p.t, p.at, n); }
 static dt__optim_operands dt__run_operands(const dt_optimizer *opt, const dt__run *r, const dt__step_temp *w)
 {
     const dt__mblock  *b = &opt->m->block[r->block];
-    dt_tensor         *value = dt__run_value(opt, r);
+    dt__place          value = dt__run_value(opt, r);
     unsigned           slots = dt__optim_slots(dt__optim_kind_of(opt), &opt->group[r->group]);
     dt__optim_operands v;
-    v.dev = value->st->dev;
-    dt__view_or_none(&v.value, value, r->offset, r->n);
+    bool               ratio = r->segments != NULL;
+    v.dev = value.t->st->dev;
+    dt__view_place(&v.value, value, r->n);
     for (int i = 0; i < DT__MAX_STATES; i++)
-        dt__view_or_none(&v.state[i], slots >> i & 1u ? b->state[i] : NULL, r->offset, r->n);
-    dt__view_or_none(&v.half, b->master ? b->b.value : NULL, r->offset, r->n);
-    dt__view_or_none(&v.grad, dt__run_grad(opt, r), r->offset, r->n);
-    dt__view_or_none(&v.gscale, w ? w->gscale[r->place] : NULL, 0, -1);
-    dt__view_or_none(&v.update, w ? w->update[r->place] : NULL, 0, r->n);
+        dt__view_place(&v.state[i], dt__run_place(opt, r, slots >> i & 1u ? b->state[i] : NULL, DT__CUT_STATE), r->n);
+    if (b->master) dt__view_place(&v.half, dt__run_half(opt, r), r->n);
+    else dt__view_or_none(&v.half, NULL, 0, 0);
+    dt__view_place(&v.grad, dt__run_grad(opt, r), r->n);
+    dt__view_or_none(&v.gscale, w->gscale[r->place], 0, -1);
+    dt__view_or_none(&v.update, w->update[r->place], r->temp, r->n);
     dt__view_or_none(&v.wnorm, r->wnorm, 0, -1);
     dt__view_or_none(&v.unorm, r->unorm, 0, -1);
     dt__view_or_none(&v.segments, r->segments, 0, -1);
+    dt__view_or_none(&v.slots, r->slots, 0, -1);
+    dt__view_or_none(&v.parts, ratio ? r->parts : NULL, 0, -1);
+    dt__view_or_none(&v.wparts, ratio ? w->wparts[r->place] : NULL, r->part, r->nparts);
+    dt__view_or_none(&v.uparts, ratio ? w->uparts[r->place] : NULL, r->part, r->nparts);
+    dt__view_or_none(&v.wall, ratio ? w->wparts[r->place] : NULL, r->part0, r->nslots);
+    dt__view_or_none(&v.uall, ratio ? w->uparts[r->place] : NULL, r->part0, r->nslots);
     v.m = opt->m;
     v.run = r;
     return v;
 }
-static int dt__run_begin(dt_optimizer *opt, const dt__run *r)
+static int dt__run_begin(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w)
 {
     const dt__optim_kind *k = dt__optim_kind_of(opt);
-    dt__optim_operands    v = dt__run_operands(opt, r, NULL);
+    dt__optim_operands    v = dt__run_operands(opt, r, w);
     double                t = (double)opt->m->order[r->first]->steps + 1;
     int                   rc = dt__optim_begin(&v, k, &opt->group[r->group], t);
     if (rc || k->before != dt__before_adagrad || t != 1) return rc;
-    return dt__run_clear_gaps(opt, r, opt->m->block[r->block].state[0]);
+    return dt__run_clear_gaps(opt, r, dt__run_place(opt, r, opt->m->block[r->block].state[0], DT__CUT_STATE));
 }
 static int dt__run_update(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w)
 {
     const dt__optim_kind *k = dt__optim_kind_of(opt);
     dt__mblock           *b = &opt->m->block[r->block];
-    if (!dt__write_ok("dt_step", dt__run_value(opt, r)) || (b->master && !dt__write_ok("dt_step", b->b.value)))
+    if (!dt__write_ok("dt_step", dt__run_value(opt, r).t) || (b->master && !dt__write_ok("dt_step", b->b.value)))
         return dt_error_code();
     dt__optim_operands v = dt__run_operands(opt, r, w);
-    return k->update(&v, k, &opt->group[r->group], (double)opt->m->order[r->first]->steps + 1);
+    int                rc = dt__optim_ratios(&v);
+    return rc ? rc : k->update(&v, k, &opt->group[r->group], (double)opt->m->order[r->first]->steps + 1);
 }
 /* Gaps are 0 in values, gradients and states, and stay 0 because every update formula maps zeros to +-0. The exception is
    0/0 if eps is 0 in f32: then the gaps are cleared here. (A clip coefficient that is not finite makes all parameters of
@@ -3952,9 +4218,10 @@ static int dt__run_end(dt_optimizer *opt, const dt__run *r)
     dt__mblock *b = &opt->m->block[r->block];
     int         rc = 0;
     if (!(dt__optim_kind_of(opt)->traits & DT__DIVIDES) || (float)opt->group[r->group].eps > 0) return 0;
-    rc = dt__run_clear_gaps(opt, r, b->b.value);
-    if (!rc) rc = dt__run_clear_gaps(opt, r, b->master);
-    for (int k = 0; k < DT__MAX_STATES && !rc; k++) rc = dt__run_clear_gaps(opt, r, b->state[k]);
+    rc = dt__run_clear_gaps(opt, r, dt__run_half(opt, r));
+    if (!rc) rc = dt__run_clear_gaps(opt, r, dt__run_place(opt, r, b->master, DT__CUT_STATE));
+    for (int k = 0; k < DT__MAX_STATES && !rc; k++)
+        rc = dt__run_clear_gaps(opt, r, dt__run_place(opt, r, b->state[k], DT__CUT_STATE));
     return rc;
 }
 /* ---- updates of arrays that are in no model: dt_dist.h's parameter servers */
@@ -3975,11 +4242,18 @@ DT__INSIDE int dt__optim_raw(const dt_optimizer *opt, const dt__raw_update *r)
     unsigned                 slots = dt__optim_slots(k, g);
     bool                     ratio = k->traits & DT__TRUST_RATIO && !g->no_trust_ratio;
     float                    wnorm = 0, unorm = 0;
-    int64_t                  ends[2];
+    int64_t                  ends[2], whole[2], n = dt__norm_parts(r->n), few[65];
+    size_t                   nbytes = ratio ? (size_t)(2 * n + 1) * sizeof(int64_t) : 0;
     dt__optim_operands       v;
     if (!r->n) return 0;
-    ends[0] = 0;
+    int64_t *at = !nbytes ? NULL : nbytes <= sizeof few ? few : (int64_t *)dt_mem_alloc(nbytes); /* where the parts begin, then their two norms */
+    float   *part = at ? (float *)(void *)(at + n + 1) : NULL;
+    if (nbytes && !at) return dt_fail(DT_ERR_MEMORY, "%s: out of memory", k->call);
+    for (int64_t i = 0; at && i <= n; i++) at[i] = i < n ? i * DT__NORM_PART : r->n;
+    if (part) memset(part, 0, (size_t)(2 * n) * sizeof *part);
+    ends[0] = whole[0] = 0;
     ends[1] = r->n;
+    whole[1] = n;
     v.dev = dt_cpu();
     dt__raw_view(&v.value, r->value, DT_F32, r->n);
     for (int i = 0; i < DT__MAX_STATES; i++) dt__raw_view(&v.state[i], slots >> i & 1u ? r->state[i] : NULL, DT_F32, r->n);
@@ -3992,8 +4266,24 @@ DT__INSIDE int dt__optim_raw(const dt_optimizer *opt, const dt__raw_update *r)
     v.m = NULL;
     v.run = NULL;
     dt__raw_view(&v.segments, ratio ? ends : NULL, DT_I64, 2);
+    dt__raw_view(&v.slots, ratio ? whole : NULL, DT_I64, 2);
+    dt__raw_view(&v.parts, at, DT_I64, n + 1);
+    dt__raw_view(&v.wparts, part, DT_F32, n);
+    dt__raw_view(&v.uparts, part ? part + n : NULL, DT_F32, n);
+    v.wall = v.wparts;
+    v.uall = v.uparts;
     int rc = dt__optim_begin(&v, k, g, (double)r->t);
-    return rc ? rc : k->update(&v, k, g, (double)r->t);
+    if (!rc) rc = dt__optim_ratios(&v);
+    if (!rc) rc = k->update(&v, k, g, (double)r->t);
+    if (at != few) dt_mem_free(at, nbytes);
+    return rc;
+}
+DT__INSIDE int dt__raw_parts(float *part, const float *x, int64_t n)
+{
+    int rc = 0;
+    for (int64_t at = 0; at < n && !rc; at += DT__NORM_PART)
+        rc = dt__raw_norm(part++, x + at, n - at < DT__NORM_PART ? n - at : DT__NORM_PART);
+    return rc;
 }
 DT__INSIDE int dt__raw_clamp(float *x, int64_t n, double limit)
 {
@@ -4079,72 +4369,94 @@ DT__INSIDE uint64_t dt__optimizer_hash(const dt_optimizer *opt, uint64_t (*hash)
     }
     return h;
 }
-DT__INSIDE int dt__block_states(dt__mblock *b, unsigned slots) { return dt__states_make(b, slots); }
+DT__INSIDE int dt__block_states(const dt_model *m, dt__mblock *b, unsigned slots) { return dt__states_make(m, b, slots); }
 
+static int dt__step_temps(dt_optimizer *opt, dt__step_temp *w, int place) /* on one device */
+{
+    const dt__optim_kind *kind = dt__optim_kind_of(opt);
+    int64_t               all = 0;
+    for (int i = 0; i < opt->nruns; i++) {
+        if (opt->run[i].place != place) continue;
+        opt->run[i].temp = all;
+        all += opt->run[i].n;
+    }
+    if (kind->traits & DT__UPDATE_TENSOR) w->update[place] = dt__new("dt_step", opt->places.dev[place], DT_F32, &all, 1, DT_LAYOUT_PLAIN);
+    if (kind->traits & DT__TRUST_RATIO) w->wparts[place] = dt__norms_new(opt, place);
+    if (kind->traits & DT__TRUST_RATIO) w->uparts[place] = dt__norms_new(opt, place);
+    return dt_error_code();
+}
 static int dt__step_update(dt_optimizer *opt)
 {
     const dt__optim_kind    *kind = dt__optim_kind_of(opt);
     dt_model                *m = opt->m;
     const dt_optimizer_opts *o = &opt->group[0];
     dt__step_temp            w;
-    int                      rc = 0;
+    int                      rc = m->shards ? m->shards->settle(m->shards->user) : 0;
     memset(&w, 0, sizeof w);
     for (int i = 0; i < m->nblocks && !rc; i++)
         if (m->block[i].opt == opt->index)
-            rc = dt__states_make(&m->block[i], dt__optim_slots(kind, &opt->group[m->block[i].group]));
-    for (int p = 0; p < opt->places.n && !rc && kind->traits & DT__UPDATE_TENSOR; p++) {
-        int64_t longest = 0;
-        for (int i = 0; i < opt->nruns; i++)
-            if (opt->run[i].place == p && opt->run[i].n > longest) longest = opt->run[i].n;
-        w.update[p] = dt__new("dt_step", opt->places.dev[p], DT_F32, &longest, 1, DT_LAYOUT_PLAIN);
-        if (!w.update[p]) rc = DT_ERR_MEMORY;
-    }
+            rc = dt__states_make(m, &m->block[i], dt__optim_slots(kind, &opt->group[m->block[i].group]));
+    for (int p = 0; p < opt->places.n && !rc; p++) rc = dt__step_temps(opt, &w, p);
     for (int i = 0; i < opt->nruns && !rc && o->clip_value > 0; i++)
         rc = dt__run_map(opt, &opt->run[i], DT_U_CLAMP, -o->clip_value, o->clip_value);
     if (!rc && o->clip_norm > 0) rc = dt__clip_coefficient(opt, w.gscale);
-    for (int i = 0; i < opt->nruns && !rc; i++) rc = dt__run_begin(opt, &opt->run[i]);
+    for (int i = 0; i < opt->nruns && !rc; i++) rc = dt__run_begin(opt, &opt->run[i], &w);
+    for (int p = 0; p < opt->places.n && !rc && w.wparts[p]; p++) {
+        rc = dt__norms_share(opt, w.wparts[p]);
+        if (!rc) rc = dt__norms_share(opt, w.uparts[p]);
+    }
     for (int i = 0; i < opt->nruns && !rc; i++) {
         rc = dt__run_update(opt, &opt->run[i], &w);
         if (!rc) rc = dt__run_end(opt, &opt->run[i]);
     }
+    if (!rc && m->shards) rc = m->shards->stepped(m->shards->user, opt);
+    if (rc && m->shards) dt__watch_tell(m); /* the other ranks are waiting */
     for (int p = 0; p < opt->places.n; p++) {
         dt__unref(w.gscale[p]);
         dt__unref(w.update[p]);
+        dt__unref(w.wparts[p]);
+        dt__unref(w.uparts[p]);
     }
     return rc;
 }
 /* The name of the first parameter, in the order of backward, whose gradient is not finite. NULL if all are finite or the
-   check failed. */
-static const char *dt__first_bad_grad(dt_optimizer *opt)
+   check failed. all: every rank calls it, and looks at its ranges. */
+static const char *dt__first_bad_grad(dt_optimizer *opt, bool all)
 {
     dt_model   *m = opt->m;
-    int64_t     one = 1;
+    int64_t     one = 1, found = -1;
     dt_tensor  *flag = NULL; /* on the device of the parameter */
-    const char *name = NULL;
     float       bad = 0;
-    for (int i = m->nparams - 1; i >= 0 && !name; i--) {
+    for (int i = m->nparams - 1; i >= 0 && found < 0; i--) {
         dt__param *p = m->param[i];
         if (p->opt != opt->index || p->block < 0 || !dt__has_grad(&m->block[p->block], p)) continue;
         const dt__mblock *b = &m->block[p->block];
-        dt_call           c;
+        bool              cut = b->cut && (b->use_mgrad || b->cut & DT__CUT_GRAD);
+        dt__piece         piece;
+        int               rc = 0;
         if (!flag || flag->st->dev != p->t->st->dev) {
             dt__unref(flag);
             flag = dt__new("dt_step", p->t->st->dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN);
             if (!flag || dt__fill(flag, 0)) break;
         }
-        dt__call_begin(&c, DT_K_unscale);
-        dt__out(&c, NULL);
-        dt__out(&c, flag);
-        dt__view_part(dt__in(&c, b->use_mgrad ? b->mgrad : b->b.grad), p->offset, p->t->numel);
-        if (dt__go(p->t->st->dev, &c) || dt__download(flag, &bad)) break;
-        if (bad != 0) name = p->name;
+        for (int k = 0; !rc && dt__piece_next(b, b->cut != 0, p->offset, p->offset + p->t->numel, &k, &piece);) {
+            dt_call c;
+            dt__call_begin(&c, DT_K_unscale);
+            dt__out(&c, NULL);
+            dt__out(&c, flag);
+            dt__view_part(dt__in(&c, b->use_mgrad ? b->mgrad : b->b.grad), cut ? piece.at : piece.lo, piece.n);
+            rc = dt__go(p->t->st->dev, &c);
+        }
+        if (rc || dt__download(flag, &bad)) break;
+        if (bad != 0) found = i;
     }
     dt__unref(flag);
-    return name;
+    if (all && m->shards && m->shards->most(m->shards->user, "dt_step", &found, 1)) found = -1;
+    return found >= 0 ? m->param[found]->name : NULL;
 }
 static int dt__step_refuse(dt_optimizer *opt) /* the loss was not finite */
 {
-    const char *name = dt__first_bad_grad(opt);
+    const char *name = dt__first_bad_grad(opt, false);
     return dt_fail(DT_ERR_NUMERIC,
                    "dt_step: the loss (of '%s') was %g in step %" PRId64
                    "; %s%s%s; weights and optimiser are unchanged: "
@@ -4160,6 +4472,8 @@ static int dt__step(dt_optimizer *opt)
     int       rc = 0;
     if (!m->sealed)
         return dt_fail(DT_ERR_STATE, "dt_step: no backward yet; the order is: forward, dt_backward(loss), dt_step");
+    if (m->lost)
+        return dt_fail(DT_ERR_STATE, "dt_step: the model was sharded, and its ddp ended with an error; load a checkpoint into a new model");
     if (m->amp && (rc = dt__amp_before_step(m->amp, opt))) return rc;
     if (opt->skip) {
         opt->skip = 0;
@@ -4172,22 +4486,22 @@ static int dt__step(dt_optimizer *opt)
         return rc;
     }
     rc = dt__runs_make(opt);
-    if (!rc && !opt->nruns && m->parts) { /* all its parameters are on other ranks */
+    if (!rc && !opt->reached && m->parts) { /* all its parameters are on other ranks */
         float none = 0;
         if (opt->group[0].clip_norm > 0) rc = dt__watch_whole_norm(m, &none);
-    } else if (!rc && !opt->nruns && !opt->idle_logged) {
+    } else if (!rc && !opt->reached && !opt->idle_logged) {
         opt->idle_logged = true;
         dt__logf(DT_LOG_WARN, "dt_step: nothing changed: no gradient reached a parameter of the optimiser (%s) since its last "
                  "step. Was dt_backward called on a loss that depends on them, and no dt_end, dt_step of another optimiser or "
                  "dt_detach between? dt_update keeps the tape for a second optimiser", dt__optim_kind_of(opt)->call);
     }
-    if (rc || !opt->nruns) return rc;
+    if (rc || !opt->reached) return rc;
     rc = dt__step_update(opt);
     if (rc) return rc;
-    for (int i = 0; i < opt->nruns; i++) {
-        const dt__run *r = &opt->run[i];
-        bool           counts = !(dt__optim_kind_of(opt)->traits & DT__COUNT_MOMENTUM) || opt->group[r->group].momentum != 0;
-        for (int k = 0; k < r->nparams && counts; k++) m->order[r->first + k]->steps++;
+    for (int i = 0; i < m->nblocks; i++) {
+        const dt__mblock *b = &m->block[i];
+        if (b->opt != opt->index || !dt__optim_about_of(opt, b->group).counts) continue;
+        for (int k = b->first; k < b->first + b->n; k++) m->order[k]->steps += m->order[k]->in_run;
     }
     opt->steps++;
     dt__optim_clear(opt);
@@ -4221,11 +4535,12 @@ static int dt__visit_integer(dt__visit *v, const char *prefix, const char *a, co
     return rc;
 }
 /* One state of a parameter: a view of the block's state in the parameter's shape. */
-static int dt__visit_state(dt__visit *v, dt_model *m, const char *prefix, const char *what, dt_tensor *state, const dt__param *p)
+static int dt__visit_state(dt__visit *v, dt_model *m, const char *prefix, const char *what, const dt__mblock *b, dt_tensor *state,
+                           const dt__param *p)
 {
     char      *name = dt__joined(prefix, strlen(prefix), what, p->name);
-    dt_tensor *t = name ? dt__slice(state, 0, p->offset, p->t->numel) : NULL;
-    int        rc = DT_ERR_MEMORY;
+    dt_tensor *t = name && !b->cut ? dt__slice(state, 0, p->offset, p->t->numel) : NULL;
+    int        rc = name && b->cut ? v->part(v, name, b, state, true, p) : (int)DT_ERR_MEMORY;
     if (t) {
         t->ndim = p->t->ndim;
         memcpy(t->shape, p->t->shape, sizeof t->shape);
@@ -4299,7 +4614,7 @@ static int dt__visit_param(dt_optimizer *opt, dt__visit *v, const char *prefix, 
     const dt__optim_kind *k = dt__optim_kind_of(opt);
     dt__mblock           *b = &opt->m->block[p->block];
     int64_t               steps = p->steps;
-    int                   rc = dt__states_make(b, (unsigned)slots);
+    int                   rc = dt__states_make(opt->m, b, (unsigned)slots);
     if (!rc) rc = dt__visit_integer(v, prefix, ".step", p->name, &steps);
     if (!rc && steps < 0)
         rc = dt_fail(DT_ERR_STATE, "dt_optimizer: '%s' was saved with %" PRId64 " steps, which is impossible: the file is "
@@ -4309,7 +4624,7 @@ static int dt__visit_param(dt_optimizer *opt, dt__visit *v, const char *prefix, 
         if (slots >> s & 1 && k->state[s].name) {
             char what[40];
             snprintf(what, sizeof what, ".%s", k->state[s].name);
-            rc = dt__visit_state(v, opt->m, prefix, what, b->state[s], p);
+            rc = dt__visit_state(v, opt->m, prefix, what, b, b->state[s], p);
         }
     return rc;
 }
@@ -4328,6 +4643,7 @@ static __attribute__((unused)) int dt__optimizer_visit(dt_optimizer *opt, dt__vi
         rc = dt_fail(DT_ERR_STATE, "dt_optimizer: its states can only be loaded after the seal (the first backward)");
     if (!rc) rc = dt__visit_groups(opt, v, prefix, slots);
     if (v->loading) dt__runs_free(opt);
+    if (!rc && v->loading) opt->lost = false;
     for (int i = 0; i < m->nblocks && !rc && v->loading; i++) /* states that were not saved start at 0 */
         for (int k = 0; k < DT__MAX_STATES && m->block[i].opt == opt->index; k++) {
             dt__unref(m->block[i].state[k]);
@@ -5133,11 +5449,30 @@ static bool dt__has_grads(const dt_model *m, const dt__mblock *b) /* in the bloc
         if (m->order[b->first + i]->t->grad_state != DT__GRAD_EMPTY) return true;
     return false;
 }
-static int dt__block_mgrad(dt__mblock *b)
+static int dt__block_mgrad(const dt_model *m, dt__mblock *b)
 {
     if (b->mgrad) return 0;
-    b->mgrad = dt__new_like("dt_amp_backward", b->b.grad, DT_F32);
+    b->mgrad = dt__block_array(m, "dt_amp_backward", b, false);
     return b->mgrad ? 0 : DT_ERR_MEMORY;
+}
+static int dt__block_mwhole(dt__mblock *b)
+{
+    if (b->mwhole) return 0;
+    b->mwhole = dt__new("dt_amp_backward", b->b.value->st->dev, DT_F32, &b->numel, 1, DT_LAYOUT_PLAIN);
+    return b->mwhole ? dt__fill(b->mwhole, 0) : (int)DT_ERR_MEMORY;
+}
+/* Are the gradients in the block those of this rank alone, in a sharded model? Then they are whole; else only its ranges count. */
+static bool dt__grads_whole(const dt_model *m, const dt__mblock *b) { return b->cut && m->shards->unsummed; }
+static int dt__stash_whole(dt_model *m, dt__mblock *b)
+{
+    int rc = dt__block_mwhole(b);
+    for (int i = 0; i < b->n && !rc; i++) {
+        dt__param *p = m->order[b->first + i];
+        dt_tensor *g = dt__flat(p->t->grad);
+        rc = g ? dt__copy_range(b->mwhole, p->offset, g, 0, p->t->numel) : (int)DT_ERR_MEMORY;
+        dt__unref(g);
+    }
+    return rc;
 }
 /* Moves the gradients of earlier backwards into mgrad, before scaled gradients are computed. */
 DT__INSIDE int dt__amp_stash(dt_model *m)
@@ -5146,10 +5481,40 @@ DT__INSIDE int dt__amp_stash(dt_model *m)
     for (int i = 0; i < m->nblocks && !rc; i++) {
         dt__mblock *b = &m->block[i];
         if (!dt__has_grads(m, b)) continue;
-        if (!b->use_mgrad) rc = dt__block_mgrad(b) || dt__copy_to(b->mgrad, b->b.grad, 0);
+        bool whole = dt__grads_whole(m, b), cut = (b->cut & DT__CUT_GRAD) != 0;
+        if (whole && !b->use_mwhole) rc = dt__stash_whole(m, b);
+        else if (!whole && !b->use_mgrad && !(rc = dt__block_mgrad(m, b)) && (!b->cut || cut)) rc = dt__copy_to(b->mgrad, b->b.grad, 0);
+        else if (!whole && !b->use_mgrad && !rc)
+            for (int k = 0; k < b->nranges && !rc; k++)
+                rc = dt__copy_range(b->mgrad, b->range[k].at, b->b.grad, b->range[k].lo, b->range[k].hi - b->range[k].lo);
         dt__note_reached(m, b);
-        b->use_mgrad = 1;
+        if (whole) b->use_mwhole = 1;
+        else b->use_mgrad = 1;
         dt_block_zero_grad(&b->b);
+    }
+    return rc;
+}
+/* y[y_at ..] := x[x_at ..] * inverse, n elements; add: += ; flag := 1 if one is not finite */
+static int dt__unscale_range(dt_tensor *y, int64_t y_at, const dt_tensor *x, int64_t x_at, int64_t n, double inverse, bool add,
+                             const dt_tensor *flag)
+{
+    dt_call c;
+    dt__call_begin(&c, DT_K_unscale);
+    c.u.ew.a = inverse;
+    dt__view_part(dt__out(&c, y), y_at, n);
+    dt__out(&c, flag);
+    dt__view_part(dt__in(&c, x), x_at, n);
+    c.acc = add ? 1u : 0u;
+    return n ? dt__go(x->st->dev, &c) : 0;
+}
+static int dt__unscale_whole(dt_model *m, dt__mblock *b, double inverse, dt_tensor *to, bool add, const dt_tensor *flag)
+{
+    int rc = 0;
+    for (int i = 0; i < b->n && !rc; i++) {
+        dt__param *p = m->order[b->first + i];
+        dt_tensor *g = dt__flat(p->t->grad);
+        rc = g ? dt__unscale_range(to ? to : g, to ? p->offset : 0, g, 0, p->t->numel, inverse, add, flag) : (int)DT_ERR_MEMORY;
+        dt__unref(g);
     }
     return rc;
 }
@@ -5161,8 +5526,7 @@ static int dt__amp_unscale(dt_model *m, double inverse, dt__places *places, dt_t
     int     rc = 0;
     for (int i = 0; i < m->nblocks && !rc; i++) {
         dt__mblock *b = &m->block[i];
-        dt_device  *dev = b->b.grad->st->dev;
-        dt_call     c;
+        dt_device  *dev = b->b.value->st->dev;
         if (!dt__has_grads(m, b)) continue;
         int p = dt__place_of("dt_amp_backward", places, dev);
         if (p < 0) return p;
@@ -5170,19 +5534,22 @@ static int dt__amp_unscale(dt_model *m, double inverse, dt__places *places, dt_t
             flags[p] = dt__new("dt_amp_backward", dev, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
             if (!flags[p] || dt__fill(flags[p], 0)) return dt_error_code();
         }
-        int in_place = b->b.grad->dtype == DT_F32 && !b->use_mgrad;
-        if (!in_place) rc = dt__block_mgrad(b);
+        bool whole = dt__grads_whole(m, b), used = whole ? b->use_mwhole : b->use_mgrad;
+        bool in_place = m->order[b->first]->t->dtype == DT_F32 && !used;
+        if (!in_place) rc = whole ? dt__block_mwhole(b) : dt__block_mgrad(m, b);
         dt_tensor *flag = rc ? NULL : dt__slice(flags[p], 0, i, 1);
         if (!flag) return DT_ERR_MEMORY;
-        dt__call_begin(&c, DT_K_unscale);
-        c.u.ew.a = inverse;
-        dt__out(&c, in_place ? b->b.grad : b->mgrad);
-        dt__out(&c, flag);
-        dt__in(&c, b->b.grad);
-        c.acc = !in_place && b->use_mgrad ? 1u : 0u;
-        rc = dt__go(dev, &c);
+        if (whole) rc = dt__unscale_whole(m, b, inverse, in_place ? NULL : b->mwhole, used, flag);
+        else if (!b->cut) rc = dt__unscale_range(in_place ? b->b.grad : b->mgrad, 0, b->b.grad, 0, b->numel, inverse, used, flag);
+        for (int k = 0; k < b->nranges && !whole && !rc; k++) {
+            const dt__range *g = &b->range[k];
+            int64_t          from = b->cut & DT__CUT_GRAD ? g->at : g->lo;
+            rc = dt__unscale_range(in_place ? b->b.grad : b->mgrad, in_place ? from : g->at, b->b.grad, from, g->hi - g->lo,
+                                   inverse, used, flag);
+        }
         dt__unref(flag);
-        b->use_mgrad = !in_place;
+        if (whole) b->use_mwhole = !in_place;
+        else b->use_mgrad = !in_place;
     }
     return rc;
 }
@@ -5210,6 +5577,8 @@ static int dt__amp_read(dt_model *m, dt__scaler *s, dt_tensor *flags) /* one dow
         dt_tensor *some = dt__slice(flags, 0, at, n);
         rc = some ? dt__download(some, bad) : DT_ERR_MEMORY;
         dt__unref(some);
+        /* sharded: each rank has looked at its ranges */
+        if (!rc && m->shards && !m->shards->unsummed) rc = m->shards->sum(m->shards->user, "dt_amp_backward", bad, n);
         if (!rc) dt__amp_judge_some(m, s, flags->st->dev, bad, at, n);
     }
     return rc;
@@ -5252,7 +5621,10 @@ DT_API dt_status dt_amp_backward_with(dt_amp *amp, dt_tensor *loss, dt_amp_backw
     bo.retain_graph = o.retain_graph;
     loss = dt_cast(loss, DT_F32);
     bo.grad = dt_full_with(s->scale, dt_shape_of(loss), mo);
-    if (dt_backward_with(loss, bo)) return dt_error_code();
+    amp->scale_now = s->scale;
+    dt_backward_with(loss, bo);
+    amp->scale_now = 0;
+    if (dt__err.code != DT_OK) return dt_error_code();
     if (amp->dynamic) dt__err.bad_loss = NULL; /* after an overflow the scaler decides */
     for (int i = 0; i < amp->nmodels; i++)
         if (amp->model[i]->sealed && dt__amp_take_back(amp->model[i], s, NULL)) return dt_error_code();
@@ -5278,7 +5650,7 @@ static int dt__scaler_update(dt_amp *a, dt__scaler *s, dt_optimizer *opt)
         if (a->dynamic) s->scale = (double)(float)(s->scale * a->backoff > a->min ? s->scale * a->backoff : a->min);
         return 0;
     }
-    const char *name = dt__first_bad_grad(opt);
+    const char *name = dt__first_bad_grad(opt, true);
     return dt_fail(
         DT_ERR_NUMERIC,
         "dt_step: step %" PRId64 ": the gradient of '%s' is not finite at loss scale %g, which %s; "
@@ -5344,7 +5716,7 @@ static void dt__tensor_release(void *object, size_t nbytes)
     (void)nbytes;
     dt__unref((dt_tensor *)object);
 }
-static const dt__source dt__tensor_source = { dt__tensor_send, dt__tensor_release };
+static const dt__source dt__tensor_source = { dt__tensor_send, dt__tensor_release, NULL };
 
 static int dt__archive_add(const char *call, dt_archive *a, const char *name, dt_tensor *t, bool finite)
 {
@@ -5536,6 +5908,59 @@ static int dt__save_tensor(dt__visit *v, const char *name, dt_tensor *t)
     dt__port *p = (dt__port *)v->user;
     return dt__archive_add(p->call, p->a, name, t, false);
 }
+typedef struct dt__part_entry { /* a tensor in the array of a block of a sharded model */
+    const dt__mblock *b;
+    dt_tensor        *array;
+    int64_t           offset, numel; /* in the block */
+    bool              cut;
+} dt__part_entry;
+static void dt__part_release(void *object, size_t nbytes)
+{
+    (void)nbytes;
+    dt__unref(((dt__part_entry *)object)->array);
+    dt_mem_free(object, sizeof(dt__part_entry));
+}
+static int dt__part_send(dt__out_file *o, const char *call, const dt_archive_entry *e, void *object)
+{
+    (void)o;
+    (void)object;
+    return dt_fail(DT_ERR_STATE, "%s: %s is sharded, and this rank alone writes the file; this is a bug in dt", call, dt__show(e->name));
+}
+/* Elements from .. from + n - 1 of the tensor, which this rank has */
+static int dt__part_range(dt__out_file *o, const char *call, void *object, int64_t from, int64_t n)
+{
+    dt__part_entry *e = (dt__part_entry *)object;
+    dt__piece       p;
+    int             rc = 0;
+    for (int k = 0; !rc && dt__piece_next(e->b, e->cut, e->offset + from, e->offset + from + n, &k, &p);) {
+        dt_tensor *t = dt__slice(e->array, 0, p.at, p.n), *host = t && t->st->dev != dt_cpu() ? dt__cross(call, t, dt_cpu()) : dt__ref(t);
+        rc = host ? dt__out_bytes(o, (char *)host->st->ptr + host->offset * dt__dtype_size[host->dtype],
+                                  (size_t)p.n * dt__dtype_size[host->dtype]) : (int)DT_ERR_MEMORY;
+        dt__unref(host);
+        dt__unref(t);
+    }
+    return rc;
+}
+static const dt__source dt__part_source = { dt__part_send, dt__part_release, dt__part_range };
+static int dt__archive_add_part(const char *call, dt_archive *a, const char *name, const dt__mblock *b, dt_tensor *array, bool cut,
+                                const dt__param *p, bool finite)
+{
+    dt__part_entry *e = (dt__part_entry *)dt__alloc_zero(sizeof *e);
+    if (!e) return dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+    e->b = b;
+    e->offset = p->offset;
+    e->numel = p->t->numel;
+    e->cut = cut;
+    int rc = dt__archive_put(call, a, name, (dt_dtype)array->dtype, dt_shape_of(p->t), finite, e, &dt__part_source);
+    if (rc) dt_mem_free(e, sizeof *e);
+    else e->array = dt__ref(array);
+    return rc;
+}
+static int dt__save_part(dt__visit *v, const char *name, const dt__mblock *b, dt_tensor *array, bool cut, const dt__param *p)
+{
+    dt__port *port = (dt__port *)v->user;
+    return dt__archive_add_part(port->call, port->a, name, b, array, cut, p, false);
+}
 static int dt__save_number(dt__visit *v, const char *name, double *x)
 {
     dt__port *p = (dt__port *)v->user;
@@ -5580,6 +6005,29 @@ static int dt__load_tensor(dt__visit *v, const char *name, dt_tensor *t)
     dt__unref(from);
     return dt_error_code();
 }
+static int dt__load_part(dt__visit *v, const char *name, const dt__mblock *b, dt_tensor *array, bool cut, const dt__param *p)
+{
+    dt__port        *port = (dt__port *)v->user;
+    int64_t          i = dt_archive_find(port->a, name);
+    dt_archive_entry e;
+    int              rc = 0;
+    if (!dt_archive_info(port->a, i, &e)) return dt__load_lacks(port, name);
+    if (!dt__same_shape(p->t, &e.shape))
+        return dt_fail(DT_ERR_SHAPE, "%s: %.300s: %s has shape %s there, %s here; they must be equal", port->call, port->path,
+                       dt__show(name), dt__shape_text(e.shape.dim, e.shape.ndim), dt__text(p->t));
+    if (port->phase == DT__PHASE_CHECK && e.known) return 0;
+    dt__part_entry *saved = (dt__part_entry *)dt__archive_object(port->a, i, &dt__part_source);
+    dt__piece       piece;
+    for (int k = 0; saved && !rc && dt__piece_next(b, cut, p->offset, p->offset + p->t->numel, &k, &piece);)
+        rc = dt__copy_range(array, piece.at, saved->array, piece.at, piece.n);
+    if (saved) return rc;
+    dt_tensor *from = dt__archive_view(port->call, port->a, i), *flat = from ? dt__flat(from) : NULL;
+    if (flat && port->phase != DT__PHASE_CHECK) dt__pieces_set(b, array, cut, p->offset, p->t->numel, flat);
+    dt__unref(flat);
+    dt__unref(from);
+    dt__archive_forget(port->a, i);
+    return dt_error_code();
+}
 static int dt__load_number(dt__visit *v, const char *name, double *x)
 {
     dt__port *p = (dt__port *)v->user;
@@ -5621,6 +6069,7 @@ static dt__visit dt__port_visit(dt__port *p, int loading)
     v.tensor = loading ? dt__load_tensor : dt__save_tensor;
     v.number = loading ? dt__load_number : dt__save_number;
     v.integer = loading ? dt__load_integer : dt__save_integer;
+    v.part = loading ? dt__load_part : dt__save_part;
     v.has = dt__load_has;
     v.user = p;
     return v;
@@ -5691,6 +6140,7 @@ static int dt__load_fill(const dt__load *l, int64_t i, dt__param *p, int made)
         else dt_copy(p->t, from);
     }
     dt__unref(from);
+    dt__archive_forget(l->a, i);
     return dt_error_code();
 }
 static const char *dt__load_name(const dt__load *l, int64_t i) /* of entry i, without the prefix */
@@ -5701,8 +6151,8 @@ static const char *dt__load_name(const dt__load *l, int64_t i) /* of entry i, wi
 }
 static int dt__load_foreign(const dt__load *l, const char *name) /* part of a checkpoint, but not of its model */
 {
-    static const char *const parts[] = { "optimizer.", "schedule.", "amp.", "rng.", "user." };
-    for (int i = 0; i < 5; i++)
+    static const char *const parts[] = { "optimizer.", "schedule.", "amp.", "rng.", "user.", "ddp." };
+    for (int i = 0; i < 6; i++)
         if (!strncmp(name, parts[i], strlen(parts[i]))) return dt_archive_get_string(l->a, "dt.version") != NULL;
     return 0;
 }
@@ -5870,13 +6320,15 @@ static int dt__load_sealed(dt_model *m, void *user)
 {
     dt__load *l = (dt__load *)user;
     int       rc = dt__load_judge(l);
-    (void)m;
     if (!rc && l->c) {
         dt__port port = { NULL, NULL, NULL, DT__PHASE_LATE };
         port.call = l->call;
         port.path = l->path;
         port.a = l->a;
         rc = dt__checkpoint_optimizers(l->c, &port, 1);
+        const dt__watch *w = m->watch;
+        dt__visit        v = dt__port_visit(&port, 1);
+        if (!rc && w && w->arrays) rc = w->arrays(w->user, &v);
     }
     dt__load_free(l);
     return rc;
@@ -5895,8 +6347,15 @@ static int dt__load_wait(dt__load *l)
 /* ---- a model alone */
 static int dt__save_model(const char *call, dt_archive *a, dt_model *m, bool finite)
 {
+    if (m->shards && m->shards->settle(m->shards->user)) return dt_error_code();
     for (int i = 0; i < m->nparams; i++) {
-        dt__param *p = m->param[i];
+        dt__param  *p = m->param[i];
+        dt__mblock *b = p->block >= 0 && m->block[p->block].cut ? &m->block[p->block] : NULL;
+        if (b) {
+            dt_tensor *array = b->master ? b->master : b->b.value;
+            if (dt__archive_add_part(call, a, p->name, b, array, b->master || b->cut & DT__CUT_VALUE, p, finite)) return dt_error_code();
+            continue;
+        }
         dt_tensor *t = dt__param_source(m, p), *whole = t && p->cut.parts ? dt__cut_whole(m, call, t, &p->cut) : NULL;
         if (!t || (p->cut.parts && !whole)) return dt_error_code();
         int rc = dt__archive_add(call, a, p->name, whole ? whole : t, finite);
@@ -5918,6 +6377,29 @@ static int dt__archive_fetch(const char *call, dt_archive *a, dt_model *m)
     }
     return dt__err.code;
 }
+/* ---- sharded: all ranks write one file */
+static int64_t dt__part_owner(void *user, void *object, int64_t at, int *owner) /* dt__writers.segment */
+{
+    const dt__sharding     *s = (const dt__sharding *)user;
+    const dt__part_entry *e = (const dt__part_entry *)object;
+    int64_t               end = 0;
+    *owner = s->owner(s->user, e->b, e->offset + at, &end);
+    return end - e->offset < e->numel ? end - e->offset : e->numel;
+}
+static int dt__archive_write_parts(const char *call, dt_archive *a, const char *path, dt_model *m)
+{
+    const dt__sharding *s = m->shards;
+    dt__writers       w;
+    w.rank = s->rank;
+    w.comm = s->user;
+    w.tell = s->tell;
+    w.merge = s->merge;
+    w.outcome = s->outcome;
+    w.user = (void *)(uintptr_t)s;
+    w.source = &dt__part_source;
+    w.segment = dt__part_owner;
+    return dt__archive_write_shared(call, a, path, &w);
+}
 DT_API dt_status dt_model_save(dt_model *m, const char *path)
 {
     static const char call[] = "dt_model_save";
@@ -5927,7 +6409,9 @@ DT_API dt_status dt_model_save(dt_model *m, const char *path)
         return (dt_status)dt_fail(DT_ERR_STATE, "dt_model_save: the model has no parameters; run its forward first");
     bool        split = dt__watch_fetches(m), lead = !split || dt__watch_lead(m);
     dt_archive *a = dt_archive_new();
-    if (a && !dt__save_model(call, a, m, false) && (!split || !dt__archive_fetch(call, a, m)) && lead) dt__archive_write(call, a, path);
+    if (a && !dt__save_model(call, a, m, false) && (!split || !dt__archive_fetch(call, a, m)) && lead && !m->shards)
+        dt__archive_write(call, a, path);
+    if (m->shards) dt__archive_write_parts(call, a, path, m);
     dt_archive_free(a);
     if (split) dt__watch_outcome(m, call);
     return dt_error_code();
@@ -6335,8 +6819,10 @@ static int dt__checkpoint_parts(dt_checkpoint *c, dt__port *p, int loading) /* t
         rc = dt__scheduler_visit(c->scheduler[i], &v, prefix);
     }
     if (!rc && amp) rc = dt__amp_visit(amp, &v, "amp");
-    for (const dt__watch *w = c->o.model->watch; w && !rc; w = w->next)
+    for (const dt__watch *w = c->o.model->watch; w && !rc; w = w->next) {
         if (w->visit) rc = w->visit(w->user, &v);
+        if (!rc && w->arrays && p->phase != DT__PHASE_EARLY) rc = w->arrays(w->user, &v);
+    }
     return rc;
 }
 static int dt__checkpoint_rest(dt_checkpoint *c, dt__port *p, int loading)
@@ -6399,11 +6885,14 @@ static int dt__checkpoint_save(const char *call, dt_checkpoint *c, int64_t epoch
     }
     if (dt_model_seal(m)) return dt_error_code(); /* binds optimisers and completes a resume */
     bool lead = dt__watch_lead(m), split = dt__watch_fetches(m);
-    if (lead || split) {
+    for (dt__watch *w = m->watch; w; w = w->next)
+        if (w->collect && w->collect(w->user, call)) lead = split = false;
+    if (lead || split || m->shards) {
         char       *path = dt__checkpoint_path(call, c->dir, c->name, step);
         dt_archive *a = path ? dt_archive_new() : NULL;
-        if (a && !dt__checkpoint_fill(call, c, a, path, epoch, step) && (!split || !dt__archive_fetch(call, a, m)) && lead)
+        if (a && !dt__checkpoint_fill(call, c, a, path, epoch, step) && (!split || !dt__archive_fetch(call, a, m)) && lead && !m->shards)
             dt__archive_write(call, a, path);
+        if (m->shards) dt__archive_write_parts(call, a, path, m);
         dt_archive_free(a);
         dt__free_text(path);
     }

@@ -2021,7 +2021,7 @@ static int dt__pline_lead(void *user)
         unsigned slots = 0;
         for (int k = 0; k < DT__MAX_STATES && m->block[i].opt >= 0; k++)
             if (state[(m->block[i].opt * DT__MAX_GROUPS + m->block[i].group) * DT__MAX_STATES + k]) slots |= 1u << k;
-        rc = dt__block_states(&m->block[i], slots);
+        rc = dt__block_states(m, &m->block[i], slots);
     }
     dt_mem_free(x, (size_t)n * sizeof *x);
     return p->rank == 0;

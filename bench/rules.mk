@@ -43,6 +43,10 @@ bench-ddp: build/bench/bench_ddp build/tools/dtrun ## two ranks beside PyTorch's
 	@+$(peer_python)
 	build/bench/bench_ddp --python $(PEER_PYTHON)
 
+bench-shard: build/bench/bench_shard ## .shard = 1, 2 and 3 beside DDP, and beside PyTorch's FSDP2 with gloo; two ranks
+	@+$(peer_python)
+	build/bench/bench_shard --python $(PEER_PYTHON)
+
 bench-pipe: build/bench/bench_pipe ## a model cut over two ranks beside PyTorch's pipelining with gloo and the bound of its schedule
 	@+$(peer_python)
 	build/bench/bench_pipe --python $(PEER_PYTHON)
