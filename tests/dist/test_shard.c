@@ -275,7 +275,9 @@ UTEST(shard, the_rest_of_training_has_the_bits_of_ddp)
             p.shared = p.shared || what == 13;
             p.eval = p.eval || what == 13;
             if (what == 10 || what == 11) p.level = "O2", p.every = 2;
-            EXPECT_EQ(0, crew_run("shm", 3, compare, &p));
+            int bad = crew_run("shm", 3, compare, &p);
+            if (bad) dt_test_say("    case %d, optimiser %d\n", what, kind);
+            EXPECT_EQ(0, bad);
         }
 }
 
