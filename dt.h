@@ -834,7 +834,7 @@ typedef struct dt_backend {
     void (*stream_free)(dt_device *dev, void *stream);
     int (*image_layout)(dt_device *dev, int kernel);            /* the layout of image operands; NULL entry: plain */
     /* Asynchronous copies, overlapped with kernels. Callers: any thread. NULL entries: not supported. host_alloc returns
-       64-byte aligned host memory for uploads (NULL without setting an error). upload_later is asynchronous: the host
+       64-byte aligned host memory for such copies (NULL without setting an error). upload_later is asynchronous: the host
        memory must stay unchanged until the copy is done. mark records an event in a stream (and creates it if *mark is
        NULL). passed sets *yes if the stream has reached the event; with wait it blocks until then. */
     void *(*host_alloc)(dt_device *dev, size_t nbytes);
@@ -842,6 +842,8 @@ typedef struct dt_backend {
     void *(*copy_stream)(dt_device *dev); /* the stream for copies */
     /* queues the copy: host must stay unchanged until it is done */
     int (*upload_later)(dt_device *dev, void *stream, void *dst, const void *host, size_t nbytes);
+    /* queues the copy to memory of host_alloc, which must not be used until it is done */
+    int (*download_later)(dt_device *dev, void *stream, void *host, const void *src, size_t nbytes);
     int (*mark)(dt_device *dev, void *stream, void **mark); /* records a mark in the stream; creates it if *mark is NULL */
     int (*passed)(dt_device *dev, void *mark, bool wait, bool *yes); /* has the stream reached it? wait: waits for it */
     void (*mark_free)(dt_device *dev, void *mark);
@@ -922,6 +924,7 @@ typedef struct dt__split {
     /* t is an argument of a call that begins. It may change the memory of t, or fail */
     void (*use)(void *user, const char *call, dt_tensor *t);
     void (*made)(void *user, dt_tensor *t); /* a call has made t */
+    void (*write)(void *user, const char *call, dt_tensor *t); /* a call changes t in place; or NULL */
     void (*node)(void *user, int64_t i);    /* a backward comes to node i of the tape; or NULL */
 } dt__split;
 
@@ -1116,12 +1119,17 @@ DT__INSIDE dt_tensor *dt__cross(const char *call, dt_tensor *x, dt_device *dev);
 static inline __attribute__((unused)) bool dt__is_host(const dt_device *dev) { return dev->be == dt_cpu()->be; }
 /* ---- the tape */
 /* A backward from n roots at once, with their gradients (NULL: 1, for a root of one element). DT__BACK_INPUTS leaves out the
-   gradients of parameters; a DT__BACK_WEIGHTS later, without roots, computes those of the whole tape. */
-enum { DT__BACK_ALL = 0, DT__BACK_INPUTS, DT__BACK_WEIGHTS };
+   gradients of parameters; a DT__BACK_WEIGHTS later, without roots, computes those of the whole tape. With DT__BACK_FREE the
+   program does not use the step's tensors any more: their values are freed while the backward runs, as soon as it and a later
+   DT__BACK_WEIGHTS do not need them; it takes over the references in grad, and does not look at the roots' values. */
+enum { DT__BACK_ALL = 0, DT__BACK_INPUTS, DT__BACK_WEIGHTS, DT__BACK_FREE = 4 };
 DT__INSIDE int dt__backward(dt_tensor *const *root, dt_tensor *const *grad, int n, int part, bool retain);
 /* A step of its own for a part of the model: exchanges the tensors and the tape of this thread with others. */
 DT__INSIDE void dt__step_swap(dt__list *step, dt__list *tape);
 DT__INSIDE void dt__step_end(void); /* dt_end without the end of a step in the trace */
+/* The program does not use the step's tensors any more, only the backward does: frees the values on dev that no node of the
+   tape has saved. The handles stay. */
+DT__INSIDE int dt__step_trim(dt_device *dev);
 /* A device without memory: its tensors have shapes and no values. */
 DT__INSIDE dt_device *dt__ghost_device(void);
 DT__INSIDE void *dt__ghost_alloc(dt_device *dev, size_t nbytes);
@@ -3617,6 +3625,45 @@ DT__INSIDE void dt__step_swap(dt__list *step, dt__list *tape)
     *tape = p;
     t->generation++; /* parameters that autocast has cast are on the other tape */
 }
+/* A tensor whose memory stands for none, and one that gets it instead of its own: only its shape can be used from then on. */
+static dt_tensor *dt__nothing(dt_device *dev)
+{
+    int64_t one = 1;
+    return dt__new("dt_backward", dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN);
+}
+static void dt__forget_values(dt_tensor *t, const dt_tensor *none)
+{
+    dt__storage *old = t->st;
+    t->st = none->st;
+    t->offset = 0;
+    __atomic_add_fetch(&t->st->refs, 1, __ATOMIC_RELAXED);
+    dt__storage_unref(old);
+}
+static int dt__by_address(const void *a, const void *b)
+{
+    uintptr_t x = (uintptr_t) * (void *const *)a, y = (uintptr_t) * (void *const *)b;
+    return (x > y) - (x < y);
+}
+DT__INSIDE int dt__step_trim(dt_device *dev)
+{
+    dt__ctx *t = &dt__tls;
+    size_t   n = 0, most = (size_t)t->tape.n * DT__NODE_SAVED + 1;
+    void   **kept = (void **)dt_scratch(most * sizeof *kept); /* storages that nodes have saved */
+    dt_tensor *none = kept ? dt__nothing(dev) : NULL;
+    for (int64_t i = 0; none && i < t->tape.n; i++) {
+        const dt__node *k = (const dt__node *)t->tape.at[i];
+        for (int s = 0; s < k->nsaved; s++)
+            if (k->saved[s]) kept[n++] = k->saved[s]->st;
+    }
+    if (none) qsort(kept, n, sizeof *kept, dt__by_address);
+    for (int64_t i = 0; none && i < t->step.n; i++) {
+        dt_tensor *x = (dt_tensor *)t->step.at[i];
+        void      *st = x ? x->st : NULL;
+        if (st && x->st->dev == dev && !bsearch(&st, kept, n, sizeof *kept, dt__by_address)) dt__forget_values(x, none);
+    }
+    dt__unref(none);
+    return dt__err.code;
+}
 DT__INSIDE void dt__step_end(void)
 {
     dt__ctx *t = &dt__tls;
@@ -3703,6 +3750,9 @@ DT__INSIDE bool dt__write_ok(const char *call, dt_tensor *t)
                     dt__text(t));
             return false;
         }
+    const dt__split *split = dt__tls.split;
+    if (__builtin_expect(split != NULL, 0) && split->write) split->write(split->user, call, t);
+    if (dt__err.code != DT_OK) return false;
     __atomic_add_fetch(&t->st->version, 1, __ATOMIC_RELAXED);
     return true;
 }
@@ -3923,6 +3973,22 @@ static int dt__backward_node(dt__ctx *t, dt__node *n)
     }
     return rc;
 }
+/* The backward of node n is done, and so are those of all that use its output. Frees the values that only they needed: with
+   DT__BACK_INPUTS not what n needs for the gradients of its weights. The handle of the output stays, with none's memory. */
+static int dt__node_free_values(dt__ctx *t, dt__node *n, dt_tensor *none)
+{
+    dt_tensor *out = n->out;
+    for (int i = 0; i < n->nsaved; i++) {
+        dt_tensor *x = n->saved[i];
+        if (n->kept && (!x || !x->node)) continue;
+        n->saved[i] = n->kept ? dt__alias(x) : NULL; /* a handle of its own: that of its node gives its memory up */
+        dt__unref(x);
+        if (n->kept && !n->saved[i]) return dt__err.code;
+    }
+    if (!n->kept) n->nsaved = 0;
+    if (out && out->step == t && out->node == n && out->st->dev == none->st->dev) dt__forget_values(out, none);
+    return 0;
+}
 /* Sets the gradients of parameters that this backward did not reach to zero, so that the gradient of p's block is
    complete. */
 static int dt__complete_groups(dt_tensor *p, uint32_t id)
@@ -3990,12 +4056,23 @@ DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
 DT__INSIDE int dt__backward(dt_tensor *const *root, dt_tensor *const *grad, int n, int part, bool retain)
 {
     dt__ctx *t = &dt__tls;
-    if (dt__err.code != DT_OK) return dt__err.code;
-    uint64_t t0 = dt__trace_on() ? dt__trace_backward_begin() : 0;
-    t->backward_part = part;
+    bool     frees = (part & DT__BACK_FREE) != 0;
+    if (dt__err.code != DT_OK) {
+        for (int i = 0; i < n && frees; i++) dt__unref(grad[i]);
+        return dt__err.code;
+    }
+    uint64_t   t0 = dt__trace_on() ? dt__trace_backward_begin() : 0;
+    dt_tensor *none = NULL;
+    t->backward_part = part &= ~(int)DT__BACK_FREE;
     int64_t first = dt__mark_reachable(t, root, n);
     int     rc = first < 0 && dt__err.code != DT_OK ? dt__err.code : 0;
     for (int i = 0; i < n && !rc; i++) rc = dt__seed_root(root[i], grad[i]);
+    for (int i = 0; i < n && frees; i++) dt__unref(grad[i]);
+    if (frees && first >= 0 && first < t->tape.n && !rc) {
+        dt_tensor *some = ((dt__node *)t->tape.at[first])->out;
+        none = some ? dt__nothing(some->st->dev) : NULL;
+        rc = dt__err.code;
+    }
     if (rc) {
         for (int i = 0; i < n; i++) {
             dt__unref(root[i]->partial);
@@ -4004,7 +4081,7 @@ DT__INSIDE int dt__backward(dt_tensor *const *root, dt_tensor *const *grad, int 
         t->backward_part = DT__BACK_ALL;
         return rc;
     }
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n && !frees; i++)
         if (root[i]->node) dt__note_loss(root[i]);
     uint32_t id = t->backward_id;
     t->in_backward = 1;
@@ -4015,7 +4092,9 @@ DT__INSIDE int dt__backward(dt_tensor *const *root, dt_tensor *const *grad, int 
     for (int64_t s = first; s >= 0 && s < t->tape.n && !rc && !t->stop_backward; s--) {
         dt__node *node = (dt__node *)t->tape.at[s];
         if (__builtin_expect(t->split != NULL, 0) && t->split->node) t->split->node(t->split->user, s);
-        if (node->mark == id) rc = dt__backward_node(t, node);
+        if (node->mark != id) continue;
+        rc = dt__backward_node(t, node);
+        if (!rc && none) rc = dt__node_free_values(t, node, none);
         if (!rc && dt__err.code != DT_OK) rc = dt__err.code;
     }
     for (int64_t s = first; s >= 0 && s < t->tape.n; s--) { /* free remaining partials and, unless retained, the saved tensors */
@@ -4031,6 +4110,7 @@ DT__INSIDE int dt__backward(dt_tensor *const *root, dt_tensor *const *grad, int 
                 rc = dt__complete_groups(node->in[k], id);
         if (!retain && !node->kept) dt__node_release(node);
     }
+    dt__unref(none);
     t->no_grad--;
     t->in_backward = 0;
     t->backward_part = DT__BACK_ALL;

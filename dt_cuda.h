@@ -861,7 +861,7 @@ DT_API void dt_cuda_host_free(void *ptr)
     if (ptr) (void)cudaFreeHost(ptr);
 }
 
-/* ---- for data loaders: asynchronous copies from pinned memory, and marks that say when a copy is done */
+/* ---- for data loaders and pipelines: asynchronous copies from and to pinned memory, marks that say when a copy is done */
 static void *dt__cuda_pinned(dt_device *dev, size_t nbytes)
 {
     void *p = NULL;
@@ -881,6 +881,12 @@ static int dt__cuda_upload_later(dt_device *dev, void *stream, void *dst, const 
     cudaStream_t s = (cudaStream_t)dt__cuda_stream(dev, stream);
     if (!nbytes) return 0;
     return dt__cuda_check((int)cudaMemcpyAsync(dst, host, nbytes, cudaMemcpyHostToDevice, s), "cudaMemcpyAsync");
+}
+static int dt__cuda_download_later(dt_device *dev, void *stream, void *host, const void *src, size_t nbytes)
+{
+    cudaStream_t s = (cudaStream_t)dt__cuda_stream(dev, stream);
+    if (!nbytes) return 0;
+    return dt__cuda_check((int)cudaMemcpyAsync(host, src, nbytes, cudaMemcpyDeviceToHost, s), "cudaMemcpyAsync");
 }
 static int dt__cuda_mark(dt_device *dev, void *stream, void **mark)
 {
@@ -904,7 +910,7 @@ static int dt__cuda_passed(dt_device *dev, void *mark, bool wait, bool *yes)
         if (!wait) return 0;
         e = cudaEventSynchronize((cudaEvent_t)mark);
     }
-    if (!bad) bad = dt__cuda_check((int)e, "a copy to the device");
+    if (!bad) bad = dt__cuda_check((int)e, "an asynchronous copy");
     *yes = !bad;
     return bad;
 }
@@ -1589,6 +1595,7 @@ static const dt_backend dt__cuda_backend = { "cuda",
                                              dt__cuda_pinned_free,
                                              dt_cuda_copy_stream,
                                              dt__cuda_upload_later,
+                                             dt__cuda_download_later,
                                              dt__cuda_mark,
                                              dt__cuda_passed,
                                              dt__cuda_mark_free,

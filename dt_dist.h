@@ -3772,7 +3772,7 @@ DT_API dt_status dt_ddp_skip(dt_ddp *d)
         if (!dt__info_send(d)) dt__buckets_start_ready(d);
     }
     dt__ddp_end_step(d, dt_error_code());
-    if (amp && dt__err.code == DT_OK && !dt__amp_take_back(d->m, &amp->scaler[0])) amp->scaler[0].used = 1;
+    if (amp && dt__err.code == DT_OK && !dt__amp_take_back(d->m, &amp->scaler[0], NULL)) amp->scaler[0].used = 1;
     return dt_error_code();
 }
 DT_API double dt_ddp_mean(dt_ddp *d, double value, double weight)
@@ -5912,7 +5912,7 @@ static int dt__parts_finish(dt_parallel *p, double *loss)
     if (!rc) rc = dt__parts_reduce(p);
     if (!rc && amp) {
         if (amp->dynamic) dt__err.bad_loss = NULL; /* not an error: the scaler handles the overflow */
-        rc = dt__amp_take_back(p->m, &amp->scaler[0]);
+        rc = dt__amp_take_back(p->m, &amp->scaler[0], NULL);
         amp->scaler[0].used = 1;
     }
     if (!rc && p->own_memory && p->want_loss) {

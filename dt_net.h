@@ -121,8 +121,9 @@ typedef struct dt_comm_event { /* what has happened to a member of a tolerant co
    the work that its thread has queued on that GPU, and before the work that the thread queues after the call (or after
    dt_work_wait). The host waits until all ranks have made the call, not until the call is done. So ranks that make
    different calls, or do not call at all, get the same errors as on the host, before NCCL is called. Supported are
-   allreduce, broadcast, reduce, reduce_scatter, allgather, send and recv. If a rank dies, or a GPU makes no progress for
-   the timeout, the communicator fails on all ranks. The GPU is that of the first buffer. .algo = "two_level" on several
+   allreduce, broadcast, reduce, reduce_scatter, allgather, send and recv. NCCL knows no tags: what a rank sends to another from
+   GPU memory must be received in the order in which it is sent, whatever the tags; another order, and a message that is given
+   up, are errors of the communicator. If a rank dies, or a GPU makes no progress for the timeout, it fails on all ranks. The GPU is that of the first buffer. .algo = "two_level" on several
    machines uses NCCL inside each machine and the network of dt_comm.h between them.
 
    A launcher may pass two descriptors (tools/dtrun.c passes both): DT_LISTEN_FD to rank 0, the same as .listen_fd; and

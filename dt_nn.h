@@ -1008,7 +1008,10 @@ static inline __attribute__((unused)) int64_t dt__norm_parts(int64_t numel) { re
 DT__INSIDE int dt__norm_of(dt_device *dev, const dt_view *y, const dt_view *x); /* y := the norm of x */
 DT__INSIDE int dt__raw_parts(float *part, const float *x, int64_t n); /* the norms of the parts of one parameter */
 DT__INSIDE int dt__amp_stash(dt_model *m);
-DT__INSIDE int dt__amp_take_back(dt_model *m, dt__scaler *s);
+/* flags: NULL, or an f32 vector on the device with an element for each block: it is written, and somebody must read it and
+   call dt__amp_judge. */
+DT__INSIDE int dt__amp_take_back(dt_model *m, dt__scaler *s, dt_tensor *flags);
+DT__INSIDE void dt__amp_judge(dt_model *m, dt__scaler *s, const float *flags);
 
 /* Updates of arrays on the host that are in no model, with the kernels of dt_step and so with its bits: one parameter, or a
    range of it. */
@@ -5550,8 +5553,21 @@ static int dt__amp_unscale(dt_model *m, double inverse, dt__places *places, dt_t
     }
     return rc;
 }
-/* Reads the flags of the blocks on one device: one download for up to 64 blocks. */
-static int dt__amp_judge(dt_model *m, dt__scaler *s, dt_tensor *flags)
+/* Of the n blocks from `first` on that are on dev (NULL: of all). */
+static void dt__amp_judge_some(dt_model *m, dt__scaler *s, const dt_device *dev, const float *flags, int first, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const dt__mblock *b = &m->block[first + i];
+        if ((dev && b->b.grad->st->dev != dev) || flags[i] == 0) continue;
+        s->found = 1;
+        if (b->opt >= 0) m->opt[b->opt]->skip = 1;
+    }
+}
+DT__INSIDE void dt__amp_judge(dt_model *m, dt__scaler *s, const float *flags)
+{
+    dt__amp_judge_some(m, s, NULL, flags, 0, m->nblocks);
+}
+static int dt__amp_read(dt_model *m, dt__scaler *s, dt_tensor *flags) /* one download for up to 64 blocks */
 {
     enum { MANY = 64 };
     float bad[MANY];
@@ -5563,24 +5579,24 @@ static int dt__amp_judge(dt_model *m, dt__scaler *s, dt_tensor *flags)
         dt__unref(some);
         /* sharded: each rank has looked at its ranges */
         if (!rc && m->shards && !m->shards->unsummed) rc = m->shards->sum(m->shards->user, "dt_amp_backward", bad, n);
-        for (int i = 0; i < n && !rc; i++) {
-            const dt__mblock *b = &m->block[at + i];
-            if (b->b.grad->st->dev != flags->st->dev || bad[i] == 0) continue;
-            s->found = 1;
-            if (b->opt >= 0) m->opt[b->opt]->skip = 1;
-        }
+        if (!rc) dt__amp_judge_some(m, s, flags->st->dev, bad, at, n);
     }
     return rc;
 }
-DT__INSIDE int dt__amp_take_back(dt_model *m, dt__scaler *s)
+DT__INSIDE int dt__amp_take_back(dt_model *m, dt__scaler *s, dt_tensor *later)
 {
     dt__places places;
     dt_tensor *flags[DT__MAX_PLACES];
     places.n = 0;
     memset(flags, 0, sizeof flags);
+    if (later) {
+        if (dt__fill(later, 0)) return dt_error_code();
+        places.dev[places.n++] = later->st->dev;
+        flags[0] = dt__ref(later);
+    }
     int rc = dt__amp_unscale(m, 1 / s->scale, &places, flags);
     for (int p = 0; p < places.n; p++) {
-        if (flags[p] && !rc) rc = dt__amp_judge(m, s, flags[p]);
+        if (flags[p] && !rc && !later) rc = dt__amp_read(m, s, flags[p]);
         dt__unref(flags[p]);
     }
     return rc;
@@ -5611,7 +5627,7 @@ DT_API dt_status dt_amp_backward_with(dt_amp *amp, dt_tensor *loss, dt_amp_backw
     if (dt__err.code != DT_OK) return dt_error_code();
     if (amp->dynamic) dt__err.bad_loss = NULL; /* after an overflow the scaler decides */
     for (int i = 0; i < amp->nmodels; i++)
-        if (amp->model[i]->sealed && dt__amp_take_back(amp->model[i], s)) return dt_error_code();
+        if (amp->model[i]->sealed && dt__amp_take_back(amp->model[i], s, NULL)) return dt_error_code();
     s->used = 1;
     return DT_OK;
 }

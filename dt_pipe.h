@@ -55,6 +55,7 @@ CONTENTS
     >>ghosts         implementation from here: tensors of other stages
     >>tracing_stages the plan: what crosses the cuts
     >>balancing      measuring a model, finding the cuts
+    >>staging        how values reach other ranks: host, device, pinned memory
     >>moving_parts   messages between stages
     >>stages         forward and backward of a stage
     >>whole          what concerns the whole model: norms, checkpoints
@@ -162,6 +163,9 @@ DT_API dt_tensor_parallel_stats dt_tensor_parallel_get_stats(const dt_tensor_par
    dt_step clips by the norm over all stages (.clip_norm). Checkpoints and dt_model_save hold the unsplit model: all ranks call
    them, rank 0 collects the values and writes; any number of ranks can load them.
 
+   Values go where they are needed by the communicator: a model on a GPU of each rank and a communicator with .backend =
+   DT_NCCL exchange them from GPU to GPU, with another communicator through pinned host memory.
+
    The forward must make the same calls each time; it cannot read values (dt_item) of other stages. The pipeline is made before
    the first forward, on all ranks of c; rank r computes the stages r, r + ranks, r + 2 ranks ... (with .chunks). */
 typedef struct dt_pipeline dt_pipeline;
@@ -238,7 +242,8 @@ DT_API void             dt_pipe_profile_free(dt_pipe_profile *f); /* NULL is acc
 
 /* The schedule as it ran in the last dt_pipeline_backward: when each step began and ended, for dt_pipe_svg. A step begins when
    what it needs has come: the time that it waited is idle. All ranks call it and get the same; NULL: an error. If the ranks are
-   on several machines, their clocks are compared. Free it with dt_pipe_timing_free. */
+   on several machines, their clocks are compared. On a GPU the host only queues the steps, and these are the times of that.
+   Free it with dt_pipe_timing_free. */
 DT_API const dt_pipe_schedule *dt_pipeline_schedule(const dt_pipeline *p);
 DT_API dt_pipe_timing         *dt_pipeline_timing(dt_pipeline *p);
 /* The same schedule if each step took the median time of its stage in `run`, and messages no time: dt_pipe_simulate. */
@@ -276,6 +281,7 @@ DT__NEEDS(PIPE, DIST);
 DT__NEEDS(PIPE, PLAN);
 
 typedef struct dt__pline_made { /* a tensor of the forward: the plan is made of these */
+    dt_tensor *memory; /* a handle on its memory, while the plan is made */
     int     stage, dtype, ndim;
     bool    grad;
     int64_t shape[DT_MAX_DIMS];
@@ -292,12 +298,25 @@ typedef struct dt__pline_edge { /* a tensor that stage `to` needs of stage `from
     int     dtype, ndim;
     int64_t shape[DT_MAX_DIMS], nbytes;
 } dt__pline_edge;
+typedef struct dt__pline_page { /* host memory for a message of a device: >>staging */
+    struct dt__pline_page *next; /* of all pages */
+    size_t                nbytes;
+    void                  *ptr, *mark; /* mark: behind the last copy that was queued */
+    bool                  used, busy; /* it belongs to a message; that copy may still run */
+} dt__pline_page;
 typedef struct dt__pline_cell { /* a value that comes from another stage */
-    dt_work   *work;  /* its receive, or NULL */
-    dt_tensor *t;     /* dense, on the device of the model; NULL: it has not come and no receive is posted */
-    void      *host;  /* where it is received, if the device has other memory */
-    size_t     nhost;
+    dt_work        *work; /* its receive, or NULL */
+    dt_tensor      *t;    /* dense, on the device of the model; NULL: it has not come and no receive is posted */
+    dt__pline_page *page; /* where it is received, unless NULL */
 } dt__pline_cell;
+typedef struct dt__pline_message {
+    int  edge, micro;
+    bool gradient;
+} dt__pline_message;
+typedef struct dt__pline_peer { /* what another rank sends to this one, in its order */
+    dt__pline_message *list;
+    int               n, cap, posted;
+} dt__pline_peer;
 typedef struct dt__pline_run { /* a micro-batch in a stage */
     dt__list       step, tape;
     dt__pline_cell *in;     /* of each input edge: the value; then for those with .next the gradient of later stages */
@@ -322,11 +341,14 @@ typedef struct dt__pline_mark { /* a place where the model may be cut: a layer o
     char   name[64];
 } dt__pline_mark;
 typedef struct dt__pline_send {
-    dt_work   *work;
-    dt_tensor *t;
-    void      *host;
-    size_t     nbytes;
+    dt_work        *work; /* NULL: it waits for the copy to its page */
+    dt_tensor      *t;    /* dense */
+    dt__pline_page *page; /* or NULL */
+    int             edge;
+    bool            gradient;
 } dt__pline_send;
+/* How values reach other ranks: see >>staging. */
+enum { DT__LINE_HOST = 0, DT__LINE_DEVICE, DT__LINE_PINNED, DT__LINE_COPIED };
 /* How a forward of a stage is computed. */
 enum { DT__LINE_WHOLE = 0, /* with a tape for the backward */
        DT__LINE_LIGHT,     /* .recompute: without; only the outputs are sent */
@@ -351,6 +373,7 @@ struct dt_pipeline {
     int              mode, stage, now; /* now: the stage that is computed */
     int              how;      /* DT__LINE_... */
     int              count;    /* tensors so far */
+    int              base;     /* tensors of earlier forwards: a serial is the base and the number in its forward */
     int              no_grad;  /* this stage has disabled gradients */
     dt__pline_run    *run;
     int              run_micro;
@@ -375,6 +398,10 @@ struct dt_pipeline {
     int              nuses;
     uint64_t         draws, thread_draws; /* Philox counters of one forward */
     dt__pline_run    *runs;     /* [chunk * micro + micro-batch] */
+    int              way;       /* DT__LINE_HOST ... */
+    dt__pline_peer   *peer;     /* DT__LINE_DEVICE: of each rank */
+    dt__pline_page   *page;     /* all of them */
+    void             *copies;   /* DT__LINE_PINNED: the stream of copies to the host */
     dt__pline_send   *send;
     int              nsends;
     int64_t          send_cap;
@@ -421,6 +448,10 @@ DT__SLOW_BEGIN
    one until the forward ends: dt__pline_hide. In stage s an argument that is a ghost is given its values: those that were
    hidden, or those that came from another stage. The handle stays the same all the time, so the variables of the program need
    not change. */
+static int dt__pline_number(const dt_pipeline *p, const dt_tensor *t) /* in this forward, from 1 on; 0: made before it */
+{
+    return t->serial > p->base && t->serial <= p->base + p->count ? t->serial - p->base : 0;
+}
 static bool dt__pline_active(const dt_pipeline *p) { return p->mode == DT__PIPE_RUN && p->stage == p->now; }
 static dt__storage *dt__pline_nothing(void)
 {
@@ -481,9 +512,10 @@ static void dt__pline_fill(dt_pipeline *p, dt_tensor *t) /* a ghost in the stage
             dt__pline_show(p, k);
             return;
         }
-    for (int k = 0; t->serial > 0 && k < p->nin[p->now]; k++) {
+    int number = dt__pline_number(p, t);
+    for (int k = 0; number && k < p->nin[p->now]; k++) {
         const dt__pline_edge *e = &p->edge[p->in[p->now][k]];
-        if (e->serial != t->serial) continue;
+        if (e->serial != number) continue;
         dt__pline_cell *cell = &p->run->in[k];
         if (dt__pline_arrive(p, cell, e)) return;
         dt_tensor *old = dt__alias(t);
@@ -491,7 +523,7 @@ static void dt__pline_fill(dt_pipeline *p, dt_tensor *t) /* a ghost in the stage
         __atomic_sub_fetch(&t->st->refs, 1, __ATOMIC_RELAXED);
         t->st = cell->t->st;
         __atomic_add_fetch(&t->st->refs, 1, __ATOMIC_RELAXED);
-        t->offset = 0;
+        t->offset = cell->t->offset; /* of another stage of this rank it may be a part of a larger one */
         t->layout = DT_LAYOUT_PLAIN;
         dt__dense_strides(t->stride, t->shape, t->ndim);
         t->node = NULL;
@@ -499,10 +531,52 @@ static void dt__pline_fill(dt_pipeline *p, dt_tensor *t) /* a ghost in the stage
         t->requires_grad = e->grad;
         p->run->input[k] = dt__ref(t);
         dt__unref(old);
+        if (p->how != DT__LINE_LIGHT) { /* else it is needed again */
+            dt__unref(cell->t);
+            cell->t = NULL;
+        }
         return;
     }
-    dt_fail(DT_ERR_STATE, "dt_stage: %s uses a tensor %s of another stage that it did not use in the first forward; the "
-            "forward must make the same calls each time", dt__pline_text(p, who, sizeof who), dt__text(t));
+    dt_fail(DT_ERR_STATE, number ?
+            "dt_stage: %s uses a tensor %s of another stage that it did not use in the first forward; the forward must make "
+            "the same calls each time" :
+            "dt_stage: %s uses a tensor %s that another stage made in an earlier forward; use it in the same stage, or make it "
+            "again", dt__pline_text(p, who, sizeof who), dt__text(t));
+}
+static const char *dt__pline_here(const dt_pipeline *p, char *buf, size_t nbytes) /* the stage of the program, in any mode */
+{
+    int s = p->stage < p->stages ? p->stage : p->stages - 1;
+    snprintf(buf, nbytes, "stage %d (%s, rank %d)", s, s ? p->stage_name[s] : "first", s % p->ranks);
+    return buf;
+}
+/* A gradient reaches the parameters of the model only: any other tensor is on all ranks, and would have a part on each. */
+static void dt__pline_refuse_grad(dt_pipeline *p, const char *call, dt_tensor *t)
+{
+    char who[120];
+    dt_fail(DT_ERR_GRAD, "%s: %s uses a tensor %s, which needs a gradient and was made outside the forward: the ranks would "
+            "have different ones; make it with dt_parameter in the model of the pipeline, or pass dt_detach of it", call,
+            dt__pline_here(p, who, sizeof who), dt__text(t));
+}
+/* A tensor may be changed in the stage that made it and its memory: other ranks have copies of what crosses a cut. */
+static void dt__pline_write(void *user, const char *call, dt_tensor *t)
+{
+    dt_pipeline *p = (dt_pipeline *)user;
+    char         who[120];
+    int          number = dt__pline_number(p, t), other = -1;
+    if (p->mode != DT__PIPE_TRACE || !p->made_params || p->pieces || t->serial < 0) return;
+    for (int k = 0; k < p->count && other < 0; k++)
+        if (p->made[k].memory && p->made[k].memory->st == t->st && p->made[k].stage != p->stage) other = p->made[k].stage;
+    if (number && other < 0) return;
+    dt__tls.split = NULL;
+    if (other >= 0)
+        dt_fail(DT_ERR_STATE, "%s: %s changes a tensor %s in place, whose memory stage %d (rank %d) has made, too: the other "
+                "ranks have copies and would not see it; change a dt_clone() of it", call,
+                dt__pline_here(p, who, sizeof who), dt__text(t), other, other % p->ranks);
+    else
+        dt_fail(DT_ERR_STATE, "%s: %s changes a tensor %s in place, which was made before the forward: only this rank would "
+                "see it; change a dt_clone() of it, or make it a buffer of the model", call,
+                dt__pline_here(p, who, sizeof who), dt__text(t));
+    dt__tls.split = &p->split;
 }
 static bool dt__pline_reads(const char *call) /* does the call bring values to the program? */
 {
@@ -516,13 +590,15 @@ static void dt__pline_use(void *user, const char *call, dt_tensor *t)
     dt_pipeline *p = (dt_pipeline *)user;
     dt__tls.split = NULL;
     if (p->mode == DT__PIPE_TRACE) {
-        if (t->serial > 0 && p->made_params) {
+        int number = dt__pline_number(p, t);
+        if (!number && p->c && t->serial >= 0 && t->requires_grad && !dt__is_ghost(t)) dt__pline_refuse_grad(p, call, t);
+        if (number && p->made_params) {
             dt__pline_used *last = p->nused ? &p->used[p->nused - 1] : NULL;
-            if (!last || last->serial != t->serial || last->stage != p->stage) {
+            if (!last || last->serial != number || last->stage != p->stage) {
                 dt__pline_used *list = (dt__pline_used *)dt__enlarge(p->used, p->nused, &p->used_cap, sizeof *list);
                 if (list) {
                     p->used = list;
-                    list[p->nused].serial = t->serial;
+                    list[p->nused].serial = number;
                     list[p->nused++].stage = p->stage;
                 } else dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the plan");
             }
@@ -542,13 +618,14 @@ static void dt__pline_new_tensor(void *user, dt_tensor *t)
 {
     dt_pipeline *p = (dt_pipeline *)user;
     dt__tls.split = NULL;
-    t->serial = ++p->count;
+    t->serial = p->base + ++p->count;
     if (p->mode == DT__PIPE_TRACE && p->made_params) {
         dt__pline_made *list = (dt__pline_made *)dt__enlarge(p->made, p->count - 1, &p->made_cap, sizeof *list);
         if (list) {
             dt__pline_made *k = &list[p->count - 1];
             p->made = list;
             memset(k, 0, sizeof *k);
+            k->memory = dt__alias(t);
             k->stage = p->stage;
             k->dtype = t->dtype;
             k->ndim = t->ndim;
@@ -558,7 +635,7 @@ static void dt__pline_new_tensor(void *user, dt_tensor *t)
     }
     if (dt__pline_active(p)) {
         for (int k = 0; k < p->nout[p->now]; k++)
-            if (p->edge[p->out[p->now][k]].serial == t->serial) {
+            if (p->edge[p->out[p->now][k]].serial == p->count) {
                 p->run->output[k] = dt__ref(t);
                 const dt__pline_edge *e = &p->edge[p->out[p->now][k]];
                 bool same = e->ndim == t->ndim && e->dtype == t->dtype &&
@@ -679,6 +756,7 @@ static void dt__pline_begin(dt_pipeline *p, int mode, int now, dt__pline_run *ru
     p->stage = 0;
     p->now = now;
     p->run = run;
+    p->base = p->base < 1 << 30 ? p->base + p->count : 0;
     p->count = p->layers = p->calls = 0;
     p->no_grad = 0;
     p->device_before = dt__tls.device;
@@ -700,8 +778,8 @@ static void dt__pline_end(dt_pipeline *p)
 static void dt__pline_cell_free(dt__pline_cell *c)
 {
     if (c->work) dt_work_wait(c->work);
+    if (c->page) c->page->used = false;
     dt__unref(c->t);
-    dt_mem_free(c->host, c->nhost);
     memset(c, 0, sizeof *c);
 }
 static void dt__pline_cells_free(dt__pline_cell *c, int n)
@@ -743,12 +821,14 @@ static void dt__pline_plan_free(dt_pipeline *p)
     dt_mem_free(p->edge, (size_t)(p->nedges + 1) * sizeof *p->edge);
     p->edge = NULL;
     p->nedges = 0;
+    for (int r = 0; p->peer && r < p->ranks; r++) p->peer[r].n = 0;
 }
 static int dt__pline_used_order(const void *a, const void *b)
 {
     const dt__pline_used *x = (const dt__pline_used *)a, *y = (const dt__pline_used *)b;
     return x->serial != y->serial ? (x->serial < y->serial ? -1 : 1) : (x->stage > y->stage) - (x->stage < y->stage);
 }
+static int dt__pline_peers(dt_pipeline *p);
 static int dt__pline_edges(dt_pipeline *p) /* from what was noted to the plan */
 {
     int n = 0;
@@ -805,7 +885,8 @@ static int dt__pline_edges(dt_pipeline *p) /* from what was noted to the plan */
         if (!r->in || !r->in_grad || !r->out_grad || !r->input || !r->output)
             return dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the plan");
     }
-    return p->runs ? 0 : dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the plan");
+    if (!p->runs) return dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the plan");
+    return p->way == DT__LINE_DEVICE ? dt__pline_peers(p) : 0;
 }
 static uint64_t dt__pline_mix(uint64_t h, const void *data, size_t n)
 {
@@ -824,13 +905,14 @@ static int dt__pline_same(dt_pipeline *p) /* do all ranks have the same plan? */
     int64_t mine[4], all[4];
     mine[0] = (int64_t)(h >> 1);
     mine[1] = -mine[0];
-    mine[2] = p->o.micro * 16 + (int)p->o.schedule;
+    mine[2] = (p->o.micro * 16 + (int)p->o.schedule) * 2 + (p->way == DT__LINE_DEVICE);
     mine[3] = -mine[2];
     memcpy(all, mine, sizeof all);
     if (dt_comm_allreduce(p->c, all, 4, DT_COMM_I64, DT_COMM_MAX)) return dt__pline_comm_fail(p, "dt_pipeline");
     if (all[2] != -all[3])
-        return dt_fail(DT_ERR_COMM, "dt_pipeline: the ranks have different options: this rank, %d, has .micro %d and the "
-                       "schedule %s; give all the same", p->rank, p->o.micro, dt_pipe_kind_name(p->o.schedule));
+        return dt_fail(DT_ERR_COMM, "dt_pipeline: the ranks have different options: this rank, %d, has .micro %d, the "
+                       "schedule %s and its model on %s; give all the same", p->rank, p->o.micro,
+                       dt_pipe_kind_name(p->o.schedule), p->dev->name);
     if (all[0] == -all[1]) return 0;
     return dt_fail(DT_ERR_COMM, "dt_pipeline: the ranks have different models or batches: rank %d has %d parameters, %d "
                    "stages and %d tensors that cross cuts, with the hash %016llx; the forward and the shapes of x and y must "
@@ -868,6 +950,10 @@ static int dt__pline_walk(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tens
     dt_tensor *loss = fn(m, x, y, user);
     int        found = p->stage + 1;
     dt__pline_end(p);
+    for (int k = 0; p->made_params && k < p->count && k < p->made_cap; k++) {
+        dt__unref(p->made[k].memory);
+        p->made[k].memory = NULL;
+    }
     if (dt__err.code == DT_OK && found != p->stages && !p->marking && !p->pieces)
         dt_fail(DT_ERR_STATE, "dt_pipeline: the forward has %d stages (%d calls of dt_stage), expected %d: %d ranks with "
                 ".chunks = %d",
@@ -877,6 +963,13 @@ static int dt__pline_walk(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_tens
     if (dt__err.code == DT_OK && loss->numel != 1)
         dt_fail(DT_ERR_SHAPE, "dt_pipeline: the function returned a tensor %s; expected a loss of one element (dt_mean)",
                 dt__text(loss));
+    int number = dt__err.code == DT_OK ? dt__pline_number(p, loss) : 0, last = p->stages - 1;
+    if (dt__err.code == DT_OK && !number)
+        dt_fail(DT_ERR_STATE, "dt_pipeline: the function returned a tensor %s that it has not made; expected the loss",
+                dt__text(loss));
+    if (dt__err.code == DT_OK && p->made_params && !p->pieces && p->made[number - 1].stage != last)
+        dt_fail(DT_ERR_STATE, "dt_pipeline: the function returned a tensor that stage %d has made; expected the loss, of the "
+                "last stage, %d (%s, rank %d)", p->made[number - 1].stage, last, p->stage_name[last], last % p->ranks);
     dt__step_end();
     dt__step_swap(&step, &tape);
     dt__list_free(&step);
@@ -1207,11 +1300,14 @@ static int dt__pline_link(dt_pipeline *p, double *latency, double *bandwidth)
     enum { LARGE = 1 << 18, RUNS = 4 };
     dt_msg_opts o = DT__NO_OPTIONS;
     double      best[2] = { 1e9, 1e9 };
+    int64_t     large = LARGE;
     *latency = *bandwidth = 0;
     if (p->ranks < 2 || p->rank > 1) return 0;
     o.tag = 1;
-    char *buf = (char *)dt__alloc_zero(LARGE);
-    if (!buf) return dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for a message");
+    dt_device *dev = p->way == DT__LINE_DEVICE ? p->dev : dt_cpu();
+    dt_tensor *t = dt__new("dt_pipeline", dev, DT_U8, &large, 1, DT_LAYOUT_PLAIN);
+    char      *buf = t ? (char *)t->st->ptr : NULL;
+    if (!t || dt__fill(t, 0)) return dt__err.code;
     for (int k = 0; k < 2 * RUNS && dt__err.code == DT_OK; k++) {
         int64_t  n = k % 2 ? LARGE : 64;
         uint64_t at = dt_trace_now();
@@ -1221,10 +1317,11 @@ static int dt__pline_link(dt_pipeline *p, double *latency, double *bandwidth)
             bad = p->rank == 0 ? dt_comm_recv_with(p->c, buf, n, DT_COMM_U8, 1, o) :
                                  dt_comm_send_with(p->c, buf, n, DT_COMM_U8, 0, o);
         if (bad) dt__pline_comm_fail(p, "dt_pipeline");
+        dt_synchronize(dev);
         double s = 0.5e-9 * (double)(dt_trace_now() - at);
         if (s < best[k % 2]) best[k % 2] = s;
     }
-    dt_mem_free(buf, LARGE);
+    dt__unref(t);
     *latency = best[0];
     *bandwidth = (double)LARGE / fmax(best[1] - best[0], 0.5 * best[1] + 1e-9); /* other work may disturb one of them */
     return dt__err.code;
@@ -1309,6 +1406,122 @@ static int dt__pline_balance(dt_pipeline *p, dt_pipeline_fn fn, void *user, dt_t
     return dt__err.code;
 }
 
+/* ==================================================================================================== >>staging
+   How values go from one rank to another:
+
+     HOST     the host can read them: the transports of dt_comm.h take them where they are.
+     DEVICE   the communicator accepts memory of the device (NCCL): they go from device to device. The host only queues.
+     PINNED   another device with asynchronous copies: through pages, pinned memory that is kept for the next messages.
+     COPIED   any other device: the same with dt__download and dt__upload.
+
+   PINNED. To send, a page is filled on a stream of its own behind what the compute stream has now; when the mark behind that
+   copy has passed, the message is started: dt__pline_sends_start, after each step, and waiting for the copy before the rank
+   waits for a message of others, which may depend on it. A page that was received is copied by the compute stream, where its
+   first use is, and is used again when the mark behind has passed. So the host waits for copies of what it sends, never for
+   the whole device.
+
+   DEVICE. NCCL ends a send when the other side has queued its receive, and matches the n-th send of a pair with the n-th
+   receive (dt_nccl.h checks that). Each pair of ranks has a communicator and a stream for each direction. Both sides know the
+   schedule and the edges, so the receiver queues its receives in the order in which the sender computes the messages: before
+   it needs a message, it has queued all that this peer sends before it (dt__pline_peers). This cannot deadlock: a rank never
+   waits for one of its sends before the end of the schedule. Assume that it waits in step t for message x of another rank. By
+   then it has queued the receives of x and of all that come before x in their stream. They wait only for what was computed
+   here before step t. The sends of all these are queued at the latest in the step that computes x, and wait only for what was
+   computed before. The checker of dt_plan.h has proved that these steps, in the order of the schedule, do not wait for each
+   other in a circle; this adds no others, since what is before x in its stream is computed before x. */
+static int dt__pline_device_bad(dt_pipeline *p, int rc)
+{
+    if (!rc) return 0;
+    return dt_fail((dt_status)rc, "dt_pipeline: a copy between the host and %s failed with status %d", p->dev->name, rc);
+}
+static bool dt__pline_later(const dt_backend *be) /* does it copy asynchronously? */
+{
+    return be->host_alloc && be->host_free && be->upload_later && be->download_later && be->mark && be->passed &&
+           be->mark_free && be->order && be->stream_new;
+}
+static int dt__pline_way(dt_pipeline *p)
+{
+    const dt_backend *be = p->dev->be;
+    int64_t           one = 1;
+    if (p->dev == dt_cpu()) return DT__LINE_HOST;
+    dt_tensor *t = p->c->device_transport ? dt__new("dt_pipeline_new", p->dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN) : NULL;
+    bool       owned = t && p->c->device_transport->owns(p->c, t->st->ptr);
+    dt__unref(t);
+    if (owned) return DT__LINE_DEVICE;
+    if (!dt__pline_later(be)) return DT__LINE_COPIED;
+    p->copies = be->stream_new(p->dev);
+    if (!p->copies) dt_fail(DT_ERR_DEVICE, "dt_pipeline_new: %s has no stream for copies", p->dev->name);
+    return DT__LINE_PINNED;
+}
+static void dt__pline_page_free(dt_pipeline *p, dt__pline_page *g)
+{
+    const dt_backend *be = p->dev->be;
+    bool              yes;
+    for (dt__pline_page **at = &p->page; *at; at = &(*at)->next)
+        if (*at == g) {
+            *at = g->next;
+            break;
+        }
+    if (g->busy) (void)be->passed(p->dev, g->mark, true, &yes);
+    if (g->mark) be->mark_free(p->dev, g->mark);
+    if (g->ptr && be->host_alloc && be->host_free) be->host_free(p->dev, g->ptr, g->nbytes);
+    else dt_mem_free(g->ptr, g->nbytes);
+    dt_mem_free(g, sizeof *g);
+}
+static dt__pline_page *dt__pline_page_take(dt_pipeline *p, int64_t nbytes) /* NULL after dt_fail */
+{
+    const dt_backend *be = p->dev->be;
+    size_t            n = nbytes ? (size_t)nbytes : 1;
+    dt__pline_page   *g = p->page;
+    for (; g; g = g->next) {
+        bool yes = true;
+        if (g->used || g->nbytes != n) continue;
+        if (g->busy && dt__pline_device_bad(p, be->passed(p->dev, g->mark, false, &yes))) return NULL;
+        if (!yes) continue;
+        g->busy = false;
+        g->used = true;
+        return g;
+    }
+    g = (dt__pline_page *)dt__alloc_zero(sizeof *g);
+    if (g) g->ptr = be->host_alloc && be->host_free ? be->host_alloc(p->dev, n) : dt_mem_alloc(n);
+    if (!g || !g->ptr) {
+        dt_mem_free(g, sizeof *g);
+        dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for a message of %lld bytes", (long long)nbytes);
+        return NULL;
+    }
+    g->nbytes = n;
+    g->used = true;
+    g->next = p->page;
+    p->page = g;
+    return g;
+}
+static char *dt__pline_at(const dt_tensor *t) { return (char *)t->st->ptr + t->offset * (int64_t)dt__dtype_size[t->dtype]; }
+static int64_t dt__pline_bytes(const dt_tensor *t) { return t->numel * (int64_t)dt__dtype_size[t->dtype]; }
+/* A dense tensor to or from a rank; both wait for the message, not for the device. */
+static int dt__pline_send_now(dt_pipeline *p, dt_tensor *t, int to, dt_msg_opts o)
+{
+    bool            apart = p->way == DT__LINE_PINNED || p->way == DT__LINE_COPIED;
+    dt__pline_page *g = apart ? dt__pline_page_take(p, dt__pline_bytes(t)) : NULL;
+    if (apart && (!g || dt__download(t, g->ptr))) {
+        if (g) g->used = false;
+        return dt__err.code;
+    }
+    int bad = dt_comm_send_with(p->c, g ? g->ptr : dt__pline_at(t), dt__pline_bytes(t), DT_COMM_U8, to, o);
+    if (g) g->used = false;
+    return bad ? dt__pline_comm_fail(p, "dt_pipeline_backward") : 0;
+}
+static int dt__pline_receive_now(dt_pipeline *p, dt_tensor *t, int from, dt_msg_opts o)
+{
+    bool            apart = p->way == DT__LINE_PINNED || p->way == DT__LINE_COPIED;
+    dt__pline_page *g = apart ? dt__pline_page_take(p, dt__pline_bytes(t)) : NULL;
+    if (apart && !g) return dt__err.code;
+    if (dt_comm_recv_with(p->c, g ? g->ptr : dt__pline_at(t), dt__pline_bytes(t), DT_COMM_U8, from, o))
+        dt__pline_comm_fail(p, "dt_pipeline_backward");
+    else if (g) dt__upload(t, g->ptr);
+    if (g) g->used = false;
+    return dt__err.code;
+}
+
 /* ==================================================================================================== >>moving_parts
    The value of edge i goes with tag 2 i, its gradient with tag 2 i + 1. Micro-batches come in order on each edge. */
 static dt__pline_run *dt__pline_run_of(dt_pipeline *p, int stage, int micro)
@@ -1321,51 +1534,146 @@ static dt_msg_opts dt__pline_tag(int edge, bool gradient)
     o.tag = 2 * edge + gradient;
     return o;
 }
-static int dt__pline_post(dt_pipeline *p, dt__pline_cell *cell, int edge, bool gradient) /* posts a receive */
+/* Where the value of an edge belongs, or its gradient; this rank computes the stage that it goes to. */
+static dt__pline_cell *dt__pline_cell_of(dt_pipeline *p, int edge, bool gradient, int micro)
 {
     const dt__pline_edge *e = &p->edge[edge];
-    int from = (gradient ? e->to : e->from) % p->ranks;
-    if (from == p->rank || cell->t) return 0; /* it is put there */
+    int                  to = gradient ? e->back : e->to;
+    dt__pline_run        *r = dt__pline_run_of(p, to, micro);
+    if (!gradient) return &r->in[e->at];
+    if (e->back != e->from) return &r->in_grad[p->edge[edge - 1].at];
+    for (int k = 0; k < p->nout[to]; k++)
+        if (p->out[to][k] == edge) return &r->out_grad[k];
+    return NULL;
+}
+static int dt__pline_peer_add(dt_pipeline *p, int from, int edge, bool gradient, int micro)
+{
+    const dt__pline_edge *e = &p->edge[edge];
+    dt__pline_peer       *q = &p->peer[from];
+    int                  to = gradient ? e->back : e->to;
+    if (to % p->ranks != p->rank) return 0;
+    int64_t            cap = q->cap;
+    dt__pline_message *list = (dt__pline_message *)dt__enlarge(q->list, q->n, &cap, sizeof *list);
+    if (!list || cap > INT_MAX) return dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the plan");
+    q->list = list;
+    q->cap = (int)cap;
+    list[q->n].edge = edge;
+    list[q->n].gradient = gradient;
+    list[q->n++].micro = micro;
+    return 0;
+}
+/* What each other rank sends to this one, in the order in which dt__pline_send_outputs and dt__pline_backward send it there. */
+static int dt__pline_peers(dt_pipeline *p)
+{
+    const dt_pipe_schedule *s = p->plan;
+    for (int r = 0; r < p->ranks; r++)
+        for (int64_t k = s->first[r]; k < s->first[r + 1] && r != p->rank && dt__err.code == DT_OK; k++) {
+            const dt_pipe_step *t = &s->step[k];
+            int                 stage = t->chunk * p->ranks + r;
+            if (t->op == DT_PIPE_FORWARD)
+                for (int n = 0; n < p->nout[stage]; n++)
+                    for (int i = p->out[stage][n]; i >= 0; i = p->edge[i].next) dt__pline_peer_add(p, r, i, false, t->micro);
+            else if (t->op != DT_PIPE_BACKWARD_WEIGHT)
+                for (int n = 0; n < p->nin[stage]; n++)
+                    if (p->edge[p->in[stage][n]].grad) dt__pline_peer_add(p, r, p->in[stage][n], true, t->micro);
+        }
+    return dt__err.code;
+}
+static int dt__pline_post_cell(dt_pipeline *p, dt__pline_cell *cell, int edge, bool gradient)
+{
+    const dt__pline_edge *e = &p->edge[edge];
+    int                  from = (gradient ? e->to : e->from) % p->ranks;
     cell->t = dt__new("dt_pipeline", p->dev, e->dtype, e->shape, e->ndim, DT_LAYOUT_PLAIN);
     if (!cell->t) return dt__err.code;
-    void *to = (char *)cell->t->st->ptr;
-    if (p->dev != dt_cpu()) {
-        cell->nhost = (size_t)(e->nbytes ? e->nbytes : 1);
-        to = cell->host = dt_mem_alloc(cell->nhost);
+    if (p->way == DT__LINE_PINNED || p->way == DT__LINE_COPIED) {
+        cell->page = dt__pline_page_take(p, e->nbytes);
+        if (!cell->page) return dt__err.code;
     }
-    if (!to) return dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for a message of %lld bytes", (long long)e->nbytes);
-    cell->work = dt_comm_recv_start_with(p->c, to, e->nbytes, DT_COMM_U8, from, dt__pline_tag(edge, gradient));
+    cell->work = dt_comm_recv_start_with(p->c, cell->page ? cell->page->ptr : cell->t->st->ptr, e->nbytes, DT_COMM_U8, from,
+                                         dt__pline_tag(edge, gradient));
     return cell->work ? 0 : dt__pline_comm_fail(p, "dt_pipeline");
+}
+/* Posts a receive; train: gradients come, too. */
+static int dt__pline_post(dt_pipeline *p, dt__pline_cell *cell, int edge, bool gradient, bool train)
+{
+    int from = (gradient ? p->edge[edge].to : p->edge[edge].from) % p->ranks;
+    if (from == p->rank || cell->t) return 0; /* it is put there, or is posted */
+    if (p->way != DT__LINE_DEVICE) return dt__pline_post_cell(p, cell, edge, gradient);
+    dt__pline_peer *q = &p->peer[from]; /* with all that this rank sends before */
+    while (q->posted < q->n && !cell->t && dt__err.code == DT_OK) {
+        const dt__pline_message *x = &q->list[q->posted++];
+        if (train || !x->gradient)
+            dt__pline_post_cell(p, dt__pline_cell_of(p, x->edge, x->gradient, x->micro), x->edge, x->gradient);
+    }
+    if (!cell->t) dt_fail(DT_ERR_STATE, "dt_pipeline: rank %d does not send edge %d again in this schedule", from, edge);
+    return dt__err.code;
+}
+static int dt__pline_send_start(dt_pipeline *p, dt__pline_send *s)
+{
+    const dt__pline_edge *e = &p->edge[s->edge];
+    int                  to = (s->gradient ? e->back : e->to) % p->ranks;
+    s->work = dt_comm_send_start_with(p->c, s->page ? s->page->ptr : dt__pline_at(s->t), e->nbytes, DT_COMM_U8, to,
+                                      dt__pline_tag(s->edge, s->gradient));
+    if (!s->work) return dt__pline_comm_fail(p, "dt_pipeline_backward");
+    if (s->page) {
+        dt__unref(s->t);
+        s->t = NULL;
+    }
+    return 0;
+}
+static int dt__pline_sends_start(dt_pipeline *p, bool wait) /* those whose copies to the host are done; wait: for the copies */
+{
+    for (int i = 0; p->way == DT__LINE_PINNED && i < p->nsends && dt__err.code == DT_OK; i++) {
+        dt__pline_send *s = &p->send[i];
+        bool            yes = false;
+        if (s->work) continue;
+        if (dt__pline_device_bad(p, p->dev->be->passed(p->dev, s->page->mark, wait, &yes)) || !yes) break;
+        s->page->busy = false;
+        dt__pline_send_start(p, s);
+    }
+    return dt__err.code;
 }
 static int dt__pline_arrive(dt_pipeline *p, dt__pline_cell *cell, const dt__pline_edge *e) /* waits until it is there */
 {
     if (!cell->t)
         return dt_fail(DT_ERR_STATE, "dt_pipeline: stage %d needs a tensor of stage %d before it was computed", e->to, e->from);
     if (!cell->work) return 0;
+    if (dt__pline_sends_start(p, !dt_work_test(cell->work))) return dt__err.code;
     dt_work *w = cell->work;
     uint64_t since = dt_trace_now();
     cell->work = NULL;
     int bad = dt_work_wait(w);
     p->waited += dt_trace_now() - since;
     if (bad) return dt__pline_comm_fail(p, "dt_pipeline_backward");
-    if (!cell->host) return 0;
-    int rc = dt__upload(cell->t, cell->host);
-    dt_mem_free(cell->host, cell->nhost);
-    cell->host = NULL;
-    return rc;
+    dt__pline_page *g = cell->page;
+    cell->page = NULL;
+    if (g && p->way == DT__LINE_PINNED) {
+        const dt_backend *be = p->dev->be;
+        int rc = be->upload_later(p->dev, dt__stream(p->dev), cell->t->st->ptr, g->ptr, (size_t)e->nbytes);
+        if (!rc) rc = be->mark(p->dev, dt__stream(p->dev), &g->mark);
+        g->busy = !rc;
+        dt__pline_device_bad(p, rc);
+    } else if (g) dt__upload(cell->t, g->ptr);
+    if (g) g->used = false;
+    return dt__err.code;
+}
+static void dt__pline_send_end(dt__pline_send *s)
+{
+    dt__unref(s->t);
+    if (s->page) s->page->used = false;
 }
 static int dt__pline_sends_wait(dt_pipeline *p, bool all)
 {
     int rc = 0, kept = 0;
+    if (dt__pline_sends_start(p, all)) return dt__err.code;
     for (int i = 0; i < p->nsends; i++) {
         dt__pline_send *s = &p->send[i];
-        if (!all && !dt_work_test(s->work)) {
+        if (!all && (!s->work || !dt_work_test(s->work))) {
             p->send[kept++] = *s;
             continue;
         }
         if (dt_work_wait(s->work)) rc = -1;
-        dt__unref(s->t);
-        dt_mem_free(s->host, s->nbytes);
+        dt__pline_send_end(s);
     }
     p->nsends = kept;
     return rc ? dt__pline_comm_fail(p, "dt_pipeline_backward") : 0;
@@ -1373,17 +1681,16 @@ static int dt__pline_sends_wait(dt_pipeline *p, bool all)
 static int dt__pline_send_one(dt_pipeline *p, int edge, bool gradient, int micro, dt_tensor *t)
 {
     const dt__pline_edge *e = &p->edge[edge];
-    int                  to = gradient ? e->back : e->to;
+    const dt_backend     *be = p->dev->be;
+    int                  to = gradient ? e->back : e->to, rc;
     dt_tensor           *d = dt__dense("dt_pipeline", t);
+    if (d == t) { /* a handle of its own: that of the tape gives its memory up */
+        d = dt__alias(t);
+        dt__unref(t);
+    }
     if (!d) return dt__err.code;
     if (to % p->ranks == p->rank) { /* another stage of this rank: put it into its cell */
-        dt__pline_run  *r = dt__pline_run_of(p, to, micro);
-        dt__pline_cell *cell = NULL;
-        if (!gradient) cell = &r->in[e->at];
-        else if (e->back == e->from)
-            for (int k = 0; k < p->nout[to]; k++) cell = p->out[to][k] == edge ? &r->out_grad[k] : cell;
-        else cell = &r->in_grad[p->edge[edge - 1].at];
-        cell->t = d;
+        dt__pline_cell_of(p, edge, gradient, micro)->t = d;
         return 0;
     }
     dt__pline_send *list = (dt__pline_send *)dt__enlarge(p->send, p->nsends, &p->send_cap, sizeof *list);
@@ -1395,24 +1702,20 @@ static int dt__pline_send_one(dt_pipeline *p, int edge, bool gradient, int micro
     dt__pline_send *s = &list[p->nsends];
     memset(s, 0, sizeof *s);
     s->t = d;
-    const void *from = (const char *)d->st->ptr + d->offset * (int64_t)dt__dtype_size[d->dtype];
-    if (p->dev != dt_cpu()) {
-        s->nbytes = (size_t)(e->nbytes ? e->nbytes : 1);
-        from = s->host = dt_mem_alloc(s->nbytes);
-        if (!from || dt__download(d, s->host)) {
-            dt_mem_free(s->host, s->nbytes);
-            dt__unref(d);
-            return dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for a message");
-        }
-    }
-    s->work = dt_comm_send_start_with(p->c, from, e->nbytes, DT_COMM_U8, to % p->ranks, dt__pline_tag(edge, gradient));
-    if (s->work) {
-        p->nsends++;
-        return 0;
-    }
-    dt_mem_free(s->host, s->nbytes);
-    dt__unref(d);
-    return dt__pline_comm_fail(p, "dt_pipeline_backward");
+    s->edge = edge;
+    s->gradient = gradient;
+    if (p->way == DT__LINE_PINNED || p->way == DT__LINE_COPIED) s->page = dt__pline_page_take(p, e->nbytes);
+    if (p->way == DT__LINE_PINNED && s->page) { /* dt__pline_sends_start sends it */
+        rc = be->order(p->dev, p->copies, dt__stream(p->dev));
+        if (!rc) rc = be->download_later(p->dev, p->copies, s->page->ptr, dt__pline_at(d), (size_t)e->nbytes);
+        if (!rc) rc = be->mark(p->dev, p->copies, &s->page->mark);
+        s->page->busy = !rc;
+        dt__pline_device_bad(p, rc);
+    } else if (s->page) dt__download(d, s->page->ptr);
+    if (dt__err.code == DT_OK && p->way != DT__LINE_PINNED) dt__pline_send_start(p, s);
+    if (dt__err.code == DT_OK) p->nsends++;
+    else dt__pline_send_end(s);
+    return dt__err.code;
 }
 static int dt__pline_send_outputs(dt_pipeline *p) /* the stage that is computed has ended */
 {
@@ -1443,11 +1746,47 @@ typedef struct dt__pline_job { /* a call of dt_pipeline_backward or dt_pipeline_
     dt_tensor     *x, *y;
     int64_t        each;   /* samples of a micro-batch */
     bool           train;
-    double         sum;    /* of the losses: on the rank of the last stage */
+    dt_tensor     *losses; /* of each micro-batch, f32: on the rank of the last stage */
+    dt_tensor     *flags;  /* mixed precision: of each backward for weights, of each block: is a gradient not finite? */
+    int            nflags; /* such backwards so far */
     double         scale;  /* of the loss, by mixed precision */
     dt__scaler    *scaler; /* ... or NULL */
     uint64_t       philox, thread_philox;
 } dt__pline_job;
+/* The host reads the losses at the end of the batch: on a device it would have to wait for each of them. */
+static int dt__pline_keep_loss(dt_pipeline *p, dt__pline_job *j, dt__pline_run *r, dt_tensor *loss, bool note)
+{
+    char who[120];
+    if (!loss || loss->numel != 1 || dt__is_ghost(loss))
+        return dt_fail(DT_ERR_STATE, "dt_pipeline: %s: the function returned %s, expected the loss as in the first forward",
+                       dt__pline_text(p, who, sizeof who),
+                       !loss ? "NULL" : loss->numel != 1 ? dt__text(loss) : "a tensor of another stage");
+    dt_no_grad_begin();
+    dt_tensor *f = note ? dt_cast(loss, DT_F32) : NULL, *to = f ? dt__slice(j->losses, 0, p->run_micro, 1) : NULL;
+    dt_no_grad_end();
+    if (to) {
+        to->ndim = f->ndim;
+        for (int d = 0; d < f->ndim; d++) to->shape[d] = to->stride[d] = 1;
+        dt__copy_to(to, f, 0);
+        dt__unref(to);
+    }
+    r->loss = dt__ref(loss);
+    return dt__err.code;
+}
+/* What the host must know of the values on the device, once for a batch. *sum: of the losses, on the rank of the last stage. */
+static int dt__pline_read(dt_pipeline *p, dt__pline_job *j, double *sum)
+{
+    int    blocks = p->m->nblocks;
+    size_t n = j->flags ? (size_t)j->flags->numel : 0, micro = (size_t)p->o.micro;
+    float *v = (float *)dt_scratch((n > micro ? n : micro) * sizeof *v);
+    *sum = 0;
+    if (!v) return dt__err.code;
+    if (j->losses && !dt__download(j->losses, v))
+        for (int i = 0; i < p->o.micro; i++) *sum += (double)v[i] / p->o.micro;
+    if (j->flags && dt__err.code == DT_OK && !dt__download(j->flags, v))
+        for (int i = 0; i < j->nflags; i++) dt__amp_judge(p->m, j->scaler, v + i * blocks);
+    return dt__err.code;
+}
 static int dt__pline_forward(dt_pipeline *p, dt__pline_job *j, int stage, int micro, int how)
 {
     dt__pline_run *r = dt__pline_run_of(p, stage, micro);
@@ -1471,14 +1810,8 @@ static int dt__pline_forward(dt_pipeline *p, dt__pline_job *j, int stage, int mi
         dt_fail(DT_ERR_STATE, "dt_pipeline: %s: this forward had %d stages, the first one %d; it must make the same calls "
                 "each time",
                 dt__pline_text(p, who, sizeof who), found, p->stages);
-    if (dt__err.code == DT_OK && stage == p->stages - 1) {
-        dt_tensor *f = loss ? dt_cast(loss, DT_F32) : NULL;
-        float      v = 0;
-        if (f && !dt__download(f, &v)) {
-            if (how != DT__LINE_AGAIN) j->sum += (double)v / p->o.micro;
-            r->loss = dt__ref(loss);
-        }
-    }
+    if (dt__err.code == DT_OK && stage == p->stages - 1) dt__pline_keep_loss(p, j, r, loss, how != DT__LINE_AGAIN);
+    if (j->train && how != DT__LINE_LIGHT && dt__err.code == DT_OK) dt__step_trim(p->dev);
     if (how == DT__LINE_LIGHT) { /* only what came from other stages stays, in r->in */
         for (int k = 0; k < p->nin[stage]; k++) {
             dt__unref(r->input[k]);
@@ -1525,13 +1858,15 @@ static int dt__pline_backward(dt_pipeline *p, dt__pline_job *j, int stage, int m
         if (!e->grad || !r->output[k]->requires_grad || dt__pline_arrive(p, &r->out_grad[k], e)) continue;
         root[n] = r->output[k];
         grad[n++] = r->out_grad[k].t;
+        r->out_grad[k].t = NULL;
     }
     for (int k = 0; k < p->nin[stage] && part != DT__BACK_WEIGHTS && dt__err.code == DT_OK; k++) {
         /* later stages used it, too */
         const dt__pline_edge *e = &p->edge[p->in[stage][k]];
         if (!e->grad || e->next < 0 || dt__pline_arrive(p, &r->in_grad[k], &p->edge[e->next])) continue;
         dt__unref(r->input[k]->grad);
-        r->input[k]->grad = dt__ref(r->in_grad[k].t);
+        r->input[k]->grad = r->in_grad[k].t;
+        r->in_grad[k].t = NULL;
         r->input[k]->grad_state = DT__GRAD_SET;
     }
     if (stage == p->stages - 1 && part != DT__BACK_WEIGHTS && dt__err.code == DT_OK && r->loss->requires_grad) {
@@ -1543,10 +1878,13 @@ static int dt__pline_backward(dt_pipeline *p, dt__pline_job *j, int stage, int m
     /* as dt_amp_backward does for each micro-batch: the gradients are added up in f32, without the scale */
     bool scaled = j->scaler && part != DT__BACK_INPUTS && dt__err.code == DT_OK;
     if (scaled) dt__amp_stash(p->m);
-    if (dt__err.code == DT_OK && (n || part == DT__BACK_WEIGHTS)) dt__backward(root, grad, n, part, false);
+    if (n || part == DT__BACK_WEIGHTS) dt__backward(root, grad, n, part | (int)DT__BACK_FREE, false);
     if (j->scaler && p->o.amp->dynamic) dt__err.bad_loss = NULL; /* after an overflow the scaler decides */
-    if (scaled && dt__err.code == DT_OK) dt__amp_take_back(p->m, j->scaler);
-    dt__unref(seed);
+    if (scaled && dt__err.code == DT_OK) {
+        dt_tensor *flags = dt__slice(j->flags, 0, (int64_t)j->nflags++ * p->m->nblocks, p->m->nblocks);
+        if (flags) dt__amp_take_back(p->m, j->scaler, flags);
+        dt__unref(flags);
+    }
     for (int k = 0; k < p->nin[stage] && part != DT__BACK_WEIGHTS && dt__err.code == DT_OK; k++) {
         const dt__pline_edge *e = &p->edge[p->in[stage][k]];
         dt_tensor           *t = r->input[k];
@@ -1556,6 +1894,8 @@ static int dt__pline_backward(dt_pipeline *p, dt__pline_job *j, int stage, int m
             if (!t->grad || dt__fill(t->grad, 0)) break;
         }
         dt__pline_send_one(p, p->in[stage][k], true, micro, t->grad);
+        dt__unref(t->grad);
+        t->grad = NULL;
     }
     if (part != DT__BACK_INPUTS) dt__pline_run_end(p, r, stage);
     dt__step_swap(&r->step, &r->tape);
@@ -1563,20 +1903,21 @@ static int dt__pline_backward(dt_pipeline *p, dt__pline_job *j, int stage, int m
     return dt__err.code;
 }
 /* Posts the receives of a step of the schedule. */
-static int dt__pline_post_step(dt_pipeline *p, const dt_pipe_step *s)
+static int dt__pline_post_step(dt_pipeline *p, const dt_pipe_step *s, bool train)
 {
     int           stage = s->chunk * p->ranks + p->rank;
     dt__pline_run *r = dt__pline_run_of(p, stage, s->micro);
     if (s->op == DT_PIPE_FORWARD && !r->posted) {
         r->posted = true;
-        for (int k = 0; k < p->nin[stage] && dt__err.code == DT_OK; k++) dt__pline_post(p, &r->in[k], p->in[stage][k], false);
+        for (int k = 0; k < p->nin[stage] && dt__err.code == DT_OK; k++)
+            dt__pline_post(p, &r->in[k], p->in[stage][k], false, train);
     } else if ((s->op == DT_PIPE_BACKWARD || s->op == DT_PIPE_BACKWARD_INPUT) && !r->posted_back) {
         r->posted_back = true;
         for (int k = 0; k < p->nout[stage] && dt__err.code == DT_OK; k++)
-            if (p->edge[p->out[stage][k]].grad) dt__pline_post(p, &r->out_grad[k], p->out[stage][k], true);
+            if (p->edge[p->out[stage][k]].grad) dt__pline_post(p, &r->out_grad[k], p->out[stage][k], true, train);
         for (int k = 0; k < p->nin[stage] && dt__err.code == DT_OK; k++) {
             const dt__pline_edge *e = &p->edge[p->in[stage][k]];
-            if (e->grad && e->next >= 0) dt__pline_post(p, &r->in_grad[k], e->next, true);
+            if (e->grad && e->next >= 0) dt__pline_post(p, &r->in_grad[k], e->next, true, train);
         }
     }
     return dt__err.code;
@@ -1598,40 +1939,26 @@ static int dt__pline_tied(dt_pipeline *p)
         dt__mblock *b = q->block >= 0 ? &m->block[q->block] : NULL; /* mixed precision keeps gradients in mgrad */
         bool        apart = b && b->use_mgrad;
         dt_tensor  *g = apart ? dt__slice(b->mgrad, 0, q->offset, q->t->numel) : dt__ref(q->t->grad);
-        int64_t     nbytes = g ? g->numel * (int64_t)dt__dtype_size[g->dtype] : 0;
-        char       *host = (char *)dt_mem_alloc((size_t)(nbytes ? nbytes : 1));
-        dt_tensor  *there = g ? dt__new("dt_pipeline", p->dev, g->dtype, g->shape, g->ndim, DT_LAYOUT_PLAIN) : NULL;
+        dt_tensor  *there = g ? dt__new("dt_pipeline", p->dev, g->dtype, g->shape, g->ndim, DT_LAYOUT_PLAIN) : NULL, *d = NULL;
         dt_msg_opts o = dt__pline_tag(p->nedges + i, false);
-        if (!host || !there) dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the gradient of '%s'", q->name);
+        if (!there) dt_fail(DT_ERR_MEMORY, "dt_pipeline: out of memory for the gradient of '%s'", q->name);
         else if (!apart && q->t->grad_state == DT__GRAD_EMPTY && dt__fill(g, 0)) {
         } else if (p->rank == first) {
             if (!apart) q->t->grad_state = DT__GRAD_SET;
-            for (int r = first + 1; r < p->ranks && dt__err.code == DT_OK; r++) {
-                if (!dt__pline_owns(p, i, r)) continue;
-                if (dt_comm_recv_with(p->c, host, nbytes, DT_COMM_U8, r, o)) dt__pline_comm_fail(p, "dt_pipeline_backward");
-                else if (!dt__upload(there, host)) dt__copy_to(g, there, 1);
-            }
-            if (dt__err.code == DT_OK) {
-                dt_tensor *d = dt__dense("dt_pipeline", g);
-                if (d) dt__download(d, host);
-                dt__unref(d);
-            }
             for (int r = first + 1; r < p->ranks && dt__err.code == DT_OK; r++)
-                if (dt__pline_owns(p, i, r) && dt_comm_send_with(p->c, host, nbytes, DT_COMM_U8, r, o))
-                    dt__pline_comm_fail(p, "dt_pipeline_backward");
+                if (dt__pline_owns(p, i, r) && !dt__pline_receive_now(p, there, r, o)) dt__copy_to(g, there, 1);
+            if (dt__err.code == DT_OK) d = dt__dense("dt_pipeline", g);
+            for (int r = first + 1; r < p->ranks && dt__err.code == DT_OK; r++)
+                if (dt__pline_owns(p, i, r)) dt__pline_send_now(p, d, r, o);
         } else {
             if (!apart) q->t->grad_state = DT__GRAD_SET;
-            dt_tensor *d = dt__dense("dt_pipeline", g);
-            if (d) dt__download(d, host);
-            dt__unref(d);
-            if (dt__err.code == DT_OK && (dt_comm_send_with(p->c, host, nbytes, DT_COMM_U8, first, o) ||
-                                          dt_comm_recv_with(p->c, host, nbytes, DT_COMM_U8, first, o)))
-                dt__pline_comm_fail(p, "dt_pipeline_backward");
-            if (dt__err.code == DT_OK && !dt__upload(there, host)) dt__copy_to(g, there, 0);
+            d = dt__dense("dt_pipeline", g);
+            if (d && !dt__pline_send_now(p, d, first, o) && !dt__pline_receive_now(p, there, first, o))
+                dt__copy_to(g, there, 0);
         }
+        dt__unref(d);
         dt__unref(there);
         dt__unref(g);
-        dt_mem_free(host, (size_t)(nbytes ? nbytes : 1));
     }
     return dt__err.code;
 }
@@ -1737,12 +2064,13 @@ static dt_tensor *dt__pline_fetch(void *user, const char *call, dt_tensor *t)
         dt__pline_comm_fail(p, call);
         return NULL;
     }
-    char      *host = (char *)dt_mem_alloc((size_t)(nbytes ? nbytes : 1));
-    dt_tensor *d = host ? dt__dense(call, t) : NULL;
-    if (!d) dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
-    else if (!dt__download(d, host) && dt_comm_send_with(p->c, host, nbytes, DT_COMM_U8, 0, o)) dt__pline_comm_fail(p, call);
+    dt_tensor      *d = dt__dense(call, t);
+    dt__pline_page *g = d && p->dev != dt_cpu() ? dt__pline_page_take(p, nbytes) : NULL;
+    if (d && (p->dev == dt_cpu() || (g && !dt__download(d, g->ptr))) &&
+        dt_comm_send_with(p->c, g ? g->ptr : dt__pline_at(d), nbytes, DT_COMM_U8, 0, o))
+        dt__pline_comm_fail(p, call);
     dt__unref(d);
-    dt_mem_free(host, (size_t)(nbytes ? nbytes : 1));
+    if (g) dt__pline_page_free(p, g);
     return NULL;
 }
 static int dt__pline_whole_norm(void *user, float *norm)
@@ -1806,9 +2134,11 @@ static int dt__pline_ready(dt_pipeline *p, const char *call, dt__pline_job *j)
 static void dt__pline_drop(dt_pipeline *p) /* after a failure: nothing of the step is kept */
 {
     for (int i = 0; i < p->nsends; i++) {
-        dt_work_wait(p->send[i].work);
-        dt__unref(p->send[i].t);
-        dt_mem_free(p->send[i].host, p->send[i].nbytes);
+        dt__pline_send *s = &p->send[i];
+        bool            yes;
+        if (s->work) dt_work_wait(s->work);
+        else if (s->page && s->page->busy) (void)p->dev->be->passed(p->dev, s->page->mark, true, &yes);
+        dt__pline_send_end(s);
     }
     p->nsends = 0;
     for (int k = 0; p->runs && k < p->o.chunks * p->o.micro; k++) {
@@ -1822,14 +2152,14 @@ static void dt__pline_drop(dt_pipeline *p) /* after a failure: nothing of the st
 static int dt__pline_go(dt_pipeline *p, dt__pline_job *j)
 {
     const dt_pipe_schedule *s = p->plan;
-    enum { AHEAD = 2 };
+    for (int r = 0; p->peer && r < p->ranks; r++) p->peer[r].posted = 0;
     int64_t end = s->first[p->rank + 1], posted = s->first[p->rank], begin = posted;
     p->timed = false;
     for (int64_t k = posted; k < end && dt__err.code == DT_OK; k++) {
         const dt_pipe_step *t = &s->step[k];
         int                 stage = t->chunk * p->ranks + p->rank;
-        for (; posted < end && posted <= k + AHEAD && dt__err.code == DT_OK; posted++)
-            if (j->train || s->step[posted].op == DT_PIPE_FORWARD) dt__pline_post_step(p, &s->step[posted]);
+        for (; posted < end && posted <= k + DT_PIPE_AHEAD && dt__err.code == DT_OK; posted++)
+            if (j->train || s->step[posted].op == DT_PIPE_FORWARD) dt__pline_post_step(p, &s->step[posted], j->train);
         uint64_t since = dt_trace_now();
         p->waited = 0;
         if (t->op == DT_PIPE_FORWARD) {
@@ -1871,11 +2201,18 @@ static int dt__pline_call(dt_pipeline *p, const char *call, dt__pline_job *j, do
         }
         j->philox = p->m->rng.philox_offset;
         j->thread_philox = dt_rng_default()->philox_offset;
+        int64_t micro = p->o.micro, flags = micro * p->o.chunks * p->m->nblocks;
+        if ((p->stages - 1) % p->ranks == p->rank) j->losses = dt__new(call, p->dev, DT_F32, &micro, 1, DT_LAYOUT_PLAIN);
+        if (s && flags) j->flags = dt__new(call, p->dev, DT_F32, &flags, 1, DT_LAYOUT_PLAIN);
+        rc = dt__err.code;
     }
     if (!rc) rc = dt__pline_go(p, j);
     if (!rc && j->train && p->ddp) rc = dt__ddp_sum(p->ddp);
     if (!rc && j->train) rc = dt__pline_tied(p);
-    double all[2] = { j->sum, 0 };
+    double all[2] = { 0, 0 };
+    if (!rc) rc = dt__pline_read(p, j, &all[0]);
+    dt__unref(j->losses);
+    dt__unref(j->flags);
     if (!rc && s) {
         s->used = 1;
         all[1] = s->found;
@@ -1934,6 +2271,7 @@ static int dt__pline_alloc(dt_pipeline *p)
     p->split.user = p->parts.user = p;
     p->split.use = dt__pline_use;
     p->split.made = dt__pline_new_tensor;
+    p->split.write = dt__pline_write;
     p->parts.stage = dt__pline_stage;
     p->parts.layer = dt__pline_layer;
     if (p->nin && p->nout && p->in && p->out && p->params_at && p->stage_name) return 0;
@@ -2014,6 +2352,9 @@ static dt_pipeline *dt__pline_new(dt_model *m, dt_comm *c, dt_grid *grid, dt_pip
     p->step_time = (double *)dt__alloc_zero((size_t)(2 * p->plan->nsteps / p->ranks) * sizeof *p->step_time);
     if (!p->step_time) dt_fail(DT_ERR_MEMORY, "dt_pipeline_new: out of memory");
     else if (!dt__pline_alloc(p) && dt_comm_dup(c, &p->c)) dt_fail(DT_ERR_COMM, "dt_pipeline_new: %s", dt_comm_error(c));
+    if (dt__err.code == DT_OK) p->way = dt__pline_way(p);
+    if (p->way == DT__LINE_DEVICE) p->peer = (dt__pline_peer *)dt__alloc_zero((size_t)p->ranks * sizeof *p->peer);
+    if (p->way == DT__LINE_DEVICE && !p->peer) dt_fail(DT_ERR_MEMORY, "dt_pipeline_new: out of memory");
     p->watch.user = p;
     p->watch.step = dt__pline_on_step;
     p->watch.agree = dt__pline_agree;
@@ -2045,6 +2386,11 @@ DT_API void dt_pipeline_free(dt_pipeline *p)
     if (p->m && p->m->parts == &p->parts) p->m->parts = NULL;
     if (p->m) dt__watch_remove(p->m, &p->watch);
     if (p->c) dt_comm_free(p->c);
+    while (p->page) dt__pline_page_free(p, p->page);
+    if (p->copies) p->dev->be->stream_free(p->dev, p->copies);
+    for (int r = 0; p->peer && r < p->ranks; r++)
+        dt_mem_free(p->peer[r].list, (size_t)p->peer[r].cap * sizeof *p->peer[r].list);
+    dt_mem_free(p->peer, (size_t)p->ranks * sizeof *p->peer);
     if (p->step_time) dt_mem_free(p->step_time, (size_t)(2 * p->plan->nsteps / p->ranks) * sizeof *p->step_time);
     dt_pipe_schedule_free(p->plan);
     dt_mem_free(p->nin, n * sizeof(int));
