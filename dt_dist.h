@@ -47,12 +47,14 @@ CONTENTS
 
     >>ddp            distributed data parallel: gradients are averaged while the backward runs
     >>hooks          a bucket's way: functions that take the place of the allreduce
+    >>compress       gradients in fewer bytes: f16, bf16, top-k, random-k, DGC, sign, 1-bit, QSGD, PowerSGD, auto
     >>ps             parameters and optimiser on the servers of dt_ps.h
     >>feeding        rank 0 reads the data for all ranks
     >>parallel       one process, several devices, each of which computes a part of the batch
     >>models         implementation from here: propagating errors, comparing and broadcasting models
     >>buckets        gradients in the order in which they become ready
     >>ways           calling hooks; their state
+    >>squeezing      the hook of .compress
     >>backward       a backward and its collectives
     >>slots          sums that do not depend on the number of ranks
     >>syncnorm       batch norm over all ranks
@@ -125,6 +127,22 @@ extern "C" {
    its own stream, concurrently with the backward. The host does not wait for the GPU, except once a step to learn
    whether all gradients were finite (with .no_check: never). */
 typedef struct dt_ddp dt_ddp;
+typedef struct dt_compress { /* see >>compress */
+    const char *kind DT_D;     /* NULL or "none": no compression */
+    double   ratio DT_D;       /* topk, randomk: default 0.01; dgc: 0.001 */
+    int      levels DT_D;      /* qsgd: 1 to 32767, default 127 */
+    int64_t  bucket DT_D;      /* qsgd: elements that share a norm, default 512 */
+    int      rank DT_D;        /* powersgd: default 1, at most 64 */
+    int64_t  start DT_D;       /* the first step that is compressed; default 1000 for powersgd, else 0; -1: 0 */
+    double   min_rate DT_D;    /* powersgd: default 2 */
+    double   momentum DT_D;    /* dgc: default 0.9 */
+    double   clip DT_D;        /* dgc: default 0, no clipping */
+    int64_t  warmup DT_D;      /* dgc: default 0 */
+    int      feedback DT_D;    /* 1: error feedback, -1: none; default: as said above */
+    uint64_t seed DT_D;        /* randomk, qsgd, powersgd */
+    double   margin DT_D;      /* auto: default 0.05 */
+    int64_t  every DT_D;       /* auto: default 1000 */
+} dt_compress;
 typedef struct dt_ddp_opts {
     int dt__first          DT_D;
     double first_bucket_mb DT_D; /* size in MiB of the bucket that is ready first; default 1 */
@@ -133,6 +151,7 @@ typedef struct dt_ddp_opts {
     bool sync_batchnorm    DT_D; /* see below */
     int slots              DT_D; /* > 0: see dt_ddp_slots */
     bool no_check          DT_D; /* do not check that gradients are finite */
+    dt_compress compress   DT_D; /* gradients in fewer bytes: see >>compress */
 } dt_ddp_opts;
 DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o DT_OPT0(dt_ddp_opts));
 #ifdef DT__LIT
@@ -266,6 +285,7 @@ typedef struct dt_ddp_bucket {
     int64_t     step;           /* number of synchronised backwards before this one; the same on all ranks */
     double      share;          /* factor of this rank: 1/world, or samples/all samples; 0: it skips */
     double      loss_scale;     /* of dt_amp, in the gradients; else 1 */
+    double      seconds;        /* in finish: that the last collective took, without waiting for ranks that began it later */
     bool        nonfinite;      /* set by the hook: see above */
     void       *state;          /* of the hook */
     int64_t     sent;           /* set by the hook, for reports: bytes given to collectives in this step; default: those of data */
@@ -303,6 +323,50 @@ enum {
 /* x: n values. part: those of a parameter; -1: of the whole bucket, one for each of its elements (n is b->n). */
 DT_API int dt_ddp_state_array(dt_ddp_state *s, const char *name, int part, float *x, int64_t n, int kind);
 DT_API int dt_ddp_state_integer(dt_ddp_state *s, const char *name, int64_t *x); /* the same on all ranks */
+
+/* ---------------------------------------------------------------------------------------------------- >>compress
+   Gradients in fewer bytes: .compress of dt_ddp_new is a hook of the kind above. docs/compression.md says what each method does and when it
+   pays.
+
+       dt_ddp *ddp = dt_ddp_new(m, c, .compress = { "auto" });
+       dt_ddp *ddp = dt_ddp_new(m, c, .compress = { .kind = "powersgd", .rank = 4 });
+
+     .kind        sent                                                                          bytes of a rank, n elements, p ranks
+     "f16"        each element as f16; a value of 65520 or more ends the step                   allreduce of 2 n
+     "bf16"       each element as bf16                                                          allreduce of 2 n
+     "topk"       the .ratio of each parameter's elements that is largest                       8 k to each of p - 1
+     "randomk"    a .ratio of all elements, the same on all ranks, others in each step          allreduce of 4 k
+     "dgc"        deep gradient compression: top-k of the accumulated velocity                  8 k to each of p - 1
+     "sign"       the sign of each element and a parameter's mean |x|                           n/8 to each of p - 1
+     "onebit"     as sign, with one mean for x >= 0 and one for x < 0                           n/8 to each of p - 1
+     "qsgd"       multiples of norm/.levels, rounded at random so that the mean is right        n bits/8 to each of p - 1
+     "powersgd"   matrices as products of rank .rank; others as they are                        two allreduces of (rows, columns) rank
+     "auto"       what measured time says: see below
+
+   Error feedback: what a rank does not send is added to what it sends in the next step. It is on for the methods that are
+   biased (topk, randomk, sign, onebit, powersgd); dgc has its own. State is in checkpoints. All ranks always have the same weights,
+   bit for bit.
+
+   "dgc" has the momentum inside: give the optimiser none. Each rank's velocity u = .momentum u + g is added up until it is
+   sent; where it was sent both begin again at 0. .clip limits the norm of each parameter's gradient on each rank to
+   .clip/sqrt(ranks). .warmup = steps: in four equal parts 25, 6.25, 1.5625 and 0.390625 % are sent (as long as it is more than .ratio).
+   Vectors (biases) are sent whole.
+
+   "powersgd": a parameter (out, ...) is a matrix of out rows. It is sent as P Q^T where that is at least .min_rate times smaller.
+   Steps before .start are sent whole.
+
+   "auto" never keeps what does not pay. Steps of the training itself are measured: each bucket's collective and its computing on
+   all ranks, without compression and with bf16 (and powersgd, if .rank is set), in turn; then whole steps with the best of each
+   bucket, and without any. Compression stays on for a bucket only if it wins by .margin in its own time, and if whole steps are
+   faster by half of it. That is repeated every .every steps. All ranks decide the same, from the slowest rank's medians. Only methods
+   that keep the accuracy are tried; the others change the training and are the user's decision.
+
+   Gradients in f16 or bf16 (dt_amp at O2 and O3) are sent as they are with "f16", "bf16" and "auto". On GPUs there are f16 and bf16. */
+
+/* A line for each bucket: the method, bytes given to the collective and without compression, bytes that this rank sent to others in a
+   step (in an allreduce by a ring), the error (norm of what was not sent / norm of what was to be sent on this rank, in every 64th
+   step), and for "auto" the measured times and why it decided so. Works like snprintf; "" without .compress. */
+DT_API size_t dt_ddp_compress_report(const dt_ddp *d, char *buf, size_t nbytes);
 
 /* ---------------------------------------------------------------------------------------------------- >>ps
    A model whose parameters and optimiser are on the servers of a store (dt_ps.h). dt_ps_attach takes the place of dt_ddp_new;
@@ -552,6 +616,7 @@ struct dt_ddp {
     int         agreed;      /* all ranks are known to have the same hook */
     dt_comm    *staged[DT__DDP_STAGES]; /* communicators of the stages from 1 on: staged[stage - 1] */
     dt_ddp_part *part;       /* by m->order */
+    struct dt__squeeze *squeeze; /* of .compress, or NULL */
     int64_t     synced;      /* number of synchronised backwards */
     float      *packed;      /* for a checkpoint: arrays of all ranks (rank 0) or of this one; NULL outside a save */
     int64_t     npacked;     /* of each rank */
@@ -1083,6 +1148,7 @@ static int dt__way_next(dt_ddp *d, dt__bucket *b) /* waits for its work, if ther
         dt_work *w = b->work;
         b->work = NULL;
         dt_work_times(w, &t0, &t1);
+        b->pub.seconds = (double)(t1 - t0 - dt_work_waited(w, NULL)) / (double)DT__NS_PER_S;
         if (dt__ddp_wait(d, w)) return dt__ddp_comm_fail(d, "dt_backward");
         if (b->stage) snprintf(name, sizeof name, "stage %d of bucket %d", b->stage, b->pub.index);
         else snprintf(name, sizeof name, "bucket %d, %" PRId64 " elements", b->pub.index, b->numel);
@@ -1391,6 +1457,869 @@ static int dt__ddp_arrays(void *user, dt__visit *v) /* dt__watch.arrays */
              "without state", d->way_name);
     dt__ways_reset(d);
     return 0;
+}
+
+/* ==================================================================================================== >>squeezing
+   .compress: a hook. A bucket's state is a dt__squeezed. What a step changes in it is written to the other one of two arrays
+   (rest, velocity, q); dt__squeeze_end makes that the current one if the step counts. So a step that does not count leaves no
+   trace. Residuals are in units of the loss scale that they were computed with, .scale.
+
+   A rank's message of top-k, sign, 1-bit and QSGD is one dt_codec_encode of each parameter, one behind the other; all ranks gather
+   the messages of all and add them up in the order of ranks. f16, bf16 and random-k encode the bucket as one array, whose payload
+   is summed by an allreduce. */
+enum {
+    DT__SQ_NONE, DT__SQ_F16, DT__SQ_BF16, DT__SQ_TOPK, DT__SQ_RANDOMK, DT__SQ_DGC, DT__SQ_SIGN, DT__SQ_ONEBIT, DT__SQ_QSGD,
+    DT__SQ_POWERSGD, DT__SQ_AUTO, DT__SQ_KINDS
+};
+static const struct dt__squeeze_about { /* by kind */
+    const char *name;
+    int         codec;    /* -1: none */
+    bool        biased;   /* error feedback by default */
+    bool        gathers;  /* messages of each parameter, gathered; else the payload of the bucket is summed */
+} dt__squeeze_about[DT__SQ_KINDS] = {
+    { "none", -1, false, false },           { "f16", DT_CODEC_F16, false, false },    { "bf16", DT_CODEC_BF16, false, false },
+    { "topk", DT_CODEC_TOPK, true, true },  { "randomk", DT_CODEC_RANDOMK, true, false }, { "dgc", DT_CODEC_TOPK, false, true },
+    { "sign", DT_CODEC_SIGN, true, true },  { "onebit", DT_CODEC_ONEBIT, true, true }, { "qsgd", DT_CODEC_QSGD, false, true },
+    { "powersgd", -1, true, false },        { "auto", -1, false, false }
+};
+enum { DT__SQ_RANKS = 64, DT__SQ_CANDIDATES = 3, DT__SQ_TURNS = 5, DT__SQ_AGAIN = 3, DT__SQ_WARM = 2, DT__SQ_SAMPLE = 64 };
+enum { DT__AUTO_WARM, DT__AUTO_BUCKETS, DT__AUTO_STEPS, DT__AUTO_HOLD }; /* what auto does: see dt__auto_end */
+typedef struct dt__squeeze { /* .user of the hook */
+    dt_ddp     *d;
+    dt_compress o;        /* with defaults */
+    int         kind;
+    bool        feedback;
+    /* auto */
+    int         ncandidates, candidate[DT__SQ_CANDIDATES]; /* the first is none */
+    int         phase, turns;
+    int64_t     at;       /* steps of this phase */
+    uint64_t    last;     /* ns: the end of the step before */
+    double      period[2][DT__SQ_TURNS], steps[2]; /* seconds of whole steps: without, and with compression; their medians */
+    bool        won;      /* ... the second is enough shorter */
+    int64_t     rounds;   /* measurements so far */
+} dt__squeeze;
+typedef struct dt__matrix { /* of powersgd: a parameter */
+    int64_t rows, columns, p, q; /* p, q: where its P and Q begin, both transposed; rows 0: sent whole, at p */
+    int     rank;
+} dt__matrix;
+typedef struct dt__squeezed { /* a bucket */
+    int      kind;         /* of this step */
+    int      chosen;       /* auto: until the next measurement */
+    int      now;          /* the current one of two arrays */
+    bool     changed;      /* this step has written the other ones */
+    bool     dirty;        /* rest may hold something */
+    float   *rest[2], *velocity[2], *q[2];
+    double   scale;
+    float   *x;            /* half gradients as f32; NULL: the gradients are */
+    char    *wire;         /* message of this rank; gathers: of all ranks */
+    int64_t  nwire, each;  /* bytes of wire, of one rank's message */
+    int64_t *at;           /* gathers: where each parameter's message begins */
+    dt__matrix *matrix;
+    int64_t  np, nq;       /* values of all P, with what is sent whole, and of all Q */
+    float   *wide;         /* powersgd: what the second collective sums */
+    dt_comm *c, *c2;       /* wire, wide were allocated there */
+    dt_tensor *half;       /* on a GPU */
+    bool     sampled;      /* this step tells lost */
+    double   all, lost, cpu, collective; /* squares of what is to be sent; see dt_ddp_bucket; seconds of this step */
+    int64_t  given, whole, on_wire, on_wire_last; /* bytes given to collectives, uncompressed, sent by this rank; of the last step
+                                                     that was compressed and counts */
+    double   cost[DT__SQ_CANDIDATES][DT__SQ_TURNS], median[DT__SQ_CANDIDATES]; /* auto */
+} dt__squeezed;
+
+DT__SLOW_END
+/* ---- powersgd's arithmetic. A sum of the first two functions is this rank's own; what the last two give must be the same bits
+   on all ranks, so products are exact in f64 and sums have one order, whatever a compiler contracts. */
+typedef float  dt__sqf __attribute__((vector_size(16)));
+typedef double dt__sqd __attribute__((vector_size(32)));
+static float dt__squeeze_dot(const float *a, const float *b, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n;) {
+        int64_t end = n - i > 4096 ? i + 4096 : n;
+        dt__sqf s[4] = { { 0 }, { 0 }, { 0 }, { 0 } }, x, y;
+        for (; end - i >= 16; i += 16)
+            for (int k = 0; k < 4; k++) {
+                memcpy(&x, a + i + 4 * k, sizeof x);
+                memcpy(&y, b + i + 4 * k, sizeof y);
+                s[k] += x * y;
+            }
+        s[0] = (s[0] + s[1]) + (s[2] + s[3]);
+        sum += ((double)s[0][0] + (double)s[0][1]) + ((double)s[0][2] + (double)s[0][3]);
+        for (; i < end; i++) sum += (double)a[i] * (double)b[i];
+    }
+    return (float)sum;
+}
+static void dt__squeeze_add(float *y, float a, const float *x, int64_t n) /* y += a x */
+{
+    dt__sqf k = { a, a, a, a }, u, v;
+    int64_t i = 0;
+    for (; n - i >= 4; i += 4) {
+        memcpy(&u, y + i, sizeof u);
+        memcpy(&v, x + i, sizeof v);
+        u += k * v;
+        memcpy(y + i, &u, sizeof u);
+    }
+    for (; i < n; i++) y[i] += a * x[i];
+}
+/* m := the rows of P Q^T; p: rank vectors of length rows, q: rank vectors of length columns */
+static void dt__squeeze_product(float *m, const float *p, const float *q, int64_t rows, int64_t columns, int rank)
+{
+    for (int64_t i = 0; i < rows; i++, m += columns)
+        for (int64_t j = 0; j < columns; j += 64) {
+            int64_t n = columns - j < 64 ? columns - j : 64, v = 0;
+            double  sum[64];
+            memset(sum, 0, sizeof sum);
+            for (int k = 0; k < rank; k++) {
+                const float *x = q + k * columns + j;
+                double       a = (double)p[k * rows + i];
+                dt__sqd      b = { a, a, a, a }, s;
+                for (v = 0; n - v >= 4; v += 4) {
+                    dt__sqd w = { (double)x[v], (double)x[v + 1], (double)x[v + 2], (double)x[v + 3] };
+                    memcpy(&s, sum + v, sizeof s);
+                    s += b * w;
+                    memcpy(sum + v, &s, sizeof s);
+                }
+                for (; v < n; v++) sum[v] += a * (double)x[v];
+            }
+            for (v = 0; v < n; v++) m[j + v] = (float)sum[v];
+        }
+}
+static double dt__squeeze_inner(const float *a, const float *b, int64_t n)
+{
+    dt__sqd s = { 0, 0, 0, 0 };
+    int64_t i = 0;
+    for (; n - i >= 4; i += 4) {
+        dt__sqd x = { (double)a[i], (double)a[i + 1], (double)a[i + 2], (double)a[i + 3] };
+        dt__sqd y = { (double)b[i], (double)b[i + 1], (double)b[i + 2], (double)b[i + 3] };
+        s += x * y;
+    }
+    double sum = (s[0] + s[1]) + (s[2] + s[3]);
+    for (; i < n; i++) sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+/* Makes the rank vectors orthonormal, in place, by Gram-Schmidt in two passes. A vector of which the others leave nothing but
+   rounding errors becomes 0, or, with a seed, a random one. */
+static void dt__squeeze_orthonormal(float *x, int64_t n, int rank, const uint64_t *seed)
+{
+    for (int k = 0; k < rank; k++) {
+        float *v = x + k * n;
+        for (int turn = 0; turn < (seed ? 2 : 1); turn++) {
+            double was = sqrt(dt__squeeze_inner(v, v, n)), is = was;
+            for (int pass = 0; pass < 2; pass++)
+                for (int j = 0; j < k; j++) {
+                    double a = dt__squeeze_inner(v, x + j * n, n);
+                    for (int64_t i = 0; i < n; i++) v[i] = (float)__builtin_fma(-a, (double)x[j * n + i], (double)v[i]);
+                }
+            is = sqrt(dt__squeeze_inner(v, v, n));
+            bool gone = !(is > 1e-5 * was) || !(is > 1e-37);
+            for (int64_t i = 0; i < n; i++) v[i] = gone ? 0 : (float)((double)v[i] / is);
+            if (!gone || !seed) break;
+            for (int64_t i = 0; i < n; i++)
+                v[i] = (float)((double)(dt__id_mix(*seed + (uint64_t)k, (uint64_t)i) >> 40) / 8388608.0 - 1.0);
+        }
+    }
+}
+static double dt__squeeze_squares(const float *a, const float *b, int64_t n) /* of a + b; b may be NULL */
+{
+    double s[4] = { 0, 0, 0, 0 };
+    for (int64_t i = 0; i < n; i++) {
+        double x = b ? (double)a[i] + (double)b[i] : (double)a[i];
+        s[i & 3] += x * x;
+    }
+    return (s[0] + s[1]) + (s[2] + s[3]);
+}
+static bool dt__squeeze_finite(const float *x, int64_t n)
+{
+    float bad = 0; /* 0 * x is NaN if x is not finite */
+    for (int64_t i = 0; i < n; i++) bad += 0 * x[i];
+    return bad == 0;
+}
+static void dt__squeeze_widen(float *x, const void *half, int dtype, int64_t n)
+{
+    const uint16_t *h = (const uint16_t *)half;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u = (uint32_t)h[i] << 16;
+        if (dtype == DT_F16) x[i] = dt__f16_to_f32(h[i]);
+        else memcpy(&x[i], &u, sizeof u);
+    }
+}
+static void dt__squeeze_narrow(void *half, const float *x, int dtype, int64_t n)
+{
+    uint16_t *h = (uint16_t *)half;
+    for (int64_t i = 0; i < n; i++) h[i] = dtype == DT_F16 ? dt__f32_to_f16(x[i]) : dt__f32_to_bf16(x[i]);
+}
+DT__SLOW_BEGIN
+
+/* ---- memory */
+static int dt__squeeze_memory(void)
+{
+    return dt_fail(DT_ERR_MEMORY, "out of memory for compressing it; use smaller buckets (.bucket_mb), or no .compress");
+}
+static int dt__squeeze_pair(float *x[2], int64_t n) /* two arrays of n zeros, unless they exist */
+{
+    for (int i = 0; i < 2; i++)
+        if (!x[i] && !(x[i] = (float *)dt__alloc_zero((size_t)n * sizeof **x + 1))) return dt__squeeze_memory();
+    return 0;
+}
+static void dt__squeeze_pair_free(float *x[2], int64_t n)
+{
+    for (int i = 0; i < 2; i++) dt_mem_free(x[i], (size_t)n * sizeof **x + 1);
+    x[0] = x[1] = NULL;
+}
+static int dt__squeeze_wire(char **p, dt_comm **owner, dt_comm *c, int64_t *have, int64_t n)
+{
+    if (*p && (!have || *have >= n)) return 0;
+    if (*p) dt_comm_dealloc(*owner, *p);
+    *p = (char *)dt_comm_alloc(*owner = c, (size_t)n + 64);
+    if (have) *have = *p ? n : 0;
+    return *p ? 0 : dt__squeeze_memory();
+}
+static void dt__squeeze_gone(dt_ddp_bucket *b, void *user)
+{
+    dt__squeezed *s = (dt__squeezed *)b->state;
+    (void)user;
+    if (!s) return;
+    dt__squeeze_pair_free(s->rest, b->n);
+    dt__squeeze_pair_free(s->velocity, b->n);
+    dt__squeeze_pair_free(s->q, s->nq);
+    dt_mem_free(s->x, s->x ? (size_t)b->n * sizeof *s->x : 0);
+    if (s->wire) dt_comm_dealloc(s->c, s->wire);
+    if (s->wide) dt_comm_dealloc(s->c2, s->wide);
+    dt_mem_free(s->at, s->at ? (size_t)(b->parts + 1) * sizeof *s->at : 0);
+    dt_mem_free(s->matrix, s->matrix ? (size_t)b->parts * sizeof *s->matrix : 0);
+    dt__unref(s->half);
+    dt_mem_free(s, sizeof *s);
+}
+static int dt__squeeze_matrices(const dt__squeeze *z, const dt_ddp_bucket *b, dt__squeezed *s)
+{
+    s->matrix = (dt__matrix *)dt__alloc_zero((size_t)b->parts * sizeof *s->matrix);
+    if (!s->matrix) return dt__squeeze_memory();
+    for (int i = 0; i < b->parts; i++) {
+        const dt_ddp_part *t = &b->part[i];
+        dt__matrix        *m = &s->matrix[i];
+        int64_t            rows = t->shape.ndim > 1 ? t->shape.dim[0] : 0, columns = rows ? t->numel / rows : 0;
+        int64_t            rank = z->o.rank < rows ? z->o.rank : rows;
+        if (rank > columns) rank = columns;
+        m->p = s->np;
+        m->q = s->nq;
+        if (rank > 0 && (double)(rows + columns) * (double)rank * z->o.min_rate < (double)t->numel) {
+            m->rows = rows;
+            m->columns = columns;
+            m->rank = (int)rank;
+            s->np += rows * rank;
+            s->nq += columns * rank;
+        } else s->np += t->numel;
+    }
+    return dt__squeeze_pair(s->q, s->nq);
+}
+static dt__squeezed *dt__squeeze_get(const dt__squeeze *z, dt_ddp_bucket *b) /* the state of a bucket, or NULL */
+{
+    dt__squeezed *s = (dt__squeezed *)b->state;
+    int           rc = 0;
+    if (s) return s;
+    b->state = s = (dt__squeezed *)dt__alloc_zero(sizeof *s);
+    if (!s) {
+        dt__squeeze_memory();
+        return NULL;
+    }
+    s->scale = 1;
+    bool powers = z->kind == DT__SQ_POWERSGD;
+    for (int i = 0; i < z->ncandidates; i++) powers = powers || z->candidate[i] == DT__SQ_POWERSGD;
+    if (b->dtype != DT_F32 && !z->d->on_device && !(s->x = (float *)dt_mem_alloc((size_t)b->n * sizeof *s->x)))
+        rc = dt__squeeze_memory();
+    if (!rc && powers) rc = dt__squeeze_matrices(z, b, s);
+    if (!rc && (z->feedback || powers)) rc = dt__squeeze_pair(s->rest, b->n);
+    if (!rc && z->kind == DT__SQ_DGC) rc = dt__squeeze_pair(s->rest, b->n) || dt__squeeze_pair(s->velocity, b->n);
+    return rc ? NULL : s;
+}
+static void dt__squeeze_rescale(dt__squeezed *s, int64_t n, double scale) /* residuals follow the loss scale */
+{
+    float k = (float)(scale / s->scale);
+    for (int64_t i = 0; i < n && k != 1; i++) {
+        if (s->rest[0]) s->rest[s->now][i] *= k;
+        if (s->velocity[0]) s->velocity[s->now][i] *= k;
+    }
+    s->scale = scale;
+}
+
+/* ---- a step */
+static dt_codec dt__squeeze_codec(const dt__squeeze *z, const dt_ddp_bucket *b, int kind, int part)
+{
+    dt_codec c;
+    DT__CLEAR(c);
+    c.kind = dt__squeeze_about[kind].codec;
+    c.ratio = z->o.ratio;
+    c.levels = z->o.levels;
+    c.bucket = z->o.bucket;
+    c.seed = z->o.seed;
+    if (kind == DT__SQ_RANDOMK) c.seed = dt__id_mix(z->o.seed, (uint64_t)b->index);
+    if (kind == DT__SQ_QSGD) c.seed = dt__id_mix(dt__id_mix(z->o.seed, (uint64_t)(b->index * 4096 + part)), (uint64_t)b->rank);
+    if (kind != DT__SQ_DGC) return c;
+    for (int i = 1; i <= 4 && z->o.warmup; i++) /* 25, 6.25, 1.5625, 0.390625 % */
+        if (b->step - z->o.start < (z->o.warmup * i + 3) / 4) {
+            double warm = 1.0 / (double)(1 << 2 * i);
+            if (warm > c.ratio) c.ratio = warm;
+            break;
+        }
+    if (b->part[part].shape.ndim < 2) c.ratio = 1; /* vectors go whole */
+    return c;
+}
+static int dt__squeeze_comm_failed(void) /* a codec refused what it should not */
+{
+    return dt_fail(DT_ERR_COMM, "%s", dt_comm_error(NULL) ? dt_comm_error(NULL) : "a codec failed");
+}
+/* What this rank sends of a part, or of the bucket (part -1): encoded to out. rest NULL: no error feedback. */
+static int dt__squeeze_encode(const dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, int part, float *x, char *out, int64_t nout)
+{
+    int64_t  at = part < 0 ? 0 : b->part[part].offset, n = part < 0 ? b->n : b->part[part].numel;
+    dt_codec c = dt__squeeze_codec(z, b, s->kind, part);
+    float   *rest = z->feedback ? s->rest[1 - s->now] + at : NULL, scale = 1;
+    if (s->kind == DT__SQ_RANDOMK && !rest) scale = (float)(1 / c.ratio);
+    int64_t rc = dt__codec_encode_to(&c, x + at, n, rest ? s->rest[s->now] + at : NULL, rest, scale, (uint64_t)b->step, out, nout);
+    if (rc == DT_COMM_ERR_NONFINITE) { /* zeros go, and the step does not count */
+        b->nonfinite = true;
+        memset(x + at, 0, (size_t)n * sizeof *x);
+        rc = dt__codec_encode_to(&c, x + at, n, NULL, NULL, 1, (uint64_t)b->step, out, nout);
+    }
+    return rc < 0 ? dt__squeeze_comm_failed() : 0;
+}
+static int dt__squeeze_decode(const dt__squeeze *z, dt_ddp_bucket *b, const dt__squeezed *s, int part, const char *in, int64_t nin,
+                              float *x, bool add)
+{
+    int64_t  at = part < 0 ? 0 : b->part[part].offset, n = part < 0 ? b->n : b->part[part].numel;
+    dt_codec c = dt__squeeze_codec(z, b, s->kind, part);
+    int      rc = dt_codec_decode(&c, in, nin, x + at, n, add);
+    if (rc != DT_COMM_ERR_NONFINITE) return rc ? dt__squeeze_comm_failed() : 0;
+    b->nonfinite = true; /* of a sum that is the same on all ranks */
+    memset(x + at, 0, (size_t)n * sizeof *x);
+    return 0;
+}
+/* In some steps, before the collective: the norms of what is to be sent, and of what is not. */
+static void dt__squeeze_measure(const dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, const float *x)
+{
+    bool   dgc = s->kind == DT__SQ_DGC, gathers = dt__squeeze_about[s->kind].gathers;
+    double lost = 0;
+    if (!s->sampled || b->nonfinite) return;
+    if (!dgc) s->all = dt__squeeze_squares(x, z->feedback ? s->rest[s->now] : NULL, b->n);
+    if (dgc || z->feedback) lost = dt__squeeze_squares(s->rest[1 - s->now], NULL, b->n);
+    float *sent = dgc || z->feedback ? NULL : (float *)dt_mem_alloc((size_t)b->n * sizeof *sent);
+    if (sent) {
+        memset(sent, 0, (size_t)b->n * sizeof *sent);
+        for (int i = 0; i < (gathers ? b->parts : 1); i++) {
+            const char *from = gathers ? s->wire + s->each * b->rank + s->at[i] : s->wire;
+            dt__squeeze_decode(z, b, s, gathers ? i : -1, from, gathers ? s->at[i + 1] - s->at[i] : s->each, sent, false);
+        }
+        for (int64_t i = 0; i < b->n; i++) sent[i] -= x[i];
+        lost = dt__squeeze_squares(sent, NULL, b->n);
+        dt_mem_free(sent, (size_t)b->n * sizeof *sent);
+    }
+    s->lost = s->all > 0 ? sqrt(lost / s->all) : 0;
+}
+/* DGC: the velocity of a part, and what of it was not sent yet, in the other arrays. Vectors: the velocity is what is sent. */
+static void dt__dgc_gather(const dt__squeeze *z, const dt_ddp_bucket *b, dt__squeezed *s, int part, const float *x)
+{
+    const dt_ddp_part *t = &b->part[part];
+    const float *g = x + t->offset, *u0 = s->velocity[s->now] + t->offset, *v0 = s->rest[s->now] + t->offset;
+    float       *u = s->velocity[1 - s->now] + t->offset, *v = s->rest[1 - s->now] + t->offset;
+    double       keep = z->o.momentum, k = 1;
+    if (z->o.clip > 0 && b->share > 0) { /* the gradient itself, without share and loss scale */
+        double norm = sqrt(dt__squeeze_squares(g, NULL, t->numel)) / (b->share * b->loss_scale), most = z->o.clip / sqrt((double)b->world);
+        if (norm > most) k = most / norm;
+    }
+    for (int64_t i = 0; i < t->numel; i++) {
+        u[i] = (float)(keep * (double)u0[i] + k * (double)g[i]);
+        v[i] = t->shape.ndim < 2 ? u[i] : v0[i] + u[i];
+    }
+}
+static void dt__dgc_mask(const dt_ddp_bucket *b, dt__squeezed *s, int part, const char *message, int64_t nbytes)
+{
+    const dt_ddp_part *t = &b->part[part];
+    int64_t            k = (nbytes - DT_CODEC_HEADER) / 8;
+    float             *u = s->velocity[1 - s->now] + t->offset, *v = s->rest[1 - s->now] + t->offset;
+    for (int64_t i = 0; i < k; i++) {
+        uint32_t at;
+        memcpy(&at, message + DT_CODEC_HEADER + 4 * i, sizeof at);
+        v[at] = 0;
+        if (t->shape.ndim > 1) u[at] = 0; /* momentum factor masking */
+    }
+}
+static int dt__squeeze_gathered(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, float *x, dt_work **work)
+{
+    bool dgc = s->kind == DT__SQ_DGC;
+    int  rc = 0;
+    if (!s->at && !(s->at = (int64_t *)dt__alloc_zero((size_t)(b->parts + 1) * sizeof *s->at))) return dt__squeeze_memory();
+    for (int i = 0; i < b->parts; i++) {
+        dt_codec c = dt__squeeze_codec(z, b, s->kind, i);
+        int64_t  nbytes = dt_codec_bound(&c, b->part[i].numel);
+        if (nbytes < 0) return dt__squeeze_comm_failed();
+        s->at[i + 1] = s->at[i] + nbytes;
+    }
+    s->each = s->at[b->parts];
+    if (dt__squeeze_wire(&s->wire, &s->c, b->comm, &s->nwire, s->each * b->world)) return dt__err.code;
+    char *mine = s->wire + s->each * b->rank;
+    for (int i = 0; i < b->parts && !rc; i++) {
+        char   *out = mine + s->at[i];
+        int64_t n = s->at[i + 1] - s->at[i];
+        if (dgc) dt__dgc_gather(z, b, s, i, x);
+        if (dgc && s->sampled) s->all += dt__squeeze_squares(s->rest[1 - s->now] + b->part[i].offset, NULL, b->part[i].numel);
+        rc = dt__squeeze_encode(z, b, s, i, dgc ? s->rest[1 - s->now] : x, out, n);
+        if (!rc && dgc) dt__dgc_mask(b, s, i, out, n);
+    }
+    if (rc) return rc;
+    dt__squeeze_measure(z, b, s, x);
+    *work = dt_comm_allgather_start(b->comm, NULL, s->wire, s->each, NULL, DT_COMM_U8);
+    b->sent = s->each;
+    s->on_wire = s->each * (b->world - 1);
+    return *work ? 0 : DT_ERR_COMM;
+}
+static int64_t dt__squeeze_ring(const dt_ddp_bucket *b, int64_t nbytes) /* what each rank sends in an allreduce */
+{
+    return 2 * nbytes * (b->world - 1) / b->world;
+}
+static int dt__squeeze_summed(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, float *x, dt_work **work)
+{
+    dt_codec c = dt__squeeze_codec(z, b, s->kind, -1);
+    s->each = dt_codec_bound(&c, b->n);
+    if (s->each < 0) return dt__squeeze_comm_failed();
+    if (dt__squeeze_wire(&s->wire, &s->c, b->comm, &s->nwire, s->each)) return dt__err.code;
+    if (dt__squeeze_encode(z, b, s, -1, x, s->wire, s->each)) return dt__err.code;
+    dt__squeeze_measure(z, b, s, x);
+    int     dtype = c.kind == DT_CODEC_F16 ? DT_COMM_F16 : c.kind == DT_CODEC_BF16 ? DT_COMM_BF16 : DT_COMM_F32;
+    int64_t nbytes = s->each - DT_CODEC_HEADER;
+    *work = dt_comm_allreduce_start(b->comm, s->wire + DT_CODEC_HEADER, nbytes / (dtype == DT_COMM_F32 ? 4 : 2), dtype, DT_COMM_SUM);
+    b->sent = nbytes;
+    s->on_wire = dt__squeeze_ring(b, nbytes);
+    return *work ? 0 : DT_ERR_COMM;
+}
+/* PowerSGD: M = gradient + rest, in the other rest. P = M Q is summed, then Q = M^T P with P orthonormal; P Q^T replaces the sum of
+   all M, and each rank keeps M - P Q^T/ranks. */
+static int dt__powersgd_start(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, const float *x, dt_work **work)
+{
+    float *m = s->rest[1 - s->now], *q = s->q[1 - s->now];
+    if (dt__squeeze_wire(&s->wire, &s->c, b->comm, &s->nwire, s->np * 4)) return dt__err.code;
+    float *p = (float *)(void *)s->wire;
+    for (int64_t i = 0; i < b->n; i++) m[i] = z->feedback ? x[i] + s->rest[s->now][i] : x[i];
+    if (s->sampled) s->all = dt__squeeze_squares(m, NULL, b->n);
+    memcpy(q, s->q[s->now], (size_t)s->nq * sizeof *q);
+    for (int i = 0; i < b->parts; i++) {
+        const dt__matrix *k = &s->matrix[i];
+        const float      *a = m + b->part[i].offset;
+        uint64_t          seed = dt__id_mix(z->o.seed + 1, (uint64_t)b->step * 65536 + (uint64_t)i);
+        if (!k->rows) memcpy(p + k->p, a, (size_t)b->part[i].numel * sizeof *p);
+        else dt__squeeze_orthonormal(q + k->q, k->columns, k->rank, &seed);
+        for (int r = 0; r < k->rank; r++)
+            for (int64_t row = 0; row < k->rows; row++)
+                p[k->p + r * k->rows + row] = dt__squeeze_dot(a + row * k->columns, q + k->q + r * k->columns, k->columns);
+    }
+    if (!dt__squeeze_finite(p, s->np)) {
+        b->nonfinite = true;
+        memset(p, 0, (size_t)s->np * sizeof *p);
+    }
+    *work = dt_comm_allreduce_start(b->comm, p, s->np, DT_COMM_F32, DT_COMM_SUM);
+    b->sent = (s->np + s->nq) * 4;
+    s->on_wire = dt__squeeze_ring(b, b->sent);
+    return *work ? 0 : DT_ERR_COMM;
+}
+static int dt__powersgd_middle(dt_ddp_bucket *b, dt__squeezed *s, dt_work **work)
+{
+    float *p = (float *)(void *)s->wire, *m = s->rest[1 - s->now];
+    char  *wide = (char *)s->wide;
+    int    rc = dt__squeeze_wire(&wide, &s->c2, b->comm, NULL, s->nq * 4);
+    s->wide = (float *)(void *)wide;
+    if (rc) return rc;
+    if (!dt__squeeze_finite(p, s->np)) {
+        b->nonfinite = true;
+        memset(p, 0, (size_t)s->np * sizeof *p);
+    }
+    memset(s->wide, 0, (size_t)s->nq * sizeof *s->wide);
+    for (int i = 0; i < b->parts; i++) {
+        const dt__matrix *k = &s->matrix[i];
+        if (!k->rows) continue;
+        dt__squeeze_orthonormal(p + k->p, k->rows, k->rank, NULL);
+        for (int64_t row = 0; row < k->rows; row++)
+            for (int r = 0; r < k->rank; r++)
+                dt__squeeze_add(s->wide + k->q + r * k->columns, p[k->p + r * k->rows + row], m + b->part[i].offset + row * k->columns,
+                                k->columns);
+    }
+    *work = dt_comm_allreduce_start(b->comm, s->wide, s->nq, DT_COMM_F32, DT_COMM_SUM);
+    return *work ? 0 : DT_ERR_COMM;
+}
+static void dt__powersgd_finish(dt_ddp_bucket *b, dt__squeezed *s, float *x)
+{
+    float *p = (float *)(void *)s->wire, *m = s->rest[1 - s->now];
+    if (!dt__squeeze_finite(s->wide, s->nq)) {
+        b->nonfinite = true;
+        memset(s->wide, 0, (size_t)s->nq * sizeof *s->wide);
+    }
+    memcpy(s->q[1 - s->now], s->wide, (size_t)s->nq * sizeof *s->wide);
+    for (int i = 0; i < b->parts; i++) {
+        const dt__matrix *k = &s->matrix[i];
+        int64_t           at = b->part[i].offset, n = b->part[i].numel;
+        if (k->rows) dt__squeeze_product(x + at, p + k->p, s->wide + k->q, k->rows, k->columns, k->rank);
+        else memcpy(x + at, p + k->p, (size_t)n * sizeof *x);
+        if (!dt__squeeze_finite(x + at, n)) b->nonfinite = true;
+        for (int64_t j = at; j < at + n; j++) m[j] = k->rows ? m[j] - x[j] / (float)b->world : 0;
+    }
+    if (s->sampled) s->lost = s->all > 0 ? sqrt(dt__squeeze_squares(m, NULL, b->n) / s->all) : 0;
+}
+/* Without compression in this step: what was kept goes along. */
+static int dt__squeeze_whole(dt_ddp_bucket *b, dt__squeezed *s, float *x, dt_work **work)
+{
+    if (s->dirty) {
+        for (int64_t i = 0; i < b->n; i++) x[i] += s->rest[s->now][i];
+        memset(s->rest[1 - s->now], 0, (size_t)b->n * sizeof *x);
+        s->changed = true;
+        if (s->x) dt__squeeze_narrow(b->data, s->x, b->dtype, b->n);
+    }
+    *work = dt_comm_allreduce_start(b->comm, b->data, b->n, b->dtype, DT_COMM_SUM);
+    s->on_wire = dt__squeeze_ring(b, b->sent);
+    return *work ? 0 : DT_ERR_COMM;
+}
+static int dt__squeeze_device(const dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, dt_work **work) /* f16, bf16 on a GPU */
+{
+    int dtype = s->kind == DT__SQ_F16 ? DT_F16 : DT_BF16;
+    if (!b->index && dt__fill(z->d->flag, 0)) return DT_ERR_MEMORY;
+    if (!s->half && !(s->half = dt__new("dt_ddp", b->grad->st->dev, dtype, &b->n, 1, DT_LAYOUT_PLAIN))) return DT_ERR_MEMORY;
+    if (dt__copy_to(s->half, b->grad, 0)) return dt__err.code ? (int)dt__err.code : (int)DT_ERR_MEMORY;
+    *work = dt_comm_allreduce_start(b->comm, s->half->st->ptr, b->n, dtype, DT_COMM_SUM);
+    b->sent = 2 * b->n;
+    s->on_wire = dt__squeeze_ring(b, b->sent);
+    return *work ? 0 : DT_ERR_COMM;
+}
+static int dt__squeeze_kind(const dt__squeeze *z, const dt_ddp_bucket *b, const dt__squeezed *s) /* of this step */
+{
+    int kind = z->kind;
+    if (b->step < z->o.start) return DT__SQ_NONE;
+    if (kind == DT__SQ_AUTO) {
+        if (z->phase == DT__AUTO_BUCKETS) kind = z->candidate[z->at % z->ncandidates];
+        else if (z->phase == DT__AUTO_STEPS) kind = z->at % 2 ? s->chosen : DT__SQ_NONE;
+        else kind = z->phase == DT__AUTO_HOLD && z->won ? s->chosen : DT__SQ_NONE;
+    }
+    if ((kind == DT__SQ_F16 || kind == DT__SQ_BF16) && b->dtype != DT_F32) return DT__SQ_NONE;
+    if (kind == DT__SQ_POWERSGD && !s->nq) return DT__SQ_NONE; /* no matrix is worth it */
+    return kind;
+}
+static int dt__squeeze_begin(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, dt_work **work)
+{
+    float *x = s->x ? s->x : (float *)b->data;
+    if (s->kind == DT__SQ_NONE && (!s->dirty || z->d->on_device)) return dt__way_allreduce(b, work, NULL);
+    if (z->d->on_device) return dt__squeeze_device(z, b, s, work);
+    if (s->x) dt__squeeze_widen(s->x, b->data, b->dtype, b->n);
+    dt__squeeze_rescale(s, b->n, b->loss_scale);
+    if (s->kind == DT__SQ_NONE) return dt__squeeze_whole(b, s, x, work);
+    s->changed = z->feedback || s->kind == DT__SQ_DGC || s->kind == DT__SQ_POWERSGD;
+    if (s->kind == DT__SQ_POWERSGD) return dt__powersgd_start(z, b, s, x, work);
+    return dt__squeeze_about[s->kind].gathers ? dt__squeeze_gathered(z, b, s, x, work) : dt__squeeze_summed(z, b, s, x, work);
+}
+static int dt__squeeze_start(dt_ddp_bucket *b, dt_work **work, void *user)
+{
+    dt__squeeze  *z = (dt__squeeze *)user;
+    uint64_t      t0 = dt_trace_now();
+    dt__squeezed *s = dt__squeeze_get(z, b);
+    if (!s) return DT_ERR_MEMORY;
+    s->kind = dt__squeeze_kind(z, b, s);
+    s->collective = s->all = 0;
+    s->changed = false;
+    s->whole = b->sent;
+    s->sampled = s->kind && !z->d->on_device && b->step % DT__SQ_SAMPLE == 0 && (z->kind != DT__SQ_AUTO || z->phase == DT__AUTO_HOLD);
+    int rc = dt__squeeze_begin(z, b, s, work);
+    b->lost = s->lost;
+    if (s->kind) s->given = b->sent;
+    s->cpu = (double)(dt_trace_now() - t0) / (double)DT__NS_PER_S;
+    return rc;
+}
+static int dt__squeeze_done(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, dt_work **work)
+{
+    float *x = s->x ? s->x : (float *)b->data;
+    int    rc = 0;
+    if (s->kind == DT__SQ_NONE) return 0;
+    if (z->d->on_device) { /* f16 may have become infinite: that shows in the sums, on all ranks */
+        float found = 0;
+        rc = dt__copy_to(b->grad, s->half, 0);
+        if (!rc) rc = dt__ddp_scale_flag(z->d, z->d->m->block[z->d->bucket[b->index].block].b.grad, z->d->bucket[b->index].at, b->n, 1,
+                                         z->d->flag, 0);
+        if (!rc && b->last) rc = dt__download(z->d->flag, &found);
+        if (!rc && b->last && found != 0) b->nonfinite = true;
+        return rc;
+    }
+    if (s->kind == DT__SQ_POWERSGD) {
+        if (b->stage == 1) return dt__powersgd_middle(b, s, work);
+        dt__powersgd_finish(b, s, x);
+    } else if (dt__squeeze_about[s->kind].gathers) {
+        memset(x, 0, (size_t)b->n * sizeof *x); /* also between parameters */
+        for (int i = 0; i < b->parts && !rc; i++)
+            for (int r = 0; r < b->world && !rc; r++)
+                rc = dt__squeeze_decode(z, b, s, i, s->wire + s->each * r + s->at[i], s->at[i + 1] - s->at[i], x, r > 0);
+    } else rc = dt__squeeze_decode(z, b, s, -1, s->wire, s->each, x, false);
+    if (!rc && s->x) dt__squeeze_narrow(b->data, s->x, b->dtype, b->n);
+    return rc;
+}
+static int dt__squeeze_finish(dt_ddp_bucket *b, dt_work **work, void *user)
+{
+    dt__squeeze  *z = (dt__squeeze *)user;
+    dt__squeezed *s = (dt__squeezed *)b->state;
+    uint64_t      t0 = dt_trace_now();
+    s->collective += b->seconds;
+    int rc = dt__squeeze_done(z, b, s, work);
+    s->cpu += (double)(dt_trace_now() - t0) / (double)DT__NS_PER_S;
+    return rc;
+}
+
+/* ---- auto: phases and what moves between them. All ranks count the same steps and decide from the same numbers.
+
+       WARM       a few steps without compression, in which memory is touched for the first time
+       BUCKETS    the candidates in turn, for all buckets; then each bucket gets the one with the shortest time, or none
+       STEPS      without compression and with what was chosen, in turn; then all keep it, or none
+       HOLD       .every steps, then BUCKETS again, with fewer turns */
+static double dt__auto_median(const double *x, int n)
+{
+    double y[DT__SQ_TURNS];
+    for (int i = 0; i < n; i++) {
+        int k = i;
+        for (; k > 0 && y[k - 1] > x[i]; k--) y[k] = y[k - 1];
+        y[k] = x[i];
+    }
+    return n % 2 ? y[n / 2] : (y[n / 2 - 1] + y[n / 2]) / 2;
+}
+static int dt__auto_agree(dt__squeeze *z, double *x, int64_t n) /* of all ranks the largest */
+{
+    return dt_comm_allreduce(z->d->c, x, n, DT_COMM_F64, DT_COMM_MAX) ? dt__ddp_comm_fail(z->d, "dt_backward") : 0;
+}
+static int dt__auto_buckets(dt__squeeze *z, bool *any)
+{
+    dt_ddp *d = z->d;
+    int64_t n = (int64_t)d->nbuckets * z->ncandidates;
+    double *x = (double *)dt_mem_alloc((size_t)n * sizeof *x);
+    if (!x) return dt__squeeze_memory();
+    for (int64_t i = 0; i < n; i++) {
+        const dt__squeezed *s = (const dt__squeezed *)d->bucket[i / z->ncandidates].pub.state;
+        x[i] = dt__auto_median(s->cost[i % z->ncandidates], z->turns);
+    }
+    int rc = dt__auto_agree(z, x, n);
+    *any = false;
+    for (int i = 0; i < d->nbuckets && !rc; i++) {
+        dt__squeezed *s = (dt__squeezed *)d->bucket[i].pub.state;
+        int           best = 0;
+        for (int k = 0; k < z->ncandidates; k++) {
+            s->median[k] = x[i * z->ncandidates + k];
+            if (s->median[k] < (best ? s->median[best] : s->median[0] * (1 - z->o.margin))) best = k;
+        }
+        s->chosen = z->candidate[best];
+        *any = *any || best;
+    }
+    dt_mem_free(x, (size_t)n * sizeof *x);
+    return rc;
+}
+static int dt__auto_steps(dt__squeeze *z)
+{
+    for (int k = 0; k < 2; k++) z->steps[k] = dt__auto_median(z->period[k], z->turns);
+    int rc = dt__auto_agree(z, z->steps, 2);
+    z->won = z->steps[1] < z->steps[0] * (1 - 0.5 * z->o.margin);
+    return rc;
+}
+static void dt__auto_phase(dt__squeeze *z, int phase)
+{
+    z->phase = phase;
+    z->at = 0;
+    if (phase == DT__AUTO_BUCKETS) z->turns = z->rounds ? DT__SQ_AGAIN : DT__SQ_TURNS;
+    if (phase == DT__AUTO_HOLD) z->rounds++;
+}
+static int dt__auto_end(dt__squeeze *z) /* after a step that counts, of all buckets */
+{
+    dt_ddp  *d = z->d;
+    uint64_t now = dt_trace_now();
+    double   period = z->last ? (double)(now - z->last) / (double)DT__NS_PER_S : 0;
+    int64_t  turn = z->at++;
+    bool     any = false;
+    int      rc = 0;
+    z->last = now;
+    switch (z->phase) {
+    case DT__AUTO_WARM:
+        if (z->at >= DT__SQ_WARM) dt__auto_phase(z, DT__AUTO_BUCKETS);
+        break;
+    case DT__AUTO_BUCKETS:
+        for (int i = 0; i < d->nbuckets; i++) {
+            dt__squeezed *s = (dt__squeezed *)d->bucket[i].pub.state;
+            s->cost[turn % z->ncandidates][turn / z->ncandidates] = s->cpu + s->collective;
+        }
+        if (z->at < (int64_t)z->turns * z->ncandidates) break;
+        rc = dt__auto_buckets(z, &any);
+        z->won = false;
+        z->steps[0] = z->steps[1] = 0;
+        dt__auto_phase(z, any ? DT__AUTO_STEPS : DT__AUTO_HOLD);
+        break;
+    case DT__AUTO_STEPS:
+        z->period[turn % 2][turn / 2] = period;
+        if (z->at < 2 * (int64_t)z->turns) break;
+        rc = dt__auto_steps(z);
+        dt__auto_phase(z, DT__AUTO_HOLD);
+        break;
+    default:
+        if (z->at >= z->o.every) dt__auto_phase(z, DT__AUTO_BUCKETS);
+    }
+    return rc;
+}
+static void dt__squeeze_end(dt_ddp_bucket *b, bool counts, void *user)
+{
+    dt__squeeze  *z = (dt__squeeze *)user;
+    dt__squeezed *s = (dt__squeezed *)b->state;
+    if (s && counts && s->changed) {
+        s->now = 1 - s->now;
+        s->dirty = z->feedback && s->kind;
+    }
+    if (s && counts && s->kind) s->on_wire_last = s->on_wire;
+    if (b->last && counts && z->kind == DT__SQ_AUTO && b->step >= z->o.start) dt__auto_end(z);
+}
+static int dt__squeeze_saved(dt_ddp_bucket *b, dt_ddp_state *state, void *user)
+{
+    dt__squeeze  *z = (dt__squeeze *)user;
+    dt__squeezed *s = dt__squeeze_get(z, b);
+    int64_t       chosen = s ? s->chosen : 0, hold = z->phase == DT__AUTO_HOLD ? z->at : z->o.every, won = z->won;
+    if (!s) return DT_ERR_MEMORY;
+    dt__squeeze_rescale(s, b->n, 1);
+    int rc = 0;
+    if (s->rest[0]) rc = dt_ddp_state_array(state, "rest", -1, s->rest[s->now], b->n, DT_DDP_OWN);
+    if (!rc && s->velocity[0]) rc = dt_ddp_state_array(state, "velocity", -1, s->velocity[s->now], b->n, DT_DDP_OWN);
+    for (int i = 0; i < b->parts && s->matrix && !rc; i++)
+        if (s->matrix[i].rows)
+            rc = dt_ddp_state_array(state, "q", i, s->q[s->now] + s->matrix[i].q, s->matrix[i].columns * s->matrix[i].rank, DT_DDP_SAME);
+    s->dirty = s->rest[0] && z->feedback;
+    if (z->kind != DT__SQ_AUTO || rc) return rc;
+    rc = dt_ddp_state_integer(state, "chosen", &chosen);
+    if (!rc && !b->index) rc = dt_ddp_state_integer(state, "won", &won);
+    if (!rc && !b->index) rc = dt_ddp_state_integer(state, "held", &hold);
+    if (rc || (state->mode != DT__STATE_LOAD && state->mode != DT__STATE_BACK)) return rc;
+    s->chosen = chosen > DT__SQ_NONE && chosen < DT__SQ_AUTO ? (int)chosen : (int)DT__SQ_NONE;
+    if (b->index) return 0;
+    bool known = state->mode == DT__STATE_BACK ? z->phase == DT__AUTO_HOLD : hold >= 0 && hold < z->o.every;
+    z->won = won != 0 && known;
+    if (state->mode == DT__STATE_LOAD) z->rounds = known;
+    dt__auto_phase(z, known ? DT__AUTO_HOLD : DT__AUTO_WARM);
+    z->at = known ? hold : 0;
+    return 0;
+}
+
+/* ---- options */
+static int dt__squeeze_options(const char *call, dt__squeeze *z)
+{
+    dt_compress *o = &z->o;
+    const char  *why = NULL;
+    z->kind = o->kind ? -1 : (int)DT__SQ_NONE;
+    for (int i = 0; i < DT__SQ_KINDS && o->kind; i++)
+        if (!strcmp(o->kind, dt__squeeze_about[i].name)) z->kind = i;
+    if (z->kind < 0)
+        return dt_fail(DT_ERR_ARG, "%s: .compress is '%.40s', expected none, f16, bf16, topk, randomk, dgc, sign, onebit, qsgd, powersgd or auto",
+                       call, o->kind);
+    bool powers = z->kind == DT__SQ_POWERSGD || (z->kind == DT__SQ_AUTO && o->rank);
+    if (!(o->ratio >= 0 && o->ratio <= 1)) why = ".ratio must be from 0 to 1";
+    else if (o->levels < 0 || o->levels > 32767) why = ".levels must be from 1 to 32767";
+    else if (o->bucket < 0 || o->bucket > INT32_MAX) why = ".bucket must be from 1 to 2147483647";
+    else if (o->rank < 0 || o->rank > DT__SQ_RANKS) why = ".rank must be from 1 to 64";
+    else if (o->start < -1 || o->warmup < 0 || o->every < 0) why = ".start must be -1 or more, .warmup and .every 0 or more";
+    else if (!(o->min_rate >= 0 && o->min_rate < 1e6)) why = ".min_rate must be 0 or more";
+    else if (!(o->momentum >= 0 && o->momentum < 1)) why = ".momentum must be from 0 to 1";
+    else if (!(o->clip >= 0) || !isfinite(o->clip)) why = ".clip must be 0 or more";
+    else if (!(o->margin >= 0 && o->margin < 1)) why = ".margin must be from 0 to 1";
+    else if (o->feedback < -1 || o->feedback > 1) why = ".feedback must be 1, -1, or 0 for the default";
+    if (why) return dt_fail(DT_ERR_ARG, "%s: .compress: %s", call, why);
+    if (!o->ratio) o->ratio = z->kind == DT__SQ_DGC ? 0.001 : 0.01;
+    if (!o->levels) o->levels = 127;
+    if (!o->bucket) o->bucket = 512;
+    if (!o->start) o->start = z->kind == DT__SQ_POWERSGD ? 1000 : 0;
+    if (o->start < 0) o->start = 0;
+    if (!o->min_rate) o->min_rate = 2;
+    if (!o->momentum) o->momentum = 0.9;
+    if (!o->margin) o->margin = 0.05;
+    if (!o->every) o->every = 1000;
+    z->feedback = o->feedback ? o->feedback > 0 : dt__squeeze_about[z->kind].biased || (z->kind == DT__SQ_AUTO && powers);
+    if (z->kind == DT__SQ_DGC) z->feedback = false; /* it has its own */
+    if (z->kind == DT__SQ_AUTO) {
+        z->candidate[z->ncandidates++] = DT__SQ_NONE;
+        z->candidate[z->ncandidates++] = DT__SQ_BF16;
+        if (o->rank) z->candidate[z->ncandidates++] = DT__SQ_POWERSGD;
+    }
+    if (!o->rank) o->rank = 1;
+    return 0;
+}
+static int dt__squeeze_attach(dt_ddp *d) /* .compress becomes the hook */
+{
+    static const char call[] = "dt_ddp_new";
+    dt__squeeze  z;
+    dt_ddp_hook  h;
+    char         name[160];
+    memset((void *)&z, 0, sizeof z);
+    memset((void *)&h, 0, sizeof h);
+    z.d = d;
+    z.o = d->o.compress;
+    if (dt__squeeze_options(call, &z)) return dt__err.code;
+    if (!z.kind) return 0;
+    if (d->on_device && z.kind != DT__SQ_F16 && z.kind != DT__SQ_BF16)
+        return dt_fail(DT_ERR_DEVICE, "%s: .compress = '%s' computes on the CPU, and the model is on %s; use f16 or bf16", call, z.o.kind,
+                       d->m->device->name);
+    if (d->on_device && z.feedback) return dt_fail(DT_ERR_DEVICE, "%s: .compress has no .feedback on a GPU; leave it out", call);
+    if (!(d->squeeze = (dt__squeeze *)dt__alloc_zero(sizeof z))) return dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+    *d->squeeze = z;
+    int n = snprintf(name, sizeof name, "compress %s%s, from step %" PRId64, z.o.kind, z.feedback ? " with feedback" : "", z.o.start);
+    size_t at = n > 0 ? (size_t)n : 0, left = sizeof name - at;
+    bool   powers = z.kind == DT__SQ_POWERSGD || z.ncandidates > 2;
+    switch (z.kind) {
+    case DT__SQ_TOPK: snprintf(name + at, left, ", ratio %g", z.o.ratio); break;
+    case DT__SQ_RANDOMK: snprintf(name + at, left, ", ratio %g, seed %" PRIu64, z.o.ratio, z.o.seed); break;
+    case DT__SQ_DGC:
+        snprintf(name + at, left, ", ratio %g, momentum %g, clip %g, warmup %" PRId64, z.o.ratio, z.o.momentum, z.o.clip, z.o.warmup);
+        break;
+    case DT__SQ_QSGD: snprintf(name + at, left, ", levels %d, bucket %" PRId64, z.o.levels, z.o.bucket); break;
+    case DT__SQ_POWERSGD: snprintf(name + at, left, ", rank %d, min_rate %g, seed %" PRIu64, z.o.rank, z.o.min_rate, z.o.seed); break;
+    case DT__SQ_AUTO:
+        snprintf(name + at, left, ", rank %d, margin %g, every %" PRId64, powers ? z.o.rank : 0, z.o.margin, z.o.every);
+        break;
+    default: break; /* f16, bf16, sign, 1-bit have no more options */
+    }
+    h.name = name;
+    h.start = dt__squeeze_start;
+    h.finish = dt__squeeze_finish;
+    h.end = dt__squeeze_end;
+    h.saved = dt__squeeze_saved;
+    h.gone = dt__squeeze_gone;
+    h.user = d->squeeze;
+    h.stages = powers ? 2 : 1;
+    return dt_ddp_set_hook_with(d, h);
+}
+
+/* ---- the report */
+static void dt__squeeze_bytes(char buf[24], int64_t n)
+{
+    if (n < 10240) snprintf(buf, 24, "%" PRId64 " B", n);
+    else if (n < (10 << 20)) snprintf(buf, 24, "%.1f KiB", (double)n / 1024);
+    else snprintf(buf, 24, "%.1f MiB", (double)n / 1048576);
+}
+static void dt__squeeze_line(const dt__squeeze *z, const dt__bucket *b, dt__text_out *t)
+{
+    const dt__squeezed *s = (const dt__squeezed *)b->pub.state;
+    char                whole[24], given[24], wire[24];
+    dt__emitf(t, "bucket %d, '%s' to '%s', %" PRId64 " elements: ", b->pub.index, b->pub.part[0].name,
+                 b->pub.part[b->pub.parts - 1].name, b->numel);
+    if (!s || (!s->given && z->kind != DT__SQ_AUTO)) {
+        dt__emitf(t, "not compressed yet\n");
+        return;
+    }
+    bool kept = z->kind != DT__SQ_AUTO || (z->phase == DT__AUTO_HOLD && z->won && s->chosen);
+    int  kind = z->kind == DT__SQ_AUTO ? s->chosen : s->kind;
+    dt__squeeze_bytes(whole, s->whole);
+    dt__squeeze_bytes(given, s->given);
+    dt__squeeze_bytes(wire, s->on_wire_last);
+    if (kept)
+        dt__emitf(t, "%s, %s of %s, ratio %.1f, %s sent by this rank, error %.2g", dt__squeeze_about[kind].name, given, whole,
+                     s->given ? (double)s->whole / (double)s->given : 0.0, wire, s->lost);
+    else if (z->kind == DT__SQ_AUTO && z->phase != DT__AUTO_HOLD) dt__emitf(t, "is being measured");
+    else dt__emitf(t, "not compressed, %s", whole);
+    if (z->kind == DT__SQ_AUTO && z->rounds && s->median[0] > 0) {
+        dt__emitf(t, "; ");
+        for (int k = 0; k < z->ncandidates; k++)
+            dt__emitf(t, "%s%s %.3f ms", k ? ", " : "measured: ", dt__squeeze_about[z->candidate[k]].name, 1e3 * s->median[k]);
+        if (!s->chosen) dt__emitf(t, ": none is %g %% faster", 100 * z->o.margin);
+    }
+    dt__emitf(t, "\n");
 }
 
 /* ==================================================================================================== >>backward
@@ -2462,7 +3391,7 @@ DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o)
     d->way.stages = 1;
     d->way.sums = true;
     snprintf(d->way_name, sizeof d->way_name, "allreduce");
-    if (dt__ddp_attach(d) || dt__model_on_seal(m, dt__ddp_on_seal, d)) {
+    if (dt__squeeze_attach(d) || dt__ddp_attach(d) || dt__model_on_seal(m, dt__ddp_on_seal, d)) {
         dt_ddp_free(d);
         return NULL;
     }
@@ -2503,6 +3432,7 @@ DT_API void dt_ddp_free(dt_ddp *d)
     dt__unref(d->staging);
     dt__unref(d->flags);
     dt__buckets_free(d);
+    dt_mem_free(d->squeeze, d->squeeze ? sizeof *d->squeeze : 0);
     dt_mem_free(d->info, (size_t)d->world * DT__INFO_WORDS * sizeof *d->info);
     dt_mem_free(d->bad, (size_t)d->world * sizeof *d->bad);
     dt_mem_free(d->send, d->send_nbytes);
@@ -2638,6 +3568,25 @@ DT_API dt_ddp_stats dt_ddp_get_stats(const dt_ddp *d)
     s = d->stats;
     s.buckets = d->nbuckets;
     return s;
+}
+DT_API size_t dt_ddp_compress_report(const dt_ddp *d, char *buf, size_t nbytes)
+{
+    dt__text_out       t;
+    const dt__squeeze *z = d ? d->squeeze : NULL;
+    t.buf = buf;
+    t.nbytes = buf ? nbytes : 0;
+    t.len = 0;
+    dt__emit(&t, "");
+    for (int i = 0; z && d->m && i < d->nbuckets; i++) dt__squeeze_line(z, &d->bucket[i], &t);
+    if (!z || z->kind != DT__SQ_AUTO) return t.len;
+    if (z->phase != DT__AUTO_HOLD)
+        dt__emitf(&t, "auto: measures, step %" PRId64 " of this phase\n", z->at + 1);
+    else if (z->steps[0] > 0)
+        dt__emitf(&t, "auto: whole steps take %.3f ms without compression, %.3f ms with it: it is %s (it must be %g %% faster)\n",
+                  1e3 * z->steps[0], 1e3 * z->steps[1], z->won ? "on" : "off", 50 * z->o.margin);
+    else dt__emitf(&t, "auto: %s\n", z->won ? "on, as decided before the checkpoint" : "off, no bucket gains by it");
+    dt__emitf(&t, "auto: the next measurement is in %" PRId64 " steps\n", z->phase == DT__AUTO_HOLD ? z->o.every - z->at : (int64_t)0);
+    return t.len;
 }
 DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes)
 {
