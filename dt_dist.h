@@ -1723,6 +1723,7 @@ static dt__squeezed *dt__squeeze_get(const dt__squeeze *z, dt_ddp_bucket *b) /* 
         return NULL;
     }
     s->scale = 1;
+    s->lost = -1;
     bool powers = z->kind == DT__SQ_POWERSGD;
     for (int i = 0; i < z->ncandidates; i++) powers = powers || z->candidate[i] == DT__SQ_POWERSGD;
     if (b->dtype != DT_F32 && !z->d->on_device && !(s->x = (float *)dt_mem_alloc((size_t)b->n * sizeof *s->x)))
@@ -1892,7 +1893,8 @@ static int dt__squeeze_summed(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s,
     return *work ? 0 : DT_ERR_COMM;
 }
 /* PowerSGD: M = gradient + rest, in the other rest. P = M Q is summed, then Q = M^T P with P orthonormal; P Q^T replaces the sum of
-   all M, and each rank keeps M - P Q^T/ranks. */
+   all M. Each rank keeps what of its own M is not in it, M - P (M^T P)^T: the sum of these is the sum of all M less P Q^T. (What M less the
+   mean of all would leave is also right in the sum, but grows with the differences between ranks.) */
 static int dt__powersgd_start(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, const float *x, dt_work **work)
 {
     float *m = s->rest[1 - s->now], *q = s->q[1 - s->now];
@@ -1941,25 +1943,29 @@ static int dt__powersgd_middle(dt_ddp_bucket *b, dt__squeezed *s, dt_work **work
                 dt__squeeze_add(s->wide + k->q + r * k->columns, p[k->p + r * k->rows + row], m + b->part[i].offset + row * k->columns,
                                 k->columns);
     }
+    memcpy(s->q[1 - s->now], s->wide, (size_t)s->nq * sizeof *s->wide); /* this rank's own */
     *work = dt_comm_allreduce_start(b->comm, s->wide, s->nq, DT_COMM_F32, DT_COMM_SUM);
     return *work ? 0 : DT_ERR_COMM;
 }
 static void dt__powersgd_finish(dt_ddp_bucket *b, dt__squeezed *s, float *x)
 {
-    float *p = (float *)(void *)s->wire, *m = s->rest[1 - s->now];
+    float *p = (float *)(void *)s->wire, *m = s->rest[1 - s->now], *q = s->q[1 - s->now];
     if (!dt__squeeze_finite(s->wide, s->nq)) {
         b->nonfinite = true;
         memset(s->wide, 0, (size_t)s->nq * sizeof *s->wide);
     }
-    memcpy(s->q[1 - s->now], s->wide, (size_t)s->nq * sizeof *s->wide);
     for (int i = 0; i < b->parts; i++) {
         const dt__matrix *k = &s->matrix[i];
         int64_t           at = b->part[i].offset, n = b->part[i].numel;
         if (k->rows) dt__squeeze_product(x + at, p + k->p, s->wide + k->q, k->rows, k->columns, k->rank);
         else memcpy(x + at, p + k->p, (size_t)n * sizeof *x);
         if (!dt__squeeze_finite(x + at, n)) b->nonfinite = true;
-        for (int64_t j = at; j < at + n; j++) m[j] = k->rows ? m[j] - x[j] / (float)b->world : 0;
+        for (int64_t row = 0; row < k->rows; row++)
+            for (int r = 0; r < k->rank; r++)
+                dt__squeeze_add(m + at + row * k->columns, -p[k->p + r * k->rows + row], q + k->q + r * k->columns, k->columns);
+        if (!k->rows) memset(m + at, 0, (size_t)n * sizeof *m);
     }
+    memcpy(q, s->wide, (size_t)s->nq * sizeof *q);
     if (s->sampled) s->lost = s->all > 0 ? sqrt(dt__squeeze_squares(m, NULL, b->n) / s->all) : 0;
 }
 /* Without compression in this step: what was kept goes along. */
@@ -2021,9 +2027,10 @@ static int dt__squeeze_start(dt_ddp_bucket *b, dt_work **work, void *user)
     s->collective = s->all = 0;
     s->changed = false;
     s->whole = b->sent;
-    s->sampled = s->kind && !z->d->on_device && b->step % DT__SQ_SAMPLE == 0 && (z->kind != DT__SQ_AUTO || z->phase == DT__AUTO_HOLD);
+    s->sampled = s->kind && !z->d->on_device && (b->step % DT__SQ_SAMPLE == 0 || s->lost < 0) &&
+                 (z->kind != DT__SQ_AUTO || z->phase == DT__AUTO_HOLD);
     int rc = dt__squeeze_begin(z, b, s, work);
-    b->lost = s->lost;
+    b->lost = s->lost > 0 ? s->lost : 0;
     if (s->kind) s->given = b->sent;
     s->cpu = (double)(dt_trace_now() - t0) / (double)DT__NS_PER_S;
     return rc;
@@ -2310,7 +2317,7 @@ static void dt__squeeze_line(const dt__squeeze *z, const dt__bucket *b, dt__text
     dt__squeeze_bytes(wire, s->on_wire_last);
     if (kept)
         dt__emitf(t, "%s, %s of %s, ratio %.1f, %s sent by this rank, error %.2g", dt__squeeze_about[kind].name, given, whole,
-                     s->given ? (double)s->whole / (double)s->given : 0.0, wire, s->lost);
+                     s->given ? (double)s->whole / (double)s->given : 0.0, wire, b->pub.lost);
     else if (z->kind == DT__SQ_AUTO && z->phase != DT__AUTO_HOLD) dt__emitf(t, "is being measured");
     else dt__emitf(t, "not compressed, %s", whole);
     if (z->kind == DT__SQ_AUTO && z->rounds && s->median[0] > 0) {

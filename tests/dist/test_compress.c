@@ -130,18 +130,18 @@ static void wished_step(wished *w, const float *wish, float *got)
     if (dt_error_code() == DT_OK) dt_step(w->opt);
     else dt_end();
 }
-/* An array of a bucket's state, in the order of wishes. which: 0 rest, 1 velocity; of the current ones */
+/* An array of a bucket's state, in the order of wishes, without the loss scale. which: 0 rest, 1 velocity; of the current ones */
 static void kept(const wished *w, int which, float *out)
 {
     memset(out, 0, WISHES * sizeof *out);
     for (int i = 0; i < w->d->nbuckets; i++) {
         const dt_ddp_bucket *b = &w->d->bucket[i].pub;
         const dt__squeezed  *s = (const dt__squeezed *)b->state;
-        const float         *x = s ? (which ? s->velocity : s->rest)[s->now] : NULL;
+        const float         *x = s ? (which ? s->velocity : s->rest)[s->now] : NULL, unscale = s ? (float)(1 / s->scale) : 1;
         for (int j = 0; j < b->parts && x; j++)
             for (int p = 0; p < 3; p++)
                 if (!strcmp(b->part[j].name, p == 0 ? "matrix" : p == 1 ? "kernel" : "vector"))
-                    memcpy(out + wish_at[p], x + b->part[j].offset, (size_t)wish_n[p] * 4);
+                    for (int e = 0; e < wish_n[p]; e++) out[wish_at[p] + e] = unscale * x[b->part[j].offset + e];
     }
 }
 static void wishes(float *out, int rank, int step)
@@ -181,9 +181,9 @@ static void trains(crew *k)
         int        mine = s == 3 ? 2 + 3 * k->rank : 8;
         bool       skips = s == 5 && k->rank == 0;
         dt_tensor *y, *x = batch(8 * k->rank, mine, &y), *loss = dt_cross_entropy(mlp(m, x), y);
-        double     l = dt_item(loss);
+        double     l = dt_ddp_mean(d, dt_item(loss), mine);
         if (s == 0) first = l;
-        last = l;
+        if (s != 3) last = l;
         if (s == 3) dt_ddp_samples(d, mine);
         dt_ddp_no_sync(d, s == 7);
         if (skips) dt_ddp_skip(d);
@@ -269,7 +269,7 @@ static void adds_up(crew *k)
             if (exact) crew_check(k, after[i] == 0 || after[i] == p[i], "an element is sent or kept");
             if (!strcmp(kind, "f16")) sent[i] = dt__f16_to_f32(dt__f32_to_f16(g[i] * (1.0f / (float)k->world)));
         }
-        if (exact) crew_check(k, zeros >= 15 && zeros <= 17 && zeros + whole == WISHES, "so many are sent");
+        if (exact) crew_check(k, zeros >= (*kind == 't' ? 16 : 8) && zeros <= 18 && zeros + whole == WISHES, "so many are sent");
         if (!feedback) crew_check(k, zeros == WISHES, "nothing is kept");
         if (!strcmp(kind, "sign") || !strcmp(kind, "onebit")) { /* the message of this rank, decoded */
             const dt_ddp_bucket *b = &w.d->bucket[0].pub;
@@ -341,6 +341,7 @@ static void unbiased(crew *k)
     static float  g[WISHES], got[WISHES];
     static double mean[WISHES], want[WISHES];
     double        worst = 0;
+    c.seed = 3;
     c.levels = 4;
     c.ratio = 0.25;
     c.feedback = -1;
@@ -369,7 +370,7 @@ static void unbiased(crew *k)
         if (off > worst) worst = off;
     }
     crew_check(k, worst < 4 && worst > 0.5, "biased");
-    if (getenv("DT_TEST_VERBOSE") && k->rank == 0) printf("    %s: at most %.2f sigma\n", c.kind, worst);
+    if ((getenv("DT_TEST_VERBOSE") || worst >= 4) && k->rank == 0) printf("    %s: at most %.2f sigma\n", c.kind, worst);
     wished_free(&w);
 }
 UTEST(random, qsgd_and_randomk_without_feedback_are_unbiased)
@@ -385,7 +386,7 @@ static void low_rank(crew *k)
     dt_compress  c = method("powersgd");
     wished       w;
     static float g[WISHES], got[WISHES], rest[WISHES];
-    double       want[WISHES], left[WISHES];
+    double       want[WISHES], left[WISHES], worst = 0;
     int          more = *(int *)k->arg;
     c.rank = k->world + more;
     wished_new(&w, k, c, 5, NULL);
@@ -400,11 +401,13 @@ static void low_rank(crew *k)
         kept(&w, 0, rest);
         over_ranks(k, rest, left);
         for (int i = 0; i < WISHES; i++) {
-            crew_check(k, fabs((double)got[i] - want[i]) < 2e-6, "not the mean");
-            crew_check(k, fabs(left[i]) < 2e-6, "something was kept");
+            crew_check(k, fabs((double)got[i] - want[i]) < 5e-6, "not the mean");
+            crew_check(k, fabs(left[i]) < 5e-6 && (i >= wish_at[1] || fabsf(rest[i]) < 5e-6f), "something was kept");
+            worst = fmax(worst, fmax(fabs(left[i]), fabs((double)got[i] - want[i])));
         }
         all_same(k, got, WISHES, "other bits");
     }
+    if (getenv("DT_TEST_VERBOSE") && k->rank == 0) printf("    at most %.2g\n", worst);
     wished_free(&w);
 }
 UTEST(powersgd, of_the_true_rank_is_exact)
