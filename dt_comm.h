@@ -667,8 +667,8 @@ DT__INSIDE bool dt__frame_ok(dt_comm *c, int peer, const dt__frame *want, const 
 DT__INSIDE int dt__comm_leave(dt_comm *c);
 DT__INSIDE int dt__comm_left(const dt_comm *c);
 /* As dt_codec_encode, but residual stays as it is, and the rest goes to rest. Both or none are NULL; they may be the same. */
-DT__INSIDE int64_t dt__codec_encode_to(const dt_codec *codec, const float *in, int64_t n, const float *residual, float *rest,
-                                       float scale, uint64_t step, void *out, int64_t nout);
+DT__INSIDE int64_t dt__codec_encode_to(const dt_codec *codec, const float *in, int64_t n, const float *residual,
+                                       float *rest, float scale, uint64_t step, void *out, int64_t nout);
 /* Collectives so far; *differs: the number of the one that differed between ranks, or 0 */
 DT__INSIDE uint64_t dt__comm_calls(const dt_comm *c, uint64_t *differs);
 DT__INSIDE int64_t dt__watch_after(const dt_comm *c); /* ns without progress until the others are told what it waits in */
@@ -1548,8 +1548,8 @@ DT_API int64_t dt_codec_encode(const dt_codec *codec, const float *in, int64_t n
 {
     return dt__codec_encode_to(codec, in, n, residual, residual, scale, step, out, nout);
 }
-DT__INSIDE int64_t dt__codec_encode_to(const dt_codec *codec, const float *in, int64_t n, const float *residual, float *rest,
-                                       float scale, uint64_t step, void *out, int64_t nout)
+DT__INSIDE int64_t dt__codec_encode_to(const dt_codec *codec, const float *in, int64_t n, const float *residual,
+                                       float *rest, float scale, uint64_t step, void *out, int64_t nout)
 {
     dt__codec_run r;
     char         *payload = (char *)out + DT_CODEC_HEADER;

@@ -128,20 +128,20 @@ extern "C" {
    whether all gradients were finite (with .no_check: never). */
 typedef struct dt_ddp dt_ddp;
 typedef struct dt_compress { /* see >>compress */
-    const char *kind DT_D;     /* NULL or "none": no compression */
-    double   ratio DT_D;       /* topk, randomk: default 0.01; dgc: 0.001 */
-    int      levels DT_D;      /* qsgd: 1 to 32767, default 127 */
-    int64_t  bucket DT_D;      /* qsgd: elements that share a norm, default 512 */
-    int      rank DT_D;        /* powersgd: default 1, at most 64 */
-    int64_t  start DT_D;       /* the first step that is compressed; default 1000 for powersgd, else 0; -1: 0 */
-    double   min_rate DT_D;    /* powersgd: default 2 */
-    double   momentum DT_D;    /* dgc: default 0.9 */
-    double   clip DT_D;        /* dgc: default 0, no clipping */
-    int64_t  warmup DT_D;      /* dgc: default 0 */
-    int      feedback DT_D;    /* 1: error feedback, -1: none; default: as said above */
-    uint64_t seed DT_D;        /* randomk, qsgd, powersgd */
-    double   margin DT_D;      /* auto: default 0.05 */
-    int64_t  every DT_D;       /* auto: default 1000 */
+    const char *kind DT_D;   /* NULL or "none": no compression */
+    double ratio     DT_D;   /* topk, randomk: default 0.01; dgc: 0.001 */
+    int levels       DT_D;   /* qsgd: 1 to 32767, default 127 */
+    int64_t bucket   DT_D;   /* qsgd: elements that share a norm, default 512 */
+    int rank         DT_D;   /* powersgd: default 1, at most 64 */
+    int64_t start    DT_D;   /* the first step that is compressed; default 1000 for powersgd, else 0; -1: 0 */
+    double min_rate  DT_D;   /* powersgd: default 2 */
+    double momentum  DT_D;   /* dgc: default 0.9 */
+    double clip      DT_D;   /* dgc: default 0, no clipping */
+    int64_t warmup   DT_D;   /* dgc: default 0 */
+    int feedback     DT_D;   /* 1: error feedback, -1: none; default: as said above */
+    uint64_t seed    DT_D;   /* randomk, qsgd, powersgd */
+    double margin    DT_D;   /* auto: default 0.05 */
+    int64_t every    DT_D;   /* auto: default 1000 */
 } dt_compress;
 typedef struct dt_ddp_opts {
     int dt__first          DT_D;
@@ -237,73 +237,75 @@ DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes);
        ...
        dt_ddp_set_hook(ddp, .name = "my allreduce", .start = start);
 
-   The bucket's memory holds what this rank contributes: its gradients times .share, so that the sum over all ranks is the mean.
-   When the last gradient of the bucket is complete, start is called. It begins a collective on b->comm, in b->data or in memory of
-   its own, and gives its work, or NULL if it needs none. When the work is done, after the backward, finish is called (NULL: there
-   is nothing to do), and leaves the sum in b->data, with the same bits on all ranks. Buckets start in the order of .index on all
-   ranks.
+   The bucket's memory holds what this rank contributes: its gradients times .share, so that the sum over all ranks is the
+   mean. When the last gradient of the bucket is complete, start is called. It begins a collective on b->comm, in b->data or
+   in memory of its own, and gives its work, or NULL if it needs none. When the work is done, after the backward, finish is
+   called (NULL: there is nothing to do), and leaves the sum in b->data, with the same bits on all ranks. Buckets start in
+   the order of .index on all ranks.
 
-   Several collectives, each of which needs the result of the one before: with .stages = n up to n of them. finish may start a
-   work, too; when that is done, finish is called again, with the next b->stage. The collectives of each stage have a communicator
-   of their own, so a bucket goes to its next stage while the backward runs, as soon as its work is done on this rank. Their order
-   is that of the buckets within each stage.
+   Several collectives, each of which needs the result of the one before: with .stages = n up to n of them. finish may start
+   a work, too; when that is done, finish is called again, with the next b->stage. The collectives of each stage have a
+   communicator of their own, so a bucket goes to its next stage while the backward runs, as soon as its work is done on
+   this rank. Their order is that of the buckets within each stage.
 
-   Values that are not finite: hooks get finite values only, because DDP checks them before. If a rank has others, start gets zeros
-   there, and the step changes nothing (under dt_amp with a dynamic scale it is an overflow). A hook sets b->nonfinite if it finds
-   such a case itself, for example a value that f16 cannot hold: in start on any rank, in finish only from what is the same on all
-   ranks. It then sends zeros. After all buckets, end is called for each of them and says whether the step counts; if not, the
-   hook's state goes back to what it was before start.
+   Values that are not finite: hooks get finite values only, because DDP checks them before. If a rank has others, start
+   gets zeros there, and the step changes nothing (under dt_amp with a dynamic scale it is an overflow). A hook sets
+   b->nonfinite if it finds such a case itself, for example a value that f16 cannot hold: in start on any rank, in finish
+   only from what is the same on all ranks. It then sends zeros. After all buckets, end is called for each of them and says
+   whether the step counts; if not, the hook's state goes back to what it was before start.
 
-   State: b->state belongs to the hook, NULL at first; gone is called when the bucket ceases to exist, and frees it. .saved tells
-   what of it goes into checkpoints. Before new buckets are made (a parameter was unfrozen) its values are carried over by
-   the same function.
+   State: b->state belongs to the hook, NULL at first; gone is called when the bucket ceases to exist, and frees it. .saved
+   tells what of it goes into checkpoints. Before new buckets are made (a parameter was unfrozen) its values are carried
+   over by the same function.
 
    Gradient accumulation: hooks see only the synchronised backward, with all that was accumulated (with half gradients under
    dt_amp earlier backwards are added up in f32, and their sum takes no hook). A rank that skips contributes zeros, so hooks run
    on it, too. In a world of one rank no hook is called. Hooks run on the thread of dt_backward. They must not call DDP.
 
-   Errors: a hook returns 0, or a negative number, best after dt_fail. Then the training ends on all ranks, with a message that
-   names the rank, the bucket and its parameters. All ranks must have the same hook: name, .stages and .sums are compared at the
-   first backward. So .name tells also the options. On a GPU b->data is device memory, and works are queued on streams: use b->grad. */
+   Errors: a hook returns 0, or a negative number, best after dt_fail. Then the training ends on all ranks, with a message
+   that names the rank, the bucket and its parameters. All ranks must have the same hook: name, .stages and .sums are
+   compared at the first backward. So .name tells also the options. On a GPU b->data is device memory, and works are queued
+   on streams: use b->grad. */
 typedef struct dt_ddp_part { /* a parameter in a bucket */
     const char *name;
     dt_shape    shape;
     int64_t     offset, numel; /* in elements of the bucket; what is between two parameters is 0 */
 } dt_ddp_part;
 typedef struct dt_ddp_bucket {
-    int         index, buckets; /* number 0 is ready first */
-    bool        last;           /* it is number buckets - 1 */
-    int         parts;          /* its parameters, in the order of their memory */
+    int                index, buckets; /* number 0 is ready first */
+    bool               last;           /* it is number buckets - 1 */
+    int                parts;          /* its parameters, in the order of their memory */
     const dt_ddp_part *part;
-    void       *data;           /* its memory */
-    dt_tensor  *grad;           /* the same as a tensor of one dimension */
-    int64_t     n;              /* elements */
-    int         dtype;          /* f32, or f16 or bf16 with mixed precision */
-    dt_comm    *comm;           /* for the collective of this call; NULL: there are no more stages */
-    int         stage;          /* 0: start; then the number of collectives that are done */
-    int         rank, world;
-    int64_t     step;           /* number of synchronised backwards before this one; the same on all ranks */
-    double      share;          /* factor of this rank: 1/world, or samples/all samples; 0: it skips */
-    double      loss_scale;     /* of dt_amp, in the gradients; else 1 */
-    double      seconds;        /* in finish: that the last collective took, without waiting for ranks that began it later */
-    bool        nonfinite;      /* set by the hook: see above */
-    void       *state;          /* of the hook */
-    int64_t     sent;           /* set by the hook, for reports: bytes given to collectives in this step; default: those of data */
-    double      lost;           /* set by the hook, for reports: norm of what was not sent / norm of what was to be sent */
+    void              *data;  /* its memory */
+    dt_tensor         *grad;  /* the same as a tensor of one dimension */
+    int64_t            n;     /* elements */
+    int                dtype; /* f32, or f16 or bf16 with mixed precision */
+    dt_comm           *comm;  /* for the collective of this call; NULL: there are no more stages */
+    int                stage; /* 0: start; then the number of collectives that are done */
+    int                rank, world;
+    int64_t            step;       /* number of synchronised backwards before this one; the same on all ranks */
+    double             share;      /* factor of this rank: 1/world, or samples/all samples; 0: it skips */
+    double             loss_scale; /* of dt_amp, in the gradients; else 1 */
+    double  seconds;   /* in finish: that the last collective took, without waiting for ranks that began it later */
+    bool    nonfinite; /* set by the hook: see above */
+    void   *state;     /* of the hook */
+    int64_t sent; /* set by the hook, for reports: bytes given to collectives in this step; default: those of data */
+    double  lost; /* set by the hook, for reports: norm of what was not sent / norm of what was to be sent */
 } dt_ddp_bucket;
 typedef struct dt_ddp_state dt_ddp_state;
 typedef struct dt_ddp_hook {
     int dt__first    DT_D;
-    const char *name DT_D;  /* kind and options, up to 159 characters; ranks compare it; default "hook" */
+    const char *name DT_D; /* kind and options, up to 159 characters; ranks compare it; default "hook" */
     int (*start)(dt_ddp_bucket *b, dt_work **work, void *user) DT_D;
     int (*finish)(dt_ddp_bucket *b, dt_work **work, void *user) DT_D;
     void (*end)(dt_ddp_bucket *b, bool counts, void *user) DT_D;
     int (*saved)(dt_ddp_bucket *b, dt_ddp_state *s, void *user) DT_D;
     void (*gone)(dt_ddp_bucket *b, void *user) DT_D;
-    void *user       DT_D;
-    int   stages     DT_D;  /* the most collectives of a bucket, one after the other; default 1, at most 8 */
-    bool  sums       DT_D;  /* the result is the plain sum of all ranks' values, also of values that are not finite: then values are
-                               checked as without a hook, and with dt_ddp_samples the division by all samples comes after it */
+    void *user DT_D;
+    int stages DT_D; /* the most collectives of a bucket, one after the other; default 1, at most 8 */
+    /* the result is the plain sum of all ranks' values, also of values that are not finite: then they are checked as without
+       a hook, and with dt_ddp_samples the division by all samples comes after it */
+    bool sums DT_D;
 } dt_ddp_hook;
 /* On all ranks, before the first backward, once. A ddp with .slots has no hooks. DT_OK, or an error. */
 DT_API dt_status dt_ddp_set_hook_with(dt_ddp *d, dt_ddp_hook h);
@@ -312,60 +314,63 @@ DT_API dt_status dt_ddp_set_hook_with(dt_ddp *d, dt_ddp_hook h);
 #else /* C++17: options as a struct */
 #define dt_ddp_set_hook dt_ddp_set_hook_with
 #endif
-/* Calls for .saved, which is called for each bucket, and which makes each array (zero) before it names it. It must name the same
-   ones in the same order when state is saved and when it is loaded; integers are loaded at once, so what follows may depend on them.
-   name: letters, digits and '_'. kind: */
+/* Calls for .saved, which is called for each bucket, and which makes each array (zero) before it names it. It must name the
+   same ones in the same order when state is saved and when it is loaded; integers are loaded at once, so what follows may
+   depend on them. name: letters, digits and '_'. kind: */
 enum {
     DT_DDP_SAME = 0, /* the array is the same on all ranks */
-    DT_DDP_OWN       /* each rank has its own: checkpoints have all of them, which rank 0 gathers in its memory. If a checkpoint is
-                        resumed with another number of ranks, each one gets the mean share: the sum of all / ranks */
+    DT_DDP_OWN /* each rank has its own: checkpoints have all of them, which rank 0 gathers in its memory. If a checkpoint is
+                  resumed with another number of ranks, each one gets the mean share: the sum of all / ranks */
 };
 /* x: n values. part: those of a parameter; -1: of the whole bucket, one for each of its elements (n is b->n). */
 DT_API int dt_ddp_state_array(dt_ddp_state *s, const char *name, int part, float *x, int64_t n, int kind);
 DT_API int dt_ddp_state_integer(dt_ddp_state *s, const char *name, int64_t *x); /* the same on all ranks */
 
 /* ---------------------------------------------------------------------------------------------------- >>compress
-   Gradients in fewer bytes: .compress of dt_ddp_new is a hook of the kind above. docs/compression.md says what each method does and when it
-   pays.
+   Gradients in fewer bytes: .compress of dt_ddp_new is a hook of the kind above. docs/compression.md says what each method
+   does and when it pays.
 
        dt_ddp *ddp = dt_ddp_new(m, c, .compress = { "auto" });
        dt_ddp *ddp = dt_ddp_new(m, c, .compress = { .kind = "powersgd", .rank = 4 });
 
-     .kind        sent                                                                          bytes of a rank, n elements, p ranks
-     "f16"        each element as f16; a value of 65520 or more ends the step                   allreduce of 2 n
-     "bf16"       each element as bf16                                                          allreduce of 2 n
-     "topk"       the .ratio of each parameter's elements that is largest                       8 k to each of p - 1
-     "randomk"    a .ratio of all elements, the same on all ranks, others in each step          allreduce of 4 k
-     "dgc"        deep gradient compression: top-k of the accumulated velocity                  8 k to each of p - 1
-     "sign"       the sign of each element and a parameter's mean |x|                           n/8 to each of p - 1
-     "onebit"     as sign, with one mean for x >= 0 and one for x < 0                           n/8 to each of p - 1
-     "qsgd"       multiples of norm/.levels, rounded at random so that the mean is right        n bits/8 to each of p - 1
-     "powersgd"   matrices as products of rank .rank; others as they are                        two allreduces of (rows, columns) rank
+     .kind        sent                                                              bytes of a rank, n elements, p ranks
+     "f16"        each element as f16; a value of 65520 or more ends the step           allreduce of 2 n
+     "bf16"       each element as bf16                                                  allreduce of 2 n
+     "topk"       the .ratio of each parameter's elements that is largest               8 k to each of p - 1
+     "randomk"    a .ratio of all elements, the same on all ranks, drawn in each step   allreduce of 4 k
+     "dgc"        deep gradient compression: top-k of the accumulated velocity          8 k to each of p - 1
+     "sign"       the sign of each element and a parameter's mean |x|                   n/8 to each of p - 1
+     "onebit"     as sign, with one mean for x >= 0 and one for x < 0                   n/8 to each of p - 1
+     "qsgd"       multiples of norm/.levels, rounded at random: the mean is right       n bits/8 to each of p - 1
+     "powersgd"   matrices as products of rank .rank; others as they are                two allreduces: rows, columns * rank
      "auto"       what measured time says: see below
 
    Error feedback: what a rank does not send is added to what it sends in the next step. It is on for the methods that are
-   biased (topk, randomk, sign, onebit, powersgd); dgc has its own. State is in checkpoints. All ranks always have the same weights,
-   bit for bit.
+   biased (topk, randomk, sign, onebit, powersgd); dgc has its own. State is in checkpoints. All ranks always have the same
+   weights, bit for bit.
 
    "dgc" has the momentum inside: give the optimiser none. Each rank's velocity u = .momentum u + g is added up until it is
    sent; where it was sent both begin again at 0. .clip limits the norm of each parameter's gradient on each rank to
-   .clip/sqrt(ranks). .warmup = steps: in four equal parts 25, 6.25, 1.5625 and 0.390625 % are sent (as long as it is more than .ratio).
-   Vectors (biases) are sent whole.
+   .clip/sqrt(ranks). .warmup = steps: in four equal parts 25, 6.25, 1.5625 and 0.390625 % are sent (as long as it is more
+   than .ratio). Vectors (biases) are sent whole.
 
-   "powersgd": a parameter (out, ...) is a matrix of out rows. It is sent as P Q^T where that is at least .min_rate times smaller.
-   Steps before .start are sent whole.
+   "powersgd": a parameter (out, ...) is a matrix of out rows. It is sent as P Q^T where that is at least .min_rate times
+   smaller. Steps before .start are sent whole.
 
-   "auto" never keeps what does not pay. Steps of the training itself are measured: each bucket's collective and its computing on
-   all ranks, without compression and with bf16 (and powersgd, if .rank is set), in turn; then whole steps with the best of each
-   bucket, and without any. Compression stays on for a bucket only if it wins by .margin in its own time, and if whole steps are
-   faster by half of it. That is repeated every .every steps. All ranks decide the same, from the slowest rank's medians. Only methods
-   that keep the accuracy are tried; the others change the training and are the user's decision.
+   "auto" never keeps what does not pay. Steps of the training itself are measured: each bucket's collective and its
+   computing on all ranks, without compression and with bf16 (and powersgd, if .rank is set), in turn; then whole steps with
+   the best of each bucket, and without any. Compression stays on for a bucket only if it wins by .margin in its own time,
+   and if whole steps are faster by half of it. That is repeated every .every steps. All ranks decide the same, from the
+   slowest rank's medians. Only methods that keep the accuracy are tried; the others change the training and are the user's
+   decision.
 
-   Gradients in f16 or bf16 (dt_amp at O2 and O3) are sent as they are with "f16", "bf16" and "auto". On GPUs there are f16 and bf16. */
+   Gradients in f16 or bf16 (dt_amp at O2 and O3) are sent as they are with "f16", "bf16" and "auto". On GPUs there are f16
+   and bf16. */
 
-/* A line for each bucket: the method, bytes given to the collective and without compression, bytes that this rank sent to others in a
-   step (in an allreduce by a ring), the error (norm of what was not sent / norm of what was to be sent on this rank, in every 64th
-   step), and for "auto" the measured times and why it decided so. Works like snprintf; "" without .compress. */
+/* A line for each bucket: the method, bytes given to the collective and without compression, bytes that this rank sent to
+   others in a step (in an allreduce by a ring), the error (norm of what was not sent / norm of what was to be sent on this
+   rank, in every 64th step), and for "auto" the measured times and why it decided so. Works like snprintf; "" without
+   .compress. */
 DT_API size_t dt_ddp_compress_report(const dt_ddp *d, char *buf, size_t nbytes);
 
 /* ---------------------------------------------------------------------------------------------------- >>ps
@@ -581,11 +586,11 @@ typedef struct dt__bucket { /* a range of a block's gradients, summed by one all
     int64_t  numel;      /* of its parameters, without gaps */
     int      last;       /* index in m->param of its parameter that was created first, which is ready last */
     int      waiting;    /* number of its gradients that the backward has not completed yet */
-    int      stage;      /* the collective that runs: 0 ...; -1: it has not started, or is finished */
-    bool     begun;      /* the hook's start was called in this step */
-    uint64_t call;       /* number of its first collective in this step */
-    dt_work *work;       /* of the stage, or NULL */
-    dt_ddp_bucket pub;   /* what hooks see */
+    int           stage;      /* the collective that runs: 0 ...; -1: it has not started, or is finished */
+    bool          begun;      /* the hook's start was called in this step */
+    uint64_t      call;       /* number of its first collective in this step */
+    dt_work      *work;       /* of the stage, or NULL */
+    dt_ddp_bucket pub;        /* what hooks see */
 } dt__bucket;
 
 /* The info that each rank sends to all others when its backward begins: words of 64 bits. */
@@ -610,16 +615,16 @@ struct dt_ddp {
     int         no_sync;     /* between dt_ddp_no_sync(d, true) and dt_ddp_no_sync(d, false) */
     int         unsummed;    /* number of backwards under no_sync since the last synchronised one */
     /* the buckets' way */
-    dt_ddp_hook way;
-    char        way_name[160];
-    int         way_set;     /* by the program or an option: not the allreduce */
-    int         agreed;      /* all ranks are known to have the same hook */
-    dt_comm    *staged[DT__DDP_STAGES]; /* communicators of the stages from 1 on: staged[stage - 1] */
-    dt_ddp_part *part;       /* by m->order */
-    struct dt__squeeze *squeeze; /* of .compress, or NULL */
-    int64_t     synced;      /* number of synchronised backwards */
-    float      *packed;      /* for a checkpoint: arrays of all ranks (rank 0) or of this one; NULL outside a save */
-    int64_t     npacked;     /* of each rank */
+    dt_ddp_hook         way;
+    char                way_name[160];
+    int                 way_set;                /* by the program or an option: not the allreduce */
+    int                 agreed;                 /* all ranks are known to have the same hook */
+    dt_comm            *staged[DT__DDP_STAGES]; /* communicators of the stages from 1 on: staged[stage - 1] */
+    dt_ddp_part        *part;                   /* by m->order */
+    struct dt__squeeze *squeeze;                /* of .compress, or NULL */
+    int64_t             synced;                 /* number of synchronised backwards */
+    float              *packed; /* for a checkpoint: arrays of all ranks (rank 0) or of this one; NULL outside a save */
+    int64_t             npacked; /* of each rank */
     /* buckets */
     int         version; /* of the model's blocks when the buckets were made; 0: there are no buckets yet */
     dt__bucket *bucket;
@@ -636,7 +641,8 @@ struct dt_ddp {
     dt_work   *info_work;
     uint64_t   reach_hash;
     int64_t   *bad; /* for each rank: -1 if all was finite; m->order of its first gradient that is not finite; norder:
-                       its loss; norder + 1 + i: a gradient of bucket i; norder + 1 + nbuckets + i: the hook cannot send bucket i */
+                       its loss; norder + 1 + i: a gradient of bucket i; norder + 1 + nbuckets + i: the hook cannot send
+                       bucket i */
     dt_work   *bad_work;
     dt_tensor *flag;    /* f32 (1) */
     dt_tensor *flags;   /* on_device: f32, for each bucket: not 0 if a gradient is not finite */
@@ -715,7 +721,8 @@ static int dt__ddp_mismatch(const dt_ddp *d, const char *call, int left, const c
     int  bucket = left < 0 ? dt__way_differs(d) : -1;
     if (bucket >= 0)
         return dt_fail(DT_ERR_COMM,
-                       "%s: the hook '%s' started different collectives on different ranks for %s; it must start the same ones, of "
+                       "%s: the hook '%s' started different collectives on different ranks for %s; it must start the "
+                       "same ones, of "
                        "the same length, on all ranks (%s)",
                        call, d->way_name, dt__way_where(d, bucket, where, sizeof where), why);
     dt__ddp_place(d, call, place, sizeof place);
@@ -998,7 +1005,8 @@ static int dt__buckets_make(dt_ddp *d)
     d->of = (int *)dt__alloc_zero((size_t)n * sizeof *d->of);
     d->reach = (uint8_t *)dt__alloc_zero((size_t)n);
     d->part = (dt_ddp_part *)dt__alloc_zero((size_t)n * sizeof *d->part);
-    if (!d->bucket || !d->of || !d->reach || !d->part) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for %d buckets", n);
+    if (!d->bucket || !d->of || !d->reach || !d->part)
+        return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for %d buckets", n);
     for (int i = 0; i < m->nblocks; i++) {
         const dt__mblock *mb = &m->block[i];
         double            size = (double)dt__dtype_size[mb->b.grad->dtype];
@@ -1091,9 +1099,9 @@ static int dt__ddp_scale(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, double 
        s -> s + 1      collective s is done, and no bucket before it is in a stage below s + 1: finish, which gave another work
        s -> -1         finish gave no work
 
-   dt__ways_advance moves what can move without waiting, whenever a gradient becomes complete; dt__ddp_drain moves the rest after
-   the backward, stage by stage. So every stage has its collectives in the order of the buckets, on a communicator of its
-   own: ranks may be at different stages of different buckets. */
+   dt__ways_advance moves what can move without waiting, whenever a gradient becomes complete; dt__ddp_drain moves the rest
+   after the backward, stage by stage. So every stage has its collectives in the order of the buckets, on a communicator of
+   its own: ranks may be at different stages of different buckets. */
 static int dt__ddp_wait(dt_ddp *d, dt_work *w);
 static int dt__way_allreduce(dt_ddp_bucket *b, dt_work **work, void *user) /* DDP's own way */
 {
@@ -1112,8 +1120,8 @@ static int dt__way_fail(dt_ddp *d, const dt__bucket *b, int rc)
     if (code != DT_OK) snprintf(why, sizeof why, "%.690s", dt_error());
     else snprintf(why, sizeof why, "it returned %d and no error message; call dt_fail to say why", rc);
     dt_error_clear();
-    dt_fail(code != DT_OK ? code : DT_ERR_STATE, "dt_backward: the hook '%s' failed on rank %d for %s: %s", d->way_name, d->rank,
-            dt__way_where(d, b->pub.index, where, sizeof where), why);
+    dt_fail(code != DT_OK ? code : DT_ERR_STATE, "dt_backward: the hook '%s' failed on rank %d for %s: %s", d->way_name,
+            d->rank, dt__way_where(d, b->pub.index, where, sizeof where), why);
     dt__ddp_send_error(d);
     return dt__err.code;
 }
@@ -1131,10 +1139,12 @@ static int dt__way_call(dt_ddp *d, dt__bucket *b) /* start or finish, by b->stag
     d->stats.hook += (double)(dt_trace_now() - t0) / (double)DT__NS_PER_S;
     b->work = w;
     if (!rc && dt__err.code == DT_OK && (k->n != b->length || k->data != data))
-        rc = dt_fail(DT_ERR_STATE, "it changed the bucket: %" PRId64 " elements%s, expected %" PRId64 "; the sum must be in .data",
+        rc = dt_fail(DT_ERR_STATE,
+                     "it changed the bucket: %" PRId64 " elements%s, expected %" PRId64 "; the sum must be in .data",
                      k->n, k->data != data ? " at another place" : "", b->length);
     if (!rc && dt__err.code == DT_OK && w && b->stage >= d->way.stages)
-        rc = dt_fail(DT_ERR_STATE, "it started collective number %d, .stages is %d; set .stages", b->stage + 1, d->way.stages);
+        rc = dt_fail(DT_ERR_STATE, "it started collective number %d, .stages is %d; set .stages", b->stage + 1,
+                     d->way.stages);
     k->n = b->length;
     if (rc || dt__err.code != DT_OK) return dt__way_fail(d, b, rc);
     if (b->stage && !w) b->stage = -1;
@@ -1200,8 +1210,8 @@ static int dt__way_agree(dt_ddp *d)
     if (!all) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory");
     memset(text, 0, sizeof text);
     for (int i = 0; i < 2; i++)
-        snprintf(text[i], sizeof text[i], "%s'%s' with %d stage%s%s", d->way_set ? "" : "no hook but ", d->way_name, d->way.stages,
-                 d->way.stages > 1 ? "s" : "", d->way_set && d->way.sums ? " and .sums" : "");
+        snprintf(text[i], sizeof text[i], "%s'%s' with %d stage%s%s", d->way_set ? "" : "no hook but ", d->way_name,
+                 d->way.stages, d->way.stages > 1 ? "s" : "", d->way_set && d->way.sums ? " and .sums" : "");
     int64_t mine = (int64_t)dt__ddp_hash(DT__DDP_HASH, text[0], sizeof text[0]);
     if (dt_comm_allgather(d->c, &mine, all, 1, NULL, DT_COMM_I64)) rc = dt__ddp_comm_fail(d, "dt_backward");
     for (int r = d->world - 1; r > 0 && !rc; r--)
@@ -1213,10 +1223,11 @@ static int dt__way_agree(dt_ddp *d)
     if (other && !rc) {
         d->error_known = 1; /* all ranks report this error */
         for (int i = 0; i < 2; i++) text[i][sizeof text[i] - 1] = 0;
-        return dt_fail(DT_ERR_COMM,
-                       "dt_backward: the ranks have different hooks: rank 0 has %s, rank %d has %s; set the same hook, with "
-                       "the same options, on all ranks before the first backward",
-                       text[0], other, text[1]);
+        return dt_fail(
+            DT_ERR_COMM,
+            "dt_backward: the ranks have different hooks: rank 0 has %s, rank %d has %s; set the same hook, with "
+            "the same options, on all ranks before the first backward",
+            text[0], other, text[1]);
     }
     for (int s = 0; s + 1 < d->way.stages && !rc; s++)
         if (dt_comm_dup(d->c, &d->staged[s])) rc = dt__ddp_comm_fail(d, "dt_backward");
@@ -1235,9 +1246,9 @@ enum {
 };
 typedef struct dt__kept {
     struct dt__kept *next;
-    char    *name;
-    float   *x;
-    int64_t  n, integer;
+    char            *name;
+    float           *x;
+    int64_t          n, integer;
 } dt__kept;
 struct dt_ddp_state {
     int         mode;
@@ -1299,8 +1310,7 @@ static int dt__state_ranks(dt_ddp_state *s, char *name, size_t nbytes, float *x,
         if (several) {
             rc = dt__state_tensor(s, name, one, n);
             for (int64_t i = 0; i < n && !rc; i++) x[i] += one[i];
-        } else if (!s->v->loading && d->packed)
-            rc = dt__state_tensor(s, name, d->packed + r * d->npacked + s->at, n);
+        } else if (!s->v->loading && d->packed) rc = dt__state_tensor(s, name, d->packed + r * d->npacked + s->at, n);
         else rc = dt__state_tensor(s, name, x, n);
     }
     for (int64_t i = 0; i < n && !rc && s->v->loading && s->world != d->world; i++) x[i] /= (float)d->world;
@@ -1327,7 +1337,8 @@ static int dt__state_cut(dt_ddp_state *s, const char *what, int part, float *x, 
         k = dt__kept_get(s, name, x, n);
         if (k && s->mode == DT__STATE_KEEP) memcpy(k->x, x, (size_t)n * sizeof *x);
         else if (k) memcpy(x, k->x, (size_t)n * sizeof *x);
-        else if (s->mode == DT__STATE_KEEP) rc = dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the state of a hook");
+        else if (s->mode == DT__STATE_KEEP)
+            rc = dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the state of a hook");
     } else if (kind != DT_DDP_OWN) {
         rc = dt__state_tensor(s, name, x, n);
     } else if (s->mode == DT__STATE_LOAD) {
@@ -1344,15 +1355,20 @@ DT_API int dt_ddp_state_array(dt_ddp_state *s, const char *name, int part, float
 {
     const char *call = "dt_ddp_state_array";
     if (dt__err.code != DT_OK) return dt__err.code;
-    if (!s || !name || !x) return dt_fail(DT_ERR_ARG, "%s: %s is NULL", call, !s ? "the state" : !name ? "the name" : "x");
+    if (!s || !name || !x)
+        return dt_fail(DT_ERR_ARG, "%s: %s is NULL", call, !s ? "the state" : !name ? "the name" : "x");
     const dt_ddp_bucket *k = &s->b->pub;
-    if (part < -1 || part >= k->parts || n < 0 || (part < 0 && n != k->n) || (kind != DT_DDP_SAME && kind != DT_DDP_OWN) ||
-        strlen(name) > 64)
-        return dt_fail(DT_ERR_ARG, "%s: '%.64s' of parameter %d, %" PRId64 " values, kind %d: expected a parameter from 0 to %d, or -1 and "
-                       "%" PRId64 " values, and a name of up to 64 characters", call, name, part, n, kind, k->parts - 1, k->n);
+    if (part < -1 || part >= k->parts || n < 0 || (part < 0 && n != k->n) ||
+        (kind != DT_DDP_SAME && kind != DT_DDP_OWN) || strlen(name) > 64)
+        return dt_fail(DT_ERR_ARG,
+                       "%s: '%.64s' of parameter %d, %" PRId64
+                       " values, kind %d: expected a parameter from 0 to %d, or -1 and "
+                       "%" PRId64 " values, and a name of up to 64 characters",
+                       call, name, part, n, kind, k->parts - 1, k->n);
     if (part >= 0) return dt__state_cut(s, name, part, x, n, kind);
     int rc = 0;
-    for (int i = 0; i < k->parts && !rc; i++) rc = dt__state_cut(s, name, i, x + k->part[i].offset, k->part[i].numel, kind);
+    for (int i = 0; i < k->parts && !rc; i++)
+        rc = dt__state_cut(s, name, i, x + k->part[i].offset, k->part[i].numel, kind);
     return rc;
 }
 DT_API int dt_ddp_state_integer(dt_ddp_state *s, const char *name, int64_t *x)
@@ -1380,11 +1396,13 @@ static int dt__state_walk(dt_ddp *d, dt_ddp_state *s)
         s->b = &d->bucket[i];
         rc = d->way.saved(&s->b->pub, s, d->way.user);
         if (!rc) rc = dt__err.code;
-        if (rc && dt__err.code == DT_OK) rc = dt_fail(DT_ERR_STATE, ".saved of the hook '%s' returned %d", d->way_name, rc);
+        if (rc && dt__err.code == DT_OK)
+            rc = dt_fail(DT_ERR_STATE, ".saved of the hook '%s' returned %d", d->way_name, rc);
     }
     return rc;
 }
-static int dt__buckets_update(dt_ddp *d) /* makes new buckets if the model's blocks have changed; hooks keep their state */
+static int
+dt__buckets_update(dt_ddp *d) /* makes new buckets if the model's blocks have changed; hooks keep their state */
 {
     dt_ddp_state s;
     if (d->version == d->m->version) return 0;
@@ -1412,7 +1430,8 @@ static int dt__ddp_collect(void *user, const char *call) /* dt__watch.collect: r
     s.pack = rc ? NULL : (float *)dt_mem_alloc(nbytes);
     if (s.pack && d->rank == 0) d->packed = (float *)dt_mem_alloc(nbytes * (size_t)d->world);
     if (!rc && (!s.pack || (d->rank == 0 && !d->packed)))
-        rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory for the state of the hook '%s': %zu bytes of each rank", call, d->way_name, nbytes);
+        rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory for the state of the hook '%s': %zu bytes of each rank", call,
+                     d->way_name, nbytes);
     s.mode = DT__STATE_PACK;
     s.at = 0;
     if (!rc) rc = dt__state_walk(d, &s);
@@ -1428,8 +1447,9 @@ static void dt__ddp_collected(dt_ddp *d) /* the checkpoint is written */
 }
 static int dt__ddp_arrays(void *user, dt__visit *v) /* dt__watch.arrays */
 {
-    dt_ddp      *d = (dt_ddp *)user;
-    int64_t      hash = (int64_t)(dt__ddp_hash(DT__DDP_HASH, d->way_name, strlen(d->way_name)) >> 1), was = hash, step = d->synced;
+    dt_ddp *d = (dt_ddp *)user;
+    int64_t hash = (int64_t)(dt__ddp_hash(DT__DDP_HASH, d->way_name, strlen(d->way_name)) >> 1), was = hash,
+            step = d->synced;
     dt_ddp_state s;
     memset(&s, 0, sizeof s);
     s.mode = v->loading ? DT__STATE_LOAD : DT__STATE_SAVE;
@@ -1453,8 +1473,10 @@ static int dt__ddp_arrays(void *user, dt__visit *v) /* dt__watch.arrays */
     if (rc) return rc;
     d->synced = step;
     if (was == hash) return dt__state_walk(d, &s);
-    dt__logf(DT_LOG_WARN, "dt_checkpoint_resume: the checkpoint has the state of another hook than '%s', which therefore begins "
-             "without state", d->way_name);
+    dt__logf(DT_LOG_WARN,
+             "dt_checkpoint_resume: the checkpoint has the state of another hook than '%s', which therefore begins "
+             "without state",
+             d->way_name);
     dt__ways_reset(d);
     return 0;
 }
@@ -1464,66 +1486,89 @@ static int dt__ddp_arrays(void *user, dt__visit *v) /* dt__watch.arrays */
    (rest, velocity, q); dt__squeeze_end makes that the current one if the step counts. So a step that does not count leaves no
    trace. Residuals are in units of the loss scale that they were computed with, .scale.
 
-   A rank's message of top-k, sign, 1-bit and QSGD is one dt_codec_encode of each parameter, one behind the other; all ranks gather
-   the messages of all and add them up in the order of ranks. f16, bf16 and random-k encode the bucket as one array, whose payload
-   is summed by an allreduce. */
+   A rank's message of top-k, sign, 1-bit and QSGD is one dt_codec_encode of each parameter, one behind the other; all ranks
+   gather the messages of all and add them up in the order of ranks. f16, bf16 and random-k encode the bucket as one array,
+   whose payload is summed by an allreduce. */
 enum {
-    DT__SQ_NONE, DT__SQ_F16, DT__SQ_BF16, DT__SQ_TOPK, DT__SQ_RANDOMK, DT__SQ_DGC, DT__SQ_SIGN, DT__SQ_ONEBIT, DT__SQ_QSGD,
-    DT__SQ_POWERSGD, DT__SQ_AUTO, DT__SQ_KINDS
+    DT__SQ_NONE,
+    DT__SQ_F16,
+    DT__SQ_BF16,
+    DT__SQ_TOPK,
+    DT__SQ_RANDOMK,
+    DT__SQ_DGC,
+    DT__SQ_SIGN,
+    DT__SQ_ONEBIT,
+    DT__SQ_QSGD,
+    DT__SQ_POWERSGD,
+    DT__SQ_AUTO,
+    DT__SQ_KINDS
 };
 static const struct dt__squeeze_about { /* by kind */
     const char *name;
-    int         codec;    /* -1: none */
-    bool        biased;   /* error feedback by default */
-    bool        gathers;  /* messages of each parameter, gathered; else the payload of the bucket is summed */
-} dt__squeeze_about[DT__SQ_KINDS] = {
-    { "none", -1, false, false },           { "f16", DT_CODEC_F16, false, false },    { "bf16", DT_CODEC_BF16, false, false },
-    { "topk", DT_CODEC_TOPK, true, true },  { "randomk", DT_CODEC_RANDOMK, true, false }, { "dgc", DT_CODEC_TOPK, false, true },
-    { "sign", DT_CODEC_SIGN, true, true },  { "onebit", DT_CODEC_ONEBIT, true, true }, { "qsgd", DT_CODEC_QSGD, false, true },
-    { "powersgd", -1, true, false },        { "auto", -1, false, false }
+    int         codec;   /* -1: none */
+    bool        biased;  /* error feedback by default */
+    bool        gathers; /* messages of each parameter, gathered; else the payload of the bucket is summed */
+} dt__squeeze_about[DT__SQ_KINDS] = { { "none", -1, false, false },
+                                      { "f16", DT_CODEC_F16, false, false },
+                                      { "bf16", DT_CODEC_BF16, false, false },
+                                      { "topk", DT_CODEC_TOPK, true, true },
+                                      { "randomk", DT_CODEC_RANDOMK, true, false },
+                                      { "dgc", DT_CODEC_TOPK, false, true },
+                                      { "sign", DT_CODEC_SIGN, true, true },
+                                      { "onebit", DT_CODEC_ONEBIT, true, true },
+                                      { "qsgd", DT_CODEC_QSGD, false, true },
+                                      { "powersgd", -1, true, false },
+                                      { "auto", -1, false, false } };
+enum {
+    DT__SQ_RANKS = 64,
+    DT__SQ_CANDIDATES = 3,
+    DT__SQ_TURNS = 5,
+    DT__SQ_AGAIN = 3,
+    DT__SQ_WARM = 2,
+    DT__SQ_SAMPLE = 64
 };
-enum { DT__SQ_RANKS = 64, DT__SQ_CANDIDATES = 3, DT__SQ_TURNS = 5, DT__SQ_AGAIN = 3, DT__SQ_WARM = 2, DT__SQ_SAMPLE = 64 };
 enum { DT__AUTO_WARM, DT__AUTO_BUCKETS, DT__AUTO_STEPS, DT__AUTO_HOLD }; /* what auto does: see dt__auto_end */
-typedef struct dt__squeeze { /* .user of the hook */
+typedef struct dt__squeeze {                                             /* .user of the hook */
     dt_ddp     *d;
-    dt_compress o;        /* with defaults */
+    dt_compress o; /* with defaults */
     int         kind;
     bool        feedback;
     /* auto */
-    int         ncandidates, candidate[DT__SQ_CANDIDATES]; /* the first is none */
-    int         phase, turns;
-    int64_t     at;       /* steps of this phase */
-    uint64_t    last;     /* ns: the end of the step before */
-    double      period[2][DT__SQ_TURNS], steps[2]; /* seconds of whole steps: without, and with compression; their medians */
-    bool        won;      /* ... the second is enough shorter */
-    int64_t     rounds;   /* measurements so far */
+    int      ncandidates, candidate[DT__SQ_CANDIDATES]; /* the first is none */
+    int      phase, turns;
+    int64_t  at;                              /* steps of this phase */
+    uint64_t last;                            /* ns: the end of the step before */
+    double period[2][DT__SQ_TURNS], steps[2]; /* seconds of whole steps: without, and with compression; their medians */
+    bool   won;                               /* ... the second is enough shorter */
+    int64_t rounds;                           /* measurements so far */
 } dt__squeeze;
-typedef struct dt__matrix { /* of powersgd: a parameter */
+typedef struct dt__matrix {      /* of powersgd: a parameter */
     int64_t rows, columns, p, q; /* p, q: where its P and Q begin, both transposed; rows 0: sent whole, at p */
     int     rank;
 } dt__matrix;
 typedef struct dt__squeezed { /* a bucket */
-    int      kind;         /* of this step */
-    int      chosen;       /* auto: until the next measurement */
-    int      now;          /* the current one of two arrays */
-    bool     changed;      /* this step has written the other ones */
-    bool     dirty;        /* rest may hold something */
-    float   *rest[2], *velocity[2], *q[2];
-    double   scale;
-    float   *x;            /* half gradients as f32; NULL: the gradients are */
-    char    *wire;         /* message of this rank; gathers: of all ranks */
-    int64_t  nwire, each;  /* bytes of wire, of one rank's message */
-    int64_t *at;           /* gathers: where each parameter's message begins */
+    int         kind;         /* of this step */
+    int         chosen;       /* auto: until the next measurement */
+    int         now;          /* the current one of two arrays */
+    bool        changed;      /* this step has written the other ones */
+    bool        dirty;        /* rest may hold something */
+    float      *rest[2], *velocity[2], *q[2];
+    double      scale;
+    float      *x;           /* half gradients as f32; NULL: the gradients are */
+    char       *wire;        /* message of this rank; gathers: of all ranks */
+    int64_t     nwire, each; /* bytes of wire, of one rank's message */
+    int64_t    *at;          /* gathers: where each parameter's message begins */
     dt__matrix *matrix;
-    int64_t  np, nq;       /* values of all P, with what is sent whole, and of all Q */
-    float   *wide;         /* powersgd: what the second collective sums */
-    dt_comm *c, *c2;       /* wire, wide were allocated there */
-    dt_tensor *half;       /* on a GPU */
-    bool     sampled;      /* this step tells lost */
-    double   all, lost, cpu, collective; /* squares of what is to be sent; see dt_ddp_bucket; seconds of this step */
-    int64_t  given, whole, on_wire, on_wire_last; /* bytes given to collectives, uncompressed, sent by this rank; of the last step
+    int64_t     np, nq;                     /* values of all P, with what is sent whole, and of all Q */
+    float      *wide;                       /* powersgd: what the second collective sums */
+    dt_comm    *c, *c2;                     /* wire, wide were allocated there */
+    dt_tensor  *half;                       /* on a GPU */
+    bool        sampled;                    /* this step tells lost */
+    double      all, lost, cpu, collective; /* squares of what is to be sent; see dt_ddp_bucket; seconds of this step */
+    int64_t     given, whole, on_wire,
+        on_wire_last; /* bytes given to collectives, uncompressed, sent by this rank; of the last step
                                                      that was compressed and counts */
-    double   cost[DT__SQ_CANDIDATES][DT__SQ_TURNS], median[DT__SQ_CANDIDATES]; /* auto */
+    double cost[DT__SQ_CANDIDATES][DT__SQ_TURNS], median[DT__SQ_CANDIDATES]; /* auto */
 } dt__squeezed;
 
 DT__SLOW_END
@@ -1531,7 +1576,7 @@ DT__SLOW_END
    on all ranks, so products are exact in f64 and sums have one order, whatever a compiler contracts. */
 typedef float  dt__sqf __attribute__((vector_size(16)));
 typedef double dt__sqd __attribute__((vector_size(32)));
-static float dt__squeeze_dot(const float *a, const float *b, int64_t n)
+static float   dt__squeeze_dot(const float *a, const float *b, int64_t n)
 {
     double sum = 0;
     for (int64_t i = 0; i < n;) {
@@ -1653,7 +1698,8 @@ DT__SLOW_BEGIN
 /* ---- memory */
 static int dt__squeeze_memory(void)
 {
-    return dt_fail(DT_ERR_MEMORY, "out of memory for compressing it; use smaller buckets (.bucket_mb), or no .compress");
+    return dt_fail(DT_ERR_MEMORY,
+                   "out of memory for compressing it; use smaller buckets (.bucket_mb), or no .compress");
 }
 static int dt__squeeze_pair(float *x[2], int64_t n) /* two arrays of n zeros, unless they exist */
 {
@@ -1754,7 +1800,8 @@ static dt_codec dt__squeeze_codec(const dt__squeeze *z, const dt_ddp_bucket *b, 
     c.bucket = z->o.bucket;
     c.seed = z->o.seed;
     if (kind == DT__SQ_RANDOMK) c.seed = dt__id_mix(z->o.seed, (uint64_t)b->index);
-    if (kind == DT__SQ_QSGD) c.seed = dt__id_mix(dt__id_mix(z->o.seed, (uint64_t)(b->index * 4096 + part)), (uint64_t)b->rank);
+    if (kind == DT__SQ_QSGD)
+        c.seed = dt__id_mix(dt__id_mix(z->o.seed, (uint64_t)(b->index * 4096 + part)), (uint64_t)b->rank);
     if (kind != DT__SQ_DGC) return c;
     for (int i = 1; i <= 4 && z->o.warmup; i++) /* 25, 6.25, 1.5625, 0.390625 % */
         if (b->step - z->o.start < (z->o.warmup * i + 3) / 4) {
@@ -1770,13 +1817,15 @@ static int dt__squeeze_comm_failed(void) /* a codec refused what it should not *
     return dt_fail(DT_ERR_COMM, "%s", dt_comm_error(NULL) ? dt_comm_error(NULL) : "a codec failed");
 }
 /* What this rank sends of a part, or of the bucket (part -1): encoded to out. rest NULL: no error feedback. */
-static int dt__squeeze_encode(const dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, int part, float *x, char *out, int64_t nout)
+static int dt__squeeze_encode(const dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, int part, float *x, char *out,
+                              int64_t nout)
 {
     int64_t  at = part < 0 ? 0 : b->part[part].offset, n = part < 0 ? b->n : b->part[part].numel;
     dt_codec c = dt__squeeze_codec(z, b, s->kind, part);
     float   *rest = z->feedback ? s->rest[1 - s->now] + at : NULL, scale = 1;
     if (s->kind == DT__SQ_RANDOMK && !rest) scale = (float)(1 / c.ratio);
-    int64_t rc = dt__codec_encode_to(&c, x + at, n, rest ? s->rest[s->now] + at : NULL, rest, scale, (uint64_t)b->step, out, nout);
+    int64_t rc = dt__codec_encode_to(&c, x + at, n, rest ? s->rest[s->now] + at : NULL, rest, scale, (uint64_t)b->step,
+                                     out, nout);
     if (rc == DT_COMM_ERR_NONFINITE) { /* zeros go, and the step does not count */
         b->nonfinite = true;
         memset(x + at, 0, (size_t)n * sizeof *x);
@@ -1784,8 +1833,8 @@ static int dt__squeeze_encode(const dt__squeeze *z, dt_ddp_bucket *b, dt__squeez
     }
     return rc < 0 ? dt__squeeze_comm_failed() : 0;
 }
-static int dt__squeeze_decode(const dt__squeeze *z, dt_ddp_bucket *b, const dt__squeezed *s, int part, const char *in, int64_t nin,
-                              float *x, bool add)
+static int dt__squeeze_decode(const dt__squeeze *z, dt_ddp_bucket *b, const dt__squeezed *s, int part, const char *in,
+                              int64_t nin, float *x, bool add)
 {
     int64_t  at = part < 0 ? 0 : b->part[part].offset, n = part < 0 ? b->n : b->part[part].numel;
     dt_codec c = dt__squeeze_codec(z, b, s->kind, part);
@@ -1808,7 +1857,8 @@ static void dt__squeeze_measure(const dt__squeeze *z, dt_ddp_bucket *b, dt__sque
         memset(sent, 0, (size_t)b->n * sizeof *sent);
         for (int i = 0; i < (gathers ? b->parts : 1); i++) {
             const char *from = gathers ? s->wire + s->each * b->rank + s->at[i] : s->wire;
-            dt__squeeze_decode(z, b, s, gathers ? i : -1, from, gathers ? s->at[i + 1] - s->at[i] : s->each, sent, false);
+            dt__squeeze_decode(z, b, s, gathers ? i : -1, from, gathers ? s->at[i + 1] - s->at[i] : s->each, sent,
+                               false);
         }
         for (int64_t i = 0; i < b->n; i++) sent[i] -= x[i];
         lost = dt__squeeze_squares(sent, NULL, b->n);
@@ -1820,11 +1870,12 @@ static void dt__squeeze_measure(const dt__squeeze *z, dt_ddp_bucket *b, dt__sque
 static void dt__dgc_gather(const dt__squeeze *z, const dt_ddp_bucket *b, dt__squeezed *s, int part, const float *x)
 {
     const dt_ddp_part *t = &b->part[part];
-    const float *g = x + t->offset, *u0 = s->velocity[s->now] + t->offset, *v0 = s->rest[s->now] + t->offset;
-    float       *u = s->velocity[1 - s->now] + t->offset, *v = s->rest[1 - s->now] + t->offset;
-    double       keep = z->o.momentum, k = 1;
+    const float       *g = x + t->offset, *u0 = s->velocity[s->now] + t->offset, *v0 = s->rest[s->now] + t->offset;
+    float             *u = s->velocity[1 - s->now] + t->offset, *v = s->rest[1 - s->now] + t->offset;
+    double             keep = z->o.momentum, k = 1;
     if (z->o.clip > 0 && b->share > 0) { /* the gradient itself, without share and loss scale */
-        double norm = sqrt(dt__squeeze_squares(g, NULL, t->numel)) / (b->share * b->loss_scale), most = z->o.clip / sqrt((double)b->world);
+        double norm = sqrt(dt__squeeze_squares(g, NULL, t->numel)) / (b->share * b->loss_scale),
+               most = z->o.clip / sqrt((double)b->world);
         if (norm > most) k = most / norm;
     }
     for (int64_t i = 0; i < t->numel; i++) {
@@ -1848,7 +1899,8 @@ static int dt__squeeze_gathered(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *
 {
     bool dgc = s->kind == DT__SQ_DGC;
     int  rc = 0;
-    if (!s->at && !(s->at = (int64_t *)dt__alloc_zero((size_t)(b->parts + 1) * sizeof *s->at))) return dt__squeeze_memory();
+    if (!s->at && !(s->at = (int64_t *)dt__alloc_zero((size_t)(b->parts + 1) * sizeof *s->at)))
+        return dt__squeeze_memory();
     for (int i = 0; i < b->parts; i++) {
         dt_codec c = dt__squeeze_codec(z, b, s->kind, i);
         int64_t  nbytes = dt_codec_bound(&c, b->part[i].numel);
@@ -1862,7 +1914,8 @@ static int dt__squeeze_gathered(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *
         char   *out = mine + s->at[i];
         int64_t n = s->at[i + 1] - s->at[i];
         if (dgc) dt__dgc_gather(z, b, s, i, x);
-        if (dgc && s->sampled) s->all += dt__squeeze_squares(s->rest[1 - s->now] + b->part[i].offset, NULL, b->part[i].numel);
+        if (dgc && s->sampled)
+            s->all += dt__squeeze_squares(s->rest[1 - s->now] + b->part[i].offset, NULL, b->part[i].numel);
         rc = dt__squeeze_encode(z, b, s, i, dgc ? s->rest[1 - s->now] : x, out, n);
         if (!rc && dgc) dt__dgc_mask(b, s, i, out, n);
     }
@@ -1887,14 +1940,16 @@ static int dt__squeeze_summed(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s,
     dt__squeeze_measure(z, b, s, x);
     int     dtype = c.kind == DT_CODEC_F16 ? DT_COMM_F16 : c.kind == DT_CODEC_BF16 ? DT_COMM_BF16 : DT_COMM_F32;
     int64_t nbytes = s->each - DT_CODEC_HEADER;
-    *work = dt_comm_allreduce_start(b->comm, s->wire + DT_CODEC_HEADER, nbytes / (dtype == DT_COMM_F32 ? 4 : 2), dtype, DT_COMM_SUM);
+    *work = dt_comm_allreduce_start(b->comm, s->wire + DT_CODEC_HEADER, nbytes / (dtype == DT_COMM_F32 ? 4 : 2), dtype,
+                                    DT_COMM_SUM);
     b->sent = nbytes;
     s->on_wire = dt__squeeze_ring(b, nbytes);
     return *work ? 0 : DT_ERR_COMM;
 }
-/* PowerSGD: M = gradient + rest, in the other rest. P = M Q is summed, then Q = M^T P with P orthonormal; P Q^T replaces the sum of
-   all M. Each rank keeps what of its own M is not in it, M - P (M^T P)^T: the sum of these is the sum of all M less P Q^T. (What M less the
-   mean of all would leave is also right in the sum, but grows with the differences between ranks.) */
+/* PowerSGD: M = gradient + rest, in the other rest. P = M Q is summed, then Q = M^T P with P orthonormal; P Q^T replaces
+   the sum of all M. Each rank keeps what of its own M is not in it, M - P (M^T P)^T: the sum of these is the sum of all M
+   less P Q^T. (What M less the mean of all would leave is also right in the sum, but grows with the differences between
+   ranks.) */
 static int dt__powersgd_start(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, const float *x, dt_work **work)
 {
     float *m = s->rest[1 - s->now], *q = s->q[1 - s->now];
@@ -1911,7 +1966,8 @@ static int dt__powersgd_start(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s,
         else dt__squeeze_orthonormal(q + k->q, k->columns, k->rank, &seed);
         for (int r = 0; r < k->rank; r++)
             for (int64_t row = 0; row < k->rows; row++)
-                p[k->p + r * k->rows + row] = dt__squeeze_dot(a + row * k->columns, q + k->q + r * k->columns, k->columns);
+                p[k->p + r * k->rows + row] =
+                    dt__squeeze_dot(a + row * k->columns, q + k->q + r * k->columns, k->columns);
     }
     if (!dt__squeeze_finite(p, s->np)) {
         b->nonfinite = true;
@@ -1940,8 +1996,8 @@ static int dt__powersgd_middle(dt_ddp_bucket *b, dt__squeezed *s, dt_work **work
         dt__squeeze_orthonormal(p + k->p, k->rows, k->rank, NULL);
         for (int64_t row = 0; row < k->rows; row++)
             for (int r = 0; r < k->rank; r++)
-                dt__squeeze_add(s->wide + k->q + r * k->columns, p[k->p + r * k->rows + row], m + b->part[i].offset + row * k->columns,
-                                k->columns);
+                dt__squeeze_add(s->wide + k->q + r * k->columns, p[k->p + r * k->rows + row],
+                                m + b->part[i].offset + row * k->columns, k->columns);
     }
     memcpy(s->q[1 - s->now], s->wide, (size_t)s->nq * sizeof *s->wide); /* this rank's own */
     *work = dt_comm_allreduce_start(b->comm, s->wide, s->nq, DT_COMM_F32, DT_COMM_SUM);
@@ -1962,7 +2018,8 @@ static void dt__powersgd_finish(dt_ddp_bucket *b, dt__squeezed *s, float *x)
         if (!dt__squeeze_finite(x + at, n)) b->nonfinite = true;
         for (int64_t row = 0; row < k->rows; row++)
             for (int r = 0; r < k->rank; r++)
-                dt__squeeze_add(m + at + row * k->columns, -p[k->p + r * k->rows + row], q + k->q + r * k->columns, k->columns);
+                dt__squeeze_add(m + at + row * k->columns, -p[k->p + r * k->rows + row], q + k->q + r * k->columns,
+                                k->columns);
         if (!k->rows) memset(m + at, 0, (size_t)n * sizeof *m);
     }
     memcpy(q, s->wide, (size_t)s->nq * sizeof *q);
@@ -1981,11 +2038,13 @@ static int dt__squeeze_whole(dt_ddp_bucket *b, dt__squeezed *s, float *x, dt_wor
     s->on_wire = dt__squeeze_ring(b, b->sent);
     return *work ? 0 : DT_ERR_COMM;
 }
-static int dt__squeeze_device(const dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, dt_work **work) /* f16, bf16 on a GPU */
+static int dt__squeeze_device(const dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s,
+                              dt_work **work) /* f16, bf16 on a GPU */
 {
     int dtype = s->kind == DT__SQ_F16 ? DT_F16 : DT_BF16;
     if (!b->index && dt__fill(z->d->flag, 0)) return DT_ERR_MEMORY;
-    if (!s->half && !(s->half = dt__new("dt_ddp", b->grad->st->dev, dtype, &b->n, 1, DT_LAYOUT_PLAIN))) return DT_ERR_MEMORY;
+    if (!s->half && !(s->half = dt__new("dt_ddp", b->grad->st->dev, dtype, &b->n, 1, DT_LAYOUT_PLAIN)))
+        return DT_ERR_MEMORY;
     if (dt__copy_to(s->half, b->grad, 0)) return dt__err.code ? (int)dt__err.code : (int)DT_ERR_MEMORY;
     *work = dt_comm_allreduce_start(b->comm, s->half->st->ptr, b->n, dtype, DT_COMM_SUM);
     b->sent = 2 * b->n;
@@ -2015,7 +2074,8 @@ static int dt__squeeze_begin(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, 
     if (s->kind == DT__SQ_NONE) return dt__squeeze_whole(b, s, x, work);
     s->changed = z->feedback || s->kind == DT__SQ_DGC || s->kind == DT__SQ_POWERSGD;
     if (s->kind == DT__SQ_POWERSGD) return dt__powersgd_start(z, b, s, x, work);
-    return dt__squeeze_about[s->kind].gathers ? dt__squeeze_gathered(z, b, s, x, work) : dt__squeeze_summed(z, b, s, x, work);
+    return dt__squeeze_about[s->kind].gathers ? dt__squeeze_gathered(z, b, s, x, work)
+                                              : dt__squeeze_summed(z, b, s, x, work);
 }
 static int dt__squeeze_start(dt_ddp_bucket *b, dt_work **work, void *user)
 {
@@ -2043,8 +2103,9 @@ static int dt__squeeze_done(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, d
     if (z->d->on_device) { /* f16 may have become infinite: that shows in the sums, on all ranks */
         float found = 0;
         rc = dt__copy_to(b->grad, s->half, 0);
-        if (!rc) rc = dt__ddp_scale_flag(z->d, z->d->m->block[z->d->bucket[b->index].block].b.grad, z->d->bucket[b->index].at, b->n, 1,
-                                         z->d->flag, 0);
+        if (!rc)
+            rc = dt__ddp_scale_flag(z->d, z->d->m->block[z->d->bucket[b->index].block].b.grad,
+                                    z->d->bucket[b->index].at, b->n, 1, z->d->flag, 0);
         if (!rc && b->last) rc = dt__download(z->d->flag, &found);
         if (!rc && b->last && found != 0) b->nonfinite = true;
         return rc;
@@ -2056,7 +2117,8 @@ static int dt__squeeze_done(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, d
         memset(x, 0, (size_t)b->n * sizeof *x); /* also between parameters */
         for (int i = 0; i < b->parts && !rc; i++)
             for (int r = 0; r < b->world && !rc; r++)
-                rc = dt__squeeze_decode(z, b, s, i, s->wire + s->each * r + s->at[i], s->at[i + 1] - s->at[i], x, r > 0);
+                rc =
+                    dt__squeeze_decode(z, b, s, i, s->wire + s->each * r + s->at[i], s->at[i + 1] - s->at[i], x, r > 0);
     } else rc = dt__squeeze_decode(z, b, s, -1, s->wire, s->each, x, false);
     if (!rc && s->x) dt__squeeze_narrow(b->data, s->x, b->dtype, b->n);
     return rc;
@@ -2189,7 +2251,8 @@ static int dt__squeeze_saved(dt_ddp_bucket *b, dt_ddp_state *state, void *user)
     if (!rc && s->velocity[0]) rc = dt_ddp_state_array(state, "velocity", -1, s->velocity[s->now], b->n, DT_DDP_OWN);
     for (int i = 0; i < b->parts && s->matrix && !rc; i++)
         if (s->matrix[i].rows)
-            rc = dt_ddp_state_array(state, "q", i, s->q[s->now] + s->matrix[i].q, s->matrix[i].columns * s->matrix[i].rank, DT_DDP_SAME);
+            rc = dt_ddp_state_array(state, "q", i, s->q[s->now] + s->matrix[i].q,
+                                    s->matrix[i].columns * s->matrix[i].rank, DT_DDP_SAME);
     s->dirty = s->rest[0] && z->feedback;
     if (z->kind != DT__SQ_AUTO || rc) return rc;
     rc = dt_ddp_state_integer(state, "chosen", &chosen);
@@ -2215,14 +2278,17 @@ static int dt__squeeze_options(const char *call, dt__squeeze *z)
     for (int i = 0; i < DT__SQ_KINDS && o->kind; i++)
         if (!strcmp(o->kind, dt__squeeze_about[i].name)) z->kind = i;
     if (z->kind < 0)
-        return dt_fail(DT_ERR_ARG, "%s: .compress is '%.40s', expected none, f16, bf16, topk, randomk, dgc, sign, onebit, qsgd, powersgd or auto",
+        return dt_fail(DT_ERR_ARG,
+                       "%s: .compress is '%.40s', expected none, f16, bf16, topk, randomk, dgc, sign, onebit, qsgd, "
+                       "powersgd or auto",
                        call, o->kind);
     bool powers = z->kind == DT__SQ_POWERSGD || (z->kind == DT__SQ_AUTO && o->rank);
     if (!(o->ratio >= 0 && o->ratio <= 1)) why = ".ratio must be from 0 to 1";
     else if (o->levels < 0 || o->levels > 32767) why = ".levels must be from 1 to 32767";
     else if (o->bucket < 0 || o->bucket > INT32_MAX) why = ".bucket must be from 1 to 2147483647";
     else if (o->rank < 0 || o->rank > DT__SQ_RANKS) why = ".rank must be from 1 to 64";
-    else if (o->start < -1 || o->warmup < 0 || o->every < 0) why = ".start must be -1 or more, .warmup and .every 0 or more";
+    else if (o->start < -1 || o->warmup < 0 || o->every < 0)
+        why = ".start must be -1 or more, .warmup and .every 0 or more";
     else if (!(o->min_rate >= 0 && o->min_rate < 1e6)) why = ".min_rate must be 0 or more";
     else if (!(o->momentum >= 0 && o->momentum < 1)) why = ".momentum must be from 0 to 1";
     else if (!(o->clip >= 0) || !isfinite(o->clip)) why = ".clip must be 0 or more";
@@ -2238,7 +2304,8 @@ static int dt__squeeze_options(const char *call, dt__squeeze *z)
     if (!o->momentum) o->momentum = 0.9;
     if (!o->margin) o->margin = 0.05;
     if (!o->every) o->every = 1000;
-    z->feedback = o->feedback ? o->feedback > 0 : dt__squeeze_about[z->kind].biased || (z->kind == DT__SQ_AUTO && powers);
+    z->feedback =
+        o->feedback ? o->feedback > 0 : dt__squeeze_about[z->kind].biased || (z->kind == DT__SQ_AUTO && powers);
     if (z->kind == DT__SQ_DGC) z->feedback = false; /* it has its own */
     if (z->kind == DT__SQ_AUTO) {
         z->candidate[z->ncandidates++] = DT__SQ_NONE;
@@ -2251,9 +2318,9 @@ static int dt__squeeze_options(const char *call, dt__squeeze *z)
 static int dt__squeeze_attach(dt_ddp *d) /* .compress becomes the hook */
 {
     static const char call[] = "dt_ddp_new";
-    dt__squeeze  z;
-    dt_ddp_hook  h;
-    char         name[160];
+    dt__squeeze       z;
+    dt_ddp_hook       h;
+    char              name[160];
     memset((void *)&z, 0, sizeof z);
     memset((void *)&h, 0, sizeof h);
     z.d = d;
@@ -2261,22 +2328,29 @@ static int dt__squeeze_attach(dt_ddp *d) /* .compress becomes the hook */
     if (dt__squeeze_options(call, &z)) return dt__err.code;
     if (!z.kind) return 0;
     if (d->on_device && z.kind != DT__SQ_F16 && z.kind != DT__SQ_BF16)
-        return dt_fail(DT_ERR_DEVICE, "%s: .compress = '%s' computes on the CPU, and the model is on %s; use f16 or bf16", call, z.o.kind,
-                       d->m->device->name);
-    if (d->on_device && z.feedback) return dt_fail(DT_ERR_DEVICE, "%s: .compress has no .feedback on a GPU; leave it out", call);
-    if (!(d->squeeze = (dt__squeeze *)dt__alloc_zero(sizeof z))) return dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+        return dt_fail(DT_ERR_DEVICE,
+                       "%s: .compress = '%s' computes on the CPU, and the model is on %s; use f16 or bf16", call,
+                       z.o.kind, d->m->device->name);
+    if (d->on_device && z.feedback)
+        return dt_fail(DT_ERR_DEVICE, "%s: .compress has no .feedback on a GPU; leave it out", call);
+    if (!(d->squeeze = (dt__squeeze *)dt__alloc_zero(sizeof z)))
+        return dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
     *d->squeeze = z;
-    int n = snprintf(name, sizeof name, "compress %s%s, from step %" PRId64, z.o.kind, z.feedback ? " with feedback" : "", z.o.start);
+    int    n = snprintf(name, sizeof name, "compress %s%s, from step %" PRId64, z.o.kind,
+                     z.feedback ? " with feedback" : "", z.o.start);
     size_t at = n > 0 ? (size_t)n : 0, left = sizeof name - at;
     bool   powers = z.kind == DT__SQ_POWERSGD || z.ncandidates > 2;
     switch (z.kind) {
     case DT__SQ_TOPK: snprintf(name + at, left, ", ratio %g", z.o.ratio); break;
     case DT__SQ_RANDOMK: snprintf(name + at, left, ", ratio %g, seed %" PRIu64, z.o.ratio, z.o.seed); break;
     case DT__SQ_DGC:
-        snprintf(name + at, left, ", ratio %g, momentum %g, clip %g, warmup %" PRId64, z.o.ratio, z.o.momentum, z.o.clip, z.o.warmup);
+        snprintf(name + at, left, ", ratio %g, momentum %g, clip %g, warmup %" PRId64, z.o.ratio, z.o.momentum,
+                 z.o.clip, z.o.warmup);
         break;
     case DT__SQ_QSGD: snprintf(name + at, left, ", levels %d, bucket %" PRId64, z.o.levels, z.o.bucket); break;
-    case DT__SQ_POWERSGD: snprintf(name + at, left, ", rank %d, min_rate %g, seed %" PRIu64, z.o.rank, z.o.min_rate, z.o.seed); break;
+    case DT__SQ_POWERSGD:
+        snprintf(name + at, left, ", rank %d, min_rate %g, seed %" PRIu64, z.o.rank, z.o.min_rate, z.o.seed);
+        break;
     case DT__SQ_AUTO:
         snprintf(name + at, left, ", rank %d, margin %g, every %" PRId64, powers ? z.o.rank : 0, z.o.margin, z.o.every);
         break;
@@ -2305,7 +2379,7 @@ static void dt__squeeze_line(const dt__squeeze *z, const dt__bucket *b, dt__text
     const dt__squeezed *s = (const dt__squeezed *)b->pub.state;
     char                whole[24], given[24], wire[24];
     dt__emitf(t, "bucket %d, '%s' to '%s', %" PRId64 " elements: ", b->pub.index, b->pub.part[0].name,
-                 b->pub.part[b->pub.parts - 1].name, b->numel);
+              b->pub.part[b->pub.parts - 1].name, b->numel);
     if (!s || (!s->given && z->kind != DT__SQ_AUTO)) {
         dt__emitf(t, "not compressed yet\n");
         return;
@@ -2316,14 +2390,15 @@ static void dt__squeeze_line(const dt__squeeze *z, const dt__bucket *b, dt__text
     dt__squeeze_bytes(given, s->given);
     dt__squeeze_bytes(wire, s->on_wire_last);
     if (kept)
-        dt__emitf(t, "%s, %s of %s, ratio %.1f, %s sent by this rank, error %.2g", dt__squeeze_about[kind].name, given, whole,
-                     s->given ? (double)s->whole / (double)s->given : 0.0, wire, b->pub.lost);
+        dt__emitf(t, "%s, %s of %s, ratio %.1f, %s sent by this rank, error %.2g", dt__squeeze_about[kind].name, given,
+                  whole, s->given ? (double)s->whole / (double)s->given : 0.0, wire, b->pub.lost);
     else if (z->kind == DT__SQ_AUTO && z->phase != DT__AUTO_HOLD) dt__emitf(t, "is being measured");
     else dt__emitf(t, "not compressed, %s", whole);
     if (z->kind == DT__SQ_AUTO && z->rounds && s->median[0] > 0) {
         dt__emitf(t, "; ");
         for (int k = 0; k < z->ncandidates; k++)
-            dt__emitf(t, "%s%s %.3f ms", k ? ", " : "measured: ", dt__squeeze_about[z->candidate[k]].name, 1e3 * s->median[k]);
+            dt__emitf(t, "%s%s %.3f ms", k ? ", " : "measured: ", dt__squeeze_about[z->candidate[k]].name,
+                      1e3 * s->median[k]);
         if (!s->chosen) dt__emitf(t, ": none is %g %% faster", 100 * z->o.margin);
     }
     dt__emitf(t, "\n");
@@ -2524,7 +2599,10 @@ static int dt__bucket_start(dt_ddp *d, dt__bucket *b)
     dt_amp        *amp = m->amp;
     k->step = d->synced;
     k->share = scale;
-    k->loss_scale = !amp ? 1 : d->phase == DT__DDP_SKIP ? amp->scaler[0].scale : amp->scale_now > 0 ? amp->scale_now : 1;
+    k->loss_scale = !amp                       ? 1
+                    : d->phase == DT__DDP_SKIP ? amp->scaler[0].scale
+                    : amp->scale_now > 0       ? amp->scale_now
+                                               : 1;
     k->nonfinite = false;
     k->sent = b->length * (int64_t)dt__dtype_size[g->dtype];
     k->lost = 0;
@@ -2607,10 +2685,11 @@ static int dt__ddp_nonfinite(dt_ddp *d)
         snprintf(of, sizeof of, "rank %d", bad);
         dt__drop_grads(d->m);
         d->error_known = 1; /* all ranks report this error */
-        return dt_fail(DT_ERR_NUMERIC,
-                       "dt_backward: the hook '%s' cannot send %s of %s: a value is too large for it; weights and optimiser are "
-                       "unchanged on all ranks: use a smaller .lr or loss scale, or set .clip_norm",
-                       d->way_name, dt__way_where(d, sum, where, sizeof where), bad >= 0 ? of : "all ranks");
+        return dt_fail(
+            DT_ERR_NUMERIC,
+            "dt_backward: the hook '%s' cannot send %s of %s: a value is too large for it; weights and optimiser are "
+            "unchanged on all ranks: use a smaller .lr or loss scale, or set .clip_norm",
+            d->way_name, dt__way_where(d, sum, where, sizeof where), bad >= 0 ? of : "all ranks");
     }
     bool loss = d->bad[bad] == d->norder;
     if (d->bad[bad] > d->norder) { /* a bucket on the device: find the parameter */
@@ -2736,7 +2815,8 @@ static int dt__ddp_start_step(dt_ddp *d, int phase)
     int       ours = phase == DT__DDP_SKIP;
     for (int i = 0; i < m->nparams && !ours; i++) ours = dt_grad_pending(m->param[i]->t);
     if (!ours) return 1;
-    if (dt_model_seal(m) || dt__buckets_update(d) || (!d->agreed && !dt__ddp_alone(d) && dt__way_agree(d))) return dt__err.code;
+    if (dt_model_seal(m) || dt__buckets_update(d) || (!d->agreed && !dt__ddp_alone(d) && dt__way_agree(d)))
+        return dt__err.code;
     d->phase = phase;
     d->next = 0;
     if (d->flags && dt__fill(d->flags, 0)) return dt__err.code;
@@ -3457,17 +3537,24 @@ DT_API dt_status dt_ddp_set_hook_with(dt_ddp *d, dt_ddp_hook h)
     if (!dt__ddp_ok(call, d)) return dt_error_code();
     if (!h.start) return (dt_status)dt_fail(DT_ERR_ARG, "%s: .start is NULL", call);
     if (strlen(name) >= sizeof d->way_name || h.stages < 0 || h.stages > DT__DDP_STAGES)
-        return (dt_status)dt_fail(DT_ERR_ARG, "%s: .name has %zu characters and .stages is %d; expected up to %zu and 0 to %d", call,
-                                  strlen(name), h.stages, sizeof d->way_name - 1, DT__DDP_STAGES);
+        return (dt_status)dt_fail(DT_ERR_ARG,
+                                  "%s: .name has %zu characters and .stages is %d; expected up to %zu and 0 to %d",
+                                  call, strlen(name), h.stages, sizeof d->way_name - 1, DT__DDP_STAGES);
     if (d->o.slots)
-        return (dt_status)dt_fail(DT_ERR_STATE, "%s: this ddp has .slots, whose sum has an order of its own; leave out one of them", call);
+        return (dt_status)dt_fail(
+            DT_ERR_STATE, "%s: this ddp has .slots, whose sum has an order of its own; leave out one of them", call);
     if (d->way_set)
-        return (dt_status)dt_fail(DT_ERR_STATE, "%s: this ddp has the hook '%s' already; set one hook, once", call, d->way_name);
+        return (dt_status)dt_fail(DT_ERR_STATE, "%s: this ddp has the hook '%s' already; set one hook, once", call,
+                                  d->way_name);
     if (d->version || d->agreed)
-        return (dt_status)dt_fail(DT_ERR_STATE, "%s: the first backward has begun; set the hook right after dt_ddp_new", call);
+        return (dt_status)dt_fail(DT_ERR_STATE, "%s: the first backward has begun; set the hook right after dt_ddp_new",
+                                  call);
     if (d->o.no_check && !h.sums)
-        return (dt_status)dt_fail(DT_ERR_STATE, "%s: this ddp has .no_check, but a hook relies on the check that gradients are finite; "
-                                  "leave out .no_check", call);
+        return (dt_status)dt_fail(
+            DT_ERR_STATE,
+            "%s: this ddp has .no_check, but a hook relies on the check that gradients are finite; "
+            "leave out .no_check",
+            call);
     d->way = h;
     if (!d->way.stages) d->way.stages = 1;
     snprintf(d->way_name, sizeof d->way_name, "%s", name);
@@ -3586,13 +3673,15 @@ DT_API size_t dt_ddp_compress_report(const dt_ddp *d, char *buf, size_t nbytes)
     dt__emit(&t, "");
     for (int i = 0; z && d->m && i < d->nbuckets; i++) dt__squeeze_line(z, &d->bucket[i], &t);
     if (!z || z->kind != DT__SQ_AUTO) return t.len;
-    if (z->phase != DT__AUTO_HOLD)
-        dt__emitf(&t, "auto: measures, step %" PRId64 " of this phase\n", z->at + 1);
+    if (z->phase != DT__AUTO_HOLD) dt__emitf(&t, "auto: measures, step %" PRId64 " of this phase\n", z->at + 1);
     else if (z->steps[0] > 0)
-        dt__emitf(&t, "auto: whole steps take %.3f ms without compression, %.3f ms with it: it is %s (it must be %g %% faster)\n",
-                  1e3 * z->steps[0], 1e3 * z->steps[1], z->won ? "on" : "off", 50 * z->o.margin);
+        dt__emitf(
+            &t,
+            "auto: whole steps take %.3f ms without compression, %.3f ms with it: it is %s (it must be %g %% faster)\n",
+            1e3 * z->steps[0], 1e3 * z->steps[1], z->won ? "on" : "off", 50 * z->o.margin);
     else dt__emitf(&t, "auto: %s\n", z->won ? "on, as decided before the checkpoint" : "off, no bucket gains by it");
-    dt__emitf(&t, "auto: the next measurement is in %" PRId64 " steps\n", z->phase == DT__AUTO_HOLD ? z->o.every - z->at : (int64_t)0);
+    dt__emitf(&t, "auto: the next measurement is in %" PRId64 " steps\n",
+              z->phase == DT__AUTO_HOLD ? z->o.every - z->at : (int64_t)0);
     return t.len;
 }
 DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes)

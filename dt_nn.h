@@ -739,8 +739,9 @@ typedef struct dt__watch {
     int (*lead)(void *user);                     /* nonzero on the rank that writes files */
     int (*outcome)(void *user, const char *call); /* collective, after rank 0 has written: its error is all ranks' error */
     int (*visit)(void *user, struct dt__visit *v); /* more state for checkpoints */
-    int (*collect)(void *user, const char *call); /* collective, before a checkpoint is filled */
-    int (*arrays)(void *user, struct dt__visit *v); /* as visit, of a sealed model: a resume before the seal calls it at the seal */
+    int (*collect)(void *user, const char *call);  /* collective, before a checkpoint is filled */
+    int (*arrays)(void             *user,
+                  struct dt__visit *v); /* as visit, of a sealed model: a resume before the seal calls it at the seal */
     /* Collective, for every tensor that is saved: on the rank that writes files, if t is a ghost there, its values from the rank
        that has them, on the CPU; the caller owns it. Otherwise NULL, also without an error. */
     dt_tensor *(*fetch)(void *user, const char *call, dt_tensor *t);

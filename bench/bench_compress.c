@@ -32,7 +32,8 @@
 UTEST_STATE();
 
 enum { ROUNDS = 64, SIDES = 16, POINTS = 16, TORCH = 3 };
-static const char *const method_names[] = { "dense", "f16", "bf16", "topk", "randomk", "dgc", "sign", "onebit", "qsgd", "powersgd", "auto" };
+static const char *const method_names[] = { "dense", "f16",    "bf16", "topk",     "randomk", "dgc",
+                                            "sign",  "onebit", "qsgd", "powersgd", "auto" };
 static const char *const torch_names[TORCH] = { "torch-dense", "torch-fp16", "torch-powersgd" };
 enum { METHODS = (int)(sizeof method_names / sizeof *method_names) };
 
@@ -46,13 +47,13 @@ typedef struct side {
     double        fewer;         /* times fewer bytes on the link */
 } side;
 typedef struct job { /* shared by the ranks */
-    char        link[8], methods[128], python[256], store[64];
-    int         ranks, rounds, batch, nsides;
-    double      mbit, seconds; /* mbit 0: no limit */
-    bool        torch;         /* with PyTorch */
-    char        name[SIDES][32], said[4096];
-    double      took[SIDES][ROUNDS], fewer[SIDES]; /* seconds of a step */
-    bool        is_torch[SIDES];
+    char   link[8], methods[128], python[256], store[64];
+    int    ranks, rounds, batch, nsides;
+    double mbit, seconds; /* mbit 0: no limit */
+    bool   torch;         /* with PyTorch */
+    char   name[SIDES][32], said[4096];
+    double took[SIDES][ROUNDS], fewer[SIDES]; /* seconds of a step */
+    bool   is_torch[SIDES];
 } job;
 
 /* ---- a rank */
@@ -98,11 +99,14 @@ static bool check(side *s, dt_comm *c, dt_tensor *x, dt_tensor *y, const side *d
     mine = (int64_t)weights_hash(s->m);
     if (dt_error() || dt_comm_allgather(c, &mine, all, 1, NULL, DT_COMM_I64)) return false;
     for (int r = 0; r < dt_comm_size(c); r++)
-        if (all[r] != mine) return fprintf(stderr, "bench_compress: %s: ranks have different weights\n", s->name), false;
+        if (all[r] != mine)
+            return fprintf(stderr, "bench_compress: %s: ranks have different weights\n", s->name), false;
     bool half = !strcmp(s->name, "f16") || !strcmp(s->name, "bf16");
     for (int i = 0; i < 5; i++)
         if (!isfinite(s->loss[i]) || (half && fabs(s->loss[i] - dense->loss[i]) > 0.01 * (1 + fabs(dense->loss[i]))))
-            return fprintf(stderr, "bench_compress: %s: step %d: loss %g, dense %g\n", s->name, i, s->loss[i], dense->loss[i]), false;
+            return fprintf(stderr, "bench_compress: %s: step %d: loss %g, dense %g\n", s->name, i, s->loss[i],
+                           dense->loss[i]),
+                   false;
     return true;
 }
 /* PyTorch's rank: a process that follows the protocol of peer_compress.py */
@@ -168,8 +172,8 @@ static double turn(side *s, peer *p, dt_comm *c, dt_tensor *x, dt_tensor *y, int
 static double times_fewer(const side *s, int world)
 {
     static const char *const gathers[] = { "topk", "dgc", "sign", "onebit", "qsgd" };
-    dt_ddp_stats t = dt_ddp_get_stats(s->d);
-    double       k = t.sent > 0 ? (double)t.bytes / (double)t.sent : 1;
+    dt_ddp_stats             t = dt_ddp_get_stats(s->d);
+    double                   k = t.sent > 0 ? (double)t.bytes / (double)t.sent : 1;
     for (int i = 0; i < 5; i++)
         if (!strcmp(s->name, gathers[i])) k *= 2.0 / world;
     return k;
@@ -186,7 +190,8 @@ static int measure(job *j, dt_comm *c, const char *interface)
     dt_set_num_threads(1);
     dt_rng_seed(&r, 2 + (uint64_t)rank);
     for (int i = 0; i < j->batch; i++) label[i] = i % 10;
-    dt_tensor *x = dt_keep(dt_normal(0, 1, DT_SHAPE(j->batch, 784), .rng = &r)), *y = dt_keep(dt_from(label, DT_SHAPE(j->batch), .dtype = DT_I64));
+    dt_tensor *x = dt_keep(dt_normal(0, 1, DT_SHAPE(j->batch, 784), .rng = &r)),
+              *y = dt_keep(dt_from(label, DT_SHAPE(j->batch), .dtype = DT_I64));
     for (int i = 0; i < METHODS; i++) {
         if (i && j->methods[0] && !strstr(j->methods, method_names[i])) continue;
         s[n].name = method_names[i];
@@ -211,12 +216,15 @@ static int measure(job *j, dt_comm *c, const char *interface)
             up = peer_ask(&p, 0, 1, &seconds, &loss);
             if (up && dt_comm_size(c) > 1) loss = dt_ddp_mean(s[0].d, loss, 1);
             if (up && !(fabs(loss - s[0].loss[k]) <= 2e-4 * (1 + fabs(loss)))) {
-                fprintf(stderr, "bench_compress: step %d: dt %.9g, PyTorch %.9g: expected the same loss\n", k, s[0].loss[k], loss);
+                fprintf(stderr, "bench_compress: step %d: dt %.9g, PyTorch %.9g: expected the same loss\n", k,
+                        s[0].loss[k], loss);
                 up = false;
             }
         }
         double down = slowest(c, !up);
-        if (down && rank == 0) fprintf(stderr, "bench_compress: PyTorch does not run here (--python %s): its rows are left out\n", j->python);
+        if (down && rank == 0)
+            fprintf(stderr, "bench_compress: PyTorch does not run here (--python %s): its rows are left out\n",
+                    j->python);
         for (int i = 0; i < TORCH && !down; i++) {
             s[n].name = torch_names[i];
             s[n++].torch = true;
@@ -246,7 +254,8 @@ static int measure(job *j, dt_comm *c, const char *interface)
         dt_optimizer_free(s[i].opt);
         dt_model_free(s[i].m);
     }
-    if (dt_error() || dt_comm_error(c)) fprintf(stderr, "bench_compress: rank %d: %s\n", rank, dt_error() ? dt_error() : dt_comm_error(c));
+    if (dt_error() || dt_comm_error(c))
+        fprintf(stderr, "bench_compress: rank %d: %s\n", rank, dt_error() ? dt_error() : dt_comm_error(c));
     dt_error_clear();
     return bad;
 }
@@ -307,7 +316,8 @@ static int judge(const job *j)
     int  failed = 0, torch = -1;
     if (j->mbit > 0) snprintf(where, sizeof where, "%s-%gMbit-%d", j->link, j->mbit, j->ranks);
     else snprintf(where, sizeof where, "%s-%d", j->link, j->ranks);
-    double dense = middle(j->took[0], j->rounds), link = j->mbit > 0 ? 2.0 * (j->ranks - 1) / j->ranks * 4.2e6 * 8 / (j->mbit * 1e6) : 0;
+    double dense = middle(j->took[0], j->rounds),
+           link = j->mbit > 0 ? 2.0 * (j->ranks - 1) / j->ranks * 4.2e6 * 8 / (j->mbit * 1e6) : 0;
     for (int i = 0; i < j->nsides; i++) {
         double      ratio[ROUNDS];
         const char *note = "";
@@ -317,16 +327,19 @@ static int judge(const job *j)
         double m = median(ratio, j->rounds);
         if (!strcmp(j->name[i], "auto")) {
             bool should = link / 2 > 0.05 * dense;
-            note = m < 0.95 ? "  (below the target)" : should && m < 1 ? "  (below the target: it should be faster)" : "";
+            note = m < 0.95          ? "  (below the target)"
+                   : should && m < 1 ? "  (below the target: it should be faster)"
+                                     : "";
             failed |= m < 0.95;
         }
         if (i == 0) printf("compress-%s-dense: dt %.2f ms\n", where, 1e3 * dense);
         else if (j->is_torch[i])
-            printf("compress-%s-%s: PyTorch %.2f ms, its dense %.2f ms, ratio %.2f; dt's dense is %.2f times faster\n", where, j->name[i],
-                   1e3 * middle(j->took[i], j->rounds), 1e3 * middle(j->took[own], j->rounds), m, middle(j->took[i], j->rounds) / dense);
+            printf("compress-%s-%s: PyTorch %.2f ms, its dense %.2f ms, ratio %.2f; dt's dense is %.2f times faster\n",
+                   where, j->name[i], 1e3 * middle(j->took[i], j->rounds), 1e3 * middle(j->took[own], j->rounds), m,
+                   middle(j->took[i], j->rounds) / dense);
         else
-            printf("compress-%s-%s: dt %.2f ms, dense %.2f ms, ratio %.2f, %.1f times fewer bytes sent%s\n", where, j->name[i],
-                   1e3 * middle(j->took[i], j->rounds), 1e3 * dense, m, j->fewer[i], note);
+            printf("compress-%s-%s: dt %.2f ms, dense %.2f ms, ratio %.2f, %.1f times fewer bytes sent%s\n", where,
+                   j->name[i], 1e3 * middle(j->took[i], j->rounds), 1e3 * dense, m, j->fewer[i], note);
     }
     if (j->said[0]) printf("%s", j->said);
     fflush(stdout);
@@ -345,7 +358,8 @@ static int picture(job *j, const char *path, const char *list)
     j->torch = false;
     for (const char *at = list; *at && n < POINTS; at += strcspn(at, ","), at += *at == ',') {
         j->mbit = atof(at);
-        if (j->mbit <= 0 || run(j)) return fprintf(stderr, "bench_compress: the picture at %g Mbit/s failed\n", j->mbit), 1;
+        if (j->mbit <= 0 || run(j))
+            return fprintf(stderr, "bench_compress: the picture at %g Mbit/s failed\n", j->mbit), 1;
         x[n] = j->mbit;
         for (int i = 0; i < j->nsides; i++) y[i][n] = 1e3 * middle(j->took[i], j->rounds);
         n++;
@@ -371,9 +385,10 @@ static int picture(job *j, const char *path, const char *list)
 int main(int argc, char **argv)
 {
     const char *links = option(argc, argv, "--links", "shm,pace,tbf"), *ranks = option(argc, argv, "--ranks", "2,4");
-    const char *mbits = option(argc, argv, "--mbit", "100,1000"), *path = option(argc, argv, "--picture", "build/compress.svg");
-    job        *j = (job *)mmap(NULL, sizeof *j, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    int         failed = 0;
+    const char *mbits = option(argc, argv, "--mbit", "100,1000"),
+               *path = option(argc, argv, "--picture", "build/compress.svg");
+    job *j = (job *)mmap(NULL, sizeof *j, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int  failed = 0;
     if (j == MAP_FAILED) return 1;
     j->rounds = atoi(option(argc, argv, "--rounds", "20"));
     j->seconds = atof(option(argc, argv, "--seconds", "0.25"));
@@ -386,7 +401,8 @@ int main(int argc, char **argv)
     static const char *const link[] = { "shm", "pace", "tbf" };
     for (int l = 0; l < 3; l++)
         for (int n = 2; n <= 4 && strstr(links, link[l]); n += 2)
-            for (const char *at = mbits; *at && strchr(ranks, '0' + n) && (l || n == 2); at += strcspn(at, ","), at += *at == ',') {
+            for (const char *at = mbits; *at && strchr(ranks, '0' + n) && (l || n == 2);
+                 at += strcspn(at, ","), at += *at == ',') {
                 snprintf(j->link, sizeof j->link, "%s", link[l]);
                 j->ranks = n;
                 j->mbit = l ? atof(at) : 0;
@@ -394,10 +410,12 @@ int main(int argc, char **argv)
                 int rc = run(j);
                 if (rc)
                     printf("compress-%s-%d: not measured: %s\n", link[l], n,
-                           l == 2 ? "namespaces are not permitted, ip or tc is not installed, or a rank failed" : "a rank failed");
+                           l == 2 ? "namespaces are not permitted, ip or tc is not installed, or a rank failed"
+                                  : "a rank failed");
                 failed |= rc ? 1 : judge(j);
                 if (!l) break;
             }
-    if (*path && strcmp(path, "none")) failed |= picture(j, path, option(argc, argv, "--picture-mbit", "30,100,300,1000,3000,10000"));
+    if (*path && strcmp(path, "none"))
+        failed |= picture(j, path, option(argc, argv, "--picture-mbit", "30,100,300,1000,3000,10000"));
     return failed;
 }

@@ -17,7 +17,8 @@
 #include <sys/mman.h>
 
 enum { SEEDS = 20, METHODS = 10 };
-static const char *const methods[METHODS] = { "none", "f16", "bf16", "topk", "randomk", "dgc", "sign", "onebit", "qsgd", "powersgd" };
+static const char *const methods[METHODS] = { "none", "f16",  "bf16",   "topk", "randomk",
+                                              "dgc",  "sign", "onebit", "qsgd", "powersgd" };
 typedef struct run {
     const char *data, *method;
     int         seed, epochs, batch;
@@ -60,9 +61,10 @@ static int train(void *arg)
     if (example_has_digits(r->data)) example_digits(r->data, 1, 28, 3, &learn, &exam);
     else learn = dt_mnist_open(r->data, DT_TRAIN), exam = dt_mnist_open(r->data, DT_TEST);
     dt_dataset_mean_std(learn, &mean, &std, 1);
-    dt_loader *in = dt_loader_new(learn, .batch = r->batch, .shuffle = true, .seed = (uint64_t)r->seed, .rank = rank, .world = world,
-                                  .mean = { mean }, .std = { std });
-    dt_loader *out = dt_loader_new(exam, .batch = 500, .rank = rank, .world = world, .no_pad = true, .mean = { mean }, .std = { std });
+    dt_loader *in = dt_loader_new(learn, .batch = r->batch, .shuffle = true, .seed = (uint64_t)r->seed, .rank = rank,
+                                  .world = world, .mean = { mean }, .std = { std });
+    dt_loader *out = dt_loader_new(exam, .batch = 500, .rank = rank, .world = world, .no_pad = true, .mean = { mean },
+                                   .std = { std });
     bool       dgc = !strcmp(r->method, "dgc");
     z.warmup = dgc ? 4 * dt_loader_batches(in) : 0;
     z.ratio = !strcmp(r->method, "randomk") ? 0.1 : 0.01;
@@ -109,7 +111,8 @@ int main(int argc, char **argv)
     const char   *which = option(argc, argv, "--methods", "");
     int           seeds = atoi(option(argc, argv, "--seeds", "5")), failed = 0;
     run          *r = (run *)mmap(NULL, sizeof *r, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (r == MAP_FAILED || seeds < 1 || seeds > SEEDS) return fprintf(stderr, "bench_compress_accuracy: --seeds must be 1 to %d\n", SEEDS), 2;
+    if (r == MAP_FAILED || seeds < 1 || seeds > SEEDS)
+        return fprintf(stderr, "bench_compress_accuracy: --seeds must be 1 to %d\n", SEEDS), 2;
     r->data = option(argc, argv, "--data", "data/digits");
     r->epochs = atoi(option(argc, argv, "--epochs", "12"));
     r->batch = atoi(option(argc, argv, "--batch", "25"));
@@ -129,8 +132,12 @@ int main(int argc, char **argv)
         mean = mean_of(right[i], seeds, &error);
         less = mean_of(off, seeds, &miss);
         bool below = less < -(miss + 1);
-        printf("compress-accuracy-%s: %.2f +- %.2f %%, difference %+.2f +- %.2f %%, bytes %.1f times fewer, %lld steps%s\n", methods[i], mean, error,
-               less, miss, ratio, (long long)r->steps, !i ? "" : below ? "  (below dense)" : "  (as dense)");
+        printf("compress-accuracy-%s: %.2f +- %.2f %%, difference %+.2f +- %.2f %%, bytes %.1f times fewer, %lld "
+               "steps%s\n",
+               methods[i], mean, error, less, miss, ratio, (long long)r->steps,
+               !i      ? ""
+               : below ? "  (below dense)"
+                       : "  (as dense)");
         fflush(stdout);
         failed |= below && strcmp(methods[i], "randomk"); /* no paper says that a tenth of random elements is enough */
     }

@@ -39,7 +39,7 @@ static DT_TEST_UNUSED dt_tensor *mlp(dt_model *m, dt_tensor *x)
 }
 static DT_TEST_UNUSED int weights(dt_model *m, float *out) /* all parameters, one behind the other */
 {
-    int           n = 0;
+    int               n = 0;
     dt_parameter_info p;
     for (int i = 0; i < dt_model_count(m); i++) {
         dt_model_get(m, i, &p);

@@ -86,7 +86,8 @@ static float uniform(uint64_t seed, uint64_t i) /* -1 to 1 */
 
 /* A model whose gradients the test chooses: the loss is the sum of parameter * wish. */
 enum { ROWS = 12, COLUMNS = 10, THIRD = 5, VECTOR = 7, WISHES = ROWS * COLUMNS + THIRD * 6 + VECTOR };
-static const int wish_at[3] = { 0, ROWS * COLUMNS, ROWS * COLUMNS + THIRD * 6 }, wish_n[3] = { ROWS * COLUMNS, THIRD * 6, VECTOR };
+static const int wish_at[3] = { 0, ROWS *COLUMNS, ROWS *COLUMNS + THIRD * 6 },
+                 wish_n[3] = { ROWS * COLUMNS, THIRD * 6, VECTOR };
 typedef struct wished {
     dt_model     *m;
     dt_ddp       *d;
@@ -126,7 +127,8 @@ static void wished_step(wished *w, const float *wish, float *got)
     }
     if (w->amp) dt_amp_backward(w->amp, loss);
     else dt_backward(loss);
-    for (int i = 0; i < 3 && got && dt_error_code() == DT_OK; i++) dt_copy_out(dt_grad(w->p[i]), got + wish_at[i], (size_t)wish_n[i] * 4);
+    for (int i = 0; i < 3 && got && dt_error_code() == DT_OK; i++)
+        dt_copy_out(dt_grad(w->p[i]), got + wish_at[i], (size_t)wish_n[i] * 4);
     if (dt_error_code() == DT_OK) dt_step(w->opt);
     else dt_end();
 }
@@ -137,7 +139,7 @@ static void kept(const wished *w, int which, float *out)
     for (int i = 0; i < w->d->nbuckets; i++) {
         const dt_ddp_bucket *b = &w->d->bucket[i].pub;
         const dt__squeezed  *s = (const dt__squeezed *)b->state;
-        const float         *x = s ? (which ? s->velocity : s->rest)[s->now] : NULL, unscale = s ? (float)(1 / s->scale) : 1;
+        const float *x = s ? (which ? s->velocity : s->rest)[s->now] : NULL, unscale = s ? (float)(1 / s->scale) : 1;
         for (int j = 0; j < b->parts && x; j++)
             for (int p = 0; p < 3; p++)
                 if (!strcmp(b->part[j].name, p == 0 ? "matrix" : p == 1 ? "kernel" : "vector"))
@@ -176,7 +178,7 @@ static void trains(crew *k)
     dt_model     *m = dt_model_new(.seed = 3 + (uint64_t)k->rank);
     dt_optimizer *opt = dt_sgd(m, .lr = 0.05);
     c.momentum = 0.5;
-    dt_ddp       *d = dt_ddp_new(m, k->c, .first_bucket_mb = 3e-4, .bucket_mb = 3e-4, .compress = c);
+    dt_ddp *d = dt_ddp_new(m, k->c, .first_bucket_mb = 3e-4, .bucket_mb = 3e-4, .compress = c);
     for (int s = 0; s < 12; s++) {
         int        mine = s == 3 ? 2 + 3 * k->rank : 8;
         bool       skips = s == 5 && k->rank == 0;
@@ -193,7 +195,8 @@ static void trains(crew *k)
         if (s != 7) same_bits(k, m);
     }
     dt_ddp_compress_report(d, text, sizeof text);
-    crew_check(k, strstr(text, "bucket 0, ") && strstr(text, c.kind) && strstr(text, "ratio") && strstr(text, "error"), "report");
+    crew_check(k, strstr(text, "bucket 0, ") && strstr(text, c.kind) && strstr(text, "ratio") && strstr(text, "error"),
+               "report");
     crew_check(k, last < first && isfinite(last), "it learns");
     if (getenv("DT_TEST_VERBOSE") && k->rank == 0) printf("    loss %.3f to %.3f\n%s", first, last, text);
     dt_ddp_free(d);
@@ -206,7 +209,8 @@ UTEST(same, bits_on_all_ranks_after_every_step)
     for (int i = 0; i < METHODS; i++)
         for (int t = 0; t < 3; t++)
             for (int n = 2; n <= 4; n++)
-                if (!dt_test_quick() || (i + t + n) % 5 == 0) EXPECT_EQ(0, run(how[t], n, trains, (void *)(uintptr_t)methods[i]));
+                if (!dt_test_quick() || (i + t + n) % 5 == 0)
+                    EXPECT_EQ(0, run(how[t], n, trains, (void *)(uintptr_t)methods[i]));
 }
 static void mixed(crew *k) /* half gradients and loss scales that change */
 {
@@ -214,9 +218,10 @@ static void mixed(crew *k) /* half gradients and loss scales that change */
     for (int level = 1; level <= 2; level++) {
         dt_model     *m = dt_model_new(.seed = 3);
         dt_optimizer *opt = dt_sgd(m, .lr = 0.05);
-        dt_amp       *amp = dt_amp_new(m, .level = level == 1 ? "O1" : "O2", .loss_scale = DT_DYNAMIC, .init_scale = 256, .growth_interval = 2);
-        dt_ddp       *d = dt_ddp_new(m, k->c, .first_bucket_mb = 3e-4, .bucket_mb = 3e-4, .compress = c);
-        double        first = 0, last = 0;
+        dt_amp *amp = dt_amp_new(m, .level = level == 1 ? "O1" : "O2", .loss_scale = DT_DYNAMIC, .init_scale = 256,
+                                 .growth_interval = 2);
+        dt_ddp *d = dt_ddp_new(m, k->c, .first_bucket_mb = 3e-4, .bucket_mb = 3e-4, .compress = c);
+        double  first = 0, last = 0;
         for (int s = 0; s < 10; s++) {
             dt_tensor *y, *x = batch(8 * k->rank, 8, &y), *loss = dt_cross_entropy(mlp(m, x), y);
             last = dt_item(loss);
@@ -253,7 +258,8 @@ static void adds_up(crew *k)
     wished       w;
     static float g[WISHES], p[WISHES], before[WISHES], after[WISHES], got[WISHES], sent[WISHES];
     double       all[WISHES];
-    bool         exact = !strcmp(kind, "topk") || !strcmp(kind, "randomk"), feedback = strcmp(kind, "f16") && strcmp(kind, "bf16") && strcmp(kind, "qsgd");
+    bool         exact = !strcmp(kind, "topk") || !strcmp(kind, "randomk"),
+         feedback = strcmp(kind, "f16") && strcmp(kind, "bf16") && strcmp(kind, "qsgd");
     wished_new(&w, k, c, 5, NULL);
     memset(before, 0, sizeof before);
     for (int s = 0; s < 6; s++) {
@@ -269,7 +275,9 @@ static void adds_up(crew *k)
             if (exact) crew_check(k, after[i] == 0 || after[i] == p[i], "an element is sent or kept");
             if (!strcmp(kind, "f16")) sent[i] = dt__f16_to_f32(dt__f32_to_f16(g[i] * (1.0f / (float)k->world)));
         }
-        if (exact) crew_check(k, zeros >= (*kind == 't' ? 16 : 8) && zeros <= 18 && zeros + whole == WISHES, "so many are sent");
+        if (exact)
+            crew_check(k, zeros >= (*kind == 't' ? 16 : 8) && zeros <= 18 && zeros + whole == WISHES,
+                       "so many are sent");
         if (!feedback) crew_check(k, zeros == WISHES, "nothing is kept");
         if (!strcmp(kind, "sign") || !strcmp(kind, "onebit")) { /* the message of this rank, decoded */
             const dt_ddp_bucket *b = &w.d->bucket[0].pub;
@@ -277,16 +285,19 @@ static void adds_up(crew *k)
             for (int j = 0; j < b->parts; j++) {
                 dt_codec cc = dt__squeeze_codec(w.d->squeeze, b, q->kind, j);
                 float    x[WISHES];
-                int      at = wish_at[!strcmp(b->part[j].name, "matrix") ? 0 : !strcmp(b->part[j].name, "kernel") ? 1 : 2];
-                int bad = dt_codec_decode(&cc, q->wire + q->each * b->rank + q->at[j], q->at[j + 1] - q->at[j], x, b->part[j].numel, false);
+                int at = wish_at[!strcmp(b->part[j].name, "matrix") ? 0 : !strcmp(b->part[j].name, "kernel") ? 1 : 2];
+                int bad = dt_codec_decode(&cc, q->wire + q->each * b->rank + q->at[j], q->at[j + 1] - q->at[j], x,
+                                          b->part[j].numel, false);
                 crew_check(k, !bad, "message");
                 for (int64_t i = 0; i < b->part[j].numel; i++)
-                    crew_check(k, fabsf(x[i] + after[at + i] - p[at + i]) <= ulp(p[at + i]) + ulp(x[i]), "sent and kept is what was there");
+                    crew_check(k, fabsf(x[i] + after[at + i] - p[at + i]) <= ulp(p[at + i]) + ulp(x[i]),
+                               "sent and kept is what was there");
             }
         }
         over_ranks(k, sent, all);
         for (int i = 0; i < WISHES && (feedback || !strcmp(kind, "f16")); i++)
-            crew_check(k, fabs((double)got[i] - all[i]) <= (strcmp(kind, "f16") ? 1e-6 : 1e-3), "the mean is the sum of what was sent");
+            crew_check(k, fabs((double)got[i] - all[i]) <= (strcmp(kind, "f16") ? 1e-6 : 1e-3),
+                       "the mean is the sum of what was sent");
         all_same(k, got, WISHES, "other bits");
         memcpy(before, after, sizeof before);
     }
@@ -352,7 +363,7 @@ static void unbiased(crew *k)
         wished_step(&w, g, got);
         for (int i = 0; i < WISHES; i++) mean[i] += (double)got[i] / TURNS;
     }
-    float share[WISHES], square[WISHES];
+    float  share[WISHES], square[WISHES];
     double norm[WISHES];
     for (int i = 0; i < WISHES; i++) share[i] = g[i] / (float)k->world;
     over_ranks(k, share, want);
@@ -361,16 +372,19 @@ static void unbiased(crew *k)
             double sum = 0;
             int    from = i / 64 * 64, to = from + 64 < wish_n[p] ? from + 64 : wish_n[p];
             for (int j = from; j < to; j++) sum += (double)share[wish_at[p] + j] * (double)share[wish_at[p] + j];
-            square[wish_at[p] + i] = (float)(strcmp(c.kind, "qsgd") ? 3 * share[wish_at[p] + i] * share[wish_at[p] + i] : sum / 16 / 4);
+            square[wish_at[p] + i] =
+                (float)(strcmp(c.kind, "qsgd") ? 3 * share[wish_at[p] + i] * share[wish_at[p] + i] : sum / 16 / 4);
         }
     over_ranks(k, square, norm);
     for (int i = 0; i < WISHES; i++) {
         /* random-k sends an element on all ranks or on none: the deviations add up */
-        double sigma = sqrt((strcmp(c.kind, "qsgd") ? 3 * want[i] * want[i] : norm[i]) / TURNS), off = fabs(mean[i] - want[i]) / (sigma + 1e-9);
+        double sigma = sqrt((strcmp(c.kind, "qsgd") ? 3 * want[i] * want[i] : norm[i]) / TURNS),
+               off = fabs(mean[i] - want[i]) / (sigma + 1e-9);
         if (off > worst) worst = off;
     }
     crew_check(k, worst < 4 && worst > 0.5, "biased");
-    if ((getenv("DT_TEST_VERBOSE") || worst >= 4) && k->rank == 0) printf("    %s: at most %.2f sigma\n", c.kind, worst);
+    if ((getenv("DT_TEST_VERBOSE") || worst >= 4) && k->rank == 0)
+        printf("    %s: at most %.2f sigma\n", c.kind, worst);
     wished_free(&w);
 }
 UTEST(random, qsgd_and_randomk_without_feedback_are_unbiased)
@@ -392,9 +406,12 @@ static void low_rank(crew *k)
     wished_new(&w, k, c, 5, NULL);
     for (int s = 0; s < 5; s++) {
         wishes(g, k->rank, s);
-        for (int i = 0; i < ROWS * COLUMNS; i++) g[i] = uniform(77, (uint64_t)(1000 * k->rank + i / COLUMNS)) * uniform(78, (uint64_t)(1000 * k->rank + i % COLUMNS));
+        for (int i = 0; i < ROWS * COLUMNS; i++)
+            g[i] = uniform(77, (uint64_t)(1000 * k->rank + i / COLUMNS)) *
+                   uniform(78, (uint64_t)(1000 * k->rank + i % COLUMNS));
         for (int i = 0; i < THIRD * 6; i++)
-            g[wish_at[1] + i] = k->rank ? 0 : uniform(79, (uint64_t)(s * 100 + i / 6)) * uniform(80, (uint64_t)(s * 100 + i % 6));
+            g[wish_at[1] + i] =
+                k->rank ? 0 : uniform(79, (uint64_t)(s * 100 + i / 6)) * uniform(80, (uint64_t)(s * 100 + i % 6));
         wished_step(&w, g, got);
         for (int i = 0; i < WISHES; i++) g[i] /= (float)k->world;
         over_ranks(k, g, want);
@@ -460,7 +477,8 @@ static void rates(crew *k)
     wished_step(&w, g, got);
     const dt_ddp_bucket *b = &w.d->bucket[0].pub;
     const dt__squeezed  *s = (const dt__squeezed *)b->state;
-    for (int i = 0; i < b->parts; i++) crew_check(k, (s->matrix[i].rows > 0) == !strcmp(b->part[i].name, "matrix"), "which are compressed");
+    for (int i = 0; i < b->parts; i++)
+        crew_check(k, (s->matrix[i].rows > 0) == !strcmp(b->part[i].name, "matrix"), "which are compressed");
     crew_check(k, s->np == 2 * ROWS + THIRD * 6 + VECTOR && s->nq == 2 * COLUMNS, "lengths");
     crew_check(k, b->sent == 4 * (s->np + s->nq), "bytes");
     wished_free(&w);
@@ -520,7 +538,8 @@ static void velocities(crew *k)
         }
         crew_check(k, masked == 12 + 3 + VECTOR, "so many are sent");
         over_ranks(k, sent, all);
-        for (int i = 0; i < WISHES; i++) crew_check(k, fabs((double)got[i] - all[i]) < 1e-6, "the sum of what was sent");
+        for (int i = 0; i < WISHES; i++)
+            crew_check(k, fabs((double)got[i] - all[i]) < 1e-6, "the sum of what was sent");
         all_same(k, got, WISHES, "other bits");
         memcpy(u, u1, sizeof u);
         memcpy(v, v1, sizeof v);
@@ -533,10 +552,12 @@ UTEST(dgc, accumulates_masks_and_clips)
 }
 UTEST(dgc, warms_up)
 {
-    dt__squeeze   z;
-    dt_ddp_bucket b;
-    dt_ddp_part   part;
-    static const double want[] = { 0.25, 0.25, 0.0625, 0.0625, 0.015625, 0.015625, 0.00390625, 0.00390625, 0.001, 0.001 };
+    dt__squeeze         z;
+    dt_ddp_bucket       b;
+    dt_ddp_part         part;
+    static const double want[] = {
+        0.25, 0.25, 0.0625, 0.0625, 0.015625, 0.015625, 0.00390625, 0.00390625, 0.001, 0.001
+    };
     memset((void *)&z, 0, sizeof z);
     memset(&b, 0, sizeof b);
     memset(&part, 0, sizeof part);
@@ -575,7 +596,8 @@ static void as_before(crew *k)
         }
         kept(&w, 0, rest[1]);
         kept(&w, 1, speed[1]);
-        crew_check(k, !memcmp(rest[0], rest[1], sizeof rest[0]) && !memcmp(speed[0], speed[1], sizeof speed[0]), "state has changed");
+        crew_check(k, !memcmp(rest[0], rest[1], sizeof rest[0]) && !memcmp(speed[0], speed[1], sizeof speed[0]),
+                   "state has changed");
     }
     kept(&w, 0, rest[1]);
     for (int i = 0; i < WISHES; i++) crew_check(k, isfinite(rest[1][i]), "not finite");
@@ -625,10 +647,10 @@ typedef struct stay {
 } stay;
 static void stays(crew *k)
 {
-    const stay    *t = (const stay *)k->arg;
-    dt_compress    c = method(t->kind);
-    dt_model      *m = dt_model_new(.seed = 3 + (uint64_t)k->rank);
-    dt_optimizer  *opt = dt_sgd(m, .lr = 0.05);
+    const stay   *t = (const stay *)k->arg;
+    dt_compress   c = method(t->kind);
+    dt_model     *m = dt_model_new(.seed = 3 + (uint64_t)k->rank);
+    dt_optimizer *opt = dt_sgd(m, .lr = 0.05);
     c.start = 2;
     c.feedback = !strcmp(t->kind, "f16");
     dt_ddp        *d = dt_ddp_new(m, k->c, .first_bucket_mb = t->bucket_mb, .bucket_mb = t->bucket_mb, .compress = c);
@@ -692,7 +714,8 @@ static void decides(crew *k)
     }
     crew_check(k, w.d->nbuckets == 3 && z->ncandidates == 2, "buckets");
     z->turns = DT__SQ_TURNS;
-    for (int i = 0; i < 3; i++) { /* bucket 0 gains 10 %, bucket 1 4 %, bucket 2 loses; one rank is slow, one sample is wild */
+    for (int i = 0; i < 3;
+         i++) { /* bucket 0 gains 10 %, bucket 1 4 %, bucket 2 loses; one rank is slow, one sample is wild */
         dt__squeezed *s = (dt__squeezed *)w.d->bucket[i].pub.state;
         for (int t = 0; t < DT__SQ_TURNS; t++) {
             s->cost[0][t] = k->rank ? 1e-3 : 1e-4;
@@ -703,7 +726,8 @@ static void decides(crew *k)
     }
     crew_check(k, !dt__auto_buckets(z, &any) && any, "some gain");
     for (int i = 0; i < 3; i++)
-        crew_check(k, ((dt__squeezed *)w.d->bucket[i].pub.state)->chosen == (i == 0 ? DT__SQ_BF16 : DT__SQ_NONE), "which buckets");
+        crew_check(k, ((dt__squeezed *)w.d->bucket[i].pub.state)->chosen == (i == 0 ? DT__SQ_BF16 : DT__SQ_NONE),
+                   "which buckets");
     for (int won = 0; won < 2; won++) {
         for (int t = 0; t < DT__SQ_TURNS; t++) {
             z->period[0][t] = k->rank ? 1e-2 : 1e-3;
@@ -713,8 +737,10 @@ static void decides(crew *k)
     }
     dt__auto_phase(z, DT__AUTO_HOLD);
     dt_ddp_compress_report(w.d, text, sizeof text);
-    crew_check(k, strstr(text, "measured: none 1.000 ms, bf16 0.900 ms") && strstr(text, "none is 5 % faster") &&
-                      strstr(text, "10.000 ms without compression, 9.700 ms with it: it is on"), text);
+    crew_check(k,
+               strstr(text, "measured: none 1.000 ms, bf16 0.900 ms") && strstr(text, "none is 5 % faster") &&
+                   strstr(text, "10.000 ms without compression, 9.700 ms with it: it is on"),
+               text);
     int64_t before = dt_ddp_get_stats(w.d).sent;
     for (int s = 0; s < 4; s++) { /* HOLD */
         wishes(g, k->rank, s);
@@ -740,16 +766,16 @@ UTEST(automatic, decides_alike_on_all_ranks)
 }
 static void resumes(crew *k)
 {
-    static float   g[WISHES];
-    const char    *dir = (const char *)k->arg;
-    dt_compress    c;
-    wished         w;
+    static float g[WISHES];
+    const char  *dir = (const char *)k->arg;
+    dt_compress  c;
+    wished       w;
     memset(&c, 0, sizeof c);
     c.kind = "auto";
     c.rank = 1;
     c.every = 50;
     for (int turn = 0; turn < 2; turn++) {
-        int64_t        epoch = 0, step = 0;
+        int64_t epoch = 0, step = 0;
         wished_new(&w, k, c, 1e-4, NULL);
         dt_checkpoint *p = dt_checkpoint_new(dir, .model = w.m, .optimizer = w.opt);
         crew_check(k, dt_checkpoint_resume(p, &epoch, &step) == turn, "resume");
@@ -759,7 +785,9 @@ static void resumes(crew *k)
             wished_step(&w, g, NULL);
         }
         dt__squeezed *s = (dt__squeezed *)w.d->bucket[0].pub.state;
-        if (turn) crew_check(k, z->phase == DT__AUTO_HOLD && z->at == 12 && z->won && s->chosen == DT__SQ_POWERSGD, "as decided before");
+        if (turn)
+            crew_check(k, z->phase == DT__AUTO_HOLD && z->at == 12 && z->won && s->chosen == DT__SQ_POWERSGD,
+                       "as decided before");
         dt__auto_phase(z, DT__AUTO_HOLD);
         z->at = 11;
         z->won = true;
@@ -783,15 +811,18 @@ static void refuses(crew *k)
         dt_compress c;
         const char *says;
     } bad[] = {
-        { { .kind = "zip" }, "'zip', expected none, f16" },        { { .kind = "topk", .ratio = 2 }, ".ratio" },
-        { { .kind = "qsgd", .levels = -1 }, ".levels" },           { { .kind = "powersgd", .rank = 65 }, ".rank" },
-        { { .kind = "dgc", .momentum = 1 }, ".momentum" },         { { .kind = "dgc", .clip = -1 }, ".clip" },
-        { { .kind = "auto", .margin = 1 }, ".margin" },            { { .kind = "f16", .feedback = 2 }, ".feedback" },
-        { { .kind = "powersgd", .start = -2 }, ".start" },         { { .kind = "qsgd", .bucket = -3 }, ".bucket" },
+        { { .kind = "zip" }, "'zip', expected none, f16" }, { { .kind = "topk", .ratio = 2 }, ".ratio" },
+        { { .kind = "qsgd", .levels = -1 }, ".levels" },    { { .kind = "powersgd", .rank = 65 }, ".rank" },
+        { { .kind = "dgc", .momentum = 1 }, ".momentum" },  { { .kind = "dgc", .clip = -1 }, ".clip" },
+        { { .kind = "auto", .margin = 1 }, ".margin" },     { { .kind = "f16", .feedback = 2 }, ".feedback" },
+        { { .kind = "powersgd", .start = -2 }, ".start" },  { { .kind = "qsgd", .bucket = -3 }, ".bucket" },
     };
     dt_model *m = dt_model_new(.seed = 3);
     for (int i = 0; i < (int)(sizeof bad / sizeof *bad); i++) {
-        crew_check(k, !dt_ddp_new(m, k->c, .compress = bad[i].c) && dt_error_code() == DT_ERR_ARG && strstr(dt_error(), bad[i].says), bad[i].says);
+        crew_check(k,
+                   !dt_ddp_new(m, k->c, .compress = bad[i].c) && dt_error_code() == DT_ERR_ARG &&
+                       strstr(dt_error(), bad[i].says),
+                   bad[i].says);
         dt_error_clear();
     }
     crew_check(k, !dt_ddp_new(m, k->c, .compress = { "f16" }, .slots = 2) && strstr(dt_error(), ".slots"), "slots");
@@ -803,7 +834,10 @@ static void refuses(crew *k)
     d = dt_ddp_new(m, k->c, .compress = { .kind = "topk", .ratio = k->rank ? 0.5 : 0.25 });
     dt_tensor *y, *x = batch(0, 8, &y);
     dt_backward(dt_cross_entropy(mlp(m, x), y));
-    crew_check(k, dt_error() && strstr(dt_error(), "'compress topk with feedback, from step 0, ratio 0.25'") && strstr(dt_error(), "ratio 0.5'"), "other options");
+    crew_check(k,
+               dt_error() && strstr(dt_error(), "'compress topk with feedback, from step 0, ratio 0.25'") &&
+                   strstr(dt_error(), "ratio 0.5'"),
+               "other options");
     dt_ddp_free(d);
     dt_error_clear();
     dt_model_free(m);
