@@ -1688,10 +1688,15 @@ static void dt__squeeze_widen(float *x, const void *half, int dtype, int64_t n)
         else memcpy(&x[i], &u, sizeof u);
     }
 }
-static void dt__squeeze_narrow(void *half, const float *x, int dtype, int64_t n)
+static bool dt__squeeze_narrow(void *half, const float *x, int dtype, int64_t n) /* false: the half type cannot hold a value */
 {
-    uint16_t *h = (uint16_t *)half;
-    for (int64_t i = 0; i < n; i++) h[i] = dtype == DT_F16 ? dt__f32_to_f16(x[i]) : dt__f32_to_bf16(x[i]);
+    uint16_t *h = (uint16_t *)half, infinite = dtype == DT_F16 ? 0x7c00 : 0x7f80;
+    bool      finite = true;
+    for (int64_t i = 0; i < n; i++) {
+        h[i] = dtype == DT_F16 ? dt__f32_to_f16(x[i]) : dt__f32_to_bf16(x[i]);
+        finite = finite && (h[i] & infinite) != infinite;
+    }
+    return finite;
 }
 DT__SLOW_BEGIN
 
@@ -2032,7 +2037,7 @@ static int dt__squeeze_whole(dt_ddp_bucket *b, dt__squeezed *s, float *x, dt_wor
         for (int64_t i = 0; i < b->n; i++) x[i] += s->rest[s->now][i];
         memset(s->rest[1 - s->now], 0, (size_t)b->n * sizeof *x);
         s->changed = true;
-        if (s->x) dt__squeeze_narrow(b->data, s->x, b->dtype, b->n);
+        if (s->x && !dt__squeeze_narrow(b->data, s->x, b->dtype, b->n)) b->nonfinite = true;
     }
     *work = dt_comm_allreduce_start(b->comm, b->data, b->n, b->dtype, DT_COMM_SUM);
     s->on_wire = dt__squeeze_ring(b, b->sent);
@@ -2120,7 +2125,7 @@ static int dt__squeeze_done(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, d
                 rc =
                     dt__squeeze_decode(z, b, s, i, s->wire + s->each * r + s->at[i], s->at[i + 1] - s->at[i], x, r > 0);
     } else rc = dt__squeeze_decode(z, b, s, -1, s->wire, s->each, x, false);
-    if (!rc && s->x) dt__squeeze_narrow(b->data, s->x, b->dtype, b->n);
+    if (!rc && s->x && !dt__squeeze_narrow(b->data, s->x, b->dtype, b->n)) b->nonfinite = true;
     return rc;
 }
 static int dt__squeeze_finish(dt_ddp_bucket *b, dt_work **work, void *user)
@@ -2315,6 +2320,7 @@ static int dt__squeeze_options(const char *call, dt__squeeze *z)
     if (!o->rank) o->rank = 1;
     return 0;
 }
+static int dt__way_set(dt_ddp *d, const char *call, dt_ddp_hook h);
 static int dt__squeeze_attach(dt_ddp *d) /* .compress becomes the hook */
 {
     static const char call[] = "dt_ddp_new";
@@ -2364,7 +2370,7 @@ static int dt__squeeze_attach(dt_ddp *d) /* .compress becomes the hook */
     h.gone = dt__squeeze_gone;
     h.user = d->squeeze;
     h.stages = powers ? 2 : 1;
-    return dt_ddp_set_hook_with(d, h);
+    return dt__way_set(d, call, h);
 }
 
 /* ---- the report */
@@ -3531,36 +3537,33 @@ DT_API void dt_ddp_free(dt_ddp *d)
     dt_comm_free(d->c);
     dt_mem_free(d, sizeof *d);
 }
-DT_API dt_status dt_ddp_set_hook_with(dt_ddp *d, dt_ddp_hook h)
+static int dt__way_set(dt_ddp *d, const char *call, dt_ddp_hook h)
 {
-    const char *call = "dt_ddp_set_hook", *name = h.name ? h.name : "hook";
-    if (!dt__ddp_ok(call, d)) return dt_error_code();
-    if (!h.start) return (dt_status)dt_fail(DT_ERR_ARG, "%s: .start is NULL", call);
+    const char *name = h.name ? h.name : "hook";
+    if (!h.start) return dt_fail(DT_ERR_ARG, "%s: .start is NULL", call);
     if (strlen(name) >= sizeof d->way_name || h.stages < 0 || h.stages > DT__DDP_STAGES)
-        return (dt_status)dt_fail(DT_ERR_ARG,
-                                  "%s: .name has %zu characters and .stages is %d; expected up to %zu and 0 to %d",
-                                  call, strlen(name), h.stages, sizeof d->way_name - 1, DT__DDP_STAGES);
+        return dt_fail(DT_ERR_ARG, "%s: .name has %zu characters and .stages is %d; expected up to %zu and 0 to %d", call,
+                       strlen(name), h.stages, sizeof d->way_name - 1, DT__DDP_STAGES);
     if (d->o.slots)
-        return (dt_status)dt_fail(
-            DT_ERR_STATE, "%s: this ddp has .slots, whose sum has an order of its own; leave out one of them", call);
+        return dt_fail(DT_ERR_STATE, "%s: .slots has an order of its own for sums, which the hook '%s' would replace; leave out "
+                       "one of them", call, name);
     if (d->way_set)
-        return (dt_status)dt_fail(DT_ERR_STATE, "%s: this ddp has the hook '%s' already; set one hook, once", call,
-                                  d->way_name);
+        return dt_fail(DT_ERR_STATE, "%s: this ddp has the hook '%s' already; set one hook, once", call, d->way_name);
     if (d->version || d->agreed)
-        return (dt_status)dt_fail(DT_ERR_STATE, "%s: the first backward has begun; set the hook right after dt_ddp_new",
-                                  call);
+        return dt_fail(DT_ERR_STATE, "%s: the first backward has begun; set the hook right after dt_ddp_new", call);
     if (d->o.no_check && !h.sums)
-        return (dt_status)dt_fail(
-            DT_ERR_STATE,
-            "%s: this ddp has .no_check, but a hook relies on the check that gradients are finite; "
-            "leave out .no_check",
-            call);
+        return dt_fail(DT_ERR_STATE, "%s: with .no_check gradients are not checked, but the hook '%s' relies on finite ones; leave "
+                       "out .no_check", call, name);
     d->way = h;
     if (!d->way.stages) d->way.stages = 1;
     snprintf(d->way_name, sizeof d->way_name, "%s", name);
     d->way.name = d->way_name;
     d->way_set = 1;
-    return DT_OK;
+    return 0;
+}
+DT_API dt_status dt_ddp_set_hook_with(dt_ddp *d, dt_ddp_hook h)
+{
+    return dt__ddp_ok("dt_ddp_set_hook", d) ? (dt_status)dt__way_set(d, "dt_ddp_set_hook", h) : dt_error_code();
 }
 DT_API dt_comm *dt_ddp_comm(const dt_ddp *d) { return d ? d->user : NULL; }
 DT_API void     dt_ddp_no_sync(dt_ddp *d, bool on)

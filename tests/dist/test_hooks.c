@@ -22,6 +22,8 @@ typedef struct probe { /* a hook's user: what it saw, and what it shall do */
     float  *tmp[MOST];
     int64_t ntmp[MOST];
     dt_ddp *d;
+    int64_t count;                        /* of bucket 0 at its last start, and how much it kept */
+    double  kept_sum;
     void   *state; /* of bucket 0, when it was saved or loaded */
 } probe;
 
@@ -355,12 +357,16 @@ static int half_start(dt_ddp_bucket *b, dt_work **work, void *user)
 {
     half_state *h = half_get(b);
     float      *x = (float *)b->data;
+    probe      *p = (probe *)user;
     memcpy(h->before, h->rest, (size_t)b->n * sizeof(float));
+    if (b->index == 0) p->count = h->count + 1;
+    if (b->index == 0) p->kept_sum = 0;
+    for (int64_t i = 0; i < b->n && b->index == 0; i++) p->kept_sum += fabs((double)h->rest[i]);
     for (int64_t i = 0; i < b->n; i++) {
         float all = x[i] / (float)b->loss_scale + h->rest[i];
         h->rest[i] = all - 0.5f * all;
         x[i] = 0.5f * all * (float)b->loss_scale;
-        if (!(x[i] - x[i] == 0)) ((probe *)user)->fail_at = 1; /* hooks never see what is not finite */
+        if (!(x[i] - x[i] == 0)) p->fail_at = 1; /* hooks never see what is not finite */
     }
     h->count++;
     return plain_start(b, work, user);
@@ -424,6 +430,7 @@ static void half_ranks(crew *k)
         if (r->freeze_at && step == r->freeze_at) dt_model_freeze(m, "b.bias"); /* new buckets */
         if (amp) dt_amp_backward(amp, loss);
         else dt_backward(loss);
+        if (!r->nan_at && !r->name) crew_check(k, p.count == step + 1 && (p.kept_sum > 0) == (step > 0), "the state goes on");
         if (bad && !amp) {
             crew_check(k, dt_error_code() == DT_ERR_NUMERIC, "an error on all ranks");
             dt_error_clear();
