@@ -1698,7 +1698,6 @@ static bool dt__squeeze_narrow(void *half, const float *x, int dtype, int64_t n)
     }
     return finite;
 }
-DT__SLOW_BEGIN
 
 /* ---- memory */
 static int dt__squeeze_memory(void)
@@ -2139,6 +2138,7 @@ static int dt__squeeze_finish(dt_ddp_bucket *b, dt_work **work, void *user)
     return rc;
 }
 
+DT__SLOW_BEGIN
 /* ---- auto: phases and what moves between them. All ranks count the same steps and decide from the same numbers.
 
        WARM       a few steps without compression, in which memory is touched for the first time
