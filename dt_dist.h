@@ -1519,16 +1519,10 @@ static const struct dt__squeeze_about { /* by kind */
                                       { "qsgd", DT_CODEC_QSGD, false, true },
                                       { "powersgd", -1, true, false },
                                       { "auto", -1, false, false } };
-enum {
-    DT__SQ_RANKS = 64,
-    DT__SQ_CANDIDATES = 3,
-    DT__SQ_TURNS = 5,
-    DT__SQ_AGAIN = 3,
-    DT__SQ_WARM = 2,
-    DT__SQ_SAMPLE = 64
-};
+enum { DT__SQ_RANKS = 64, DT__SQ_SAMPLE = 64 }; /* the largest .rank; the error is computed in every so many steps */
+enum { DT__SQ_CANDIDATES = 3, DT__SQ_TURNS = 5, DT__SQ_AGAIN = 3, DT__SQ_WARM = 2 }; /* auto: how many */
 enum { DT__AUTO_WARM, DT__AUTO_BUCKETS, DT__AUTO_STEPS, DT__AUTO_HOLD }; /* what auto does: see dt__auto_end */
-typedef struct dt__squeeze {                                             /* .user of the hook */
+typedef struct dt__squeeze { /* .user of the hook */
     dt_ddp     *d;
     dt_compress o; /* with defaults */
     int         kind;
@@ -1536,11 +1530,11 @@ typedef struct dt__squeeze {                                             /* .use
     /* auto */
     int      ncandidates, candidate[DT__SQ_CANDIDATES]; /* the first is none */
     int      phase, turns;
-    int64_t  at;                              /* steps of this phase */
-    uint64_t last;                            /* ns: the end of the step before */
-    double period[2][DT__SQ_TURNS], steps[2]; /* seconds of whole steps: without, and with compression; their medians */
-    bool   won;                               /* ... the second is enough shorter */
-    int64_t rounds;                           /* measurements so far */
+    int64_t  at;                                /* steps of this phase */
+    uint64_t last;                              /* ns: the end of the step before */
+    double   period[2][DT__SQ_TURNS], steps[2]; /* seconds of whole steps without and with compression; their medians */
+    bool     won;                               /* ... the second is enough shorter */
+    int64_t  rounds;                            /* measurements so far */
 } dt__squeeze;
 typedef struct dt__matrix {      /* of powersgd: a parameter */
     int64_t rows, columns, p, q; /* p, q: where its P and Q begin, both transposed; rows 0: sent whole, at p */
@@ -1565,9 +1559,8 @@ typedef struct dt__squeezed { /* a bucket */
     dt_tensor  *half;                       /* on a GPU */
     bool        sampled;                    /* this step tells lost */
     double      all, lost, cpu, collective; /* squares of what is to be sent; see dt_ddp_bucket; seconds of this step */
-    int64_t     given, whole, on_wire,
-        on_wire_last; /* bytes given to collectives, uncompressed, sent by this rank; of the last step
-                                                     that was compressed and counts */
+    int64_t     given, whole;               /* bytes given to collectives, and without compression; of the last compressed step */
+    int64_t     on_wire, on_wire_last;      /* bytes that this rank sends to others; of the last compressed step that counts */
     double cost[DT__SQ_CANDIDATES][DT__SQ_TURNS], median[DT__SQ_CANDIDATES]; /* auto */
 } dt__squeezed;
 
@@ -2029,15 +2022,12 @@ static void dt__powersgd_finish(dt_ddp_bucket *b, dt__squeezed *s, float *x)
     memcpy(q, s->wide, (size_t)s->nq * sizeof *q);
     if (s->sampled) s->lost = s->all > 0 ? sqrt(dt__squeeze_squares(m, NULL, b->n) / s->all) : 0;
 }
-/* Without compression in this step: what was kept goes along. */
+/* Without compression in this step: what was kept before goes along. */
 static int dt__squeeze_whole(dt_ddp_bucket *b, dt__squeezed *s, float *x, dt_work **work)
 {
-    if (s->dirty) {
-        for (int64_t i = 0; i < b->n; i++) x[i] += s->rest[s->now][i];
-        memset(s->rest[1 - s->now], 0, (size_t)b->n * sizeof *x);
-        s->changed = true;
-        if (s->x && !dt__squeeze_narrow(b->data, s->x, b->dtype, b->n)) b->nonfinite = true;
-    }
+    for (int64_t i = 0; i < b->n; i++) x[i] += s->rest[s->now][i];
+    memset(s->rest[1 - s->now], 0, (size_t)b->n * sizeof *x);
+    if (s->x && !dt__squeeze_narrow(b->data, s->x, b->dtype, b->n)) b->nonfinite = true;
     *work = dt_comm_allreduce_start(b->comm, b->data, b->n, b->dtype, DT_COMM_SUM);
     s->on_wire = dt__squeeze_ring(b, b->sent);
     return *work ? 0 : DT_ERR_COMM;
@@ -2075,8 +2065,10 @@ static int dt__squeeze_begin(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, 
     if (z->d->on_device) return dt__squeeze_device(z, b, s, work);
     if (s->x) dt__squeeze_widen(s->x, b->data, b->dtype, b->n);
     dt__squeeze_rescale(s, b->n, b->loss_scale);
+    s->changed = s->kind != DT__SQ_NONE ? z->feedback || s->kind == DT__SQ_DGC || s->kind == DT__SQ_POWERSGD : s->dirty;
+    if (s->changed && s->nq && s->kind != DT__SQ_POWERSGD) /* auto: Q goes on with the next step of powersgd */
+        memcpy(s->q[1 - s->now], s->q[s->now], (size_t)s->nq * sizeof(float));
     if (s->kind == DT__SQ_NONE) return dt__squeeze_whole(b, s, x, work);
-    s->changed = z->feedback || s->kind == DT__SQ_DGC || s->kind == DT__SQ_POWERSGD;
     if (s->kind == DT__SQ_POWERSGD) return dt__powersgd_start(z, b, s, x, work);
     return dt__squeeze_about[s->kind].gathers ? dt__squeeze_gathered(z, b, s, x, work)
                                               : dt__squeeze_summed(z, b, s, x, work);

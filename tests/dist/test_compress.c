@@ -775,6 +775,35 @@ UTEST(automatic, decides_alike_on_all_ranks)
     EXPECT_EQ(0, crew_run("shm", 2, decides, NULL));
     EXPECT_EQ(0, crew_run("tcp", 3, decides, NULL));
 }
+/* Methods take turns: what one keeps the next one sends, and Q waits for powersgd's next turn. */
+static void turns(crew *k)
+{
+    static float g[WISHES], got[WISHES], rest[WISHES], share[WISHES];
+    double       part[WISHES], was[WISHES] = { 0 }, came[WISHES] = { 0 };
+    dt_compress  c = method("auto");
+    wished       w;
+    float        q[64] = { 0 };
+    c.rank = 1;
+    wished_new(&w, k, c, 5, NULL);
+    for (int s = 0; s < DT__SQ_WARM + 9; s++) { /* none, bf16, powersgd, ... */
+        wishes(g, k->rank, s);
+        wished_step(&w, g, got);
+        const dt__squeezed *b = (const dt__squeezed *)w.d->bucket[0].pub.state;
+        for (int i = 0; i < WISHES; i++) share[i] = g[i] / (float)k->world;
+        over_ranks(k, share, part);
+        for (int i = 0; i < WISHES; i++) was[i] += part[i], came[i] += (double)got[i];
+        int turn = (s - DT__SQ_WARM) % 3;
+        if (s < DT__SQ_WARM + 2) continue;
+        crew_check(k, b->kind == (turn == 0 ? DT__SQ_NONE : turn == 1 ? DT__SQ_BF16 : DT__SQ_POWERSGD), "in turn");
+        if (turn == 2) memcpy(q, b->q[b->now], (size_t)b->nq * sizeof *q);
+        crew_check(k, b->nq <= 64 && q[0] != 0 && !memcmp(q, b->q[b->now], (size_t)b->nq * sizeof *q), "Q is another one");
+    }
+    kept(&w, 0, rest);
+    over_ranks(k, rest, part);
+    for (int i = 0; i < WISHES; i++) crew_check(k, fabs(came[i] + part[i] - was[i]) < 0.015, "something was lost"); /* sums of bf16 are rounded */
+    wished_free(&w);
+}
+UTEST(automatic, methods_take_turns_and_lose_nothing) { EXPECT_EQ(0, crew_run("shm", 2, turns, NULL)); }
 static void resumes(crew *k)
 {
     static float g[WISHES];
