@@ -22,6 +22,7 @@ typedef struct probe { /* a hook's user: what it saw, and what it shall do */
     float  *tmp[MOST];
     int64_t ntmp[MOST];
     dt_ddp *d;
+    dt_work *first;                       /* of the last bucket with an even number */
     int64_t count;                        /* of bucket 0 at its last start, and how much it kept */
     double  kept_sum;
     void   *state; /* of bucket 0, when it was saved or loaded */
@@ -66,6 +67,32 @@ static int two_finish(dt_ddp_bucket *b, dt_work **work, void *user)
     memcpy(b->data, x + all, (size_t)b->n * sizeof(float));
     return 0;
 }
+/* Odd buckets have no first collective. They must not overtake even ones, whose first collective may be done on some ranks only: on
+   rank 1 it is done before the odd bucket starts. */
+static int odd_start(dt_ddp_bucket *b, dt_work **work, void *user)
+{
+    probe *p = (probe *)user;
+    if (b->index % 2) {
+        p->starts++;
+        while (b->rank == 1 && !dt_work_test(p->first)) {}
+        return 0;
+    }
+    int rc = two_start(b, work, user);
+    p->first = *work;
+    return rc;
+}
+static int odd_finish(dt_ddp_bucket *b, dt_work **work, void *user)
+{
+    probe *p = (probe *)user;
+    if (b->index % 2 == 0) {
+        p->first = NULL; /* waited for */
+        return two_finish(b, work, user);
+    }
+    p->finishes++;
+    if (b->stage > 1) return 0;
+    *work = dt_comm_allreduce_start(b->comm, b->data, b->n, b->dtype, DT_COMM_SUM);
+    return *work ? 0 : -1;
+}
 static void probe_free(probe *p)
 {
     for (int i = 0; i < MOST; i++) free(p->tmp[i]);
@@ -77,7 +104,8 @@ static void none(dt_ddp_bucket *b, dt_work **work) /* a way that loses all */
 }
 
 /* ---------------------------------------------------------------------------------------------------- the same sums */
-/* Weights after some steps, in all the situations of a training loop; kind: 0 no hook, 1 an allreduce, 2 two stages */
+/* Weights after some steps, in all the situations of a training loop; kind: 0 no hook, 1 an allreduce, 2 two stages, 3 two stages of
+   which some buckets have one */
 static void loop(crew *k, int kind, float *out, int *n)
 {
     probe         p;
@@ -87,6 +115,7 @@ static void loop(crew *k, int kind, float *out, int *n)
     memset(&p, 0, sizeof p);
     if (kind == 1) dt_ddp_set_hook(d, .name = "plain", .start = plain_start, .user = &p, .sums = true);
     if (kind == 2) dt_ddp_set_hook(d, .name = "two", .start = two_start, .finish = two_finish, .user = &p, .stages = 2);
+    if (kind == 3) dt_ddp_set_hook(d, .name = "odd", .start = odd_start, .finish = odd_finish, .user = &p, .stages = 2);
     for (int s = 0; s < 8; s++) {
         int        mine = s == 3 ? 2 + 3 * k->rank : 8;
         bool       skips = s == 4 && k->rank == 0;
@@ -106,7 +135,7 @@ static void loop(crew *k, int kind, float *out, int *n)
     int buckets = dt_ddp_get_stats(d).buckets;
     crew_check(k, buckets >= 2, "several buckets");
     if (kind) crew_check(k, p.starts > 8 && p.starts >= 8 * buckets, "all buckets go the hook's way");
-    if (kind == 2) crew_check(k, p.finishes == 2 * p.starts, "finish after each stage");
+    if (kind > 1) crew_check(k, p.finishes == 2 * p.starts, "finish after each stage");
     same_bits(k, m);
     *n = weights(m, out);
     dt_ddp_free(d);
@@ -124,6 +153,8 @@ static void same_sums(crew *k)
                "a hook with an allreduce: other bits");
     loop(k, 2, got, &again);
     crew_check(k, n == again && far(got, want, n) < 1e-4, "two stages: other weights");
+    loop(k, 3, got, &again);
+    crew_check(k, n == again && far(got, want, n) < 1e-4, "one or two stages: other weights");
 }
 UTEST(hooks, give_the_sums_of_the_allreduce)
 {
