@@ -3500,7 +3500,7 @@ DT_API void dt_ddp_free(dt_ddp *d)
             dt__on_seal *s = (dt__on_seal *)m->on_seal.at[i];
             if (s->user == d) s->user = NULL;
         }
-        if (m->sealed && d->c && !d->on_device) { /* move the gradients out of the communicator's memory */
+        if (m->nblocks && d->c && !d->on_device) { /* move the gradients out of the communicator's memory, also after a seal that failed */
             dt_status code = dt__err.code;
             dt__err.code = DT_OK;
             dt__model_pack(m);

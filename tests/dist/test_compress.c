@@ -1,7 +1,7 @@
 /* test_compress.c: .compress of dt_ddp_new: all ranks keep the same bits; what is sent and what is kept; steps that do not count;
    checkpoints; what auto decides; options
-   Contents: >>tools >>same >>kept >>random >>powersgd >>dgc >>overflow >>checkpoints >>auto >>options
-   run: alone, -O1 */
+   Contents: >>tools >>same >>kept >>random >>powersgd >>dgc >>overflow >>failures >>checkpoints >>auto >>options
+   run: alone, long, -O1 */
 #define DT_DIST_IMPLEMENTATION
 #include "dt_dist.h"
 
@@ -10,6 +10,7 @@
 #include "temp_files.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -637,6 +638,82 @@ UTEST(overflow, of_f16_ends_the_step)
 {
     EXPECT_EQ(0, crew_run("shm", 2, too_large, (void *)(uintptr_t) "f16"));
     EXPECT_EQ(0, crew_run("shm", 2, too_large, (void *)(uintptr_t) "bf16"));
+}
+
+/* ==================================================================================================== >>failures */
+static void dies(crew *k)
+{
+    static float g[WISHES];
+    wished       w;
+    wished_new(&w, k, method("powersgd"), 1e-4, NULL);
+    for (int s = 0; s < 1000 && dt_error_code() == DT_OK; s++) {
+        if (s == 7 && k->rank == 1) raise(SIGKILL);
+        wishes(g, k->rank, s);
+        wished_step(&w, g, NULL);
+    }
+    crew_check(k, dt_error_code() == DT_ERR_COMM && strstr(dt_error(), "rank 1"), "the dead rank is named");
+    k->box->number[k->rank] = 1;
+    dt_end();
+    dt_ddp_free(w.d);
+    w.d = NULL;
+    dt_error_clear();
+    wished_free(&w);
+}
+UTEST(failures, a_rank_that_dies_between_two_collectives_is_named)
+{
+    for (int i = 0; i < 2; i++) {
+        crew_box *box = crew_box_new();
+        EXPECT_EQ(100, crew_run_in(box, i ? "tcp" : "shm", 3, dies, NULL));
+        EXPECT_TRUE(box->number[0] && box->number[2]);
+        munmap(box, sizeof *box);
+    }
+}
+/* One allocation of rank 1 fails: an error on both ranks, or all is well, and nothing stays behind. */
+typedef struct shortage {
+    const char *kind;
+    int         left, failed;
+} shortage;
+static void runs_short(crew *k)
+{
+    static float    g[WISHES];
+    const shortage *t = (const shortage *)k->arg;
+    dt_test_budget  b;
+    wished          w;
+    crew_check(k, dt_test_budget_set(&b, -1) == DT_OK, "budget");
+    wished_new(&w, k, method(t->kind), 5, NULL);
+    wishes(g, k->rank, 0);
+    dt_parameter(w.m, "matrix", DT_SHAPE(ROWS, COLUMNS), .init = DT_INIT_CONST, .a = 0);
+    dt_end();
+    if (k->rank == 1) __atomic_store_n(&b.left, t->left, __ATOMIC_RELAXED);
+    for (int s = 0; s < 2 && dt_error_code() == DT_OK; s++) wished_step(&w, g, NULL);
+    int code = dt_error_code();
+    crew_check(k, code == DT_OK || code == (k->rank == 1 ? DT_ERR_MEMORY : DT_ERR_COMM), "another error");
+    k->box->number[k->rank] = code != DT_OK;
+    dt_end();
+    __atomic_store_n(&b.left, -1, __ATOMIC_RELAXED);
+    dt_ddp_free(w.d); /* the last step's error may come here */
+    w.d = NULL;
+    k->box->number[k->rank + 8] = dt_error_code() != DT_OK;
+    dt_error_clear();
+    wished_free(&w);
+    dt_empty_cache();
+    crew_check(k, dt_set_allocator(NULL) == DT_OK && b.live == 0, "something stays behind");
+}
+UTEST(failures, without_memory_are_told_to_all)
+{
+    static const char *const kinds[] = { "powersgd", "dgc", "bf16" };
+    for (int i = 0; i < 3; i++) {
+        int failed = 0;
+        for (int n = 0; n < 60; n += dt_test_quick() ? 7 : 1) {
+            shortage  t = { kinds[i], n, 0 };
+            crew_box *box = crew_box_new();
+            EXPECT_EQ(0, crew_run_in(box, "shm", 2, runs_short, &t));
+            EXPECT_EQ(box->number[8], box->number[9]);
+            failed += box->number[1];
+            munmap(box, sizeof *box);
+        }
+        EXPECT_GT(failed, dt_test_quick() ? 1 : 20);
+    }
 }
 
 /* ==================================================================================================== >>checkpoints */
