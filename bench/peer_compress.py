@@ -4,7 +4,10 @@ powerSGD_hook.
     python3 bench/peer_compress.py RANK WORLD BATCH STORE
 
 STORE: a file that does not exist yet, the same for all ranks. It says "ready", then for each line "HOOK STEPS" that it reads (HOOK 0 none,
-1 fp16, 2 PowerSGD of rank 4) it trains STEPS steps and says "SECONDS LOSS", the loss of the last step on this rank."""
+1 fp16, 2 PowerSGD of rank 4) it trains STEPS steps and says "SECONDS LOSS", the loss of the last step on this rank.
+
+PowerSGD has one bucket: with two, PyTorch 2.15 starts the collectives of their callbacks in another order on each rank, and gloo ends the
+process ("Received data size doesn't match expected size")."""
 import sys
 import time
 import warnings
@@ -27,7 +30,8 @@ y = torch.arange(batch) % 10
 
 def make(hook):
     torch.manual_seed(1)
-    net = DistributedDataParallel(nn.Sequential(nn.Linear(784, 784), nn.ReLU(), nn.Linear(784, 544), nn.ReLU(), nn.Linear(544, 10)))
+    net = nn.Sequential(nn.Linear(784, 784), nn.ReLU(), nn.Linear(784, 544), nn.ReLU(), nn.Linear(544, 10))
+    net = DistributedDataParallel(net, bucket_cap_mb=100 if hook == 2 else None)
     if hook == 1:
         net.register_comm_hook(None, default_hooks.fp16_compress_hook)
     if hook == 2:  # PowerSGD may not start before step 2
