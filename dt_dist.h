@@ -1569,6 +1569,7 @@ DT__SLOW_END
    on all ranks, so products are exact in f64 and sums have one order, whatever a compiler contracts. */
 typedef float  dt__sqf __attribute__((vector_size(16)));
 typedef double dt__sqd __attribute__((vector_size(32)));
+typedef double dt__sqw __attribute__((vector_size(16), may_alias));
 static float   dt__squeeze_dot(const float *a, const float *b, int64_t n)
 {
     double sum = 0;
@@ -1602,25 +1603,34 @@ static void dt__squeeze_add(float *y, float a, const float *x, int64_t n) /* y +
 /* m := the rows of P Q^T; p: rank vectors of length rows, q: rank vectors of length columns */
 static void dt__squeeze_product(float *m, const float *p, const float *q, int64_t rows, int64_t columns, int rank)
 {
-    for (int64_t i = 0; i < rows; i++, m += columns)
-        for (int64_t j = 0; j < columns; j += 64) {
-            int64_t n = columns - j < 64 ? columns - j : 64, v = 0;
-            double  sum[64];
-            memset(sum, 0, sizeof sum);
-            for (int k = 0; k < rank; k++) {
-                const float *x = q + k * columns + j;
-                double       a = (double)p[k * rows + i];
-                dt__sqd      b = { a, a, a, a }, s;
-                for (v = 0; n - v >= 4; v += 4) {
-                    dt__sqd w = { (double)x[v], (double)x[v + 1], (double)x[v + 2], (double)x[v + 3] };
-                    memcpy(&s, sum + v, sizeof s);
-                    s += b * w;
-                    memcpy(sum + v, &s, sizeof s);
+    double wide[DT__SQ_RANKS][64] __attribute__((aligned(16))), sum[8];
+    for (int64_t j = 0; j < columns; j += 64) {
+        int64_t n = columns - j < 64 ? columns - j : 64;
+        memset(wide, 0, sizeof wide);
+        for (int k = 0; k < rank; k++)
+            for (int64_t v = 0; v < n; v++) wide[k][v] = (double)q[k * columns + j + v];
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t v = 0; v < n; v += 8) {
+                dt__sqw s0 = { 0 }, s1 = { 0 }, s2 = { 0 }, s3 = { 0 };
+                for (int k = 0; k < rank; k++) {
+                    double         a = (double)p[k * rows + i];
+                    dt__sqw        b = { a, a };
+                    const dt__sqw *w = (const dt__sqw *)(const void *)(wide[k] + v);
+                    s0 += b * w[0];
+                    s1 += b * w[1];
+                    s2 += b * w[2];
+                    s3 += b * w[3];
                 }
-                for (; v < n; v++) sum[v] += a * (double)x[v];
+                memcpy(sum, &s0, sizeof s0);
+                memcpy(sum + 2, &s1, sizeof s1);
+                memcpy(sum + 4, &s2, sizeof s2);
+                memcpy(sum + 6, &s3, sizeof s3);
+                if (n - v >= 8)
+                    for (int t = 0; t < 8; t++) m[i * columns + j + v + t] = (float)sum[t];
+                else
+                    for (int64_t t = 0; v + t < n; t++) m[i * columns + j + v + t] = (float)sum[t];
             }
-            for (v = 0; v < n; v++) m[j + v] = (float)sum[v];
-        }
+    }
 }
 static double dt__squeeze_inner(const float *a, const float *b, int64_t n)
 {
@@ -1668,9 +1678,15 @@ static double dt__squeeze_squares(const float *a, const float *b, int64_t n) /* 
 }
 static bool dt__squeeze_finite(const float *x, int64_t n)
 {
-    float bad = 0; /* 0 * x is NaN if x is not finite */
-    for (int64_t i = 0; i < n; i++) bad += 0 * x[i];
-    return bad == 0;
+    dt__sqf bad = { 0 }, v; /* 0 * x is NaN if x is not finite */
+    float   last = 0;
+    int64_t i = 0;
+    for (; n - i >= 4; i += 4) {
+        memcpy(&v, x + i, sizeof v);
+        bad += 0 * v;
+    }
+    for (; i < n; i++) last += 0 * x[i];
+    return bad[0] == 0 && bad[1] == 0 && bad[2] == 0 && bad[3] == 0 && last == 0;
 }
 static void dt__squeeze_widen(float *x, const void *half, int dtype, int64_t n)
 {
