@@ -134,9 +134,11 @@ THREADS
 
 DEVICES
 
-    Every tensor is on a device. Only dt_to and dt_copy copy between devices. A device is a table of functions
-    (dt_backend). Device memory is read with dt_copy_out or dt_item, which wait for the device. A device may store images
-    in a private layout between convolutions, pooling and batch norm; strides and views always show the row-major one.
+    Every tensor is on a device. Only dt_to and dt_copy copy between devices; an op whose operands are on two devices fails.
+    A device is a table of functions (dt_backend). dt_device_new(dt_device_backend(dt_cpu()), 1, NULL) makes a second device
+    in the memory of the host, for a program for two devices on a machine without them. Device memory is read with
+    dt_copy_out or dt_item, which wait for the device. A device may store images in a private layout between convolutions,
+    pooling and batch norm; strides and views always show the row-major one.
 
 NUMERICS
 
@@ -176,7 +178,7 @@ typedef struct dt_memory_stats {
     int64_t fallbacks;    /* kernel calls that ran on the CPU because the device lacks the kernel (dt_device_allow_fallback) */
 } dt_memory_stats;
 DT_API dt_memory_stats dt_stats(void);
-DT_API void            dt_stats_reset(void); /* sets peak_bytes to live_bytes */
+DT_API void            dt_stats_reset(void); /* sets peak_bytes to live_bytes, on all devices */
 /* Frees all cached memory: the pools of this thread and the caches of all devices. */
 DT_API void            dt_empty_cache(void);
 
@@ -275,7 +277,11 @@ DT_API dt_status  dt_fill(dt_tensor *t, double value);     /* in place */
 DT_API dt_status  dt_add_to(dt_tensor *dst, dt_tensor *src, double scale); /* in place: dst += scale*src */
 DT_API double     dt_item(dt_tensor *t);                   /* the value of a one-element tensor; NaN on error */
 DT_API dt_tensor *dt_cast(dt_tensor *t, dt_dtype d);       /* t itself if it already has that dtype */
-DT_API dt_tensor *dt_to(dt_tensor *t, dt_device *dev);     /* t itself if it is already on that device */
+/* Copies t to another device (NULL: the default one): t itself if it is already there. The gradient is copied back. The copy
+   is queued like a kernel; the host waits only for a copy that goes through its memory (between backends, or if the backend
+   has no peer copies). Work that is queued later on either device runs after the copy: on an asynchronous device, move a
+   tensor before you queue the branch that does not need it. */
+DT_API dt_tensor *dt_to(dt_tensor *t, dt_device *dev);
 DT_API dt_tensor *dt_clone(dt_tensor *t);
 DT_API dt_tensor *dt_contiguous(dt_tensor *t); /* t itself if it is already contiguous */
 
@@ -601,6 +607,8 @@ DT_API dt_device  *dt_cpu(void);
 DT_API dt_device  *dt_default_device(void);          /* of the thread; initially dt_cpu() */
 DT_API void        dt_set_default_device(dt_device *dev); /* NULL: dt_cpu() */
 DT_API const char *dt_device_name(const dt_device *dev);
+/* The bytes of one device (NULL: the default one): live, peak and cached; the other numbers are 0. */
+DT_API dt_memory_stats dt_device_stats(dt_device *dev);
 /* Waits until the device has finished all queued work; NULL: the default device. */
 DT_API dt_status   dt_synchronize(dt_device *dev);
 /* Kernels that the device lacks run on the CPU; dt_stats counts them. */
@@ -826,7 +834,7 @@ typedef struct dt_backend {
     void (*stream_free)(dt_device *dev, void *stream);
     int (*image_layout)(dt_device *dev, int kernel);            /* the layout of image operands; NULL entry: plain */
     /* Asynchronous copies, overlapped with kernels. Callers: any thread. NULL entries: not supported. host_alloc returns
-       64-byte aligned host memory for uploads (NULL without setting an error). upload_later is asynchronous: the host
+       64-byte aligned host memory for such copies (NULL without setting an error). upload_later is asynchronous: the host
        memory must stay unchanged until the copy is done. mark records an event in a stream (and creates it if *mark is
        NULL). passed sets *yes if the stream has reached the event; with wait it blocks until then. */
     void *(*host_alloc)(dt_device *dev, size_t nbytes);
@@ -834,6 +842,8 @@ typedef struct dt_backend {
     void *(*copy_stream)(dt_device *dev); /* the stream for copies */
     /* queues the copy: host must stay unchanged until it is done */
     int (*upload_later)(dt_device *dev, void *stream, void *dst, const void *host, size_t nbytes);
+    /* queues the copy to memory of host_alloc, which must not be used until it is done */
+    int (*download_later)(dt_device *dev, void *stream, void *host, const void *src, size_t nbytes);
     int (*mark)(dt_device *dev, void *stream, void **mark); /* records a mark in the stream; creates it if *mark is NULL */
     int (*passed)(dt_device *dev, void *mark, bool wait, bool *yes); /* has the stream reached it? wait: waits for it */
     void (*mark_free)(dt_device *dev, void *mark);
@@ -911,6 +921,7 @@ typedef struct dt__split {
     /* t is an argument of a call that begins. It may change the memory of t, or fail */
     void (*use)(void *user, const char *call, dt_tensor *t);
     void (*made)(void *user, dt_tensor *t); /* a call has made t */
+    void (*write)(void *user, const char *call, dt_tensor *t); /* a call changes t in place; or NULL */
     void (*node)(void *user, int64_t i);    /* a backward comes to node i of the tape; or NULL */
 } dt__split;
 
@@ -979,6 +990,7 @@ struct dt_device {
     dt__storage      *cache[DT__SIZE_CLASSES];
     dt__storage      *spare;    /* unused structs without memory, from released dt_from_blob data */
     int64_t           storages; /* atomic: storages in use */
+    size_t            live, peak, cached; /* atomic: bytes of this device */
     dt_device        *next;
 };
 struct dt_tensor {
@@ -1096,19 +1108,31 @@ DT__INSIDE dt_tensor *dt__dense(const char *call, dt_tensor *x);
 DT__INSIDE int dt__make_plain(dt_tensor *t);
 DT__INSIDE int dt__upload(dt_tensor *t, const void *host); /* t dense */
 DT__INSIDE int dt__download(const dt_tensor *t, void *host); /* t dense */
+/* Copies x to another device. The caller owns the result, which is dense and has x's layout if the backend is the same. */
 DT__INSIDE dt_tensor *dt__cross(const char *call, dt_tensor *x, dt_device *dev);
+/* Is the device's memory that of the host? */
+static inline __attribute__((unused)) bool dt__is_host(const dt_device *dev) { return dev->be == dt_cpu()->be; }
 /* ---- the tape */
 /* A backward from n roots at once, with their gradients (NULL: 1, for a root of one element). DT__BACK_INPUTS leaves out the
-   gradients of parameters; a DT__BACK_WEIGHTS later, without roots, computes those of the whole tape. */
-enum { DT__BACK_ALL = 0, DT__BACK_INPUTS, DT__BACK_WEIGHTS };
+   gradients of parameters; a DT__BACK_WEIGHTS later, without roots, computes those of the whole tape. With DT__BACK_FREE the
+   program does not use the step's tensors any more: their values are freed while the backward runs, as soon as it and a later
+   DT__BACK_WEIGHTS do not need them; it takes over the references in grad, and does not look at the roots' values. */
+enum { DT__BACK_ALL = 0, DT__BACK_INPUTS, DT__BACK_WEIGHTS, DT__BACK_FREE = 4 };
 DT__INSIDE int dt__backward(dt_tensor *const *root, dt_tensor *const *grad, int n, int part, bool retain);
 /* A step of its own for a part of the model: exchanges the tensors and the tape of this thread with others. */
 DT__INSIDE void dt__step_swap(dt__list *step, dt__list *tape);
 DT__INSIDE void dt__step_end(void); /* dt_end without the end of a step in the trace */
+/* The program does not use the step's tensors any more, only the backward does: frees the values on dev that no node of the
+   tape has saved. The handles stay. */
+DT__INSIDE int dt__step_trim(dt_device *dev);
 /* A device without memory: its tensors have shapes and no values. */
 DT__INSIDE dt_device *dt__ghost_device(void);
 DT__INSIDE void *dt__ghost_alloc(dt_device *dev, size_t nbytes);
 static inline __attribute__((unused)) bool dt__is_ghost(const dt_tensor *t) { return t->st->dev->be->alloc == dt__ghost_alloc; }
+/* Ops of other headers: dt__record after the result was made; the backward passes gradients on with dt__grad_put. */
+DT__INSIDE dt__node *dt__record(const char *name, dt_tensor *out, dt__backward_fn fn, int nin, dt_tensor *const *in);
+DT__INSIDE int dt__grad_put(dt_tensor *x, dt_tensor *g);
+DT__INSIDE bool dt__is_exclusive(dt_tensor *t);
 DT__INSIDE bool dt__write_ok(const char *call, dt_tensor *t);
 DT__INSIDE int dt__pack(dt_block *b, dt_tensor **params, int n, dt_tensor *grad);
 DT__INSIDE int64_t dt__pack_next(int64_t end, int dtype); /* offset of a parameter after one that ends at 'end' */
@@ -1352,6 +1376,28 @@ DT_API dt_device *dt_device_new(const dt_backend *be, int index, void *impl)
     dt__device_init(d, be, index, impl);
     return d;
 }
+/* The bytes of tensors and of the cache: of a device, and of all. */
+static void dt__count_one(size_t *live, size_t *peak, size_t nbytes)
+{
+    size_t now = __atomic_add_fetch(live, nbytes, __ATOMIC_RELAXED), most = __atomic_load_n(peak, __ATOMIC_RELAXED);
+    while (now > most && !__atomic_compare_exchange_n(peak, &most, now, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
+static void dt__count_live(dt_device *d, size_t nbytes, bool more)
+{
+    if (more) {
+        dt__count_one(&d->live, &d->peak, nbytes);
+        dt__count_one(&dt__global.live, &dt__global.peak, nbytes);
+    } else {
+        __atomic_sub_fetch(&d->live, nbytes, __ATOMIC_RELAXED);
+        __atomic_sub_fetch(&dt__global.live, nbytes, __ATOMIC_RELAXED);
+    }
+}
+static void dt__count_cached(dt_device *d, size_t nbytes, bool more)
+{
+    __atomic_add_fetch(&d->cached, more ? nbytes : 0 - nbytes, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&dt__global.cached, more ? nbytes : 0 - nbytes, __ATOMIC_RELAXED);
+}
 DT__INSIDE void dt__device_trim(dt_device *d)
 {
     pthread_mutex_lock(&d->lock);
@@ -1359,7 +1405,7 @@ DT__INSIDE void dt__device_trim(dt_device *d)
         while (d->cache[c]) {
             dt__storage *s = d->cache[c];
             d->cache[c] = s->next;
-            __atomic_sub_fetch(&dt__global.cached, s->nbytes, __ATOMIC_RELAXED);
+            dt__count_cached(d, s->nbytes, false);
             d->be->free(d, s->ptr, s->nbytes);
             dt_mem_free(s, sizeof *s);
         }
@@ -1518,17 +1564,9 @@ static void dt__out_of_memory(dt_device *dev, size_t nbytes)
     text[0] = 0;
     if (dev->be->memory_text) dev->be->memory_text(dev, text, sizeof text);
     else
-        snprintf(text, sizeof text, "live %zu, cached %zu", __atomic_load_n(&dt__global.live, __ATOMIC_RELAXED),
-                 __atomic_load_n(&dt__global.cached, __ATOMIC_RELAXED));
+        snprintf(text, sizeof text, "live %zu, cached %zu", __atomic_load_n(&dev->live, __ATOMIC_RELAXED),
+                 __atomic_load_n(&dev->cached, __ATOMIC_RELAXED));
     dt_fail(DT_ERR_MEMORY, "dt: out of memory: %zu bytes on %s (%s)", nbytes, dev->name, text);
-}
-static void dt__count_live(size_t nbytes)
-{
-    size_t live = __atomic_add_fetch(&dt__global.live, nbytes, __ATOMIC_RELAXED);
-    size_t peak = __atomic_load_n(&dt__global.peak, __ATOMIC_RELAXED);
-    while (live > peak && !__atomic_compare_exchange_n(&dt__global.peak, &peak, live, 1, __ATOMIC_RELAXED,
-                                                       __ATOMIC_RELAXED)) {
-    }
 }
 static dt__storage *dt__storage_new(dt_device *dev, size_t nbytes)
 {
@@ -1552,7 +1590,7 @@ static dt__storage *dt__storage_new(dt_device *dev, size_t nbytes)
     if (s) __atomic_add_fetch(&dev->storages, 1, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&dev->lock);
     if (s) {
-        __atomic_sub_fetch(&dt__global.cached, rounded, __ATOMIC_RELAXED);
+        dt__count_cached(dev, rounded, false);
     } else {
         s = (dt__storage *)dt_mem_alloc(sizeof *s);
         void *ptr = s ? dev->be->alloc(dev, rounded) : NULL;
@@ -1576,7 +1614,7 @@ static dt__storage *dt__storage_new(dt_device *dev, size_t nbytes)
     s->other_stream = (void *)s;
     s->next = NULL;
     s->adopted = 0;
-    dt__count_live(rounded);
+    dt__count_live(dev, rounded, true);
     return s;
 }
 static void dt__storage_disown(dt__storage *s)
@@ -1604,8 +1642,8 @@ static void dt__storage_unref(dt__storage *s)
     size_t     rounded;
     int        c = dt__size_class(s->nbytes, &rounded);
     dt__storage_join_streams(s);
-    __atomic_sub_fetch(&dt__global.live, s->nbytes, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&dt__global.cached, s->nbytes, __ATOMIC_RELAXED);
+    dt__count_live(dev, s->nbytes, false);
+    dt__count_cached(dev, s->nbytes, true);
     pthread_mutex_lock(&dev->lock);
     s->next = dev->cache[c];
     dev->cache[c] = s;
@@ -1988,6 +2026,21 @@ DT_API dt_memory_stats dt_stats(void)
 DT_API void dt_stats_reset(void)
 {
     __atomic_store_n(&dt__global.peak, __atomic_load_n(&dt__global.live, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+    dt_cpu(); /* it is in the list after its first use */
+    pthread_mutex_lock(&dt__global.lock);
+    for (dt_device *d = dt__global.devices; d; d = d->next)
+        __atomic_store_n(&d->peak, __atomic_load_n(&d->live, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&dt__global.lock);
+}
+DT_API dt_memory_stats dt_device_stats(dt_device *dev)
+{
+    dt_memory_stats s;
+    if (!dev) dev = dt_default_device();
+    memset(&s, 0, sizeof s);
+    s.live_bytes = __atomic_load_n(&dev->live, __ATOMIC_RELAXED);
+    s.peak_bytes = __atomic_load_n(&dev->peak, __ATOMIC_RELAXED);
+    s.cached_bytes = __atomic_load_n(&dev->cached, __ATOMIC_RELAXED);
+    return s;
 }
 static void dt__trim_nodes(dt__ctx *t);
 DT_API void dt_empty_cache(void)
@@ -3302,25 +3355,40 @@ DT_API dt_status dt_copy_in(dt_tensor *t, const void *src, size_t nbytes)
     dt__unref(d);
     return dt_error_code();
 }
-/* Copies x to another device through host memory. The caller owns the result. */
+/* Copies the bytes of x to y, which is on another device and has the same layout. Host memory is one of the two sides, or
+   the backend copies from device to device, or the bytes go through a buffer of the host. */
+static int dt__cross_bytes(const char *call, dt_tensor *y, const dt_tensor *x)
+{
+    dt_device  *dev = y->st->dev, *from = x->st->dev;
+    size_t      nbytes = (size_t)x->numel * dt__dtype_size[x->dtype];
+    const char *src = (const char *)x->st->ptr + x->offset * dt__dtype_size[x->dtype];
+    dt__storage_use(x->st);
+    dt__storage_use(y->st);
+    if (!nbytes) return 0;
+    if (dt__is_host(from)) return dt__upload(y, src);
+    if (dt__is_host(dev)) return dt__download(x, y->st->ptr);
+    if (dev->be->peer && dev->be == from->be)
+        return dev->be->peer(dev, dt__stream(dev), y->st->ptr, from, dt__stream(from), src, nbytes);
+    void *host = dt_mem_alloc(nbytes);
+    if (!host)
+        return dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes of host memory to copy from %s to %s", call, nbytes,
+                       from->name, dev->name);
+    int rc = dt__download(x, host) || dt__upload(y, host);
+    dt_mem_free(host, nbytes);
+    return rc ? dt_error_code() : 0;
+}
 DT__INSIDE dt_tensor *dt__cross(const char *call, dt_tensor *x, dt_device *dev)
 {
-    dt_tensor *d = dt__dense(call, x);
-    dt_tensor *y = d ? dt__new(call, dev, x->dtype, x->shape, x->ndim, DT_LAYOUT_PLAIN) : NULL;
-    size_t     nbytes = (size_t)x->numel * dt__dtype_size[x->dtype];
-    void      *host = y ? dt_mem_alloc(nbytes) : NULL;
-    int        rc = DT_ERR_MEMORY;
-    if (host)
-        rc = dt__download(d, host) || dt__upload(y, host);
-    else if (y)
-        dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes of host memory to copy from %s to %s", call, nbytes,
-                x->st->dev->name, dev->name);
-    dt_mem_free(host, nbytes);
-    dt__unref(d);
+    bool       same = x->layout != DT_LAYOUT_PLAIN && x->st->dev->be == dev->be; /* dev knows the layout, too */
+    dt_tensor *d = same ? dt__ref(x) : dt__dense(call, x);
+    dt_tensor *y = d ? dt__new(call, dev, d->dtype, d->shape, d->ndim, d->layout) : NULL;
+    int        rc = y ? dt__cross_bytes(call, y, d) : DT_ERR_MEMORY;
     if (rc) {
+        dt_fail((dt_status)rc, "%s: a copy from %s to %s failed with status %d", call, x->st->dev->name, dev->name, rc);
         dt__unref(y);
-        return NULL;
+        y = NULL;
     }
+    dt__unref(d);
     return y;
 }
 static bool dt__broadcasts_to(const int64_t *from, int nfrom, const int64_t *to, int nto)
@@ -3547,6 +3615,45 @@ DT__INSIDE void dt__step_swap(dt__list *step, dt__list *tape)
     *tape = p;
     t->generation++; /* parameters that autocast has cast are on the other tape */
 }
+/* A tensor whose memory stands for none, and one that gets it instead of its own: only its shape can be used from then on. */
+static dt_tensor *dt__nothing(dt_device *dev)
+{
+    int64_t one = 1;
+    return dt__new("dt_backward", dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN);
+}
+static void dt__forget_values(dt_tensor *t, const dt_tensor *none)
+{
+    dt__storage *old = t->st;
+    t->st = none->st;
+    t->offset = 0;
+    __atomic_add_fetch(&t->st->refs, 1, __ATOMIC_RELAXED);
+    dt__storage_unref(old);
+}
+static int dt__by_address(const void *a, const void *b)
+{
+    uintptr_t x = (uintptr_t) * (void *const *)a, y = (uintptr_t) * (void *const *)b;
+    return (x > y) - (x < y);
+}
+DT__INSIDE int dt__step_trim(dt_device *dev)
+{
+    dt__ctx *t = &dt__tls;
+    size_t   n = 0, most = (size_t)t->tape.n * DT__NODE_SAVED + 1;
+    void   **kept = (void **)dt_scratch(most * sizeof *kept); /* storages that nodes have saved */
+    dt_tensor *none = kept ? dt__nothing(dev) : NULL;
+    for (int64_t i = 0; none && i < t->tape.n; i++) {
+        const dt__node *k = (const dt__node *)t->tape.at[i];
+        for (int s = 0; s < k->nsaved; s++)
+            if (k->saved[s]) kept[n++] = k->saved[s]->st;
+    }
+    if (none) qsort(kept, n, sizeof *kept, dt__by_address);
+    for (int64_t i = 0; none && i < t->step.n; i++) {
+        dt_tensor *x = (dt_tensor *)t->step.at[i];
+        void      *st = x ? x->st : NULL;
+        if (st && x->st->dev == dev && !bsearch(&st, kept, n, sizeof *kept, dt__by_address)) dt__forget_values(x, none);
+    }
+    dt__unref(none);
+    return dt__err.code;
+}
 DT__INSIDE void dt__step_end(void)
 {
     dt__ctx *t = &dt__tls;
@@ -3573,7 +3680,7 @@ DT__INSIDE void dt__step_end(void)
 }
 
 /* Records an op if its result needs a gradient. Returns NULL if it does not, or after a failure. in[] may contain NULL. */
-static dt__node *dt__record(const char *name, dt_tensor *out, dt__backward_fn fn, int nin, dt_tensor *const *in)
+DT__INSIDE dt__node *dt__record(const char *name, dt_tensor *out, dt__backward_fn fn, int nin, dt_tensor *const *in)
 {
     dt__ctx *t = &dt__tls;
     int      needed = 0;
@@ -3633,6 +3740,9 @@ DT__INSIDE bool dt__write_ok(const char *call, dt_tensor *t)
                     dt__text(t));
             return false;
         }
+    const dt__split *split = dt__tls.split;
+    if (__builtin_expect(split != NULL, 0) && split->write) split->write(split->user, call, t);
+    if (dt__err.code != DT_OK) return false;
     __atomic_add_fetch(&t->st->version, 1, __ATOMIC_RELAXED);
     return true;
 }
@@ -3680,7 +3790,7 @@ static int dt__partial_close(dt_tensor *x) /* completes a partial of slices: wri
     return rc;
 }
 /* Whether no other handle uses the memory of t, and no two elements of t share memory. */
-static bool dt__is_exclusive(dt_tensor *t)
+DT__INSIDE bool dt__is_exclusive(dt_tensor *t)
 {
     bool only = __atomic_load_n(&t->refs, __ATOMIC_ACQUIRE) == 1 && __atomic_load_n(&t->st->refs, __ATOMIC_ACQUIRE) == 1;
     for (int i = 0; i < t->ndim; i++) only = only && (t->stride[i] != 0 || t->shape[i] <= 1);
@@ -3731,7 +3841,7 @@ static dt_tensor *dt__grad_begin(dt_tensor *x, int layout, uint32_t *acc)
     return dt__ref(x->partial);
 }
 /* Adds g, which has the shape of x, to the gradient of x. g may be a view of another tensor's gradient. */
-static int dt__grad_put(dt_tensor *x, dt_tensor *g)
+DT__INSIDE int dt__grad_put(dt_tensor *x, dt_tensor *g)
 {
     if (!g) return dt__err.code;
     if (!x->node) {
@@ -3853,6 +3963,22 @@ static int dt__backward_node(dt__ctx *t, dt__node *n)
     }
     return rc;
 }
+/* The backward of node n is done, and so are those of all that use its output. Frees the values that only they needed: with
+   DT__BACK_INPUTS not what n needs for the gradients of its weights. The handle of the output stays, with none's memory. */
+static int dt__node_free_values(dt__ctx *t, dt__node *n, dt_tensor *none)
+{
+    dt_tensor *out = n->out;
+    for (int i = 0; i < n->nsaved; i++) {
+        dt_tensor *x = n->saved[i];
+        if (n->kept && (!x || !x->node)) continue;
+        n->saved[i] = n->kept ? dt__alias(x) : NULL; /* a handle of its own: that of its node gives its memory up */
+        dt__unref(x);
+        if (n->kept && !n->saved[i]) return dt__err.code;
+    }
+    if (!n->kept) n->nsaved = 0;
+    if (out && out->step == t && out->node == n && out->st->dev == none->st->dev) dt__forget_values(out, none);
+    return 0;
+}
 /* Sets the gradients of parameters that this backward did not reach to zero, so that the gradient of p's block is
    complete. */
 static int dt__complete_groups(dt_tensor *p, uint32_t id)
@@ -3920,12 +4046,23 @@ DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
 DT__INSIDE int dt__backward(dt_tensor *const *root, dt_tensor *const *grad, int n, int part, bool retain)
 {
     dt__ctx *t = &dt__tls;
-    if (dt__err.code != DT_OK) return dt__err.code;
-    uint64_t t0 = dt__trace_on() ? dt__trace_backward_begin() : 0;
-    t->backward_part = part;
+    bool     frees = (part & DT__BACK_FREE) != 0;
+    if (dt__err.code != DT_OK) {
+        for (int i = 0; i < n && frees; i++) dt__unref(grad[i]);
+        return dt__err.code;
+    }
+    uint64_t   t0 = dt__trace_on() ? dt__trace_backward_begin() : 0;
+    dt_tensor *none = NULL;
+    t->backward_part = part &= ~(int)DT__BACK_FREE;
     int64_t first = dt__mark_reachable(t, root, n);
     int     rc = first < 0 && dt__err.code != DT_OK ? dt__err.code : 0;
     for (int i = 0; i < n && !rc; i++) rc = dt__seed_root(root[i], grad[i]);
+    for (int i = 0; i < n && frees; i++) dt__unref(grad[i]);
+    if (frees && first >= 0 && first < t->tape.n && !rc) {
+        dt_tensor *some = ((dt__node *)t->tape.at[first])->out;
+        none = some ? dt__nothing(some->st->dev) : NULL;
+        rc = dt__err.code;
+    }
     if (rc) {
         for (int i = 0; i < n; i++) {
             dt__unref(root[i]->partial);
@@ -3934,7 +4071,7 @@ DT__INSIDE int dt__backward(dt_tensor *const *root, dt_tensor *const *grad, int 
         t->backward_part = DT__BACK_ALL;
         return rc;
     }
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n && !frees; i++)
         if (root[i]->node) dt__note_loss(root[i]);
     uint32_t id = t->backward_id;
     t->in_backward = 1;
@@ -3945,7 +4082,9 @@ DT__INSIDE int dt__backward(dt_tensor *const *root, dt_tensor *const *grad, int 
     for (int64_t s = first; s >= 0 && s < t->tape.n && !rc && !t->stop_backward; s--) {
         dt__node *node = (dt__node *)t->tape.at[s];
         if (__builtin_expect(t->split != NULL, 0) && t->split->node) t->split->node(t->split->user, s);
-        if (node->mark == id) rc = dt__backward_node(t, node);
+        if (node->mark != id) continue;
+        rc = dt__backward_node(t, node);
+        if (!rc && none) rc = dt__node_free_values(t, node, none);
         if (!rc && dt__err.code != DT_OK) rc = dt__err.code;
     }
     for (int64_t s = first; s >= 0 && s < t->tape.n; s--) { /* free remaining partials and, unless retained, the saved tensors */
@@ -3961,6 +4100,7 @@ DT__INSIDE int dt__backward(dt_tensor *const *root, dt_tensor *const *grad, int 
                 rc = dt__complete_groups(node->in[k], id);
         if (!retain && !node->kept) dt__node_release(node);
     }
+    dt__unref(none);
     t->no_grad--;
     t->in_backward = 0;
     t->backward_part = DT__BACK_ALL;
@@ -4566,7 +4706,7 @@ DT_API dt_tensor *dt_to(dt_tensor *t, dt_device *dev)
 {
     if (!dt__ok("dt_to", "t", t)) return NULL;
     if (!dev) dev = dt_default_device();
-    if (t->st->dev == dev) return t;
+    if (t->st->dev == dev || dt__is_ghost(t)) return t; /* a ghost has no values to copy: it stays a ghost */
     return dt__view_done("to", dt__cross("dt_to", t, dev), t, dt__to_bwd);
 }
 DT_API dt_tensor *dt_detach(dt_tensor *t)

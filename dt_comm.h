@@ -3884,9 +3884,9 @@ static int dt__message_bad(dt_comm *c, const dt__message *a, const dt_msg_opts *
 }
 static int dt__message_device(dt_comm *c, dt__req *q) /* device memory: the message carries a record. 0, or the status */
 {
-    if (q->tag || q->peer == DT_ANY || q->peer == c->rank)
-        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: GPU memory goes to and from another, known rank, with tag 0", c->rank,
-                             q->call);
+    if (q->tag < 0 || q->peer == DT_ANY || q->peer == c->rank)
+        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank,
+                             "rank %d: %s: GPU memory goes to and from another, known rank, with a known tag", c->rank, q->call);
     dt__call a;
     memset(&a, 0, sizeof a);
     a.name = q->call;

@@ -283,7 +283,7 @@ typedef struct dt__cuda_stage { /* a pinned buffer of uploads */
     dt__cuda_queue *queue; /* where done was recorded */
     uint64_t        calls; /* the last watched call before done */
 } dt__cuda_stage;
-/* lock protects more, segments, convs, stats, slots, every queue's behind and the reading of its bad; staging protects
+/* lock protects more, segments, convs, stats, slots, peers, every queue's behind and the reading of its bad; staging protects
    stage and stage_next. calls is atomic. staging may be held while lock is taken, not the other way round. */
 typedef struct dt__cuda_dev {
     int               index, processors;
@@ -297,6 +297,7 @@ typedef struct dt__cuda_dev {
     int               stage_next;
     dt_cuda_stats     stats;
     unsigned          slots; /* bit i: slot i is taken */
+    uint64_t          peers; /* bit i: peer access to device i is enabled, or impossible */
     uint64_t          calls; /* watched calls so far (dt__cuda_watched): they are numbered from 1 */
     pthread_mutex_t   lock, staging;
 } dt__cuda_dev;
@@ -860,7 +861,7 @@ DT_API void dt_cuda_host_free(void *ptr)
     if (ptr) (void)cudaFreeHost(ptr);
 }
 
-/* ---- for data loaders: asynchronous copies from pinned memory, and marks that say when a copy is done */
+/* ---- for data loaders and pipelines: asynchronous copies from and to pinned memory, marks that say when a copy is done */
 static void *dt__cuda_pinned(dt_device *dev, size_t nbytes)
 {
     void *p = NULL;
@@ -880,6 +881,12 @@ static int dt__cuda_upload_later(dt_device *dev, void *stream, void *dst, const 
     cudaStream_t s = (cudaStream_t)dt__cuda_stream(dev, stream);
     if (!nbytes) return 0;
     return dt__cuda_check((int)cudaMemcpyAsync(dst, host, nbytes, cudaMemcpyHostToDevice, s), "cudaMemcpyAsync");
+}
+static int dt__cuda_download_later(dt_device *dev, void *stream, void *host, const void *src, size_t nbytes)
+{
+    cudaStream_t s = (cudaStream_t)dt__cuda_stream(dev, stream);
+    if (!nbytes) return 0;
+    return dt__cuda_check((int)cudaMemcpyAsync(host, src, nbytes, cudaMemcpyDeviceToHost, s), "cudaMemcpyAsync");
 }
 static int dt__cuda_mark(dt_device *dev, void *stream, void **mark)
 {
@@ -903,7 +910,7 @@ static int dt__cuda_passed(dt_device *dev, void *mark, bool wait, bool *yes)
         if (!wait) return 0;
         e = cudaEventSynchronize((cudaEvent_t)mark);
     }
-    if (!bad) bad = dt__cuda_check((int)e, "a copy to the device");
+    if (!bad) bad = dt__cuda_check((int)e, "an asynchronous copy");
     *yes = !bad;
     return bad;
 }
@@ -1466,9 +1473,24 @@ static int dt__cuda_behind(dt_device *dev, void *a, dt_device *of, void *b)
     if (!bad) bad = dt__cuda_check((int)cudaStreamWaitEvent(p->stream, q->event, 0), "cudaStreamWaitEvent");
     return bad;
 }
+/* Before the first copy from one device to another: peer access, so that the copy takes the direct way. Without it (the two
+   devices have no such way) the driver copies through the host. dev is current. */
+static void dt__cuda_reach(dt__cuda_dev *dev, const dt__cuda_dev *from)
+{
+    uint64_t bit = (uint64_t)1 << from->index;
+    int      can = 0;
+    pthread_mutex_lock(&dev->lock);
+    if (!(dev->peers & bit)) {
+        dev->peers |= bit;
+        if (cudaDeviceCanAccessPeer(&can, dev->index, from->index) || (can && cudaDeviceEnablePeerAccess(from->index, 0)))
+            (void)cudaGetLastError(); /* already enabled, by NCCL or the program, or refused */
+    }
+    pthread_mutex_unlock(&dev->lock);
+}
 static int dt__cuda_fetch(dt_device *dev, void *stream, void *dst, dt_device *from, const void *src, size_t nbytes)
 {
     cudaStream_t s = (cudaStream_t)dt__cuda_stream(dev, stream);
+    dt__cuda_reach(dt__cuda_of(dev), dt__cuda_of(from));
     return dt__cuda_check(
         (int)cudaMemcpyPeerAsync(dst, dt__cuda_of(dev)->index, src, dt__cuda_of(from)->index, nbytes, s),
         "cudaMemcpyPeerAsync");
@@ -1573,6 +1595,7 @@ static const dt_backend dt__cuda_backend = { "cuda",
                                              dt__cuda_pinned_free,
                                              dt_cuda_copy_stream,
                                              dt__cuda_upload_later,
+                                             dt__cuda_download_later,
                                              dt__cuda_mark,
                                              dt__cuda_passed,
                                              dt__cuda_mark_free,

@@ -51,6 +51,7 @@ CONTENTS
     >>ps             parameters and optimiser on the servers of dt_ps.h
     >>feeding        rank 0 reads the data for all ranks
     >>parallel       one process, several devices, each of which computes a part of the batch
+    >>inside         private functions that dt_pipe.h uses
     >>models         implementation from here: propagating errors, comparing and broadcasting models
     >>buckets        gradients in the order in which they become ready
     >>ways           calling hooks; their state
@@ -559,6 +560,22 @@ DT_API dt_status dt_parallel_backward(dt_parallel *p, dt_parallel_fn fn, void *u
 #endif
 #endif /* DT_DIST_H_INCLUDED */
 
+/* ---------------------------------------------------------------------------------------------------- >>inside
+   Private functions that dt_pipe.h uses. */
+#if defined(DT__WANT_INSIDE) && !defined(DT__DIST_INSIDE)
+#define DT__DIST_INSIDE
+#ifdef __cplusplus
+extern "C" {
+#endif
+DT__INSIDE int dt__same_models(const char *call, dt_model *m, dt_comm *c, bool values);
+/* A ddp for a model that is also cut into stages or split: the pipeline calls dt__ddp_sum after its backwards. */
+DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, bool driven);
+DT__INSIDE int dt__ddp_sum(dt_ddp *d);
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT__DIST_INSIDE */
+
 #if defined(DT_DIST_IMPLEMENTATION) && !defined(DT__DIST_IMPLEMENTED)
 #define DT__DIST_IMPLEMENTED
 #if defined(DT_STATIC) && !defined(DT__NN_IMPLEMENTED)
@@ -612,6 +629,7 @@ struct dt_ddp {
     uint64_t    serial;      /* the hook's name for the ddp: see dt__hooked_ddp */
     dt_ddp     *next_hooked;
     int         error_known; /* all ranks know our error: do not send it again */
+    int         driven;      /* a pipeline calls dt__ddp_sum after its backwards; there are no hooks */
     int         no_sync;     /* between dt_ddp_no_sync(d, true) and dt_ddp_no_sync(d, false) */
     int         unsummed;    /* number of backwards under no_sync since the last synchronised one */
     /* the buckets' way */
@@ -760,8 +778,8 @@ static int dt__ddp_comm_fail(dt_ddp *d, const char *call)
     int            left = dt__comm_left(failed), mismatch = left >= 0 || (failed && failed->status == DT_COMM_ERR_MISMATCH);
     d->error_known = 1; /* the rank that failed has informed all others */
     if (d->norm || d->staged[0]) dt__ddp_abort(d, why); /* wake ranks that wait in another communicator */
-    if (mismatch) return dt__ddp_mismatch(d, call, left, why);
-    return dt_fail(DT_ERR_COMM, "%s: %s", call, why ? why : "the communicator failed");
+    if (mismatch && !d->driven) return dt__ddp_mismatch(d, call, left, why);
+    return dt_fail(DT_ERR_COMM, "%s: %s%s", call, why ? why : "the communicator failed", d->driven ? " (data axis)" : "");
 }
 /* Sends a pending error of this rank to all ranks, once. */
 static void dt__ddp_send_error(dt_ddp *d)
@@ -780,8 +798,9 @@ static uint64_t dt__ddp_hash(uint64_t hash, const void *data, size_t nbytes) /* 
 #define DT__DDP_HASH 1469598103934665603ull
 
 typedef struct dt__ddp_fingerprint { /* the properties of a parameter that must be equal on all ranks */
-    int64_t shape[DT_MAX_DIMS];
-    int32_t ndim, dtype, flags, index;
+    int64_t  shape[DT_MAX_DIMS]; /* of the whole */
+    uint64_t values;             /* a hash of them, if they must be equal, too */
+    int32_t  ndim, dtype, flags, index, dim, parts; /* parts, along dim: see dt__portion */
     char    name[128]; /* only its last 127 characters if it is longer */
 } dt__ddp_fingerprint;
 static dt__ddp_fingerprint dt__ddp_fingerprint_of(const dt__param *p, int index)
@@ -792,7 +811,10 @@ static dt__ddp_fingerprint dt__ddp_fingerprint_of(const dt__param *p, int index)
     k.dtype = p->t->dtype;
     k.flags = p->buffer | p->frozen << 1 | (p->init ? 1 : 0) << 2;
     k.index = index;
-    for (int i = 0; i < p->t->ndim; i++) k.shape[i] = p->t->shape[i];
+    dt_shape whole = dt__param_shape(p);
+    for (int i = 0; i < p->t->ndim; i++) k.shape[i] = whole.dim[i];
+    k.dim = p->cut.dim;
+    k.parts = p->cut.parts;
     size_t n = strlen(p->name), cut = n >= sizeof k.name ? n - sizeof k.name + 1 : 0;
     memcpy(k.name, p->name + cut, n - cut);
     return k;
@@ -802,11 +824,14 @@ static const char *dt__ddp_fingerprint_text(const dt__ddp_fingerprint *k, char *
     if (!k->name[0]) {
         snprintf(buf, nbytes, "nothing");
     } else {
-        snprintf(buf, nbytes, "%s '%s' %s %s%s", k->flags & 1 ? "buffer" : "parameter", k->name,
+        char part[64] = "", values[48] = "";
+        if (k->parts) snprintf(part, sizeof part, ", split into %d along dimension %d", (int)k->parts, (int)k->dim);
+        if (k->values) snprintf(values, sizeof values, ", values %016" PRIx64, k->values);
+        snprintf(buf, nbytes, "%s '%s' %s %s%s%s%s", k->flags & 1 ? "buffer" : "parameter", k->name,
                  dt_dtype_name((dt_dtype)k->dtype), dt__shape_text(k->shape, k->ndim),
                  k->flags & 2   ? ", frozen"
                  : k->flags & 4 ? ", with an f32 master"
-                                : "");
+                                : "", part, values);
     }
     return buf;
 }
@@ -824,9 +849,25 @@ static int dt__ddp_differs(dt_ddp *d, const dt__ddp_fingerprint *mine, const dt_
     dt__ddp_send_error(d);
     return rc;
 }
+/* A rank may use several devices only if all have the memory of the host: over NCCL it has one. */
+static int dt__ddp_place_ok(dt_ddp *d, const dt__param *p)
+{
+    const dt_device *dev = p->t->st->dev;
+    if (d->on_device ? dev == d->m->device : dt__is_host(dev)) return 0;
+    if (d->on_device)
+        dt_fail(DT_ERR_DEVICE, "dt_ddp: '%s' is on %s and the model on %s: over NCCL a rank uses one device; leave out the "
+                "device scopes, and start one rank for each device", p->name, dev->name, d->m->device->name);
+    else
+        dt_fail(DT_ERR_DEVICE, "dt_ddp: '%s' is on %s, whose memory this communicator cannot read; with several devices on a "
+                "rank all must have the memory of the host; otherwise use one device a rank and .backend = DT_NCCL", p->name,
+                dev->name);
+    dt__ddp_send_error(d);
+    return dt__err.code;
+}
 /* Checks that a parameter or buffer has the same fingerprint on rank 0, then takes rank 0's value. */
 static int dt__ddp_sync_param(dt_ddp *d, const dt__param *p, int index)
 {
+    if (dt__ddp_place_ok(d, p)) return dt__err.code;
     dt__ddp_fingerprint mine = dt__ddp_fingerprint_of(p, index), theirs = mine;
     if (dt_comm_broadcast(d->c, &theirs, (int64_t)sizeof theirs, DT_COMM_U8, 0)) return dt__ddp_comm_fail(d, "dt_ddp");
     if (!dt__ddp_same_fingerprint(&mine, &theirs)) return dt__ddp_differs(d, &mine, &theirs, 0);
@@ -839,31 +880,48 @@ static int dt__ddp_sync_param(dt_ddp *d, const dt__param *p, int index)
     }
     return 0;
 }
+static int dt__param_index(const dt_model *m, const dt__param *p)
+{
+    for (int i = 0; i < m->nparams; i++)
+        if (m->param[i] == p) return i;
+    return -1;
+}
 static int dt__ddp_on_param(void *user, dt__param *p)
 {
     dt_ddp *d = (dt_ddp *)user;
-    return dt__ddp_alone(d) ? 0 : dt__ddp_sync_param(d, p, d->m->nparams - 1);
+    return dt__ddp_alone(d) || dt__is_ghost(p->t) ? 0 : dt__ddp_sync_param(d, p, dt__param_index(d->m, p));
 }
-/* When the model is sealed: all ranks must have the same list of parameters. The first difference between rank 0 and the
-   lowest rank that differs from it is reported. */
-static int dt__ddp_same_models(dt_ddp *d)
+/* All ranks of c must have the same list of parameters, and with `values` the same bits in those that are not split. The first
+   difference between rank 0 and the lowest rank that differs from it is reported, on all ranks. Returns 0, a negative status after
+   dt_fail, or 1 if the communicator has failed. */
+static dt__ddp_fingerprint dt__model_fingerprint(const dt_model *m, int i, bool values)
 {
-    dt_model *m = d->m;
-    uint64_t  hash = DT__DDP_HASH;
+    const dt__param    *p = m->param[i];
+    dt__ddp_fingerprint k = dt__ddp_fingerprint_of(p, i);
+    size_t              nbytes = (size_t)p->t->numel * dt__dtype_size[p->t->dtype];
+    if (!values || p->cut.parts || dt__is_ghost(p->t) || dt__err.code != DT_OK) return k;
+    void *host = dt_scratch(nbytes + 1);
+    if (host && !dt__download(p->t, host)) k.values = dt__ddp_hash(DT__DDP_HASH, host, nbytes) | 1;
+    return k;
+}
+DT__INSIDE int dt__same_models(const char *call, dt_model *m, dt_comm *c, bool values)
+{
+    uint64_t hash = DT__DDP_HASH;
+    int      rank = dt_comm_rank(c), world = dt_comm_size(c);
     for (int i = 0; i < m->nparams; i++) {
-        dt__ddp_fingerprint k = dt__ddp_fingerprint_of(m->param[i], i);
+        dt__ddp_fingerprint k = dt__model_fingerprint(m, i, values);
         hash = dt__ddp_hash(hash, &k, sizeof k);
     }
-    int64_t *all = (int64_t *)dt_mem_alloc((size_t)d->world * 2 * sizeof *all), mine[2];
-    if (!all) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory");
+    int64_t *all = (int64_t *)dt_mem_alloc((size_t)world * 2 * sizeof *all), mine[2];
+    if (!all) return dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
     mine[0] = (int64_t)hash;
     mine[1] = m->nparams;
-    int rc = dt_comm_allgather(d->c, mine, all, 2, NULL, DT_COMM_I64) ? dt__ddp_comm_fail(d, "dt_ddp") : 0;
+    int rc = dt_comm_allgather(c, mine, all, 2, NULL, DT_COMM_I64) ? 1 : 0;
     int other = 0, most = m->nparams;
-    for (int r = d->world - 1; r > 0 && !rc; r--)
+    for (int r = world - 1; r > 0 && !rc; r--)
         if (all[2 * r] != all[0] || all[2 * r + 1] != all[1]) other = r;
     if (other) most = (int)(all[1] > all[2 * other + 1] ? all[1] : all[2 * other + 1]);
-    dt_mem_free(all, (size_t)d->world * 2 * sizeof *all);
+    dt_mem_free(all, (size_t)world * 2 * sizeof *all);
     if (rc || !other) return rc;
     for (int i = 0; i < most && !rc; i++) { /* all ranks see both lists and stop at the same difference */
         dt__ddp_fingerprint k[2];
@@ -871,17 +929,22 @@ static int dt__ddp_same_models(dt_ddp *d)
             int root = side ? other : 0;
             memset(&k[side], 0, sizeof k[side]);
             k[side].index = i;
-            if (d->rank == root && i < m->nparams) k[side] = dt__ddp_fingerprint_of(m->param[i], i);
-            if (dt_comm_broadcast(d->c, &k[side], (int64_t)sizeof k[side], DT_COMM_U8, root))
-                rc = dt__ddp_comm_fail(d, "dt_ddp");
+            if (rank == root && i < m->nparams) k[side] = dt__model_fingerprint(m, i, values);
+            if (dt_comm_broadcast(c, &k[side], (int64_t)sizeof k[side], DT_COMM_U8, root)) rc = 1;
         }
         if (rc || dt__ddp_same_fingerprint(&k[0], &k[1])) continue;
-        char a[320], b[320];
-        rc = dt_fail(DT_ERR_COMM, "dt_ddp: the models differ: number %d is %s on rank 0, %s on rank %d; create the same "
-                     "parameters in the same order on all ranks", i + 1, dt__ddp_fingerprint_text(&k[0], a, sizeof a),
-                     dt__ddp_fingerprint_text(&k[1], b, sizeof b), other);
-        d->error_known = 1; /* all ranks report this error */
+        char x[400], y[400];
+        rc = dt_fail(DT_ERR_COMM, "%s: the models differ: number %d is %s on rank 0, %s on rank %d; create the same "
+                     "parameters in the same order on all ranks%s", call, i + 1, dt__ddp_fingerprint_text(&k[0], x, sizeof x),
+                     dt__ddp_fingerprint_text(&k[1], y, sizeof y), other, values ? ", from the same seed" : "");
     }
+    return rc;
+}
+static int dt__ddp_same_models(dt_ddp *d) /* when the model is sealed */
+{
+    int rc = dt__same_models("dt_ddp", d->m, d->c, false);
+    if (rc > 0) return dt__ddp_comm_fail(d, "dt_ddp");
+    if (rc && dt__err.code == DT_ERR_COMM) d->error_known = 1; /* all ranks report this error */
     return rc;
 }
 /* Compares the models, then broadcasts rank 0's parameters, buffers and master weights. */
@@ -912,15 +975,15 @@ static void dt__ddp_release(void *user)
     dt_comm_dealloc(k->c, k->ptr);
     dt_mem_free(k, sizeof *k);
 }
-/* A tensor in memory that the ranks of a machine share; on_device: in memory of the device */
-static dt_tensor *dt__ddp_alloc(dt_ddp *d, int dtype, int64_t n)
+/* A tensor of dev in memory that the ranks of a machine share; on_device: in memory of the device */
+static dt_tensor *dt__ddp_alloc(dt_ddp *d, dt_device *dev, int dtype, int64_t n)
 {
-    if (d->on_device) return dt__new("dt_ddp", d->m->device, dtype, &n, 1, DT_LAYOUT_PLAIN);
+    if (d->on_device) return dt__new("dt_ddp", dev, dtype, &n, 1, DT_LAYOUT_PLAIN);
     dt__ddp_memory *k = (dt__ddp_memory *)dt_mem_alloc(sizeof *k);
     if (!k) return NULL;
     k->c = d->c;
     k->ptr = dt_comm_alloc(d->c, (size_t)n * dt__dtype_size[dtype]);
-    dt_tensor *t = k->ptr ? dt__adopt("dt_ddp", dt_cpu(), k->ptr, dtype, &n, 1) : NULL;
+    dt_tensor *t = k->ptr ? dt__adopt("dt_ddp", dev, k->ptr, dtype, &n, 1) : NULL;
     if (!t) {
         if (k->ptr) dt_comm_dealloc(k->c, k->ptr);
         dt_mem_free(k, sizeof *k);
@@ -930,10 +993,11 @@ static dt_tensor *dt__ddp_alloc(dt_ddp *d, int dtype, int64_t n)
     t->st->user = k;
     return t;
 }
-static dt_tensor *dt__ddp_grads(void *user, int dtype, int64_t n) /* memory for a block's gradients; NULL: the default */
+/* Memory for a block's gradients; NULL: the default. */
+static dt_tensor *dt__ddp_grads(void *user, dt_device *dev, int dtype, int64_t n)
 {
     dt_ddp *d = (dt_ddp *)user;
-    return dt__ddp_alone(d) || d->o.slots || d->on_device ? NULL : dt__ddp_alloc(d, dtype, n);
+    return dt__ddp_alone(d) || d->o.slots || d->on_device ? NULL : dt__ddp_alloc(d, dev, dtype, n);
 }
 static void dt__ways_reset(dt_ddp *d);
 static void dt__buckets_free(dt_ddp *d)
@@ -950,17 +1014,12 @@ static void dt__buckets_free(dt_ddp *d)
     d->reach = NULL;
     d->nbuckets = d->bucket_cap = d->norder = d->version = 0;
 }
-static int dt__param_index(const dt_model *m, const dt__param *p)
-{
-    for (int i = 0; i < m->nparams; i++)
-        if (m->param[i] == p) return i;
-    return -1;
-}
 static int dt__bucket_order(const void *a, const void *b)
 {
     int x = ((const dt__bucket *)a)->last, y = ((const dt__bucket *)b)->last;
     return (x < y) - (x > y);
 }
+static bool dt__ddp_buffer(const dt__param *p) { return p->buffer && !dt__is_ghost(p->t); } /* a pipeline: other ranks have the rest */
 static int64_t dt__buffer_nbytes(const dt_tensor *t) /* in d->staging: aligned to 64 bytes */
 {
     return (t->numel * (int64_t)dt__dtype_size[t->dtype] + 63) & ~(int64_t)63;
@@ -1009,6 +1068,7 @@ static int dt__buckets_make(dt_ddp *d)
         return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for %d buckets", n);
     for (int i = 0; i < m->nblocks; i++) {
         const dt__mblock *mb = &m->block[i];
+        if (dt__is_ghost(mb->b.value)) continue;
         double            size = (double)dt__dtype_size[mb->b.grad->dtype];
         dt__bucket       *b = NULL;
         for (int k = 0; k < mb->n; k++) {
@@ -1033,12 +1093,12 @@ static int dt__buckets_make(dt_ddp *d)
     for (int i = 0; i < m->nblocks; i++) d->total += m->block[i].b.grad->numel; /* includes gaps; used by slots */
     int64_t nbytes = 0, buckets = d->nbuckets;
     for (int i = 0; i < m->nparams; i++)
-        if (m->param[i]->buffer) nbytes += dt__buffer_nbytes(m->param[i]->t);
+        if (dt__ddp_buffer(m->param[i])) nbytes += dt__buffer_nbytes(m->param[i]->t);
     dt__unref(d->staging);
     dt__unref(d->flags);
     d->staging = d->flags = NULL;
     if (nbytes && !d->o.no_buffers && !dt__ddp_alone(d)) {
-        d->staging = dt__ddp_alloc(d, DT_U8, nbytes);
+        d->staging = dt__ddp_alloc(d, m->device, DT_U8, nbytes);
         if (!d->staging) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for %" PRId64 " bytes of buffers", nbytes);
     }
     if (d->on_device && buckets) {
@@ -1054,7 +1114,7 @@ static char *dt__bucket_data(const dt_ddp *d, const dt__bucket *b)
     return (char *)g->st->ptr + (g->offset + b->at) * (int64_t)dt__dtype_size[g->dtype];
 }
 /* Multiplies elements at .. at + n - 1 of t by scale, in place. Element flag_at of flag becomes 1 if one of them is not
-   finite. */
+   finite. The flags may be of another device than t only if both have the memory of the host. */
 static int dt__ddp_scale_flag(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, double scale, dt_tensor *flag,
                               int64_t flag_at)
 {
@@ -1067,7 +1127,7 @@ static int dt__ddp_scale_flag(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, do
         else dt__out(&c, NULL);
         dt__view_part(dt__out(&c, flag ? flag : d->flag), flag ? flag_at : 0, 1);
         dt__view_part(dt__in(&c, t), at, n);
-        rc = dt__go(d->m->device, &c);
+        rc = dt__go(t->st->dev, &c);
     }
     if (!rc && t->dtype != DT_F32 && scale != 1) {
         dt__call_begin(&c, DT_K_unary);
@@ -1075,7 +1135,7 @@ static int dt__ddp_scale_flag(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, do
         c.u.ew.a = scale;
         dt__view_part(dt__out(&c, t), at, n);
         dt__view_part(dt__in(&c, t), at, n);
-        rc = dt__go(d->m->device, &c);
+        rc = dt__go(t->st->dev, &c);
     }
     return rc;
 }
@@ -2500,7 +2560,7 @@ static int dt__buffers_copy(dt_ddp *d, int out)
     int     rc = 0;
     for (int i = 0; i < d->m->nparams && !rc; i++) {
         dt_tensor *t = d->m->param[i]->t, *v;
-        if (!d->m->param[i]->buffer || !t->numel) continue;
+        if (!dt__ddp_buffer(d->m->param[i]) || !t->numel) continue;
         if (!(v = dt__block_view(d->staging, t, at / (int64_t)dt__dtype_size[t->dtype]))) return DT_ERR_MEMORY;
         v->dtype = t->dtype;
         rc = out ? dt__copy_to(v, t, 0) : dt__copy_to(t, v, 0);
@@ -2599,6 +2659,7 @@ static int dt__bucket_start(dt_ddp *d, dt__bucket *b)
     dt_model  *m = d->m;
     dt_tensor *g = m->block[b->block].b.grad;
     int        bad = 0, rc = dt__info_receive(d), halves = g->dtype != DT_F32;
+    if (rc || (d->driven && m->block[b->block].use_mgrad)) return rc;
     for (int k = 0; k < b->n && !rc; k++) rc = dt__ddp_zero_unreached(m->order[b->first + k]->t);
     /* f16 and bf16 are divided before the sum, so that it cannot overflow; and what a hook gets is a share of the mean */
     double scale = halves || !d->way.sums ? d->before * d->after : d->before;
@@ -2826,7 +2887,7 @@ static double dt__ddp_busy(const dt_ddp *d) /* seconds of communication so far *
 static int dt__ddp_start_step(dt_ddp *d, int phase)
 {
     dt_model *m = d->m;
-    int       ours = phase == DT__DDP_SKIP;
+    int       ours = phase == DT__DDP_SKIP || d->driven;
     for (int i = 0; i < m->nparams && !ours; i++) ours = dt_grad_pending(m->param[i]->t);
     if (!ours) return 1;
     if (dt_model_seal(m) || dt__buckets_update(d) || (!d->agreed && !dt__ddp_alone(d) && dt__way_agree(d)))
@@ -2920,6 +2981,23 @@ static void dt__ddp_end(void *user, dt_status status)
     dt_ddp *d = dt__hooked_ddp(user);
     if (d) dt__ddp_end_step(d, status);
 }
+/* Of a ddp that a pipeline drives: sums the gradients of all its backwards of this step. Those that mixed precision has added up in
+   f32 are in mgrad; the buckets of these blocks have nothing to send. */
+DT__INSIDE int dt__ddp_sum(dt_ddp *d)
+{
+    dt_model *m = d->m;
+    if (dt__ddp_alone(d)) return 0;
+    if (dt__ddp_start_step(d, DT__DDP_BACKWARD)) return dt__err.code;
+    for (int i = 0; i < d->nbuckets; i++) {
+        dt__bucket *b = &d->bucket[i];
+        b->waiting = 0;
+        for (int k = b->first; k < b->first + b->n; k++) d->reach[k] = dt__has_grad(&m->block[b->block], m->order[k]);
+    }
+    d->unsummed = 1;
+    if (!dt__info_send(d)) dt__buckets_start_ready(d);
+    dt__ddp_end_step(d, dt_error_code());
+    return dt__err.code;
+}
 /* DT_VERIFY: writes a line about the current weights and compares their hash with rank 0's. */
 static void dt__ddp_verify(dt_ddp *d)
 {
@@ -2966,7 +3044,7 @@ static void dt__ddp_step(void *user, dt_optimizer *opt)
 {
     dt_ddp *d = (dt_ddp *)user;
     (void)opt;
-    if (dt__err.code == DT_OK && !dt__ddp_alone(d) && !dt__ddp_hook_here(d))
+    if (dt__err.code == DT_OK && !dt__ddp_alone(d) && !d->driven && !dt__ddp_hook_here(d))
         dt_fail(DT_ERR_STATE, "dt_step: this is another thread than that of dt_ddp_new, whose backwards alone sum the gradients of "
                               "all ranks; call dt_ddp_new on the thread that trains");
     if (dt__err.code == DT_OK && d->o.slots && d->slot)
@@ -3398,6 +3476,7 @@ static int dt__ddp_outcome(void *user, const char *call)
     text[sizeof text - 1] = 0;
     return dt_fail(DT_ERR_FILE, "rank 0: %s", text);
 }
+static void    dt__ddp_tell(void *user) { dt__ddp_send_error((dt_ddp *)user); }
 static void    dt__ddp_gone(void *user) { ((dt_ddp *)user)->m = NULL; }
 static dt_ddp *dt__ddp_ok(const char *call, dt_ddp *d)
 {
@@ -3429,8 +3508,10 @@ static int dt__ddp_attach(dt_ddp *d)
     d->watch.outcome = dt__ddp_outcome;
     d->watch.collect = dt__ddp_collect;
     d->watch.arrays = dt__ddp_arrays;
+    d->watch.tell = dt__ddp_tell;
     d->watch.gone = dt__ddp_gone;
-    m->watch = &d->watch;
+    d->watch.kind = DT__WATCH_DDP;
+    dt__watch_add(m, &d->watch);
     if (d->c && m->nparams && dt__ddp_sync_model(d)) return dt__err.code;
     if (m->sealed && d->c && !d->on_device && dt__model_pack(m)) return dt__err.code;
     const char *path = getenv("DT_VERIFY"), *why = NULL;
@@ -3443,6 +3524,7 @@ static int dt__ddp_attach(dt_ddp *d)
         }
         if (!d->verify) return dt_fail(DT_ERR_FILE, "dt_ddp_new: DT_VERIFY: cannot write %.300s: %s", path, why);
     }
+    if (d->driven) return 0;
     dt_grad_hooks h;
     h.begin = dt__ddp_begin;
     h.ready = dt__ddp_ready;
@@ -3450,19 +3532,19 @@ static int dt__ddp_attach(dt_ddp *d)
     h.user = NULL;
     return dt__ddp_hook(d, h);
 }
-static int dt__ddp_on_seal(dt_model *m, void *user) /* user may be freed: it is valid only if m->watch refers to it */
+static int dt__ddp_on_seal(dt_model *m, void *user) /* user may be freed: it is valid only if m->watch has it */
 {
     dt_ddp *d = (dt_ddp *)user;
-    if (!m->watch || m->watch->user != user || dt__ddp_alone(d)) return 0;
+    if (!dt__watch_find(m, user) || dt__ddp_alone(d)) return 0;
     return dt__ddp_same_models(d);
 }
-DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o)
+DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, bool driven)
 {
     const char *call = "dt_ddp_new";
     int         world = dt_comm_size(c);
     if (!dt__model_ok(call, m)) return NULL;
-    if (m->watch) dt_fail(DT_ERR_STATE, "%s: the model has a ddp already", call);
-    else if (m->device != dt_cpu() && world > 1 && !dt_comm_options(c)->backend)
+    if (m->watch && !driven) dt_fail(DT_ERR_STATE, "%s: the model %s", call, dt__watch_taken(m));
+    else if (!dt__is_host(m->device) && world > 1 && !dt_comm_options(c)->backend)
         dt_fail(DT_ERR_DEVICE, "%s: the model is on %s; make the communicator with .backend = DT_NCCL", call,
                 m->device->name);
     else if (dt_comm_get_status(c)) dt_fail(DT_ERR_COMM, "%s: the communicator has failed: %s", call, dt_comm_error(c));
@@ -3485,8 +3567,9 @@ DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o)
     d->o = o;
     d->rank = dt_comm_rank(c);
     d->world = world;
-    d->on_device = m->device != dt_cpu();
+    d->on_device = !dt__is_host(m->device);
     d->hook = -1;
+    d->driven = driven;
     d->weight = -1;
     d->way.start = dt__way_allreduce;
     d->way.stages = 1;
@@ -3498,6 +3581,7 @@ DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o)
     }
     return d;
 }
+DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o) { return dt__ddp_make(m, c, o, false); }
 DT_API void dt_ddp_free(dt_ddp *d)
 {
     if (!d) return;
@@ -3510,8 +3594,8 @@ DT_API void dt_ddp_free(dt_ddp *d)
         (dt__comm_leave(d->norm) || dt__comm_leave(d->c)))
         dt__ddp_comm_fail(d, "dt_ddp_free");
     dt__ddp_unhook(d);
-    if (m && m->watch == &d->watch) {
-        m->watch = NULL;
+    if (m && dt__watch_find(m, d)) {
+        dt__watch_remove(m, &d->watch);
         for (int64_t i = 0; i < m->on_seal.n; i++) {
             dt__on_seal *s = (dt__on_seal *)m->on_seal.at[i];
             if (s->user == d) s->user = NULL;
@@ -3624,7 +3708,7 @@ DT_API dt_status dt_ddp_skip(dt_ddp *d)
         if (!dt__info_send(d)) dt__buckets_start_ready(d);
     }
     dt__ddp_end_step(d, dt_error_code());
-    if (amp && dt__err.code == DT_OK && !dt__amp_take_back(d->m, &amp->scaler[0])) amp->scaler[0].used = 1;
+    if (amp && dt__err.code == DT_OK && !dt__amp_take_back(d->m, &amp->scaler[0], NULL)) amp->scaler[0].used = 1;
     return dt_error_code();
 }
 DT_API double dt_ddp_mean(dt_ddp *d, double value, double weight)
@@ -4336,10 +4420,10 @@ static int dt__serve_bind(dt_ps_model *pm)
     pm->bound = 1;
     return 0;
 }
-static int dt__serve_on_seal(dt_model *m, void *user) /* user may be freed: it is valid only if m->watch refers to it */
+static int dt__serve_on_seal(dt_model *m, void *user) /* user may be freed: it is valid only if m->watch has it */
 {
     dt_ps_model *pm = (dt_ps_model *)user;
-    if (!m->watch || m->watch->user != user) return 0;
+    if (!dt__watch_find(m, user)) return 0;
     return dt__serve_bind(pm) ? dt__serve_abort(pm) : 0;
 }
 
@@ -4906,7 +4990,8 @@ static int dt__serve_attach(dt_ps_model *pm)
         pm->watch.outcome = dt__serve_outcome;
         pm->watch.visit = dt__serve_visit;
     }
-    m->watch = &pm->watch;
+    pm->watch.kind = DT__WATCH_STORE;
+    dt__watch_add(m, &pm->watch);
     if (pm->worker < 0) return 0;
     return dt__serve_worker(pm) ? (int)dt__err.code : dt__model_on_seal(m, dt__serve_on_seal, pm);
 }
@@ -4917,7 +5002,7 @@ DT_API dt_ps_model *dt_ps_attach_with(dt_model *m, dt_optimizer *opt, dt_ps *sto
     if (!opt || !store) dt_fail(DT_ERR_ARG, "%s: the %s is NULL", call, opt ? "store" : "optimiser");
     else if (opt->m != m)
         dt_fail(DT_ERR_ARG, "%s: the optimiser belongs to another model; pass the model that it was made for", call);
-    else if (m->watch) dt_fail(DT_ERR_STATE, "%s: the model has a ddp or a store already", call);
+    else if (m->watch) dt_fail(DT_ERR_STATE, "%s: the model %s", call, dt__watch_taken(m));
     else if (opt->steps)
         dt_fail(DT_ERR_STATE,
                 "%s: the optimiser has made %" PRId64 " steps, which the servers do not know: save a checkpoint, and "
@@ -4950,8 +5035,8 @@ DT_API void dt_ps_detach(dt_ps_model *pm)
     if (!pm) return;
     dt_model *m = pm->m;
     dt__serve_unhook(pm);
-    if (m && m->watch == &pm->watch) {
-        m->watch = NULL;
+    if (m && dt__watch_find(m, pm)) {
+        dt__watch_remove(m, &pm->watch);
         for (int64_t i = 0; i < m->on_seal.n; i++) {
             dt__on_seal *s = (dt__on_seal *)m->on_seal.at[i];
             if (s->user == pm) s->user = NULL;
@@ -5317,6 +5402,8 @@ DT_API dt_tensor *dt_feed_state(dt_feed *f)
        running      dt__part_run, without the lock
        done         it has decremented left, and waits again */
 #define DT__MAX_DEVICES 256
+#define DT__PARALLEL_NEEDS \
+    "dt_parallel copies the whole model to each device: leave out the device scopes (dt_device_begin) or dt_parallel"
 
 typedef struct dt__part { /* a device: its thread, its replica and its part of the current batch */
     dt_parallel *p;
@@ -5543,7 +5630,7 @@ static int dt__replicas_prepare(dt_parallel *p)
     dt_model *m = p->m;
     uint32_t  r[4];
     uint64_t  draw;
-    int       rc = 0;
+    int       rc = p->version == m->version ? 0 : dt__model_one_device("dt_parallel_backward", m, DT__PARALLEL_NEEDS);
     for (int i = 1; i < p->devices && !rc && p->version != m->version; i++) rc = dt__replica_make(&p->part[i], m);
     if (!rc && p->own_memory && p->version != m->version) rc = dt__exchange_alloc(p);
     p->version = rc ? -1 : m->version;
@@ -5553,7 +5640,7 @@ static int dt__replicas_prepare(dt_parallel *p)
         dt_model *c = d->m;
         c->training = m->training;
         c->amp = m->amp;
-        c->scope_len = c->scope_depth = 0;
+        c->scope_len = c->scope_depth = c->nplaces = 0;
         c->scope[0] = 0;
         for (int k = 0; k < d->norder; k++) d->order[k]->grad_state = DT__GRAD_EMPTY;
         for (int k = 0; k < m->nparams && !rc && !p->own_memory && i < p->parts; k++)
@@ -5663,26 +5750,8 @@ static void dt__parts_wait(dt_parallel *p)
 /* x on the part's device: x itself if it is there, otherwise a copy. Takes ownership of x; NULL after dt_fail. */
 static dt_tensor *dt__part_fetch(dt__part *d, dt_tensor *x)
 {
-    dt_device *from = x ? x->st->dev : NULL, *dev = d->dev;
-    int        peer = from && dev->be->peer && from->be == dev->be, rc = 0;
-    if (!x || from == dev) return x;
-    dt_tensor *t = NULL, *y = NULL;
-    if (from != dt_cpu() && !peer) {
-        y = dt__cross("dt_parallel_backward", x, dev);
-    } else if ((t = dt__dense("dt_parallel_backward", x)) != NULL) {
-        const char *at = (const char *)t->st->ptr + t->offset * dt__dtype_size[t->dtype];
-        size_t      n = (size_t)t->numel * dt__dtype_size[t->dtype];
-        y = dt__new("dt_parallel_backward", dev, t->dtype, t->shape, t->ndim, DT_LAYOUT_PLAIN);
-        if (y && !peer) rc = dt__upload(y, at);
-        else if (y) rc = dev->be->peer(dev, dt__stream(dev), y->st->ptr, from, dt__stream(from), at, n);
-    }
-    if (rc) {
-        dt_fail((dt_status)rc, "dt_parallel_backward: a copy from %s to %s failed with status %d", from->name,
-                dev->name, rc);
-        dt__unref(y);
-        y = NULL;
-    }
-    dt__unref(t);
+    if (!x || x->st->dev == d->dev) return x;
+    dt_tensor *y = dt__cross("dt_parallel_backward", x, d->dev);
     dt__unref(x);
     return y;
 }
@@ -5800,7 +5869,7 @@ static int dt__parts_finish(dt_parallel *p, double *loss)
     if (!rc) rc = dt__parts_reduce(p);
     if (!rc && amp) {
         if (amp->dynamic) dt__err.bad_loss = NULL; /* not an error: the scaler handles the overflow */
-        rc = dt__amp_take_back(p->m, &amp->scaler[0]);
+        rc = dt__amp_take_back(p->m, &amp->scaler[0], NULL);
         amp->scaler[0].used = 1;
     }
     if (!rc && p->own_memory && p->want_loss) {
@@ -5895,7 +5964,7 @@ DT_API dt_parallel *dt_parallel_new_with(dt_model *m, dt_parallel_opts o)
 {
     dt_device *dev[DT__MAX_DEVICES];
     int        n = dt__model_ok("dt_parallel_new", m) ? dt__parallel_choose("dt_parallel_new", m, o, dev) : -1;
-    if (n < 0) return NULL;
+    if (n < 0 || (n > 1 && dt__model_one_device("dt_parallel_new", m, DT__PARALLEL_NEEDS))) return NULL;
     dt_parallel *p = (dt_parallel *)dt__alloc_zero(sizeof *p);
     if (p) p->part = (dt__part *)dt__alloc_zero((size_t)n * sizeof *p->part);
     if (!p || !p->part) {

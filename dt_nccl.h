@@ -97,8 +97,15 @@ DT__NEEDS(NCCL, COMM);
 /* ==================================================================================================== >>nccl
    GPU memory in the communicators of dt_comm.h: the implementation of dt__device_transport. NCCL communicators are created by
    the first call that needs one: one for the collectives of a dt_comm, and one for the messages of each pair and direction.
-   Each has its own stream, so that no order of calls can deadlock two ranks. They are non-blocking. Each dt_comm has a
-   watchdog thread, which aborts queued work when the dt_comm fails or its timeout passes.
+   Each has its own stream, so a send never waits for a receive or a collective that was queued before it, and ranks that send
+   to each other at the same time do not deadlock. They are non-blocking. Each dt_comm has a watchdog thread, which aborts
+   queued work when the dt_comm fails or its timeout passes.
+
+   Messages. The record of the sender goes by the host's messages, so tags are matched there; the data follow on the stream of
+   the pair, where NCCL matches the n-th send with the n-th receive. Therefore each message takes a number when its call
+   begins (given), they are queued in that order (queued), and the record carries the sender's number: a receiver that has
+   another one reports it. A message that ends without having been queued would leave a gap that the other side does not
+   have: the communicator fails.
 
    Threads: begin, wait and alone run on the program's thread, poll on the thread that drives the engine, dt__nccl_main is
    the watchdog thread.
@@ -106,10 +113,13 @@ DT__NEEDS(NCCL, COMM);
    a thread takes the ncclComm_t out of the link under the lock and calls ncclCommAbort without the lock.
    A job: begin creates it; poll issues and queues it; the watchdog keeps it until its event 'done' has passed; when wait and
    the watchdog have both dropped it, it is kept for reuse. */
+enum { DT__NCCL_NUMBER = 4, /* bytes of a record: [0]: is there an id; then the number of a message, then the id or why not */
+       DT__NCCL_ID = 8 };
 typedef struct dt__nccl_link {
     ncclComm_t   comm;
     cudaStream_t stream;
     bool         named; /* its ncclUniqueId was created */
+    uint32_t     given, queued; /* messages: numbers that were given to calls; the next one that may be queued */
 } dt__nccl_link;
 typedef struct dt__nccl_job {
     dt__job              base;
@@ -121,7 +131,8 @@ typedef struct dt__nccl_job {
     const char          *in;
     char                *out;
     int64_t              count, *counts; /* counts: the counts of all ranks, then their offsets; NULL: equal counts */
-    bool                 first, issued;
+    uint32_t             number; /* of a message */
+    bool                 first, issued, told; /* told: it is queued, and the watchdog knows it */
     cudaEvent_t          ready, begun, done;
     int64_t              since; /* ns: when it was queued */
     uint64_t             seq;
@@ -426,12 +437,13 @@ static dt__nccl_job *dt__nccl_job_new(dt__nccl *n)
     j->n = n;
     j->link = NULL;
     j->refs = 1;
-    j->first = j->issued = j->two = false;
+    j->first = j->issued = j->told = j->two = false;
     j->phase = 0;
     j->sub = NULL;
     memset(j->base.record, 0, sizeof j->base.record);
     return j;
 }
+static bool dt__nccl_is_message(const dt__nccl_job *j) { return j->coll == DT_COLL_SEND || j->coll == DT_COLL_RECV; }
 /* Selects the NCCL communicator of a job. If it is new, its id is created: for messages by the sender, else by rank 0. */
 static void dt__nccl_name(dt_comm *c, dt__nccl_job *j)
 {
@@ -441,11 +453,15 @@ static void dt__nccl_name(dt_comm *c, dt__nccl_job *j)
     j->link = j->coll == DT_COLL_SEND ? &n->to[j->root] : j->coll == DT_COLL_RECV ? &n->from[j->root] : &n->all;
     j->first = !j->link->named;
     j->link->named = true;
+    if (dt__nccl_is_message(j)) j->number = j->link->given++;
+    if (j->coll == DT_COLL_SEND) memcpy(j->base.record + DT__NCCL_NUMBER, &j->number, sizeof j->number);
     if (!j->first || !mine) return;
     ncclResult_t r = ncclGetUniqueId(&id);
     j->base.record[0] = r == ncclSuccess ? 1 : 2;
-    if (r == ncclSuccess) memcpy(j->base.record + 8, id.internal, sizeof id.internal);
-    else snprintf(j->base.record + 8, sizeof j->base.record - 8, "ncclGetUniqueId: %s", ncclGetErrorString(r));
+    if (r == ncclSuccess) memcpy(j->base.record + DT__NCCL_ID, id.internal, sizeof id.internal);
+    else
+        snprintf(j->base.record + DT__NCCL_ID, sizeof j->base.record - DT__NCCL_ID, "ncclGetUniqueId: %s",
+                 ncclGetErrorString(r));
 }
 /* Stores the counts of all ranks; a single count if they are equal. */
 static int dt__nccl_count(dt_comm *c, dt__nccl_job *j, const int64_t *counts)
@@ -555,12 +571,12 @@ static int dt__nccl_open(dt_comm *c, dt__nccl_job *j)
     dt__nccl_link *l = j->link;
     ncclConfig_t   how = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId   id;
-    bool           pair = j->coll == DT_COLL_SEND || j->coll == DT_COLL_RECV;
+    bool           pair = dt__nccl_is_message(j);
     const char    *record = j->base.record;
     if (record[0] != 1)
         return dt__comm_fail(c, DT_COMM_ERR_NET, pair ? j->root : 0, "rank %d: %.200s",
-                             pair && j->coll == DT_COLL_RECV ? j->root : pair ? c->rank : 0, record + 8);
-    memcpy(id.internal, record + 8, sizeof id.internal);
+                             pair && j->coll == DT_COLL_RECV ? j->root : pair ? c->rank : 0, record + DT__NCCL_ID);
+    memcpy(id.internal, record + DT__NCCL_ID, sizeof id.internal);
     if (!l->stream && dt__nccl_cuda(c, "cudaStreamCreate", cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking)))
         return c->status;
     how.blocking = 0;
@@ -575,6 +591,15 @@ static int dt__nccl_queue(dt_comm *c, dt__nccl_job *j) /* called with the lock h
     dt__nccl_link *l = j->link;
     const char    *call;
     char           text[600];
+    uint32_t       number = j->number;
+    if (dt__nccl_is_message(j) && !j->issued) {
+        if (j->coll == DT_COLL_RECV) memcpy(&number, j->base.record + DT__NCCL_NUMBER, sizeof number);
+        if (number != j->number)
+            return dt__comm_fail(c, DT_COMM_ERR_MISMATCH, c->rank, "rank %d: receive %u of GPU memory from rank %d got its "
+                                 "message %u: receive them in the order in which they are sent, whatever their tags",
+                                 c->rank, (unsigned)j->number, j->root, (unsigned)number);
+        if (l->queued != j->number) return 0; /* an earlier one is not queued yet */
+    }
     if (!l->comm && !j->first) return dt__comm_fail(c, DT_COMM_ERR_STATE, c->rank, "rank %d: NCCL was aborted", c->rank);
     if (!l->comm && dt__nccl_open(c, j)) return c->status;
     int busy = dt__nccl_async(j, text, sizeof text);
@@ -591,6 +616,7 @@ static int dt__nccl_queue(dt_comm *c, dt__nccl_job *j) /* called with the lock h
         if (r != ncclSuccess) return dt__nccl_bad(c, call, r);
     }
     if (dt__nccl_cuda(c, "cudaEventRecord", cudaEventRecord(j->done, l->stream))) return c->status;
+    if (dt__nccl_is_message(j)) l->queued++;
     return 1;
 }
 static int dt__nccl_two(dt_comm *c, dt__nccl_job *j);
@@ -607,6 +633,7 @@ static int dt__nccl_poll(dt_comm *c, dt__job *job)
         while (*at) at = &(*at)->next;
         *at = j;
         j->next = NULL;
+        j->told = true;
         j->refs++;
         j->since = dt__comm_now();
         pthread_cond_broadcast(&n->cond);
@@ -627,6 +654,9 @@ static int dt__nccl_after(dt__job *job, int status)
     cudaError_t   e = status ? cudaSuccess : cudaSetDevice(dev->index);
     if (!status && e == cudaSuccess) e = cudaStreamWaitEvent(dt__nccl_queue_of(dev), j->done, 0);
     if (j->sub) (void)dt_work_wait(j->sub); /* its communicator has failed */
+    if (status && dt__nccl_is_message(j) && !j->told && dt__comm_ok(j->n->c))
+        dt__comm_fail(j->n->c, status, j->root, "rank %d: a message of GPU memory %s rank %d was given up: those after it "
+                      "cannot be matched", j->n->c->rank, j->coll == DT_COLL_SEND ? "to" : "from", j->root);
     dt__nccl_drop(j);
     if (e == cudaSuccess) return 0;
     (void)cudaGetLastError();

@@ -121,8 +121,9 @@ typedef struct dt_comm_event { /* what has happened to a member of a tolerant co
    the work that its thread has queued on that GPU, and before the work that the thread queues after the call (or after
    dt_work_wait). The host waits until all ranks have made the call, not until the call is done. So ranks that make
    different calls, or do not call at all, get the same errors as on the host, before NCCL is called. Supported are
-   allreduce, broadcast, reduce, reduce_scatter, allgather, send and recv. If a rank dies, or a GPU makes no progress for
-   the timeout, the communicator fails on all ranks. The GPU is that of the first buffer. .algo = "two_level" on several
+   allreduce, broadcast, reduce, reduce_scatter, allgather, send and recv. NCCL knows no tags: what a rank sends to another from
+   GPU memory must be received in the order in which it is sent, whatever the tags; another order, and a message that is given
+   up, are errors of the communicator. If a rank dies, or a GPU makes no progress for the timeout, it fails on all ranks. The GPU is that of the first buffer. .algo = "two_level" on several
    machines uses NCCL inside each machine and the network of dt_comm.h between them.
 
    A launcher may pass two descriptors (tools/dtrun.c passes both): DT_LISTEN_FD to rank 0, the same as .listen_fd; and
@@ -5263,29 +5264,39 @@ static void dt__inquiry_blame(dt__world *w, dt__inquiry *q, int rank) /* blames 
     dt__inquiry_end(w, q, rank, text);
     dt__inquiry_notify(w, rank);
 }
+typedef struct dt__silent { /* ranks that do not answer */
+    int rank[4], n;
+} dt__silent;
+/* Adds to the text that rank r does not answer. Of the silent ranks on its path to the root, only the topmost is blamed. */
+static size_t dt__inquiry_silent(dt__world *w, const dt__inquiry *q, int r, dt__silent *s, char *text, size_t used, bool more)
+{
+    const dt__control *ctl = w->control;
+    char               who[160];
+    int                top = r;
+    if (q->answer[r].has >= 0 || ctl->gone[r]) return used;
+    for (int up = r; up > 0;) {
+        up = (up - 1) / DT__TREE;
+        if (q->answer[up].has < 0 && !ctl->gone[up]) top = up;
+    }
+    for (int j = 0; j < s->n; j++)
+        if (s->rank[j] == top) return used;
+    if (s->n == 4) return used;
+    s->rank[s->n++] = top;
+    if (used >= DT__CTEXT) return used;
+    return used + (size_t)snprintf(text + used, DT__CTEXT - used, "%s%s does not answer: it is stopped or unreachable",
+                                   more || s->n > 1 ? "; " : "", dt__rank_text(w, top, who, sizeof who));
+}
 static void dt__inquiry_decide(dt__world *w, dt__inquiry *q)
 {
     dt__control *ctl = w->control;
     char         text[DT__CTEXT], who[160];
     size_t       used = dt__ask_title(w, q, text, sizeof text);
-    int          n = q->ask.n ? q->ask.n : w->size, named = 0, first = -1, silent[4], nsilent = 0;
-    for (int i = 0; i < n; i++) { /* of the silent ranks on the path to the root, only the topmost is blamed */
-        int r = q->ask.n ? q->member[i] : i, top = r;
-        if (q->answer[r].has >= 0 || ctl->gone[r]) continue;
-        for (int up = r; up > 0;) {
-            up = (up - 1) / DT__TREE;
-            if (q->answer[up].has < 0 && !ctl->gone[up]) top = up;
-        }
-        for (int j = 0; j < nsilent; j++)
-            if (silent[j] == top) top = -1;
-        if (top < 0 || nsilent == 4) continue;
-        silent[nsilent++] = top;
-        if (used < sizeof text)
-            used +=
-                (size_t)snprintf(text + used, sizeof text - used, "%s%s does not answer: it is stopped or unreachable",
-                                 named++ ? "; " : "", dt__rank_text(w, top, who, sizeof who));
-        if (first < 0) first = top;
-    }
+    int          n = q->ask.n ? q->ask.n : w->size, named = 0, first = -1;
+    dt__silent   silent;
+    memset(&silent, 0, sizeof silent);
+    for (int i = 0; i < n; i++) used = dt__inquiry_silent(w, q, q->ask.n ? q->member[i] : i, &silent, text, used, false);
+    int nsilent = named = silent.n;
+    if (nsilent) first = silent.rank[0];
     bool message = (q->ask.doing & DT__ASK_MESSAGE) != 0; /* only the peer can be at fault, and it has no number of it */
     for (int i = 0; i < n && !nsilent && named < 4; i++) {
         int               r = q->ask.n ? q->member[i] : i;
@@ -5330,8 +5341,11 @@ static void dt__inquiry_decide(dt__world *w, dt__inquiry *q)
             snprintf(text + used, sizeof text - used, "all ranks have called it, but rank %d makes no progress",
                      q->ask.asker);
     }
+    /* All ranks of the communicator answer. They may wait for a rank that is only in another one. */
+    if (!nsilent && used < sizeof text) used += strlen(text + used);
+    for (int r = 0; r < w->size && !nsilent; r++) used = dt__inquiry_silent(w, q, r, &silent, text, used, true);
     dt__inquiry_end(w, q, first, text);
-    for (int j = 0; j < nsilent; j++) dt__inquiry_notify(w, silent[j]);
+    for (int j = 0; j < silent.n; j++) dt__inquiry_notify(w, silent.rank[j]);
 }
 static void dt__inquiry_begin(dt__world *w, const dt__cask *ask, const int32_t *member, bool own)
 {
@@ -5387,11 +5401,8 @@ static void dt__inquiry_timers(dt__world *w, int64_t now)
     for (int i = 0; i < DT__INQUIRIES; i++) {
         dt__inquiry *q = &ctl->inquiry[i];
         if (q->state == DT__INQUIRY_COLLECT) {
-            bool all = true;
-            for (int j = 0; all && j < (q->ask.n ? q->ask.n : w->size); j++) {
-                int r = q->ask.n ? q->member[j] : j;
-                all = q->answer[r].has >= 0 || ctl->gone[r];
-            }
+            bool all = true; /* also those that are not in the communicator: its members may wait for them */
+            for (int r = 0; all && r < w->size; r++) all = q->answer[r].has >= 0 || ctl->gone[r];
             if (all || now >= q->begin + DT__INQUIRY_ANSWERS) dt__inquiry_decide(w, q);
         } else if (q->state == DT__INQUIRY_SENT && now >= q->begin + DT__INQUIRY_HOP) {
             if (ctl->parent) dt__inquiry_blame(w, q, ctl->parent->peer);

@@ -93,7 +93,8 @@ PROGRESS
 
 ERRORS, MEMORY, THREADS, DEVICES
 
-    As in dt.h. A model, its optimisers, schedulers, mixed precision and checkpoints are used by one thread at a time.
+    As in dt.h. A model, its optimisers, schedulers, mixed precision and checkpoints are used by one thread at a time. A
+    model is on one device, or its parts are on several (dt_device_begin).
 
 LICENCE
 
@@ -145,6 +146,13 @@ DT_API void      dt_scope_end(dt_model *m);
 /* Begins another forward. Using a name twice in one forward is an error unless .shared is set. dt_backward, dt_end and
    dt_step end a forward; call this between several forwards before one backward (two inputs to one network). */
 DT_API void      dt_forward_begin(dt_model *m);
+/* A device scope: the layers between dt_device_begin(m, dev) and dt_device_end(m) have their parameters on dev, and take
+   inputs that are there; dt_to moves tensors between the parts of the model. Scopes nest; each ends in the forward that
+   began it, and each forward has the same ones. First values are the same on every device, and so are the bits of a
+   training on devices of one kind, except for the norm of .clip_norm, which is summed in another order. An optimiser, mixed
+   precision, clipping and checkpoints treat the model as one. */
+DT_API dt_status dt_device_begin(dt_model *m, dt_device *dev);
+DT_API void      dt_device_end(dt_model *m);
 /* A place where the model may be cut into stages that different ranks compute (dt_pipe.h): the calls from here on belong to the
    stage of this name. Returns x. Without a pipeline it does nothing. */
 DT_API dt_tensor *dt_stage(dt_model *m, const char *name, dt_tensor *x);
@@ -155,7 +163,7 @@ DT_API bool dt_model_is_training(const dt_model *m);
 
 DT_API dt_status dt_model_seal(dt_model *m); /* no more parameters; the first dt_backward calls it */
 DT_API bool      dt_model_is_sealed(const dt_model *m);
-/* Both are allowed until an optimiser has made a step. */
+/* Both are allowed until an optimiser has made a step. dt_model_to moves all parameters, also those of device scopes. */
 DT_API dt_status dt_model_to(dt_model *m, dt_device *dev);
 DT_API dt_status dt_model_cast(dt_model *m, dt_dtype dtype);
 
@@ -176,11 +184,11 @@ DT_API int        dt_model_count(const dt_model *m); /* number of parameters and
 DT_API bool       dt_model_get(dt_model *m, int i, dt_parameter_info *out); /* in order of creation; false: out of range */
 DT_API dt_tensor *dt_model_find(dt_model *m, const char *name); /* parameter or buffer; NULL if unknown, without an error */
 DT_API int64_t    dt_model_numel(const dt_model *m, bool trainable_only); /* elements of all parameters */
-/* One line for each layer: output shape, parameters, FLOPs of the last forward, bytes of gradient. Returns the length of
-   the text, as snprintf does. */
+/* One line for each layer: output shape, parameters, FLOPs of the last forward, bytes of gradient; if the model is on several
+   devices, the device too, and the sum for each device. Returns the length of the text, as snprintf does. */
 DT_API size_t     dt_model_summary(dt_model *m, char *buf, size_t nbytes);
 DT_API dt_rng    *dt_model_rng(dt_model *m);
-DT_API dt_device *dt_model_device(const dt_model *m);
+DT_API dt_device *dt_model_device(const dt_model *m); /* that of the open device scope, otherwise the model's */
 
 /* Parameters and buffers of your own layers. The first call creates them; later calls find them by name. */
 typedef enum dt_init { DT_INIT_ZEROS = 0, DT_INIT_CONST, DT_INIT_UNIFORM, DT_INIT_NORMAL } dt_init;
@@ -207,6 +215,18 @@ DT_API dt_tensor *dt_buffer_with(dt_model *m, const char *name, dt_shape shape,
 /* ---------------------------------------------------------------------------------------------------- >>layers
    dt_LAYER(m, "name", x, options). Parameter names and initial values are those of PyTorch's modules. Layers without
    parameters (pooling, activations) are in dt.h: dt_maxpool2d, dt_relu ... */
+
+/* .split: how the ranks of the tensor axis divide a layer (dt_tensor_parallel_new in dt_pipe.h). Each rank then has an equal part
+   of the parameters, which keep their names; options like .out and .heads are those of the whole layer. In a model without a
+   tensor axis .split has no effect.
+     DT_SPLIT_OUT    linear, conv2d, embedding: a part of the output features or channels. x is whole, the result is a part
+     DT_SPLIT_IN     linear, conv2d: a part of the input features or channels; embedding: of the rows (vocabulary). The results of
+                     the ranks are added. x is a part (of an embedding: whole), the result is whole
+     DT_SPLIT_BOTH   conv2d with groups, batchnorm, groupnorm: x is a part of the channels, the result is the same part
+     DT_SPLIT_HEADS  multihead attention: a part of the heads. x is whole, the result is whole
+   An MLP is a linear with DT_SPLIT_OUT, an activation, and a linear with DT_SPLIT_IN: one sum over the ranks in the forward,
+   one in the backward. */
+typedef enum dt_layer_split { DT_SPLIT_NONE = 0, DT_SPLIT_OUT, DT_SPLIT_IN, DT_SPLIT_BOTH, DT_SPLIT_HEADS } dt_layer_split;
 typedef struct dt_layer_opts { /* one struct for all layers; an option that a layer does not take is an error */
     int        dt__first DT_D;
     int64_t    out DT_D;                                     /* linear, conv2d: features or channels; required */
@@ -229,6 +249,7 @@ typedef struct dt_layer_opts { /* one struct for all layers; an option that a la
     dt_tensor *kv DT_D;                                      /* multihead attention: keys and values; default x */
     dt_act     act DT_D;                                     /* linear, conv2d, batchnorm (relu only): fused */
     dt_tensor *add DT_D;                                     /* batchnorm: fused residual, act(norm(x) + add) */
+    dt_layer_split split DT_D;                               /* see above */
     bool       shared DT_D;                                  /* the name may be used again in this forward */
 } dt_layer_opts;
 DT_API dt_tensor *dt_linear_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o DT_OPT0(dt_layer_opts));
@@ -249,6 +270,14 @@ DT_API dt_tensor *dt_multihead_attention_with(dt_model *m, const char *name, dt_
                                               dt_layer_opts o DT_OPT0(dt_layer_opts));
 /* Uses the model's random generator. In eval mode it changes nothing. */
 DT_API dt_tensor *dt_dropout(dt_model *m, dt_tensor *x, double p);
+/* For tensors of which each rank of the tensor axis has a part along dim. Without a tensor axis: x itself, dt_dropout,
+   dt_cross_entropy. dt_dropout_parts drops the elements that dt_dropout of the whole would drop.
+   dt_cross_entropy_parts: logits (n, classes), a part of the classes; targets (n) are classes of the whole; no .weight. */
+DT_API dt_tensor *dt_gather_parts(dt_model *m, dt_tensor *x, int dim); /* the whole, on all ranks */
+DT_API dt_tensor *dt_take_part(dt_model *m, dt_tensor *x, int dim);    /* this rank's part of a whole */
+DT_API dt_tensor *dt_dropout_parts(dt_model *m, dt_tensor *x, double p, int dim);
+DT_API dt_tensor *dt_cross_entropy_parts_with(dt_model *m, dt_tensor *logits, dt_tensor *target,
+                                              dt_loss_opts o DT_OPT0(dt_loss_opts));
 #ifdef DT__LIT
 #define dt_linear(m, name, ...) dt_linear_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
 #define dt_conv2d(m, name, ...) dt_conv2d_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
@@ -266,6 +295,8 @@ DT_API dt_tensor *dt_dropout(dt_model *m, dt_tensor *x, double p);
     dt_embedding_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
 #define dt_multihead_attention(m, name, ...) \
     dt_multihead_attention_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
+#define dt_cross_entropy_parts(m, logits, ...) \
+    dt_cross_entropy_parts_with(m, logits, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_loss_opts, __VA_ARGS__, ))
 #else /* C++17: options as a struct, or none */
 #define dt_linear dt_linear_with
 #define dt_conv2d dt_conv2d_with
@@ -276,6 +307,7 @@ DT_API dt_tensor *dt_dropout(dt_model *m, dt_tensor *x, double p);
 #define dt_groupnorm dt_groupnorm_with
 #define dt_embedding dt_embedding_with
 #define dt_multihead_attention dt_multihead_attention_with
+#define dt_cross_entropy_parts dt_cross_entropy_parts_with
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- >>optimizers
@@ -657,10 +689,17 @@ extern "C" {
 #endif
 #define DT__MAX_SCOPE 512 /* characters */
 #define DT__MAX_SCOPES 32 /* nesting depth */
+#define DT__MAX_PLACES 64 /* devices of a model */
 #define DT__MAX_OPTIMIZERS 16
 #define DT__MAX_GROUPS 32
 #define DT__MAX_STATES 4
 
+/* Of a parameter whose values are divided between the ranks of a tensor axis (dt_pipe.h): along dimension dim the whole has
+   `parts` times as many elements. It consists of `groups` equal groups (3: queries, keys and values together), each of which is cut
+   into `parts` equal pieces; this rank has piece `part` of each. parts 0: not cut. */
+typedef struct dt__portion {
+    int dim, groups, parts, part;
+} dt__portion;
 typedef struct dt__param { /* a parameter or buffer of a model */
     char      *name;       /* full name: layer1.0.conv1.weight */
     uint32_t   hash;       /* of the name */
@@ -679,6 +718,8 @@ typedef struct dt__param { /* a parameter or buffer of a model */
     int        first, first_dtype; /* how its first values are made: dt_init, with the numbers a and b */
     double     first_a, first_b;
     dt_rng    *first_rng;  /* of a model with a pipeline, before the seal: the generator before its values were drawn */
+    dt__portion    cut;
+    uint8_t    elsewhere;  /* another rank has the same values, and counts its gradient in the norm of all */
 } dt__param;
 
 /* The parameters of one dtype, optimiser and group, in reverse order of creation. All arrays have the length of the block,
@@ -711,6 +752,11 @@ typedef struct dt__slot { /* of a hash table of names; name NULL: empty */
 
 typedef struct dt__layer dt__layer;
 
+typedef struct dt__places { /* the devices of parameters, runs or blocks, each once, in the order in which they appear */
+    dt_device *dev[DT__MAX_PLACES];
+    int        n;
+} dt__places;
+
 /* A visitor saves and loads state: each kind of object has one function that passes all its state to the callbacks, which
    either save the value or overwrite it. A tensor to be loaded must have its shape and dtype. The callbacks return 0, or a
    negative status after dt_fail. */
@@ -723,20 +769,26 @@ typedef struct dt__visit {
     bool    bounded; /* the next number or integer must be low to high; a check without a load sees it, too */
     int64_t low, high;
     bool (*has)(struct dt__visit *v, const char *name); /* loading: is there such a number or integer? */
+    const dt__portion *cut; /* loading: the next tensor is this part of what was saved; or NULL */
 } dt__visit;
 
-/* Callbacks of dt_dist.h for a model that several ranks train. They run on the thread that uses the model. Any of them
-   may be NULL. */
+/* Callbacks of dt_dist.h and dt_pipe.h for a model that several ranks train. They run on the thread that uses the model. Any of
+   them may be NULL. A model has a list of them: one for each way in which ranks share it (data, pipeline, tensor), in the same
+   order on all ranks. The dt__watch_... functions below call all of the list. */
+typedef enum dt__watch_kind { DT__WATCH_DDP = 1, DT__WATCH_STORE, DT__WATCH_PIPE, DT__WATCH_SPLIT } dt__watch_kind;
+struct dt__run;
 typedef struct dt__watch {
+    struct dt__watch *next;
+    dt__watch_kind    kind;
     void *user;
     int (*made)(void *user, dt__param *p);       /* after a parameter or buffer is created and initialised */
-    /* Memory for the gradients of a block: a 1-d tensor that the caller owns. NULL without an error: use the default. */
-    dt_tensor *(*grads)(void *user, int dtype, int64_t n);
+    /* Memory for the gradients of a block on dev: a 1-d tensor that the caller owns. NULL without an error: use the default. */
+    dt_tensor *(*grads)(void *user, dt_device *dev, int dtype, int64_t n);
     dt__norm_sync *norm;                         /* batch norm in training mode uses the statistics of all ranks */
     void (*step)(void *user, dt_optimizer *opt); /* first action of dt_step, also while an error is pending */
     int (*agree)(void *user, const char *call, int64_t *x, int n); /* collective: x[i] := maximum over all ranks */
     int (*same)(void *user, const char *call, const char *what, int64_t x); /* collective: an error if x differs */
-    int (*lead)(void *user);                     /* nonzero on the rank that writes files */
+    int (*lead)(void *user);                     /* collective: nonzero on the rank that writes files */
     int (*outcome)(void *user, const char *call); /* collective, after rank 0 has written: its error is all ranks' error */
     int (*visit)(void *user, struct dt__visit *v); /* more state for checkpoints */
     int (*collect)(void *user, const char *call);  /* collective, before a checkpoint is filled */
@@ -746,6 +798,9 @@ typedef struct dt__watch {
        that has them, on the CPU; the caller owns it. Otherwise NULL, also without an error. */
     dt_tensor *(*fetch)(void *user, const char *call, dt_tensor *t);
     int (*whole_norm)(void *user, float *norm);  /* collective: the norm of the gradients of this rank becomes that of all */
+    /* Collective: norms[2 i] of the i-th parameter of a run becomes that of the whole parameter, of which other ranks have parts. */
+    int (*part_norms)(void *user, const struct dt__run *run, dt_tensor *norms);
+    void (*tell)(void *user);                    /* an error is pending on this rank: it becomes everyone's */
     void (*gone)(void *user);                    /* the model is being freed */
 } dt__watch;
 
@@ -755,6 +810,15 @@ typedef struct dt__staging {
     dt_tensor *(*stage)(void *user, const char *name, dt_tensor *x); /* dt_stage */
     void (*layer)(void *user, const char *scope, const char *name);  /* a layer begins */
 } dt__staging;
+
+/* Callbacks of dt_pipe.h for layers of which each rank has a part. Collective over the ranks of the axis; t is dense and not a
+   ghost; what: the layer, for messages. */
+typedef struct dt__axis {
+    void *user;
+    int   rank, size;
+    int (*reduce)(void *user, const char *what, dt_tensor *t, bool max); /* in place: the sum, or the maximum */
+    int (*gather)(void *user, const char *what, dt_tensor *all, const dt_tensor *t); /* all: the t of each rank, in their order */
+} dt__axis;
 
 struct dt_model {
     dt_device   *device;
@@ -783,6 +847,9 @@ struct dt_model {
     char         scope[DT__MAX_SCOPE];
     int          scope_len, scope_depth;
     int          scope_at[DT__MAX_SCOPES]; /* length of 'scope' before each dt_scope_begin */
+    dt_device   *place[DT__MAX_SCOPES];    /* the open device scopes */
+    int          nplaces;
+    uint64_t     place_stamp;  /* the thread's generation when the outermost of them began */
     dt__frozen  *frozen;       /* patterns; the latest one that matches applies */
     int          nfrozen;
     int64_t      frozen_cap;
@@ -791,8 +858,9 @@ struct dt_model {
     uint64_t     serial;       /* the hook's name for the model */
     dt_model    *next_unsealed;
     dt__list     on_seal;      /* dt__on_seal * */
-    dt__watch   *watch;        /* NULL if one rank trains the model */
+    dt__watch   *watch;        /* a list; NULL if one rank trains the model */
     const dt__staging *parts;  /* NULL if this rank has the whole model */
+    const dt__axis *axis;      /* NULL: no layer is split over ranks */
     uint8_t      again;        /* this forward repeats another one: buffers do not change */
     /* Fills a new parameter from the files that were loaded before it existed (see dt__load_want); NULL: no such file.
        Returns 1 if it filled p->t, 0 if no file has the name, or a negative status. */
@@ -802,6 +870,7 @@ struct dt_model {
 
 typedef struct dt__run { /* consecutive parameters of a block that one kernel call updates */
     int        block, group;
+    int        place;     /* its device, in opt->places */
     int64_t    offset, n;
     int        first, nparams; /* m->order[first .. first + nparams) */
     dt_tensor *segments;       /* DT__TRUST_RATIO: i64, where each parameter and each gap begins, and the end; or NULL */
@@ -818,6 +887,7 @@ struct dt_optimizer {
     dt__run      *run;
     int           nruns, run_version;
     int64_t       run_cap;
+    dt__places    places; /* of the runs */
     int64_t       steps;
     int           skip;  /* mixed precision found an overflow: the next step changes nothing */
     bool          idle_logged; /* a step found no gradient at all, and said so */
@@ -857,10 +927,27 @@ struct dt_amp {
     dt_autocast before; /* the thread's autocast when it was created */
 };
 
+DT__INSIDE void dt__watch_add(dt_model *m, dt__watch *w); /* at the end of the list */
+DT__INSIDE void dt__watch_remove(dt_model *m, dt__watch *w);
+DT__INSIDE dt__watch *dt__watch_find(const dt_model *m, const void *user); /* NULL: there is none of this user */
+/* Why another kind of training cannot begin; NULL: none has begun. */
+DT__INSIDE const char *dt__watch_taken(const dt_model *m);
+DT__INSIDE void dt__watch_tell(dt_model *m);
+DT__INSIDE int dt__watch_agree(dt_model *m, const char *call, int64_t *x, int n);
+DT__INSIDE int dt__watch_made(dt_model *m, dt__param *p);
 DT__INSIDE uint32_t dt__name_hash(const char *a, size_t na, const char *b); /* FNV-1a of a (na bytes) followed by b */
 DT__INSIDE char *dt__joined(const char *a, size_t na, const char *b, const char *c); /* a, b, and ".c" if c is not NULL */
 DT__INSIDE int dt__table_add(dt__slot **table, int *slots, const char *name, uint32_t hash, int index);
 DT__INSIDE bool dt__model_ok(const char *call, const dt_model *m);
+/* The device of a layer that is called now: that of the open device scope, otherwise the model's. */
+static inline __attribute__((unused)) dt_device *dt__model_here(const dt_model *m)
+{
+    return m->nplaces ? m->place[m->nplaces - 1] : m->device;
+}
+/* The index of dev in the list, which it joins if it is new; negative after dt_fail. */
+DT__INSIDE int dt__place_of(const char *call, dt__places *l, dt_device *dev);
+/* 0 if all parameters and buffers are on one device; otherwise dt_fail, with what the call needs. */
+DT__INSIDE int dt__model_one_device(const char *call, const dt_model *m, const char *needs);
 DT__INSIDE int dt__model_pack(dt_model *m);
 DT__INSIDE int dt__model_on_seal(dt_model *m, int (*fn)(dt_model *, void *), void *user);
 DT__INSIDE dt__layer *dt__layer_new(dt_model *m, const char *kind, const char *name, uint32_t hash);
@@ -868,7 +955,10 @@ DT__INSIDE dt_shape dt__shape1(int64_t a);
 DT__INSIDE bool dt__has_grad(const dt__mblock *b, const dt__param *p);
 DT__INSIDE void dt__view_part(dt_view *v, int64_t offset, int64_t n);
 DT__INSIDE int dt__amp_stash(dt_model *m);
-DT__INSIDE int dt__amp_take_back(dt_model *m, dt__scaler *s);
+/* flags: NULL, or an f32 vector on the device with an element for each block: it is written, and somebody must read it and
+   call dt__amp_judge. */
+DT__INSIDE int dt__amp_take_back(dt_model *m, dt__scaler *s, dt_tensor *flags);
+DT__INSIDE void dt__amp_judge(dt_model *m, dt__scaler *s, const float *flags);
 
 /* Updates of arrays on the host that are in no model, with the kernels of dt_step and so with its bits: one parameter, or a
    range of it. */
@@ -905,6 +995,10 @@ DT__INSIDE int dt__block_states(dt__mblock *b, unsigned slots); /* makes the sta
 /* The value of a parameter as its optimiser sees it: its f32 master if it has one. It belongs to the step or to the model. */
 DT__INSIDE dt_tensor *dt__param_source(dt_model *m, dt__param *p);
 DT__INSIDE int dt__param_refill(dt_model *m, dt__param *p, dt_device *dev);
+DT__INSIDE dt_shape dt__param_shape(const dt__param *p); /* of the whole parameter */
+/* Collective over the axis: the whole of a tensor of which each rank has the part `cut`. Rank 0 gets its values on the CPU, the
+   others a ghost. The caller owns it. */
+DT__INSIDE dt_tensor *dt__cut_whole(dt_model *m, const char *call, dt_tensor *t, const dt__portion *cut);
 DT__INSIDE void dt__optim_clear(dt_optimizer *opt);
 
 #ifdef __cplusplus
@@ -1023,6 +1117,117 @@ DT__INSIDE int dt__table_add(dt__slot **table, int *slots, const char *name, uin
     return 0;
 }
 
+/* ---- the other ranks */
+DT__INSIDE void dt__watch_add(dt_model *m, dt__watch *w)
+{
+    dt__watch **at = &m->watch;
+    while (*at) at = &(*at)->next;
+    w->next = NULL;
+    *at = w;
+}
+DT__INSIDE void dt__watch_remove(dt_model *m, dt__watch *w)
+{
+    for (dt__watch **at = &m->watch; *at; at = &(*at)->next)
+        if (*at == w) {
+            *at = w->next;
+            break;
+        }
+}
+DT__INSIDE dt__watch *dt__watch_find(const dt_model *m, const void *user)
+{
+    dt__watch *w = m->watch;
+    while (w && w->user != user) w = w->next;
+    return w;
+}
+DT__INSIDE const char *dt__watch_taken(const dt_model *m)
+{
+    if (!m->watch) return NULL;
+    switch (m->watch->kind) {
+    case DT__WATCH_DDP: return "has a ddp already";
+    case DT__WATCH_STORE: return "is on a parameter server already";
+    case DT__WATCH_PIPE: return "has a pipeline already";
+    case DT__WATCH_SPLIT: return "is split over ranks already";
+    }
+    return "is used by other ranks already";
+}
+DT__INSIDE void dt__watch_tell(dt_model *m)
+{
+    for (dt__watch *w = m->watch; w; w = w->next)
+        if (w->tell) w->tell(w->user);
+}
+DT__INSIDE int dt__watch_made(dt_model *m, dt__param *p)
+{
+    int rc = 0;
+    for (dt__watch *w = m->watch; w && !rc; w = w->next)
+        if (w->made) rc = w->made(w->user, p);
+    return rc;
+}
+static dt_tensor *dt__watch_grads(dt_model *m, dt_device *dev, int dtype, int64_t n)
+{
+    dt_tensor *t = NULL;
+    for (dt__watch *w = m->watch; w && !t && dt__err.code == DT_OK; w = w->next)
+        if (w->grads) t = w->grads(w->user, dev, dtype, n);
+    return t;
+}
+static dt__norm_sync *dt__watch_norm(const dt_model *m)
+{
+    dt__watch *w = m->watch;
+    while (w && !w->norm) w = w->next;
+    return w ? w->norm : NULL;
+}
+DT__INSIDE int dt__watch_agree(dt_model *m, const char *call, int64_t *x, int n)
+{
+    int rc = 0;
+    for (dt__watch *w = m->watch; w && !rc; w = w->next)
+        if (w->agree) rc = w->agree(w->user, call, x, n);
+    return rc;
+}
+static int dt__watch_same(dt_model *m, const char *call, const char *what, int64_t x)
+{
+    int rc = 0;
+    for (dt__watch *w = m->watch; w && !rc; w = w->next)
+        if (w->same) rc = w->same(w->user, call, what, x);
+    return rc;
+}
+static bool dt__watch_lead(dt_model *m)
+{
+    bool lead = true;
+    for (dt__watch *w = m->watch; w; w = w->next)
+        if (w->lead && !w->lead(w->user)) lead = false;
+    return lead;
+}
+static void dt__watch_outcome(dt_model *m, const char *call)
+{
+    for (dt__watch *w = m->watch; w; w = w->next)
+        if (w->outcome) w->outcome(w->user, call);
+}
+static bool dt__watch_fetches(const dt_model *m) /* do other ranks have values of this model that this rank does not have? */
+{
+    const dt__watch *w = m->watch;
+    while (w && !w->fetch) w = w->next;
+    return w != NULL;
+}
+static dt_tensor *dt__watch_fetch(dt_model *m, const char *call, dt_tensor *t)
+{
+    dt_tensor *y = NULL;
+    for (dt__watch *w = m->watch; w && !y && dt__err.code == DT_OK; w = w->next)
+        if (w->fetch) y = w->fetch(w->user, call, t);
+    return y;
+}
+static bool dt__watch_norms(const dt_model *m) /* do other ranks have gradients that belong to the norm? */
+{
+    const dt__watch *w = m->watch;
+    while (w && !w->whole_norm) w = w->next;
+    return w != NULL;
+}
+static int dt__watch_whole_norm(dt_model *m, float *norm)
+{
+    int rc = 0;
+    for (dt__watch *w = m->watch; w && !rc; w = w->next)
+        if (w->whole_norm) rc = w->whole_norm(w->user, norm);
+    return rc;
+}
+
 /* ---- the model itself */
 DT_API dt_model *dt_model_new_with(dt_model_opts o)
 {
@@ -1094,7 +1299,8 @@ DT_API void dt_model_free(dt_model *m)
 {
     dt__log_unread();
     if (!m) return;
-    if (m->watch && m->watch->gone) m->watch->gone(m->watch->user);
+    for (dt__watch *w = m->watch; w; w = w->next)
+        if (w->gone) w->gone(w->user);
     dt__model_unhook(m);
     dt__model_drop_loads(m);
     for (int i = 0; i < m->nopts; i++) dt__optimizer_orphan(m->opt[i]);
@@ -1160,6 +1366,58 @@ DT_API void dt_scope_end(dt_model *m)
     m->scope_len = m->scope_at[--m->scope_depth];
     m->scope[m->scope_len] = 0;
 }
+/* A scope that an earlier forward left open is an error, and closed. A forward ends with its backward or dt_end. */
+static bool dt__places_ok(const char *call, dt_model *m)
+{
+    dt__thread_number(); /* before the first stamp, because it changes the generation */
+    if (!m->nplaces || m->place_stamp == dt__tls.generation) return true;
+    dt_fail(DT_ERR_STATE, "%s: an earlier forward has begun a device scope of %s and not ended it; each dt_device_begin() "
+            "needs a dt_device_end() before the backward or dt_end()", call, m->place[m->nplaces - 1]->name);
+    m->nplaces = 0;
+    return false;
+}
+DT_API dt_status dt_device_begin(dt_model *m, dt_device *dev)
+{
+    if (!dt__model_ok("dt_device_begin", m) || !dt__places_ok("dt_device_begin", m)) return dt_error_code();
+    if (!dev)
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_device_begin: the device is NULL; pass dt_cpu(), dt_cuda(i) or another one");
+    if (m->nplaces >= DT__MAX_SCOPES)
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_device_begin: %d device scopes are open, which is the maximum; call "
+                                  "dt_device_end() for each", m->nplaces);
+    if (m->parts)
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_device_begin: %s: the model has a pipeline, in which a rank uses one "
+                                  "device; leave out the device scopes, and make the model of each rank on its own device",
+                                  dev->name);
+    if (!m->nplaces) m->place_stamp = dt__tls.generation;
+    m->place[m->nplaces++] = dev;
+    return DT_OK;
+}
+DT_API void dt_device_end(dt_model *m)
+{
+    if (!m) return;
+    if (dt__err.code == DT_OK && !dt__places_ok("dt_device_end", m)) return;
+    if (m->nplaces) m->nplaces--;
+    else if (dt__err.code == DT_OK) dt_fail(DT_ERR_STATE, "dt_device_end: without a dt_device_begin: no device scope is open");
+}
+DT__INSIDE int dt__place_of(const char *call, dt__places *l, dt_device *dev)
+{
+    for (int i = 0; i < l->n; i++)
+        if (l->dev[i] == dev) return i;
+    if (l->n == DT__MAX_PLACES)
+        return dt_fail(DT_ERR_STATE, "%s: the model is on more than %d devices, which is the maximum", call, DT__MAX_PLACES);
+    l->dev[l->n] = dev;
+    return l->n++;
+}
+DT__INSIDE int dt__model_one_device(const char *call, const dt_model *m, const char *needs)
+{
+    for (int i = 1; i < m->nparams; i++) {
+        const dt__param *a = m->param[0], *b = m->param[i];
+        if (a->t->st->dev != b->t->st->dev)
+            return dt_fail(DT_ERR_STATE, "%s: the model is on several devices ('%s' on %s, '%s' on %s); %s", call, a->name,
+                           a->t->st->dev->name, b->name, b->t->st->dev->name, needs);
+    }
+    return 0;
+}
 DT_API void dt_forward_begin(dt_model *m)
 {
     if (m) m->forwards++;
@@ -1184,7 +1442,7 @@ DT_API void dt_model_eval(dt_model *m)
 DT_API bool       dt_model_is_training(const dt_model *m) { return m && m->training; }
 DT_API bool       dt_model_is_sealed(const dt_model *m) { return m && m->sealed; }
 DT_API dt_rng    *dt_model_rng(dt_model *m) { return m ? &m->rng : NULL; }
-DT_API dt_device *dt_model_device(const dt_model *m) { return m ? m->device : NULL; }
+DT_API dt_device *dt_model_device(const dt_model *m) { return m ? dt__model_here(m) : NULL; }
 DT_API int        dt_model_count(const dt_model *m) { return m ? m->nparams : 0; }
 DT_API bool       dt_model_get(dt_model *m, int i, dt_parameter_info *out)
 {
@@ -1205,11 +1463,12 @@ DT_API dt_tensor *dt_model_find(dt_model *m, const char *name)
     dt__param *p = m && name ? dt__model_param(m, name) : NULL;
     return p ? p->t : NULL;
 }
+static int64_t dt__param_numel(const dt__param *p) { return p->t->numel * (p->cut.parts ? p->cut.parts : 1); }
 DT_API int64_t dt_model_numel(const dt_model *m, bool trainable_only)
 {
     int64_t n = 0;
     for (int i = 0; m && i < m->nparams; i++)
-        if (!m->param[i]->buffer && !(trainable_only && m->param[i]->frozen)) n += m->param[i]->t->numel;
+        if (!m->param[i]->buffer && !(trainable_only && m->param[i]->frozen)) n += dt__param_numel(m->param[i]);
     return n;
 }
 
@@ -1248,9 +1507,9 @@ static int dt__param_convert(dt__param *p, int dtype, dt_device *dev)
     dt__unref(y);
     return rc;
 }
-/* Converts a parameter to the model's dtype and device. If it will have a master weight, the f32 value before rounding is
-   kept in p->init until the seal. */
-static int dt__param_to_model(dt_model *m, dt__param *p)
+/* Converts a parameter to the model's dtype, on the device dev. If it will have a master weight, the f32 value before
+   rounding is kept in p->init until the seal. */
+static int dt__param_to_model(dt_model *m, dt__param *p, dt_device *dev)
 {
     int dtype = dt__param_dtype(m, p), rc = 0;
     if (p->buffer && !p->keep_f32) return 0;
@@ -1258,18 +1517,110 @@ static int dt__param_to_model(dt_model *m, dt__param *p)
         p->init = dt__new_like("dt_model", p->t, DT_F32);
         rc = p->init ? dt__copy_to(p->init, p->t, 0) : DT_ERR_MEMORY;
     }
-    return rc ? rc : dt__param_convert(p, dtype, m->device);
+    if (!rc && p->init && p->init->st->dev != dev) {
+        dt_tensor *here = dt__cross("dt_model_to", p->init, dev);
+        rc = here ? 0 : dt_error_code();
+        dt__unref(here ? p->init : NULL);
+        if (here) p->init = here;
+    }
+    return rc ? rc : dt__param_convert(p, dtype, dev);
 }
 typedef struct dt__fillspec {
     dt_init init;
     double  a, b;
+    dt__portion cut;
 } dt__fillspec;
+static dt__fillspec dt__fill_with(dt_init init, double a, double b)
+{
+    dt__fillspec f;
+    memset(&f, 0, sizeof f);
+    f.init = init;
+    f.a = a;
+    f.b = b;
+    return f;
+}
+/* ---- parts of tensors */
+static dt_shape dt__cut_shape(dt_shape whole, const dt__portion *cut)
+{
+    if (cut->parts) whole.dim[cut->dim] /= cut->parts;
+    return whole;
+}
+DT__INSIDE dt_shape dt__param_shape(const dt__param *p)
+{
+    dt_shape s = dt_shape_of(p->t);
+    if (p->cut.parts) s.dim[p->cut.dim] *= p->cut.parts;
+    return s;
+}
+/* Copies between a whole tensor and the piece `part` of it. */
+static int dt__cut_copy(dt_tensor *whole, dt_tensor *piece, const dt__portion *cut, int part, bool take)
+{
+    int64_t n = piece->shape[cut->dim] / cut->groups;
+    int     rc = 0;
+    for (int g = 0; g < cut->groups && !rc; g++) {
+        dt_tensor *a = dt__slice(whole, cut->dim, (g * cut->parts + part) * n, n), *b = a ? dt__slice(piece, cut->dim, g * n, n) : NULL;
+        rc = !b ? DT_ERR_MEMORY : take ? dt__copy_to(b, a, 0) : dt__copy_to(a, b, 0);
+        dt__unref(a);
+        dt__unref(b);
+    }
+    return rc;
+}
+static dt_tensor *dt__cut_take(const char *call, dt_tensor *whole, const dt__portion *cut) /* this rank's part; the caller owns it */
+{
+    dt_shape   s = dt__cut_shape(dt_shape_of(whole), cut);
+    dt_tensor *y = dt__new(call, whole->st->dev, whole->dtype, s.dim, s.ndim, DT_LAYOUT_PLAIN);
+    if (!y || dt__is_ghost(y) || !dt__cut_copy(whole, y, cut, cut->part, true)) return y;
+    dt__unref(y);
+    return NULL;
+}
+DT__INSIDE dt_tensor *dt__cut_whole(dt_model *m, const char *call, dt_tensor *t, const dt__portion *cut)
+{
+    dt_shape    s = dt_shape_of(t);
+    dt_shape    all = dt_shape_of(t);
+    const bool  ghost = dt__is_ghost(t), lead = !ghost && m->axis && m->axis->rank == 0;
+    s.dim[cut->dim] *= cut->parts;
+    dt_tensor *y = dt__new(call, lead ? dt_cpu() : dt__ghost_device(), t->dtype, s.dim, s.ndim, DT_LAYOUT_PLAIN);
+    if (!y || ghost) return y;
+    if (!m->axis) {
+        dt_fail(DT_ERR_STATE, "%s: the model was split over ranks, which are gone; save before dt_tensor_parallel_free", call);
+        dt__unref(y);
+        return NULL;
+    }
+    memmove(all.dim + 1, all.dim, (DT_MAX_DIMS - 1) * sizeof *all.dim);
+    all.dim[0] = cut->parts;
+    all.ndim++;
+    dt_tensor *d = dt__dense(call, t), *each = NULL, *here = NULL;
+    if (all.ndim > DT_MAX_DIMS) { /* as rows */
+        all.ndim = 2;
+        all.dim[1] = t->numel;
+    }
+    if (d) each = dt__new(call, t->st->dev, t->dtype, all.dim, all.ndim, DT_LAYOUT_PLAIN);
+    int rc = !each ? DT_ERR_MEMORY : t->numel ? m->axis->gather(m->axis->user, call, each, d) : 0;
+    if (!rc && lead) {
+        here = each->st->dev == dt_cpu() ? dt__ref(each) : dt__cross(call, each, dt_cpu());
+        for (int r = 0; r < cut->parts && !rc; r++) {
+            dt_tensor *piece = here ? dt__slice(here, 0, r, 1) : NULL;
+            if (piece) {
+                piece->ndim = t->ndim;
+                memcpy(piece->shape, t->shape, sizeof piece->shape);
+                dt__dense_strides(piece->stride, piece->shape, piece->ndim);
+            }
+            rc = piece ? dt__cut_copy(y, piece, cut, r, false) : DT_ERR_MEMORY;
+            dt__unref(piece);
+        }
+    }
+    dt__unref(here);
+    dt__unref(each);
+    dt__unref(d);
+    if (!rc) return y;
+    dt__unref(y);
+    return NULL;
+}
 static dt_tensor *dt__param_init(dt_model *m, dt_shape shape, int dtype, dt__fillspec f) /* the caller owns it */
 {
     dt_make_opts o;
     o.dt__first = 0;
     o.dtype = (dt_dtype)dtype;
-    o.device = m->device;
+    o.device = dt__model_here(m);
     o.rng = &m->rng;
     dt_tensor *t = f.init == DT_INIT_UNIFORM  ? dt_uniform_with(f.a, f.b, shape, o)
                    : f.init == DT_INIT_NORMAL ? dt_normal_with(f.a, f.b, shape, o)
@@ -1277,11 +1628,13 @@ static dt_tensor *dt__param_init(dt_model *m, dt_shape shape, int dtype, dt__fil
     return t ? dt_keep(t) : NULL;
 }
 enum { DT__BUFFER = 1, DT__KEEP_F32 = 2, DT__COUNTER = 4 };
-/* Makes p->t with its first values. If a loaded file has them, no random numbers are drawn. */
+/* Makes p->t with its first values. If a loaded file has them, no random numbers are drawn. shape: of the whole parameter. */
 static int dt__param_fill(dt_model *m, dt__param *p, dt_shape shape)
 {
     int          known = 0;
-    dt__fillspec zero = { DT_INIT_ZEROS, 0, 0 }, f = { (dt_init)p->first, p->first_a, p->first_b };
+    dt__portion      cut = p->cut;
+    dt__fillspec zero = dt__fill_with(DT_INIT_ZEROS, 0, 0), f = dt__fill_with((dt_init)p->first, p->first_a, p->first_b);
+    p->cut.parts = 0; /* what is drawn or loaded is the whole */
     if (m->want) {
         p->t = dt__param_init(m, shape, p->first_dtype, zero);
         known = p->t ? m->want(m, m->want_user, p) : DT_ERR_MEMORY;
@@ -1292,7 +1645,14 @@ static int dt__param_fill(dt_model *m, dt__param *p, dt_shape shape)
         p->t = dt__param_init(m, shape, p->first_dtype, f);
         if (!p->t) return DT_ERR_MEMORY;
     }
-    return dt__param_to_model(m, p);
+    p->cut = cut;
+    if (cut.parts) {
+        dt_tensor *whole = p->t;
+        p->t = dt__cut_take("dt_model", whole, &cut);
+        dt__unref(whole);
+        if (!p->t) return DT_ERR_MEMORY;
+    }
+    return dt__param_to_model(m, p, dt__model_here(m));
 }
 /* The same again on another device, with the same random numbers. The handle stays: all holders see the change. */
 DT__INSIDE int dt__param_refill(dt_model *m, dt__param *p, dt_device *dev)
@@ -1300,10 +1660,7 @@ DT__INSIDE int dt__param_refill(dt_model *m, dt__param *p, dt_device *dev)
     dt_tensor *t = p->t;
     dt_device *before = m->device;
     dt_rng     rng = m->rng;
-    dt_shape   shape;
-    memset(&shape, 0, sizeof shape);
-    shape.ndim = t->ndim;
-    memcpy(shape.dim, t->shape, sizeof shape.dim);
+    dt_shape   shape = dt__param_shape(p);
     dt__unref(p->init);
     p->init = p->t = NULL;
     m->device = dev;
@@ -1322,7 +1679,7 @@ DT__INSIDE int dt__param_refill(dt_model *m, dt__param *p, dt_device *dev)
     }
     dt__unref(p->t);
     p->t = t;
-    return rc;
+    return rc ? rc : dt__watch_made(m, p);
 }
 /* Creates the parameter 'name.suffix'. */
 static dt__param *dt__param_new(dt_model *m, const char *name, const char *suffix, dt_shape shape, dt__fillspec f,
@@ -1341,6 +1698,7 @@ static dt__param *dt__param_new(dt_model *m, const char *name, const char *suffi
     p->buffer = (flags & DT__BUFFER) != 0;
     p->keep_f32 = (flags & DT__KEEP_F32) != 0;
     p->block = p->opt = p->group = -1;
+    p->cut = f.cut;
     p->first = (int)f.init;
     p->first_a = f.a;
     p->first_b = f.b;
@@ -1363,7 +1721,7 @@ static dt__param *dt__param_new(dt_model *m, const char *name, const char *suffi
         rc = dt__table_add(&m->param_table, &m->param_slots, p->name, p->hash, m->nparams);
         if (!rc) m->nparams++;
     }
-    if (!rc && m->watch && m->watch->made && m->watch->made(m->watch->user, p)) return NULL;
+    if (!rc && dt__watch_made(m, p)) return NULL;
     if (!rc) return p;
     dt__unref(p->t);
     dt__unref(p->init);
@@ -1480,7 +1838,7 @@ static int dt__block_make(dt_model *m, dt__mblock *nb, const dt__mblock *old, dt
         p->offset = dt__pack_next(at, p->t->dtype);
         at = p->offset + p->t->numel;
     }
-    dt_tensor *grads = m->watch && m->watch->grads && !dt__is_ghost(list[0]) ? m->watch->grads(m->watch->user, list[0]->dtype, at) : NULL;
+    dt_tensor *grads = dt__is_ghost(list[0]) ? NULL : dt__watch_grads(m, list[0]->st->dev, list[0]->dtype, at);
     int        rc = dt__pack(&nb->b, list, nb->n, grads);
     if (!rc) rc = dt__block_master(m, nb, old);
     for (int k = 0; k < DT__MAX_STATES && !rc; k++) rc = dt__carry(&nb->state[k], nb, m, old, k);
@@ -1607,7 +1965,7 @@ static int dt__param_assign(dt_model *m, dt__param *p, dt_tensor *src)
     return to == p->t ? 0 : (int)dt_copy(p->t, to);
 }
 
-static int dt__model_convert(dt_model *m, const char *call, dt_dtype dtype, dt_device *dev)
+static int dt__model_convert(dt_model *m, const char *call, dt_dtype dtype, dt_device *dev) /* NULL: each stays on its device */
 {
     if (dt__tls.tape.n)
         return dt_fail(DT_ERR_STATE, "%s: the tape of the current step uses the parameters; call it after dt_end()", call);
@@ -1619,13 +1977,14 @@ static int dt__model_convert(dt_model *m, const char *call, dt_dtype dtype, dt_d
                                "checkpoint and load it into a model of that dtype and device",
                                call);
     m->dtype = dtype;
-    m->device = dev;
+    if (dev) m->device = dev;
     for (int i = 0; i < m->nblocks; i++) dt_block_free(&m->block[i].b);
     int rc = 0;
     for (int i = 0; i < m->nparams && !rc; i++) {
         dt__param *p = m->param[i];
-        rc = dt__param_to_model(m, p);
-        if (!rc && p->t->st->dev != dev) rc = dt__param_convert(p, p->t->dtype, dev);
+        dt_device *to = dev ? dev : p->t->st->dev;
+        rc = dt__param_to_model(m, p, to);
+        if (!rc && p->t->st->dev != to) rc = dt__param_convert(p, p->t->dtype, to);
     }
     return rc || !m->sealed ? rc : dt__model_pack(m);
 }
@@ -1643,7 +2002,7 @@ DT_API dt_status dt_model_cast(dt_model *m, dt_dtype dtype)
     if (!dt__is_float(dtype))
         return (dt_status)dt_fail(DT_ERR_DTYPE, "dt_model_cast: parameters are f32, f16 or bf16, not %s",
                                   dt_dtype_name(dtype));
-    return (dt_status)dt__model_convert(m, "dt_model_cast", dtype, m->device);
+    return (dt_status)dt__model_convert(m, "dt_model_cast", dtype, NULL);
 }
 static int dt__set_frozen(dt_model *m, const char *call, const char *pattern, bool on)
 {
@@ -1693,56 +2052,76 @@ static const char *dt__count_text(char *buf, size_t n, double v) /* 1234567 -> 1
     buf[at] = 0;
     return buf;
 }
-static void dt__summary_line(dt__text_out *o, int width, const char *name, const char *kind, const char *shape,
-                             double params, double flops, double bytes)
+typedef struct dt__summary {
+    dt__text_out o;
+    int          width;
+    bool         devices; /* the model is on several: the last column names the device */
+} dt__summary;
+static void dt__summary_line(dt__summary *s, const char *name, const char *kind, const char *shape, const double sum[3],
+                             const char *device)
 {
     char line[400], a[48], b[48], c[48];
-    snprintf(line, sizeof line, "%-*s  %-20s  %-20s  %13s  %15s  %13s\n", width, name, kind, shape,
-             dt__count_text(a, sizeof a, params), dt__count_text(b, sizeof b, flops),
-             dt__count_text(c, sizeof c, bytes));
-    dt__emit(o, line);
+    snprintf(line, sizeof line, "%-*s  %-20s  %-20s  %13s  %15s  %13s%s%s\n", s->width, name, kind, shape,
+             dt__count_text(a, sizeof a, sum[0]), dt__count_text(b, sizeof b, sum[1]),
+             dt__count_text(c, sizeof c, sum[2]), s->devices ? "  " : "", s->devices ? device : "");
+    dt__emit(&s->o, line);
+}
+static dt_device *dt__layer_device(const dt__layer *l)
+{
+    for (int k = 0; k < 5; k++)
+        if (l->p[k]) return l->p[k]->t->st->dev;
+    return NULL; /* it has no parameters */
 }
 DT_API size_t dt_model_summary(dt_model *m, char *buf, size_t nbytes)
 {
-    dt__text_out o;
-    o.buf = buf;
-    o.nbytes = buf ? nbytes : 0;
-    o.len = 0;
+    dt__summary s;
+    dt__places  places;
+    double      total[3] = { 0, 0, 0 }, frozen = 0, on[DT__MAX_PLACES][3];
+    char        line[400];
+    memset(&s, 0, sizeof s);
+    memset(&on, 0, sizeof on);
+    places.n = 0;
+    s.o.buf = buf;
+    s.o.nbytes = buf ? nbytes : 0;
+    s.width = 5;
     if (buf && nbytes) buf[0] = 0;
     if (!m) return 0;
-    int    width = 5;
-    double total[3] = { 0, 0, 0 }, frozen = 0;
-    char   line[400];
-    for (int i = 0; i < m->nlayers; i++)
-        if ((int)strlen(m->layer[i]->name) > width) width = (int)strlen(m->layer[i]->name);
-    if (width > 60) width = 60;
-    snprintf(line, sizeof line, "%-*s  %-20s  %-20s  %13s  %15s  %13s\n", width, "name", "layer", "output",
-             "parameters", "FLOPs", "gradient B");
-    dt__emit(&o, line);
+    for (int i = 0; i < m->nlayers; i++) {
+        dt_device *dev = dt__layer_device(m->layer[i]);
+        if (dev && places.n < DT__MAX_PLACES) dt__place_of("dt_model_summary", &places, dev);
+        if ((int)strlen(m->layer[i]->name) > s.width) s.width = (int)strlen(m->layer[i]->name);
+    }
+    s.devices = places.n > 1;
+    if (s.width > 60) s.width = 60;
+    snprintf(line, sizeof line, "%-*s  %-20s  %-20s  %13s  %15s  %13s%s\n", s.width, "name", "layer", "output",
+             "parameters", "FLOPs", "gradient B", s.devices ? "  device" : "");
+    dt__emit(&s.o, line);
     for (int i = 0; i < m->nlayers; i++) {
         dt__layer *l = m->layer[i];
-        double     np = 0, grad = 0;
+        dt_device *dev = dt__layer_device(l);
+        double     sum[3] = { 0, l->flops, 0 };
         for (int k = 0; k < 5; k++) {
             if (!l->p[k] || l->p[k]->buffer) continue;
-            np += (double)l->p[k]->t->numel;
+            sum[0] += (double)dt__param_numel(l->p[k]);
             if (l->p[k]->frozen)
-                frozen += (double)l->p[k]->t->numel;
+                frozen += (double)dt__param_numel(l->p[k]);
             else
-                grad += (double)dt_nbytes(l->p[k]->t);
+                sum[2] += (double)dt_nbytes(l->p[k]->t);
         }
-        dt__summary_line(&o, width, l->name, l->kind, dt__shape_text(l->out.dim, l->out.ndim), np, l->flops, grad);
-        total[0] += np;
-        total[1] += l->flops;
-        total[2] += grad;
+        dt__summary_line(&s, l->name, l->kind, dt__shape_text(l->out.dim, l->out.ndim), sum, dev ? dev->name : "");
+        for (int k = 0; k < 3; k++) total[k] += sum[k];
+        for (int p = 0; p < places.n; p++)
+            for (int k = 0; k < 3 && places.dev[p] == dev; k++) on[p][k] += sum[k];
     }
-    dt__summary_line(&o, width, "total", "", "", total[0], total[1], total[2]);
+    dt__summary_line(&s, "total", "", "", total, "");
+    for (int p = 0; p < places.n && s.devices; p++) dt__summary_line(&s, "", "", "", on[p], places.dev[p]->name);
     if (frozen > 0) {
         char a[48];
         snprintf(line, sizeof line, "frozen: %s parameters\n", dt__count_text(a, sizeof a, frozen));
-        dt__emit(&o, line);
+        dt__emit(&s.o, line);
     }
-    if (buf && nbytes) buf[o.len < nbytes ? o.len : nbytes - 1] = 0;
-    return o.len;
+    if (buf && nbytes) buf[s.o.len < nbytes ? s.o.len : nbytes - 1] = 0;
+    return s.o.len;
 }
 
 /* ==================================================================================================== >>layer
@@ -1750,7 +2129,7 @@ DT_API size_t dt_model_summary(dt_model *m, char *buf, size_t nbytes)
 #define DT__LAYER_OPTIONS(X)                                                                                     \
     X(out) X(kernel) X(kernel_w) X(stride) X(stride_w) X(pad) X(pad_w) X(dilation) X(dilation_w) X(groups)        \
     X(no_bias) X(no_affine) X(no_track) X(cumulative) X(eps) X(momentum) X(normalized_dims) X(num) X(dim) X(heads) \
-    X(causal) X(dropout) X(kv) X(act) X(add)
+    X(causal) X(dropout) X(kv) X(act) X(add) X(split)
 #define DT__LAYER_BIT(n) DT__L_##n,
 enum { DT__LAYER_OPTIONS(DT__LAYER_BIT) DT__L_COUNT };
 #define DT__L(n) (1u << DT__L_##n)
@@ -1813,7 +2192,7 @@ static dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name
         dt_fail(DT_ERR_ARG, "%s: the name is %s; a layer needs a name", kind, name ? "empty" : "NULL");
         return NULL;
     }
-    if (!m->sealed && dt__model_hook(m)) return NULL;
+    if (!dt__places_ok(kind, m) || (!m->sealed && dt__model_hook(m))) return NULL;
     uint32_t   hash = dt__name_hash(m->scope, (size_t)m->scope_len, name);
     int        k = dt__table_find(m->layer_table, m->layer_slots, hash, m->scope, (size_t)m->scope_len, name);
     dt__layer *l = k >= 0 ? m->layer[k] : dt__layer_new(m, kind, name, hash);
@@ -1824,6 +2203,14 @@ static dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name
         dt_fail(DT_ERR_ARG, "%s '%s': the name belongs to a %s; choose another name", kind, l->name, l->kind);
         return NULL;
     }
+    for (int i = 0; i < 5 && !m->parts; i++)
+        if (l->p[i] && l->p[i]->t->st->dev != dt__model_here(m)) {
+            dt_fail(DT_ERR_DEVICE, "%s '%s': its parameters are on %s, this call is %s %s; call it with dt_device_begin() as "
+                    "in the first forward, or move the whole model with dt_model_to()", kind, l->name,
+                    l->p[i]->t->st->dev->name, m->nplaces ? "in a device scope of" : "outside device scopes, on",
+                    dt__model_here(m)->name);
+            return NULL;
+        }
     if (l->stamp == stamp && !shared) {
         dt_fail(DT_ERR_STATE, "%s '%s': the name is used twice in one forward. If this is the next forward: end the one "
                 "before with dt_end() (evaluation), dt_step() or dt_backward(), or begin it with dt_forward_begin(). If it is "
@@ -1845,9 +2232,11 @@ static dt__layer *dt__layer_begin(dt_model *m, const char *kind, const char *nam
     if (!dt__model_ok(kind, m)) return NULL;
     if (m->parts) m->parts->layer(m->parts->user, m->scope, name ? name : "");
     if (!dt__ok(kind, "x", x)) return NULL;
-    if (x->st->dev != m->device) {
-        dt_fail(DT_ERR_DEVICE, "%s '%s': x is on %s, the model on %s; move one with dt_to() or dt_model_to()", kind,
-                name ? name : "(null)", x->st->dev->name, m->device->name);
+    if (!dt__places_ok(kind, m)) return NULL;
+    if (x->st->dev != dt__model_here(m)) {
+        dt_fail(DT_ERR_DEVICE, m->nplaces ? "%s '%s': x is on %s, the device scope on %s; copy x with dt_to()"
+                : "%s '%s': x is on %s, the model on %s; move one with dt_to() or dt_model_to(), or call the layer in a scope "
+                "of its device (dt_device_begin)", kind, name ? name : "(null)", x->st->dev->name, dt__model_here(m)->name);
         return NULL;
     }
     if (!dt__layer_takes(kind, name ? name : "(null)", o, takes)) return NULL;
@@ -1867,10 +2256,14 @@ static dt_tensor *dt__layer_param(dt_model *m, dt__layer *l, int k, const char *
         l->p[k] = dt__param_new(m, l->name, suffix, shape, f, flags);
         return l->p[k] ? l->p[k]->t : NULL;
     }
-    if (dt__same_shape(l->p[k]->t, &shape)) return l->p[k]->t;
+    dt_shape have = dt__param_shape(l->p[k]), part = dt__cut_shape(shape, &f.cut);
+    if (dt__same_shape(l->p[k]->t, &part) && l->p[k]->cut.parts == f.cut.parts) return l->p[k]->t;
+    char text[200];
+    snprintf(text, sizeof text, "%s", dt__shape_text(have.dim, have.ndim));
     dt_fail(DT_ERR_SHAPE,
-            "%s '%s': '%s' is %s, but this call needs %s; give layers of different shapes different names", l->kind,
-            l->name, l->p[k]->name, dt__text(l->p[k]->t), dt__shape_text(shape.dim, shape.ndim));
+            "%s '%s': '%s' is %s%s, but this call needs %s%s; give layers of different shapes different names", l->kind,
+            l->name, l->p[k]->name, text, l->p[k]->cut.parts ? ", split over ranks" : "", dt__shape_text(shape.dim, shape.ndim),
+            f.cut.parts ? ", split over ranks" : "");
     return NULL;
 }
 DT__INSIDE dt_shape dt__shape1(int64_t a)
@@ -1887,14 +2280,6 @@ static dt_shape dt__shape2(int64_t a, int64_t b)
     s.ndim = 2;
     s.dim[1] = b;
     return s;
-}
-static dt__fillspec dt__fill_with(dt_init init, double a, double b)
-{
-    dt__fillspec f;
-    f.init = init;
-    f.a = a;
-    f.b = b;
-    return f;
 }
 /* kaiming_uniform_(a=sqrt(5)); the bound is computed in the same order of operations as in PyTorch */
 static dt__fillspec dt__fill_kaiming(int64_t fan_in)
@@ -1924,34 +2309,331 @@ static dt_tensor *dt__layer_end(dt__layer *l, dt_tensor *y, double flops)
     return y;
 }
 
+/* ---- layers of which each rank of the tensor axis has a part. The ops between the parts: `enter` passes a whole tensor on to
+   parts of layers, and adds up the gradients that come back; `sum` adds up what the parts have computed. */
+typedef struct dt__part_of { /* in dt__node.u */
+    dt_model   *m;
+    const char *kind, *name;
+} dt__part_of;
+static int dt__parts(const dt_model *m) { return m->axis ? m->axis->size : 1; }
+static bool dt__split_is(const char *kind, const char *name, dt_layer_split split, uint32_t takes)
+{
+    if ((unsigned)split <= DT_SPLIT_HEADS && (split == DT_SPLIT_NONE || (takes >> split & 1u))) return true;
+    static const char *const names[] = { "DT_SPLIT_NONE", "DT_SPLIT_OUT", "DT_SPLIT_IN", "DT_SPLIT_BOTH", "DT_SPLIT_HEADS" };
+    char list[80];
+    dt__option_list(list, sizeof list, names, 5, takes, ~takes);
+    for (char *c = list; *c; c++) /* ".DT_SPLIT_OUT" */
+        if (*c == '.') memmove(c, c + 1, strlen(c));
+    dt_fail(DT_ERR_ARG, "%s '%s': .split is %d; this layer can be split by %s", kind, name, (int)split, list);
+    return false;
+}
+static bool dt__split_divides(const dt_model *m, const dt__layer *l, const char *what, int64_t n)
+{
+    int parts = dt__parts(m);
+    if (n % parts == 0) return true;
+    dt_fail(DT_ERR_ARG, "%s '%s': the layer has %" PRId64 " %s, which the %d ranks of the tensor axis cannot divide equally; use a "
+            "multiple of %d, or leave out .split", l->kind, l->name, n, what, parts, parts);
+    return false;
+}
+static dt__fillspec dt__fill_cut(const dt_model *m, dt__fillspec f, int dim, int groups)
+{
+    if (!m->axis) return f;
+    f.cut.dim = dim;
+    f.cut.groups = groups;
+    f.cut.parts = m->axis->size;
+    f.cut.part = m->axis->rank;
+    return f;
+}
+static int dt__part_reduce(const dt__part_of *of, dt_tensor *t, bool max)
+{
+    char what[200];
+    if (!of->m->axis || dt__is_ghost(t) || !t->numel) return 0;
+    snprintf(what, sizeof what, of->name ? "%s '%.150s'" : "%s", of->kind, of->name);
+    return of->m->axis->reduce(of->m->axis->user, what, t, max);
+}
+static dt__part_of dt__part_of_layer(dt_model *m, const char *kind, const char *name)
+{
+    dt__part_of of;
+    of.m = m;
+    of.kind = kind;
+    of.name = name;
+    return of;
+}
+static dt_tensor *dt__part_op(dt_tensor *y, dt_tensor *x, const char *name, dt__backward_fn fn, const dt__part_of *of)
+{
+    dt__node *n = y ? dt__record(name, y, fn, 1, &x) : NULL;
+    if (n) memcpy(n->u, of, sizeof *of);
+    if (dt__err.code == DT_OK) return dt__give(y);
+    dt__unref(y);
+    return NULL;
+}
+static int dt__part_enter_bwd(dt__node *n, dt_tensor *g)
+{
+    dt__part_of of;
+    dt_tensor  *d = g;
+    int         rc = 0;
+    memcpy(&of, n->u, sizeof of);
+    if (dt__is_exclusive(g) && dt_is_contiguous(g) && g->layout == DT_LAYOUT_PLAIN) d = dt__ref(g);
+    else {
+        d = dt__new("backward", g->st->dev, g->dtype, g->shape, g->ndim, DT_LAYOUT_PLAIN);
+        rc = d ? dt__copy_to(d, g, 0) : DT_ERR_MEMORY;
+    }
+    if (!rc) rc = dt__part_reduce(&of, d, false);
+    if (!rc) rc = dt__grad_put(n->in[0], d);
+    dt__unref(d);
+    return rc;
+}
+static dt_tensor *dt__part_enter(dt_model *m, dt__layer *l, dt_tensor *x)
+{
+    if (!m->axis || !x || !dt__is_float(x->dtype)) return x;
+    dt__part_of of = dt__part_of_layer(m, l->kind, l->name);
+    return dt__part_op(dt__alias(x), x, "part_enter", dt__part_enter_bwd, &of);
+}
+static int dt__part_same_bwd(dt__node *n, dt_tensor *g) { return dt__grad_put(n->in[0], g); }
+/* y was made by the layer and is used by no one else: the sum takes its place in memory. */
+static dt_tensor *dt__part_sum(const dt__part_of *of, dt_tensor *y)
+{
+    if (!of->m->axis || !y) return y;
+    if (dt__make_plain(y)) return NULL;
+    dt_tensor *d = dt_is_contiguous(y) ? y : dt_contiguous(y);
+    if (!d || dt__part_reduce(of, d, false)) return NULL;
+    return dt__part_op(dt__alias(d), d, "part_sum", dt__part_same_bwd, of);
+}
+static dt_tensor *dt__layer_sum(dt_model *m, dt__layer *l, dt_tensor *y, dt_tensor *bias, int dim)
+{
+    dt__part_of of = dt__part_of_layer(m, l->kind, l->name);
+    if (m->axis) y = dt__part_sum(&of, y);
+    if (!m->axis || !bias || !y) return y;
+    dt_shape s = dt__shape1(bias->shape[0]);
+    s.ndim = dim;
+    for (int i = 1; i < dim; i++) s.dim[i] = 1;
+    bias = dt_cast(bias, (dt_dtype)y->dtype);
+    return dt_add(y, dim > 1 ? dt_reshape(bias, s) : bias);
+}
+static bool dt__split_in_ok(const dt__layer *l, const dt_layer_opts *o)
+{
+    if (o->split != DT_SPLIT_IN || o->act == DT_ACT_NONE) return true;
+    dt_fail(DT_ERR_ARG, "%s '%s': .act cannot be used with DT_SPLIT_IN, because the results of the ranks are added first; apply the "
+            "activation to the result", l->kind, l->name);
+    return false;
+}
+/* Copies part r of `each` (ranks, elements of a part) into y along dim. */
+static int dt__part_place(dt_tensor *y, dt_tensor *each, int r, const dt_tensor *like, int dim)
+{
+    dt_tensor *from = dt__slice(each, 0, r, 1), *to = from ? dt__slice(y, dim, r * like->shape[dim], like->shape[dim]) : NULL;
+    int        rc = DT_ERR_MEMORY;
+    if (to) {
+        from->ndim = like->ndim;
+        memcpy(from->shape, like->shape, sizeof from->shape);
+        dt__dense_strides(from->stride, from->shape, from->ndim);
+        rc = dt__copy_to(to, from, 0);
+    }
+    dt__unref(from);
+    dt__unref(to);
+    return rc;
+}
+static dt_tensor *dt__part_gathered(const dt__part_of *of, dt_tensor *x, int dim) /* the caller owns it */
+{
+    const dt__axis *a = of->m->axis;
+    int64_t         shape[DT_MAX_DIMS], two[2];
+    memcpy(shape, x->shape, sizeof shape);
+    shape[dim] *= a->size;
+    two[0] = a->size;
+    two[1] = x->numel;
+    dt_tensor *y = dt__new(of->kind, x->st->dev, x->dtype, shape, x->ndim, DT_LAYOUT_PLAIN);
+    if (!y || dt__is_ghost(y) || !x->numel) return y;
+    dt_tensor *d = dt__dense(of->kind, x), *each = d ? dt__new(of->kind, x->st->dev, x->dtype, two, 2, DT_LAYOUT_PLAIN) : NULL;
+    int        rc = each ? a->gather(a->user, of->kind, each, d) : DT_ERR_MEMORY;
+    for (int r = 0; r < a->size && !rc; r++) rc = dt__part_place(y, each, r, d, dim);
+    dt__unref(each);
+    dt__unref(d);
+    if (!rc) return y;
+    dt__unref(y);
+    return NULL;
+}
+static int dt__part_gather_bwd(dt__node *n, dt_tensor *g) /* what follows is the same on all ranks, and so is g */
+{
+    dt__part_of of;
+    memcpy(&of, n->u, sizeof of);
+    int        dim = (int)n->i[0];
+    int64_t    k = n->in[0]->shape[dim];
+    dt_tensor *part = dt__slice(g, dim, n->i[1] * k, k);
+    int        rc = part ? dt__grad_put(n->in[0], part) : DT_ERR_MEMORY;
+    dt__unref(part);
+    return rc;
+}
+static int dt__part_take_bwd(dt__node *n, dt_tensor *g)
+{
+    dt__part_of of;
+    memcpy(&of, n->u, sizeof of);
+    dt_tensor *whole = dt__part_gathered(&of, g, (int)n->i[0]);
+    int        rc = whole ? dt__grad_put(n->in[0], whole) : DT_ERR_MEMORY;
+    dt__unref(whole);
+    return rc;
+}
+static bool dt__part_ok(const char *call, dt_model *m, dt_tensor *x, int *dim)
+{
+    if (!dt__model_ok(call, m) || !dt__ok(call, "x", x)) return false;
+    if (*dim < -x->ndim || *dim >= x->ndim) {
+        dt_fail(DT_ERR_ARG, "%s: dim is %d and x is %s; it must be %d to %d", call, *dim, dt__text(x), -x->ndim, x->ndim - 1);
+        return false;
+    }
+    if (*dim < 0) *dim += x->ndim;
+    return true;
+}
+DT_API dt_tensor *dt_gather_parts(dt_model *m, dt_tensor *x, int dim)
+{
+    if (!dt__part_ok("dt_gather_parts", m, x, &dim)) return NULL;
+    if (!m->axis) return x;
+    if (dt__make_plain(x)) return NULL;
+    dt__part_of of = dt__part_of_layer(m, "dt_gather_parts", NULL);
+    dt_tensor  *y = dt__part_op(dt__part_gathered(&of, x, dim), x, "gather_parts", dt__part_gather_bwd, &of);
+    if (!y || !y->node) return y;
+    y->node->i[0] = dim;
+    y->node->i[1] = m->axis->rank;
+    return y;
+}
+DT_API dt_tensor *dt_take_part(dt_model *m, dt_tensor *x, int dim)
+{
+    if (!dt__part_ok("dt_take_part", m, x, &dim)) return NULL;
+    if (!m->axis) return x;
+    int64_t n = x->shape[dim] / m->axis->size;
+    if (x->shape[dim] % m->axis->size) {
+        dt_fail(DT_ERR_SHAPE, "dt_take_part: dimension %d of x %s cannot be divided equally between the %d ranks of the tensor axis",
+                dim, dt__text(x), m->axis->size);
+        return NULL;
+    }
+    if (dt__make_plain(x)) return NULL;
+    dt__part_of of = dt__part_of_layer(m, "dt_take_part", NULL);
+    dt_tensor  *y = dt__part_op(dt__slice(x, dim, m->axis->rank * n, n), x, "take_part", dt__part_take_bwd, &of);
+    if (y && y->node) y->node->i[0] = dim;
+    return y;
+}
+DT_API dt_tensor *dt_dropout_parts(dt_model *m, dt_tensor *x, double p, int dim)
+{
+    if (!dt__part_ok("dt_dropout_parts", m, x, &dim)) return NULL;
+    if (!m->axis || !m->training || p == 0) return dt_dropout(m, x, p);
+    dt_make_opts mo;
+    dt_shape     s = dt_shape_of(x);
+    DT__CLEAR(mo);
+    mo.device = x->st->dev;
+    mo.dtype = (dt_dtype)x->dtype;
+    s.dim[dim] *= m->axis->size;
+    dt_no_grad_begin();
+    dt_tensor *mask = dt_dropout(m, dt_full_with(1, s, mo), p);
+    mask = mask ? dt_narrow(mask, dim, m->axis->rank * x->shape[dim], x->shape[dim]) : NULL;
+    dt_no_grad_end();
+    return mask ? dt_mul(x, mask) : NULL;
+}
+static dt_tensor *dt__scalar_of(dt_device *dev, double value, dt_dtype dtype)
+{
+    dt_make_opts mo;
+    dt_shape     scalar = dt__shape1(0);
+    scalar.ndim = 0;
+    DT__CLEAR(mo);
+    mo.device = dev;
+    mo.dtype = dtype;
+    return dt_full_with(value, scalar, mo);
+}
+/* index counts from 0 to whole - 1, this rank has from .. from + n - 1. The result counts from 0 to n - 1; what other ranks have
+   becomes 0, and *mine says which are this rank's. What no rank has stays outside, so that the op that uses it finds it. */
+static dt_tensor *dt__part_index(dt_model *m, dt_tensor *index, int64_t n, int64_t whole, dt_tensor **mine)
+{
+    int64_t    from = m->axis->rank * n;
+    dt_tensor *low = dt__scalar_of(index->st->dev, (double)from, DT_I64), *high = dt__scalar_of(index->st->dev, (double)(from + n), DT_I64);
+    dt_tensor *zero = dt__scalar_of(index->st->dev, 0, DT_I64), *end = dt__scalar_of(index->st->dev, (double)whole, DT_I64);
+    dt_tensor *i = dt_cast(index, DT_I64);
+    dt_tensor *below = dt_lt(i, low), *above = dt_ge(i, high);
+    dt_tensor *j = dt_where(above, dt_where(dt_lt(i, end), zero, i), dt_sub_scalar(i, (double)from));
+    j = dt_where(below, dt_where(dt_ge(i, zero), zero, i), j);
+    dt_tensor *none = dt__scalar_of(index->st->dev, 0, DT_F32), *one = dt__scalar_of(index->st->dev, 1, DT_F32);
+    *mine = dt_where(below, none, dt_where(above, none, one));
+    return *mine ? j : NULL;
+}
+DT_API dt_tensor *dt_cross_entropy_parts_with(dt_model *m, dt_tensor *logits, dt_tensor *target, dt_loss_opts o)
+{
+    static const char call[] = "dt_cross_entropy_parts";
+    if (!dt__model_ok(call, m) || !dt__ok(call, "logits", logits) || !dt__ok(call, "target", target)) return NULL;
+    if (!m->axis) return dt_cross_entropy_with(logits, target, o);
+    if (logits->ndim != 2 || target->ndim != 1 || target->shape[0] != logits->shape[0] || logits->shape[1] < 1 || o.weight ||
+        (unsigned)o.reduction > DT_NONE || !(o.label_smoothing >= 0 && o.label_smoothing <= 1)) {
+        dt_fail(DT_ERR_ARG, "%s: logits %s, target %s, .reduction %d, .label_smoothing %g%s: needs logits (n, a part of the classes), "
+                "target (n), a dt_reduction, a smoothing from 0 to 1, and no .weight", call, dt__text(logits), dt__text(target),
+                (int)o.reduction, o.label_smoothing, o.weight ? ", .weight" : "");
+        return NULL;
+    }
+    dt__part_of    of = dt__part_of_layer(m, call, NULL);
+    int64_t        rows = logits->shape[0], n = logits->shape[1], ignore = o.ignore_index == DT_ZERO ? 0 : o.ignore_index ? o.ignore_index : -100;
+    dt_shape       column = dt__shape2(rows, 1), row = dt__shape1(rows);
+    dt_reduce_opts last;
+    DT__CLEAR(last);
+    last.dims = DT_DIM(1);
+    dt_tensor *mine, *x = dt_cast(logits, DT_F32);
+    dt_no_grad_begin();
+    dt_tensor *most = dt_amax_with(x, last);
+    if (most && dt__part_reduce(&of, most, true)) most = NULL;
+    dt_tensor *t = dt_cast(target, DT_I64), *skip = dt__scalar_of(logits->st->dev, (double)ignore, DT_I64), *none = dt__scalar_of(logits->st->dev, 0, DT_F32);
+    dt_tensor *ignored = dt_eq(t, skip), *valid = dt_where(ignored, none, dt__scalar_of(logits->st->dev, 1, DT_F32));
+    t = dt_where(ignored, dt__scalar_of(logits->st->dev, 0, DT_I64), t);
+    t = t ? dt__part_index(m, t, n, n * m->axis->size, &mine) : NULL;
+    dt_no_grad_end();
+    if (!t || !most) return NULL;
+    x = dt_sub(x, dt_reshape(most, column));
+    dt_tensor *sums[3];
+    sums[0] = dt_sum_with(dt_exp(x), last);
+    sums[1] = dt_mul(dt_reshape(dt_gather(x, 1, dt_reshape(t, column)), row), mine);
+    sums[2] = o.label_smoothing > 0 ? dt_sum_with(x, last) : sums[1];
+    dt_tensor *all = sums[0] && sums[1] && sums[2] ? dt__part_sum(&of, dt_stack(sums, o.label_smoothing > 0 ? 3 : 2, 0)) : NULL;
+    if (!all) return NULL;
+    dt_tensor *lse = dt_log(dt_select(all, 0, 0)), *loss = dt_sub(lse, dt_select(all, 0, 1));
+    if (o.label_smoothing > 0) {
+        dt_tensor *flat = dt_sub(lse, dt_mul_scalar(dt_select(all, 0, 2), 1 / ((double)n * m->axis->size)));
+        loss = dt_add(dt_mul_scalar(loss, 1 - o.label_smoothing), dt_mul_scalar(flat, o.label_smoothing));
+    }
+    loss = dt_mul(loss, valid);
+    if (o.reduction == DT_NONE || !loss) return loss;
+    dt_reduce_opts whole;
+    DT__CLEAR(whole);
+    loss = dt_sum_with(loss, whole);
+    return o.reduction == DT_SUM ? loss : dt_div(loss, dt_sum_with(valid, whole));
+}
+
 DT_API dt_tensor *dt_linear_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
 {
-    dt__layer *l = dt__layer_begin(m, "dt_linear", name, x, &o, DT__L(out) | DT__L(no_bias) | DT__L(act));
-    if (!l) return NULL;
-    int64_t in = dt_size(x, -1);
+    dt__layer *l = dt__layer_begin(m, "dt_linear", name, x, &o, DT__L(out) | DT__L(no_bias) | DT__L(act) | DT__L(split));
+    if (!l || !dt__split_is("dt_linear", l->name, o.split, 1u << DT_SPLIT_OUT | 1u << DT_SPLIT_IN)) return NULL;
+    int64_t in = dt_size(x, -1) * (o.split == DT_SPLIT_IN ? dt__parts(m) : 1);
     if (o.out < 1 || x->ndim < 1) {
         dt_fail(DT_ERR_ARG, "dt_linear '%s': x is %s and .out is %" PRId64 "; x needs a dimension, .out must be 1 or more",
                 l->name, dt__text(x), o.out);
         return NULL;
     }
-    dt_tensor *w = dt__layer_param(m, l, 0, "weight", dt__shape2(o.out, in), dt__fill_kaiming(in), 0);
-    dt_tensor *b = o.no_bias || !w ? NULL : dt__layer_param(m, l, 1, "bias", dt__shape1(o.out), dt__fill_bias(in), 0);
+    if (!dt__split_in_ok(l, &o) || (o.split == DT_SPLIT_OUT && !dt__split_divides(m, l, "features (.out)", o.out))) return NULL;
+    dt__fillspec fw = dt__fill_kaiming(in), fb = dt__fill_bias(in);
+    if (o.split) fw = dt__fill_cut(m, fw, o.split == DT_SPLIT_IN, 1);
+    if (o.split == DT_SPLIT_OUT) fb = dt__fill_cut(m, fb, 0, 1);
+    dt_tensor *w = dt__layer_param(m, l, 0, "weight", dt__shape2(o.out, in), fw, 0);
+    dt_tensor *b = o.no_bias || !w ? NULL : dt__layer_param(m, l, 1, "bias", dt__shape1(o.out), fb, 0);
     if (!w || (!b && !o.no_bias)) return NULL;
     dt_op_linear_opts lo;
     lo.dt__first = 0;
     lo.act = o.act;
-    return dt__layer_end(l, dt_op_linear_with(dt__layer_input(m, x), w, b, lo),
-                         2.0 * (double)x->numel * (double)o.out);
+    bool sums = o.split == DT_SPLIT_IN && m->axis;
+    if (o.split == DT_SPLIT_OUT) x = dt__part_enter(m, l, x);
+    dt_tensor *y = dt_op_linear_with(dt__layer_input(m, x), w, sums ? NULL : b, lo);
+    if (sums) y = dt__layer_sum(m, l, y, b, 1);
+    return dt__layer_end(l, y, x ? 2.0 * (double)x->numel * (double)w->shape[0] : 0);
 }
 
 DT_API dt_tensor *dt_conv2d_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
 {
     dt__layer *l = dt__layer_begin(m, "dt_conv2d", name, x, &o,
         DT__L(out) | DT__L(kernel) | DT__L(kernel_w) | DT__L(stride) | DT__L(stride_w) | DT__L(pad) | DT__L(pad_w) |
-        DT__L(dilation) | DT__L(dilation_w) | DT__L(groups) | DT__L(no_bias) | DT__L(act));
-    if (!l) return NULL;
+        DT__L(dilation) | DT__L(dilation_w) | DT__L(groups) | DT__L(no_bias) | DT__L(act) | DT__L(split));
+    if (!l || !dt__split_is("dt_conv2d", l->name, o.split, 1u << DT_SPLIT_OUT | 1u << DT_SPLIT_IN | 1u << DT_SPLIT_BOTH)) return NULL;
+    bool    out_part = o.split == DT_SPLIT_OUT || o.split == DT_SPLIT_BOTH, in_part = o.split == DT_SPLIT_IN || o.split == DT_SPLIT_BOTH;
     int     kh = o.kernel, kw = o.kernel_w ? o.kernel_w : o.kernel, groups = o.groups ? o.groups : 1;
-    int64_t in = dt_size(x, 1);
+    int64_t in = dt_size(x, 1) * (in_part ? dt__parts(m) : 1);
     if (x->ndim != 4 || o.out < 1 || kh < 1 || kw < 1 || groups < 1 || in % groups || o.out % groups) {
         dt_fail(DT_ERR_ARG,
                 "dt_conv2d '%s': x %s, .out %" PRId64 ", .kernel %d x %d, .groups %d: needs x (n, c, h, w), "
@@ -1959,14 +2641,27 @@ DT_API dt_tensor *dt_conv2d_with(dt_model *m, const char *name, dt_tensor *x, dt
                 l->name, dt__text(x), o.out, kh, kw, groups);
         return NULL;
     }
+    if (m->axis && o.split && o.split != DT_SPLIT_BOTH && groups > 1) {
+        dt_fail(DT_ERR_ARG, "dt_conv2d '%s': .groups is %d; with groups the ranks divide the groups: use DT_SPLIT_BOTH", l->name, groups);
+        return NULL;
+    }
+    if (!dt__split_in_ok(l, &o) || (out_part && !dt__split_divides(m, l, "channels (.out)", o.out)) ||
+        (o.split == DT_SPLIT_BOTH && !dt__split_divides(m, l, "groups (.groups)", groups)))
+        return NULL;
     dt_shape s = dt__shape2(o.out, in / groups);
     s.ndim = 4;
     s.dim[2] = kh;
     s.dim[3] = kw;
-    int64_t    fan = in / groups * kh * kw;
-    dt_tensor *w = dt__layer_param(m, l, 0, "weight", s, dt__fill_kaiming(fan), 0);
-    dt_tensor *b = o.no_bias || !w ? NULL : dt__layer_param(m, l, 1, "bias", dt__shape1(o.out), dt__fill_bias(fan), 0);
+    int64_t      fan = in / groups * kh * kw;
+    dt__fillspec fw = dt__fill_kaiming(fan), fb = dt__fill_bias(fan);
+    if (o.split) fw = dt__fill_cut(m, fw, o.split == DT_SPLIT_IN, 1);
+    if (out_part) fb = dt__fill_cut(m, fb, 0, 1);
+    if (o.split == DT_SPLIT_BOTH) groups /= dt__parts(m);
+    dt_tensor *w = dt__layer_param(m, l, 0, "weight", s, fw, 0);
+    dt_tensor *b = o.no_bias || !w ? NULL : dt__layer_param(m, l, 1, "bias", dt__shape1(o.out), fb, 0);
     if (!w || (!b && !o.no_bias)) return NULL;
+    bool sums = o.split == DT_SPLIT_IN && m->axis;
+    if (o.split == DT_SPLIT_OUT) x = dt__part_enter(m, l, x);
     dt_op_conv2d_opts c;
     DT__CLEAR(c);
     c.stride = o.stride;
@@ -1977,8 +2672,9 @@ DT_API dt_tensor *dt_conv2d_with(dt_model *m, const char *name, dt_tensor *x, dt
     c.dilation_w = o.dilation_w;
     c.groups = groups;
     c.act = o.act;
-    dt_tensor *y = dt_op_conv2d_with(dt__layer_input(m, x), w, b, c);
-    return dt__layer_end(l, y, y ? 2.0 * (double)y->numel * (double)fan : 0);
+    dt_tensor *y = dt_op_conv2d_with(dt__layer_input(m, x), w, sums ? NULL : b, c);
+    if (sums) y = dt__layer_sum(m, l, y, b, 3);
+    return dt__layer_end(l, y, y ? 2.0 * (double)y->numel * (double)(w->numel / w->shape[0]) : 0);
 }
 
 /* Running statistics and num_batches_tracked change in training mode only. */
@@ -1986,17 +2682,21 @@ static dt_tensor *dt__batchnorm(dt_model *m, const char *kind, const char *name,
                                 int dims)
 {
     dt__layer *l = dt__layer_begin(m, kind, name, x, &o, DT__L(eps) | DT__L(momentum) | DT__L(no_affine) |
-                                   DT__L(no_track) | DT__L(cumulative) | DT__L(act) | DT__L(add));
-    if (!l) return NULL;
+                                   DT__L(no_track) | DT__L(cumulative) | DT__L(act) | DT__L(add) | DT__L(split));
+    if (!l || !dt__split_is(kind, l->name, o.split, 1u << DT_SPLIT_BOTH)) return NULL;
     if (dims == 2 ? x->ndim != 4 : x->ndim != 2 && x->ndim != 3) {
         dt_fail(DT_ERR_SHAPE, "%s '%s': x is %s; it must be %s", kind, l->name, dt__text(x),
                 dims == 2 ? "(n, c, h, w)" : "(n, c) or (n, c, l)");
         return NULL;
     }
     dt_tensor    *p[5] = { NULL, NULL, NULL, NULL, NULL };
-    dt_shape      c = dt__shape1(x->shape[1]), scalar = c;
+    dt_shape      c = dt__shape1(x->shape[1] * (o.split ? dt__parts(m) : 1)), scalar = c;
     scalar.ndim = 0;
-    dt__fillspec one = dt__fill_with(DT_INIT_CONST, 1, 0), zero = dt__fill_with(DT_INIT_ZEROS, 0, 0);
+    dt__fillspec one = dt__fill_with(DT_INIT_CONST, 1, 0), zero = dt__fill_with(DT_INIT_ZEROS, 0, 0), count = zero;
+    if (o.split) {
+        one = dt__fill_cut(m, one, 0, 1);
+        zero = dt__fill_cut(m, zero, 0, 1);
+    }
     if (!o.no_affine) {
         p[0] = dt__layer_param(m, l, 0, "weight", c, one, DT__KEEP_F32);
         p[1] = p[0] ? dt__layer_param(m, l, 1, "bias", c, zero, DT__KEEP_F32) : NULL;
@@ -2004,7 +2704,7 @@ static dt_tensor *dt__batchnorm(dt_model *m, const char *kind, const char *name,
     if (!o.no_track && dt__err.code == DT_OK) {
         p[2] = dt__layer_param(m, l, 2, "running_mean", c, zero, DT__BUFFER | DT__KEEP_F32);
         p[3] = p[2] ? dt__layer_param(m, l, 3, "running_var", c, one, DT__BUFFER | DT__KEEP_F32) : NULL;
-        p[4] = p[3] ? dt__layer_param(m, l, 4, "num_batches_tracked", scalar, zero, DT__BUFFER | DT__COUNTER) : NULL;
+        p[4] = p[3] ? dt__layer_param(m, l, 4, "num_batches_tracked", scalar, count, DT__BUFFER | DT__COUNTER) : NULL;
     }
     if (dt__err.code != DT_OK) return NULL;
     dt_op_batch_norm_opts b;
@@ -2022,13 +2722,12 @@ static dt_tensor *dt__batchnorm(dt_model *m, const char *kind, const char *name,
         call.u.ew.a = call.u.ew.b = 1;
         dt__out(&call, p[4]);
         dt__in(&call, p[4]);
-        if (dt__go(m->device, &call)) return NULL;
+        if (dt__go(dt__model_here(m), &call)) return NULL;
         int64_t batches = 1;
         if (o.cumulative && dt__download(p[4], &batches)) return NULL;
         if (o.cumulative) b.momentum = 1 / (double)batches;
     }
-    dt_tensor *y =
-        dt__batch_norm(x, p[0], p[1], p[2], p[3], b, m->training && m->watch ? m->watch->norm : NULL);
+    dt_tensor *y = dt__batch_norm(x, p[0], p[1], p[2], p[3], b, m->training ? dt__watch_norm(m) : NULL);
     return dt__layer_end(l, y, 4.0 * (double)x->numel);
 }
 DT_API dt_tensor *dt_batchnorm1d_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
@@ -2077,19 +2776,27 @@ DT_API dt_tensor *dt_rmsnorm_with(dt_model *m, const char *name, dt_tensor *x, d
 /* A layer norm without weights over each group of channels, followed by a weight and a bias for each channel. */
 DT_API dt_tensor *dt_groupnorm_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
 {
-    dt__layer *l = dt__layer_begin(m, "dt_groupnorm", name, x, &o, DT__L(groups) | DT__L(eps) | DT__L(no_affine));
-    if (!l) return NULL;
+    dt__layer *l = dt__layer_begin(m, "dt_groupnorm", name, x, &o, DT__L(groups) | DT__L(eps) | DT__L(no_affine) | DT__L(split));
+    if (!l || !dt__split_is("dt_groupnorm", l->name, o.split, 1u << DT_SPLIT_BOTH)) return NULL;
+    if (o.split && !dt__split_divides(m, l, "groups (.groups)", o.groups)) return NULL;
+    if (o.split) o.groups /= dt__parts(m);
     if (x->ndim < 2 || o.groups < 1 || x->shape[1] % o.groups) {
         dt_fail(DT_ERR_ARG,
                 "dt_groupnorm '%s': x is %s and .groups is %d; x is (n, c, ...) with c divisible by .groups", l->name,
                 dt__text(x), o.groups);
         return NULL;
     }
-    dt_shape   c = dt__shape1(x->shape[1]), whole = dt_shape_of(x), rows = whole, side = c;
-    dt_tensor *w = NULL, *b = NULL;
+    dt_shape     side = dt__shape1(x->shape[1]), c = dt__shape1(x->shape[1] * (o.split ? dt__parts(m) : 1)), whole = dt_shape_of(x);
+    dt_shape     rows = whole;
+    dt_tensor   *w = NULL, *b = NULL;
+    dt__fillspec one = dt__fill_with(DT_INIT_CONST, 1, 0), zero = dt__fill_with(DT_INIT_ZEROS, 0, 0);
+    if (o.split) {
+        one = dt__fill_cut(m, one, 0, 1);
+        zero = dt__fill_cut(m, zero, 0, 1);
+    }
     if (!o.no_affine) {
-        w = dt__layer_param(m, l, 0, "weight", c, dt__fill_with(DT_INIT_CONST, 1, 0), 0);
-        b = w ? dt__layer_param(m, l, 1, "bias", c, dt__fill_with(DT_INIT_ZEROS, 0, 0), 0) : NULL;
+        w = dt__layer_param(m, l, 0, "weight", c, one, 0);
+        b = w ? dt__layer_param(m, l, 1, "bias", c, zero, 0) : NULL;
     }
     if (dt__err.code != DT_OK) return NULL;
     rows.ndim = 3;
@@ -2109,15 +2816,27 @@ DT_API dt_tensor *dt_groupnorm_with(dt_model *m, const char *name, dt_tensor *x,
 
 DT_API dt_tensor *dt_embedding_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
 {
-    dt__layer *l = dt__layer_begin(m, "dt_embedding", name, x, &o, DT__L(num) | DT__L(dim));
-    if (!l) return NULL;
+    dt__layer *l = dt__layer_begin(m, "dt_embedding", name, x, &o, DT__L(num) | DT__L(dim) | DT__L(split));
+    if (!l || !dt__split_is("dt_embedding", l->name, o.split, 1u << DT_SPLIT_OUT | 1u << DT_SPLIT_IN)) return NULL;
     if (o.num < 1 || o.dim < 1) {
         dt_fail(DT_ERR_ARG, "dt_embedding '%s': .num is %" PRId64 " and .dim %" PRId64 "; both must be 1 or more",
                 l->name, o.num, o.dim);
         return NULL;
     }
-    dt_tensor *w = dt__layer_param(m, l, 0, "weight", dt__shape2(o.num, o.dim), dt__fill_with(DT_INIT_NORMAL, 0, 1), 0);
-    return w ? dt__layer_end(l, dt_op_embedding(x, w), 0) : NULL;
+    if ((o.split == DT_SPLIT_IN && !dt__split_divides(m, l, "rows (.num)", o.num)) ||
+        (o.split == DT_SPLIT_OUT && !dt__split_divides(m, l, "columns (.dim)", o.dim)))
+        return NULL;
+    dt__fillspec f = dt__fill_with(DT_INIT_NORMAL, 0, 1);
+    if (o.split) f = dt__fill_cut(m, f, o.split == DT_SPLIT_OUT, 1);
+    dt_tensor *w = dt__layer_param(m, l, 0, "weight", dt__shape2(o.num, o.dim), f, 0);
+    if (!w) return NULL;
+    if (o.split != DT_SPLIT_IN || !m->axis) return dt__layer_end(l, dt_op_embedding(x, w), 0);
+    dt_tensor *mine = NULL, *i = dt__part_index(m, x, w->shape[0], o.num, &mine), *y = i ? dt_op_embedding(i, w) : NULL;
+    if (!y) return NULL;
+    dt_shape s = dt_shape_of(x);
+    s.dim[s.ndim++] = 1;
+    y = dt_mul(y, dt_cast(dt_reshape(mine, s), (dt_dtype)y->dtype));
+    return dt__layer_end(l, dt__layer_sum(m, l, y, NULL, 0), 0);
 }
 
 /* (b, t, heads*d) -> (b, heads, t, d), a view */
@@ -2139,20 +2858,21 @@ static dt_tensor *dt__attention_dropped(dt_model *m, dt_tensor *q, dt_tensor *k,
     if (a && o.causal) {
         dt_make_opts mo;
         DT__CLEAR(mo);
-        mo.device = m->device;
+        mo.device = q->st->dev;
         dt_tensor *row = dt_reshape(dt_arange_with(0, (double)t, 1, mo), dt__shape2(t, 1));
         dt_tensor *col = dt_reshape(dt_arange_with(0, (double)s, 1, mo), dt__shape2(1, s));
         dt_shape   scalar = dt__shape1(0);
         scalar.ndim = 0;
         a = dt_where(dt_le(col, row), a, dt_full_with(-INFINITY, scalar, mo));
     }
-    return dt_matmul(dt_dropout(m, dt_softmax(a, -1), o.dropout), v);
+    a = dt_softmax(a, -1);
+    return dt_matmul(o.split ? dt_dropout_parts(m, a, o.dropout, 1) : dt_dropout(m, a, o.dropout), v);
 }
 DT_API dt_tensor *dt_multihead_attention_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
 {
     dt__layer *l = dt__layer_begin(m, "dt_multihead_attention", name, x, &o, DT__L(heads) | DT__L(causal) |
-                                   DT__L(dropout) | DT__L(no_bias) | DT__L(kv));
-    if (!l) return NULL;
+                                   DT__L(dropout) | DT__L(no_bias) | DT__L(kv) | DT__L(split));
+    if (!l || !dt__split_is("dt_multihead_attention", l->name, o.split, 1u << DT_SPLIT_HEADS)) return NULL;
     dt_tensor *kv = o.kv ? o.kv : x;
     if (!dt__ok("dt_multihead_attention", ".kv", kv)) return NULL;
     int64_t e = dt_size(x, -1);
@@ -2164,8 +2884,15 @@ DT_API dt_tensor *dt_multihead_attention_with(dt_model *m, const char *name, dt_
     }
     /* The order of random numbers is PyTorch's: it draws out_proj (weight, then a bias that it sets to 0) before in_proj,
        although in_proj comes first in the state_dict. in_proj is Xavier-uniform. */
-    double     bound = sqrt(3.0) * sqrt(2.0 / (double)(4 * e));
+    if (o.split && !dt__split_divides(m, l, "heads (.heads)", o.heads)) return NULL;
+    double       bound = sqrt(3.0) * sqrt(2.0 / (double)(4 * e));
     dt__fillspec zero = dt__fill_with(DT_INIT_ZEROS, 0, 0), xavier = dt__fill_with(DT_INIT_UNIFORM, -bound, bound);
+    dt__fillspec into = zero, back = dt__fill_kaiming(e);
+    if (o.split) {
+        xavier = dt__fill_cut(m, xavier, 0, 3);
+        into = dt__fill_cut(m, into, 0, 3);
+        back = dt__fill_cut(m, back, 1, 1);
+    }
     dt_shape   in = dt__shape2(3 * e, e), out = dt__shape2(e, e);
     dt_tensor *wi, *bi = NULL, *wo, *bo = NULL;
     int        drawn = !l->p[0] && !m->sealed && !m->want;
@@ -2176,15 +2903,24 @@ DT_API dt_tensor *dt_multihead_attention_with(dt_model *m, const char *name, dt_
     }
     wi = dt__layer_param(m, l, 0, "in_proj_weight", in, xavier, 0);
     after = m->rng;
-    if (wi && !o.no_bias) bi = dt__layer_param(m, l, 1, "in_proj_bias", dt__shape1(3 * e), zero, 0);
+    if (wi && !o.no_bias) bi = dt__layer_param(m, l, 1, "in_proj_bias", dt__shape1(3 * e), into, 0);
     if (drawn) m->rng = before;
-    wo = wi ? dt__layer_param(m, l, 2, "out_proj.weight", out, dt__fill_kaiming(e), 0) : NULL;
+    wo = wi ? dt__layer_param(m, l, 2, "out_proj.weight", out, back, 0) : NULL;
     if (drawn) m->rng = after;
     if (wo && !o.no_bias) bo = dt__layer_param(m, l, 3, "out_proj.bias", dt__shape1(e), zero, 0);
     if (dt__err.code != DT_OK) return NULL;
     dt_op_linear_opts lo;
     lo.dt__first = 0;
     lo.act = DT_ACT_NONE;
+    bool     sums = o.split && m->axis;
+    dt_shape local = dt_shape_of(x);
+    if (sums) { /* from here on e and heads are those of this rank */
+        x = dt__part_enter(m, l, x);
+        kv = o.kv ? dt__part_enter(m, l, kv) : x;
+        e /= m->axis->size;
+        o.heads /= m->axis->size;
+        local.dim[2] = e;
+    }
     x = dt__layer_input(m, x);
     dt_tensor *part[3];
     if (!o.kv) {
@@ -2203,7 +2939,9 @@ DT_API dt_tensor *dt_multihead_attention_with(dt_model *m, const char *name, dt_
     ao.causal = o.causal;
     dt_tensor *a = o.dropout > 0 && m->training ? dt__attention_dropped(m, part[0], part[1], part[2], o)
                                                 : dt_attention_with(part[0], part[1], part[2], ao);
-    dt_tensor *y = a ? dt_op_linear_with(dt_reshape(dt_transpose(a, 1, 2), dt_shape_of(x)), wo, bo, lo) : NULL;
+    dt_tensor *y = a ? dt_op_linear_with(dt_reshape(dt_transpose(a, 1, 2), local), wo, sums ? NULL : bo, lo) : NULL;
+    if (sums) y = dt__layer_sum(m, l, y, bo, 1);
+    if (!y) return NULL;
     double     t = (double)x->numel, s = (double)kv->numel, de = (double)e;
     return dt__layer_end(l, y, 4.0 * t * de + 4.0 * s * de + 4.0 * t * (double)kv->shape[1]);
 }
@@ -2354,9 +3092,9 @@ enum {
       DT__STATES(DT__STATE("exp_avg", DT__ALWAYS), DT__STATE("exp_avg_sq", DT__ALWAYS)),                              \
       DT__TRUST_RATIO | DT__DIVIDES | DT__UPDATE_TENSOR, dt__arguments_adam, NULL, dt__update_lamb)
 
-typedef struct dt__step_temp {
-    dt_tensor *gscale; /* the clip coefficient, or NULL */
-    dt_tensor *update; /* DT__UPDATE_TENSOR: f32, as long as the longest run; else NULL */
+typedef struct dt__step_temp { /* for each of opt->places */
+    dt_tensor *gscale[DT__MAX_PLACES]; /* the clip coefficient, or NULL */
+    dt_tensor *update[DT__MAX_PLACES]; /* DT__UPDATE_TENSOR: f32, as long as the longest run there; else NULL */
 } dt__step_temp;
 typedef struct dt__optim_option {
     uint32_t option; /* DT__O(...); 0 ends the list */
@@ -2371,6 +3109,8 @@ typedef struct dt__optim_operands { /* of one update, 1-d; an absent one has ndi
     dt_view    value, state[DT__MAX_STATES], half, grad; /* half: the half parameters, if value is their f32 masters */
     dt_view    gscale, update; /* see dt__step_temp */
     dt_view    wnorm, unorm, segments; /* see dt__run */
+    dt_model  *m;        /* with run: what is updated; NULL for arrays that are in no model */
+    const dt__run *run;
 } dt__optim_operands;
 typedef struct dt__optim_kind {
     const char      *call;
@@ -2507,7 +3247,7 @@ static void dt__runs_free(dt_optimizer *opt)
         dt__unref(opt->run[i].wnorm);
         dt__unref(opt->run[i].unorm);
     }
-    opt->nruns = 0;
+    opt->nruns = opt->places.n = 0;
     opt->run_version = -1;
 }
 static void dt__optimizer_orphan(dt_optimizer *opt) /* its model is being freed */
@@ -2754,11 +3494,13 @@ static int dt__runs_of_block(dt_optimizer *opt, int block)
     dt_model   *m = opt->m;
     dt__mblock *b = &m->block[block];
     dt__run    *r = NULL;
+    int         place = -1;
     for (int k = b->first; k < b->first + b->n; k++) {
         dt__param *p = m->order[k];
         p->in_run = dt__has_grad(b, p);
         if (!p->in_run || (r && m->order[r->first]->steps != p->steps)) r = NULL;
         if (!p->in_run) continue;
+        if (place < 0 && (place = dt__place_of("dt_step", &opt->places, b->b.value->st->dev)) < 0) return place;
         if (!r) {
             dt__run *list = (dt__run *)dt__enlarge(opt->run, opt->nruns, &opt->run_cap, sizeof *list);
             if (!list) return dt_fail(DT_ERR_MEMORY, "dt_step: out of memory");
@@ -2766,6 +3508,7 @@ static int dt__runs_of_block(dt_optimizer *opt, int block)
             r = &opt->run[opt->nruns++];
             memset(r, 0, sizeof *r);
             r->block = block;
+            r->place = place;
             r->group = b->group;
             r->offset = p->offset;
             r->first = k;
@@ -2884,22 +3627,72 @@ static int dt__map1(dt_tensor *y, dt_tensor *x, int fn, double a, double b)
     c.u.ew.b = b;
     return dt__go(y->st->dev, &c);
 }
-/* The norm of all gradients of the runs: a tensor of one element that the caller owns. */
+/* The next range of a run whose gradients this rank counts in the norm: all of them, unless other ranks have the same. *k: the
+   parameter of the run to begin with; at first 0. false: there is none. */
+static bool dt__run_counted(const dt_optimizer *opt, const dt__run *r, int *k, dt__run *range)
+{
+    dt__param **p = opt->m->order + r->first;
+    *range = *r;
+    while (*k < r->nparams && p[*k]->elsewhere) ++*k;
+    if (*k == r->nparams) return false;
+    if (*k) range->offset = p[*k]->offset;
+    while (*k < r->nparams && !p[*k]->elsewhere) ++*k;
+    range->n = (*k < r->nparams ? p[*k]->offset : r->offset + r->n) - range->offset;
+    return true;
+}
+static int64_t dt__place_ranges(const dt_optimizer *opt, int place) /* on one device */
+{
+    int64_t n = 0;
+    dt__run range;
+    for (int i = 0; i < opt->nruns; i++)
+        for (int k = 0; opt->run[i].place == place && dt__run_counted(opt, &opt->run[i], &k, &range);) n++;
+    return n;
+}
+/* each[at ..]: the norms of the gradients of the runs on one device. Returns their number, or a negative status. */
+static int dt__place_norms(dt_optimizer *opt, int place, dt_tensor *each, int64_t at)
+{
+    int64_t    n = dt__place_ranges(opt, place);
+    dt_device *dev = opt->places.dev[place];
+    if (!n) return 0;
+    dt_tensor *to = dt__slice(each, 0, at, n), *y = place && to ? dt__new("dt_step", dev, DT_F32, &n, 1, DT_LAYOUT_PLAIN) : to;
+    int        rc = y ? 0 : DT_ERR_MEMORY;
+    int64_t    next = 0;
+    dt__run    range;
+    for (int i = 0; i < opt->nruns && !rc; i++)
+        for (int k = 0; !rc && opt->run[i].place == place && dt__run_counted(opt, &opt->run[i], &k, &range);) {
+            dt_call c;
+            dt__call_begin(&c, DT_K_norms);
+            dt__view_part(dt__out(&c, y), next++, 1);
+            dt__in_part(&c, dt__run_grad(opt, &range), &range);
+            dt__in(&c, NULL);
+            rc = dt__go(dev, &c);
+        }
+    if (!rc && place) {
+        dt_tensor *here = dt__cross("dt_step", y, each->st->dev);
+        rc = here ? dt__copy_to(to, here, 0) : dt_error_code();
+        dt__unref(here);
+    }
+    if (y != to) dt__unref(y);
+    dt__unref(to);
+    return rc ? rc : (int)n;
+}
+/* The norm of all gradients of the runs, on the first of their devices: a tensor of one element that the caller owns. */
 static dt_tensor *dt__total_norm(dt_optimizer *opt)
 {
-    int64_t    n = opt->nruns, one = 1;
-    dt_device *dev = opt->m->block[opt->run[0].block].b.value->st->dev;
+    int64_t    n = 0, one = 1, at = 0;
+    dt_device *dev = opt->places.dev[0];
+    for (int p = 0; p < opt->places.n; p++) n += dt__place_ranges(opt, p);
+    if (!n) n = 1; /* other ranks count all of them */
     dt_tensor *each = dt__new("dt_step", dev, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
     dt_tensor *all = each ? dt__new("dt_step", dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN) : NULL;
     int        rc = all ? 0 : DT_ERR_MEMORY;
     dt_call    c;
-    for (int i = 0; i < opt->nruns && !rc; i++) {
-        dt__call_begin(&c, DT_K_norms);
-        dt__view_part(dt__out(&c, each), i, 1);
-        dt__in_part(&c, dt__run_grad(opt, &opt->run[i]), &opt->run[i]);
-        dt__in(&c, NULL);
-        rc = dt__go(dev, &c);
+    for (int p = 0; p < opt->places.n && !rc; p++) {
+        int done = dt__place_norms(opt, p, each, at);
+        if (done < 0) rc = done;
+        else at += done;
     }
+    if (!rc && !at) rc = dt__fill(each, 0);
     if (!rc) { /* the norm of the norms */
         dt__call_begin(&c, DT_K_norms);
         dt__out(&c, all);
@@ -2908,27 +3701,30 @@ static dt_tensor *dt__total_norm(dt_optimizer *opt)
         rc = dt__go(dev, &c);
     }
     dt__unref(each);
-    if (!rc && opt->m->watch && opt->m->watch->whole_norm) { /* other ranks have the rest of the model */
+    if (!rc && dt__watch_norms(opt->m)) { /* other ranks have the rest of the model */
         float norm = 0;
         rc = dt__download(all, &norm);
-        if (!rc) rc = opt->m->watch->whole_norm(opt->m->watch->user, &norm);
+        if (!rc) rc = dt__watch_whole_norm(opt->m, &norm);
         if (!rc) rc = dt__upload(all, &norm);
     }
     if (!rc) return all;
     dt__unref(all);
     return NULL;
 }
-/* min(1, clip_norm/(norm + 1e-6)), computed on the device so that the host does not wait for it */
-static dt_tensor *dt__clip_coefficient(dt_optimizer *opt)
+/* min(1, clip_norm/(norm + 1e-6)), computed on the first device so that the host does not wait for it, and copied to the
+   others. The caller owns all of gscale. */
+static int dt__clip_coefficient(dt_optimizer *opt, dt_tensor **gscale)
 {
-    dt_tensor *t = dt__total_norm(opt);
-    if (!t) return NULL;
+    dt_tensor *t = gscale[0] = dt__total_norm(opt);
+    if (!t) return dt_error_code();
     int rc = dt__map1(t, t, DT_U_AFFINE, 1, 1e-6);
     if (!rc) rc = dt__map1(t, t, DT_U_RECIP, opt->group[0].clip_norm, 0);
     if (!rc) rc = dt__map1(t, t, DT_U_CLAMP, 0, 1);
-    if (!rc) return t;
-    dt__unref(t);
-    return NULL;
+    for (int p = 1; p < opt->places.n && !rc; p++) {
+        gscale[p] = dt__cross("dt_step", t, opt->places.dev[p]);
+        if (!gscale[p]) rc = dt_error_code();
+    }
+    return rc;
 }
 static bool dt__clip_ready(const char *call, dt_optimizer *opt, double limit)
 {
@@ -2943,7 +3739,7 @@ DT_API double dt_clip_grad_norm(dt_optimizer *opt, double max_norm)
     if (!dt__clip_ready("dt_clip_grad_norm", opt, max_norm)) return NAN;
     if (!opt->nruns) {
         float whole = 0;
-        if (opt->m->parts && opt->m->watch && opt->m->watch->whole_norm) opt->m->watch->whole_norm(opt->m->watch->user, &whole);
+        if (opt->m->parts) dt__watch_whole_norm(opt->m, &whole);
         return (double)whole;
     }
     dt_tensor *t = dt__total_norm(opt);
@@ -2999,11 +3795,20 @@ static int  dt__view_norms(dt_device *dev, const dt_view *y, const dt_view *x, c
     dt__in_view(&c, segments);
     return dt__go(dev, &c);
 }
+enum { DT__NORM_WEIGHTS, DT__NORM_UPDATE };
+/* The norm of each parameter of a run. Other ranks may have parts of them. */
+static int dt__segment_norms(const dt__optim_operands *v, int which, const dt_view *x)
+{
+    int rc = dt__view_norms(v->dev, which == DT__NORM_WEIGHTS ? &v->wnorm : &v->unorm, x, &v->segments);
+    for (dt__watch *w = v->m ? v->m->watch : NULL; w && !rc; w = w->next)
+        if (w->part_norms) rc = w->part_norms(w->user, v->run, which == DT__NORM_WEIGHTS ? v->run->wnorm : v->run->unorm);
+    return rc;
+}
 static int dt__before_lars(const dt__optim_operands *v, const dt_optimizer_opts *g, double t) /* norms before clipping */
 {
     (void)g;
     (void)t;
-    return v->segments.ndim < 0 ? 0 : dt__view_norms(v->dev, &v->unorm, &v->grad, &v->segments);
+    return v->segments.ndim < 0 ? 0 : dt__segment_norms(v, DT__NORM_UPDATE, &v->grad);
 }
 /* Before the first update of a parameter its sum is set. */
 static int dt__before_adagrad(const dt__optim_operands *v, const dt_optimizer_opts *g, double t)
@@ -3017,7 +3822,7 @@ static int dt__before_adagrad(const dt__optim_operands *v, const dt_optimizer_op
 }
 static int dt__optim_begin(const dt__optim_operands *v, const dt__optim_kind *k, const dt_optimizer_opts *g, double t)
 {
-    int rc = v->segments.ndim < 0 ? 0 : dt__view_norms(v->dev, &v->wnorm, &v->value, &v->segments);
+    int rc = v->segments.ndim < 0 ? 0 : dt__segment_norms(v, DT__NORM_WEIGHTS, &v->value);
     return !rc && k->before ? k->before(v, g, t) : rc;
 }
 static void dt__arguments_sgd(dt_call *c, const dt_optimizer_opts *o, double t)
@@ -3086,7 +3891,7 @@ static int dt__update_lamb(const dt__optim_operands *v, const dt__optim_kind *k,
     dt__in_view(&c, &v->gscale);
     dt__optim_arguments(&c, k, g, t);
     int rc = dt__go(v->dev, &c);
-    if (!rc && ratio) rc = dt__view_norms(v->dev, &v->unorm, &v->update, &v->segments);
+    if (!rc && ratio) rc = dt__segment_norms(v, DT__NORM_UPDATE, &v->update);
     if (rc) return rc;
     dt__call_begin(&c, DT_K_lamb_apply);
     dt__out_view(&c, &v->value);
@@ -3116,11 +3921,13 @@ static dt__optim_operands dt__run_operands(const dt_optimizer *opt, const dt__ru
         dt__view_or_none(&v.state[i], slots >> i & 1u ? b->state[i] : NULL, r->offset, r->n);
     dt__view_or_none(&v.half, b->master ? b->b.value : NULL, r->offset, r->n);
     dt__view_or_none(&v.grad, dt__run_grad(opt, r), r->offset, r->n);
-    dt__view_or_none(&v.gscale, w ? w->gscale : NULL, 0, -1);
-    dt__view_or_none(&v.update, w ? w->update : NULL, 0, r->n);
+    dt__view_or_none(&v.gscale, w ? w->gscale[r->place] : NULL, 0, -1);
+    dt__view_or_none(&v.update, w ? w->update[r->place] : NULL, 0, r->n);
     dt__view_or_none(&v.wnorm, r->wnorm, 0, -1);
     dt__view_or_none(&v.unorm, r->unorm, 0, -1);
     dt__view_or_none(&v.segments, r->segments, 0, -1);
+    v.m = opt->m;
+    v.run = r;
     return v;
 }
 static int dt__run_begin(dt_optimizer *opt, const dt__run *r)
@@ -3186,6 +3993,8 @@ DT__INSIDE int dt__optim_raw(const dt_optimizer *opt, const dt__raw_update *r)
     dt__raw_view(&v.update, k->traits & DT__UPDATE_TENSOR ? r->temp : NULL, DT_F32, r->n);
     dt__raw_view(&v.wnorm, ratio ? &wnorm : NULL, DT_F32, 1);
     dt__raw_view(&v.unorm, ratio ? &unorm : NULL, DT_F32, 1);
+    v.m = NULL;
+    v.run = NULL;
     dt__raw_view(&v.segments, ratio ? ends : NULL, DT_I64, 2);
     int rc = dt__optim_begin(&v, k, g, (double)r->t);
     return rc ? rc : k->update(&v, k, g, (double)r->t);
@@ -3281,32 +4090,31 @@ static int dt__step_update(dt_optimizer *opt)
     const dt__optim_kind    *kind = dt__optim_kind_of(opt);
     dt_model                *m = opt->m;
     const dt_optimizer_opts *o = &opt->group[0];
-    dt__step_temp            w = { NULL, NULL };
-    int64_t                  longest = 0;
+    dt__step_temp            w;
     int                      rc = 0;
+    memset(&w, 0, sizeof w);
     for (int i = 0; i < m->nblocks && !rc; i++)
         if (m->block[i].opt == opt->index)
             rc = dt__states_make(&m->block[i], dt__optim_slots(kind, &opt->group[m->block[i].group]));
-    for (int i = 0; i < opt->nruns; i++)
-        if (opt->run[i].n > longest) longest = opt->run[i].n;
-    if (!rc && kind->traits & DT__UPDATE_TENSOR) {
-        dt_device *dev = m->block[opt->run[0].block].b.value->st->dev;
-        w.update = dt__new("dt_step", dev, DT_F32, &longest, 1, DT_LAYOUT_PLAIN);
-        if (!w.update) rc = DT_ERR_MEMORY;
+    for (int p = 0; p < opt->places.n && !rc && kind->traits & DT__UPDATE_TENSOR; p++) {
+        int64_t longest = 0;
+        for (int i = 0; i < opt->nruns; i++)
+            if (opt->run[i].place == p && opt->run[i].n > longest) longest = opt->run[i].n;
+        w.update[p] = dt__new("dt_step", opt->places.dev[p], DT_F32, &longest, 1, DT_LAYOUT_PLAIN);
+        if (!w.update[p]) rc = DT_ERR_MEMORY;
     }
     for (int i = 0; i < opt->nruns && !rc && o->clip_value > 0; i++)
         rc = dt__run_map(opt, &opt->run[i], DT_U_CLAMP, -o->clip_value, o->clip_value);
-    if (!rc && o->clip_norm > 0) {
-        w.gscale = dt__clip_coefficient(opt);
-        if (!w.gscale) rc = dt_error_code();
-    }
+    if (!rc && o->clip_norm > 0) rc = dt__clip_coefficient(opt, w.gscale);
     for (int i = 0; i < opt->nruns && !rc; i++) rc = dt__run_begin(opt, &opt->run[i]);
     for (int i = 0; i < opt->nruns && !rc; i++) {
         rc = dt__run_update(opt, &opt->run[i], &w);
         if (!rc) rc = dt__run_end(opt, &opt->run[i]);
     }
-    dt__unref(w.gscale);
-    dt__unref(w.update);
+    for (int p = 0; p < opt->places.n; p++) {
+        dt__unref(w.gscale[p]);
+        dt__unref(w.update[p]);
+    }
     return rc;
 }
 /* The name of the first parameter, in the order of backward, whose gradient is not finite. NULL if all are finite or the
@@ -3315,20 +4123,24 @@ static const char *dt__first_bad_grad(dt_optimizer *opt)
 {
     dt_model   *m = opt->m;
     int64_t     one = 1;
-    dt_tensor  *flag = dt__new("dt_step", m->device, DT_F32, &one, 1, DT_LAYOUT_PLAIN);
+    dt_tensor  *flag = NULL; /* on the device of the parameter */
     const char *name = NULL;
     float       bad = 0;
-    if (flag) dt__fill(flag, 0);
-    for (int i = m->nparams - 1; i >= 0 && flag && !name; i--) {
+    for (int i = m->nparams - 1; i >= 0 && !name; i--) {
         dt__param *p = m->param[i];
         if (p->opt != opt->index || p->block < 0 || !dt__has_grad(&m->block[p->block], p)) continue;
         const dt__mblock *b = &m->block[p->block];
         dt_call           c;
+        if (!flag || flag->st->dev != p->t->st->dev) {
+            dt__unref(flag);
+            flag = dt__new("dt_step", p->t->st->dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN);
+            if (!flag || dt__fill(flag, 0)) break;
+        }
         dt__call_begin(&c, DT_K_unscale);
         dt__out(&c, NULL);
         dt__out(&c, flag);
         dt__view_part(dt__in(&c, b->use_mgrad ? b->mgrad : b->b.grad), p->offset, p->t->numel);
-        if (dt__go(m->device, &c) || dt__download(flag, &bad)) break;
+        if (dt__go(p->t->st->dev, &c) || dt__download(flag, &bad)) break;
         if (bad != 0) name = p->name;
     }
     dt__unref(flag);
@@ -3366,7 +4178,7 @@ static int dt__step(dt_optimizer *opt)
     rc = dt__runs_make(opt);
     if (!rc && !opt->nruns && m->parts) { /* all its parameters are on other ranks */
         float none = 0;
-        if (opt->group[0].clip_norm > 0 && m->watch && m->watch->whole_norm) rc = m->watch->whole_norm(m->watch->user, &none);
+        if (opt->group[0].clip_norm > 0) rc = dt__watch_whole_norm(m, &none);
     } else if (!rc && !opt->nruns && !opt->idle_logged) {
         opt->idle_logged = true;
         dt__logf(DT_LOG_WARN, "dt_step: nothing changed: no gradient reached a parameter of the optimiser (%s) since its last "
@@ -3389,7 +4201,8 @@ DT_API dt_status dt_update(dt_optimizer *opt)
 {
     if (dt__tls.in_backward)
         return (dt_status)dt_fail(DT_ERR_STATE, "dt_step: called inside a backward; call it after dt_backward() returns");
-    if (opt && opt->m && opt->m->watch && opt->m->watch->step) opt->m->watch->step(opt->m->watch->user, opt);
+    for (dt__watch *w = opt && opt->m ? opt->m->watch : NULL; w; w = w->next)
+        if (w->step) w->step(w->user, opt);
     if (dt__err.code == DT_OK) dt__step(opt);
     return dt_error_code();
 }
@@ -3412,7 +4225,7 @@ static int dt__visit_integer(dt__visit *v, const char *prefix, const char *a, co
     return rc;
 }
 /* One state of a parameter: a view of the block's state in the parameter's shape. */
-static int dt__visit_state(dt__visit *v, const char *prefix, const char *what, dt_tensor *state, const dt__param *p)
+static int dt__visit_state(dt__visit *v, dt_model *m, const char *prefix, const char *what, dt_tensor *state, const dt__param *p)
 {
     char      *name = dt__joined(prefix, strlen(prefix), what, p->name);
     dt_tensor *t = name ? dt__slice(state, 0, p->offset, p->t->numel) : NULL;
@@ -3421,7 +4234,14 @@ static int dt__visit_state(dt__visit *v, const char *prefix, const char *what, d
         t->ndim = p->t->ndim;
         memcpy(t->shape, p->t->shape, sizeof t->shape);
         dt__dense_strides(t->stride, t->shape, t->ndim);
-        rc = v->tensor(v, name, t);
+        if (p->cut.parts && !v->loading) {
+            dt_tensor *whole = dt__cut_whole(m, "dt_checkpoint", t, &p->cut);
+            dt__unref(t);
+            t = whole;
+        }
+        v->cut = p->cut.parts ? &p->cut : NULL;
+        rc = t ? v->tensor(v, name, t) : DT_ERR_MEMORY;
+        v->cut = NULL;
     }
     dt__unref(t);
     dt__free_text(name);
@@ -3493,7 +4313,7 @@ static int dt__visit_param(dt_optimizer *opt, dt__visit *v, const char *prefix, 
         if (slots >> s & 1 && k->state[s].name) {
             char what[40];
             snprintf(what, sizeof what, ".%s", k->state[s].name);
-            rc = dt__visit_state(v, prefix, what, b->state[s], p);
+            rc = dt__visit_state(v, opt->m, prefix, what, b->state[s], p);
         }
     return rc;
 }
@@ -4278,7 +5098,7 @@ DT_API dt_status dt_amp_add(dt_amp *amp, dt_model *m)
     uint8_t  norms = m->norms_f32, masters = m->masters;
     m->norms_f32 = (uint8_t)amp->keep_norms;
     m->masters = (uint8_t)amp->masters;
-    if ((amp->cast_model || want != m->dtype) && dt__model_convert(m, "dt_amp_new", want, m->device)) {
+    if ((amp->cast_model || want != m->dtype) && dt__model_convert(m, "dt_amp_new", want, NULL)) {
         m->norms_f32 = norms;
         m->masters = masters;
         return dt_error_code();
@@ -4337,17 +5157,26 @@ DT__INSIDE int dt__amp_stash(dt_model *m)
     }
     return rc;
 }
-/* Divides the gradients by the scale; flags[i] := 1 if block i has a gradient that is not finite. */
-static int dt__amp_unscale(dt_model *m, double inverse, dt_tensor *flags)
+/* Divides the gradients by the scale. flags[p], made when the first block on device p of the list needs it: element i := 1
+   if block i has a gradient that is not finite. */
+static int dt__amp_unscale(dt_model *m, double inverse, dt__places *places, dt_tensor **flags)
 {
-    int rc = dt__fill(flags, 0);
+    int64_t n = m->nblocks;
+    int     rc = 0;
     for (int i = 0; i < m->nblocks && !rc; i++) {
         dt__mblock *b = &m->block[i];
+        dt_device  *dev = b->b.grad->st->dev;
         dt_call     c;
         if (!dt__has_grads(m, b)) continue;
+        int p = dt__place_of("dt_amp_backward", places, dev);
+        if (p < 0) return p;
+        if (!flags[p]) {
+            flags[p] = dt__new("dt_amp_backward", dev, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
+            if (!flags[p] || dt__fill(flags[p], 0)) return dt_error_code();
+        }
         int in_place = b->b.grad->dtype == DT_F32 && !b->use_mgrad;
         if (!in_place) rc = dt__block_mgrad(b);
-        dt_tensor *flag = rc ? NULL : dt__slice(flags, 0, i, 1);
+        dt_tensor *flag = rc ? NULL : dt__slice(flags[p], 0, i, 1);
         if (!flag) return DT_ERR_MEMORY;
         dt__call_begin(&c, DT_K_unscale);
         c.u.ew.a = inverse;
@@ -4355,25 +5184,56 @@ static int dt__amp_unscale(dt_model *m, double inverse, dt_tensor *flags)
         dt__out(&c, flag);
         dt__in(&c, b->b.grad);
         c.acc = !in_place && b->use_mgrad ? 1u : 0u;
-        rc = dt__go(m->device, &c);
+        rc = dt__go(dev, &c);
         dt__unref(flag);
         b->use_mgrad = !in_place;
     }
     return rc;
 }
-DT__INSIDE int dt__amp_take_back(dt_model *m, dt__scaler *s)
+/* Of the n blocks from `first` on that are on dev (NULL: of all). */
+static void dt__amp_judge_some(dt_model *m, dt__scaler *s, const dt_device *dev, const float *flags, int first, int n)
 {
-    int64_t    n = m->nblocks;
-    dt_tensor *flags = dt__new("dt_amp_backward", m->device, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
-    int        rc = flags ? dt__amp_unscale(m, 1 / s->scale, flags) : DT_ERR_MEMORY;
-    float     *bad = rc ? NULL : (float *)dt_scratch((size_t)n * sizeof *bad); /* one download for all blocks */
-    if (!rc) rc = bad ? dt__download(flags, bad) : DT_ERR_MEMORY;
-    for (int i = 0; i < m->nblocks && !rc; i++) {
-        if (bad[i] == 0) continue;
+    for (int i = 0; i < n; i++) {
+        const dt__mblock *b = &m->block[first + i];
+        if ((dev && b->b.grad->st->dev != dev) || flags[i] == 0) continue;
         s->found = 1;
-        if (m->block[i].opt >= 0) m->opt[m->block[i].opt]->skip = 1;
+        if (b->opt >= 0) m->opt[b->opt]->skip = 1;
     }
-    dt__unref(flags);
+}
+DT__INSIDE void dt__amp_judge(dt_model *m, dt__scaler *s, const float *flags)
+{
+    dt__amp_judge_some(m, s, NULL, flags, 0, m->nblocks);
+}
+static int dt__amp_read(dt_model *m, dt__scaler *s, dt_tensor *flags) /* one download for up to 64 blocks */
+{
+    enum { MANY = 64 };
+    float bad[MANY];
+    int   rc = 0;
+    for (int at = 0; at < m->nblocks && !rc; at += MANY) {
+        int        n = m->nblocks - at < MANY ? m->nblocks - at : (int)MANY;
+        dt_tensor *some = dt__slice(flags, 0, at, n);
+        rc = some ? dt__download(some, bad) : DT_ERR_MEMORY;
+        dt__unref(some);
+        if (!rc) dt__amp_judge_some(m, s, flags->st->dev, bad, at, n);
+    }
+    return rc;
+}
+DT__INSIDE int dt__amp_take_back(dt_model *m, dt__scaler *s, dt_tensor *later)
+{
+    dt__places places;
+    dt_tensor *flags[DT__MAX_PLACES];
+    places.n = 0;
+    memset(flags, 0, sizeof flags);
+    if (later) {
+        if (dt__fill(later, 0)) return dt_error_code();
+        places.dev[places.n++] = later->st->dev;
+        flags[0] = dt__ref(later);
+    }
+    int rc = dt__amp_unscale(m, 1 / s->scale, &places, flags);
+    for (int p = 0; p < places.n; p++) {
+        if (flags[p] && !rc && !later) rc = dt__amp_read(m, s, flags[p]);
+        dt__unref(flags[p]);
+    }
     return rc;
 }
 DT_API dt_status dt_amp_backward_with(dt_amp *amp, dt_tensor *loss, dt_amp_backward_opts o)
@@ -4402,7 +5262,7 @@ DT_API dt_status dt_amp_backward_with(dt_amp *amp, dt_tensor *loss, dt_amp_backw
     if (dt__err.code != DT_OK) return dt_error_code();
     if (amp->dynamic) dt__err.bad_loss = NULL; /* after an overflow the scaler decides */
     for (int i = 0; i < amp->nmodels; i++)
-        if (amp->model[i]->sealed && dt__amp_take_back(amp->model[i], s)) return dt_error_code();
+        if (amp->model[i]->sealed && dt__amp_take_back(amp->model[i], s, NULL)) return dt_error_code();
     s->used = 1;
     return DT_OK;
 }
@@ -4664,6 +5524,20 @@ typedef struct dt__port {
     dt_archive *a;
     dt__phase   phase;
 } dt__port;
+static bool dt__shapes_equal(const dt_shape *a, const dt_shape *b)
+{
+    return a->ndim == b->ndim && !memcmp(a->dim, b->dim, (size_t)a->ndim * sizeof *a->dim);
+}
+/* Entry i on the CPU, or the part of it that cut says; the caller owns it. */
+static dt_tensor *dt__archive_part(const char *call, dt_archive *a, int64_t i, const dt__portion *cut)
+{
+    dt_tensor *whole = dt__archive_view(call, a, i), *part = whole;
+    if (whole && cut && cut->parts) {
+        part = dt__cut_take(call, whole, cut);
+        dt__unref(whole);
+    }
+    return part;
+}
 static int dt__save_tensor(dt__visit *v, const char *name, dt_tensor *t)
 {
     dt__port *p = (dt__port *)v->user;
@@ -4701,12 +5575,14 @@ static int dt__load_tensor(dt__visit *v, const char *name, dt_tensor *t)
     int64_t   i = dt_archive_find(p->a, name);
     dt_archive_entry e;
     if (!dt_archive_info(p->a, i, &e)) return dt__load_lacks(p, name);
-    if (!dt__same_shape(t, &e.shape))
+    dt_shape want = dt_shape_of(t);
+    if (v->cut) want.dim[v->cut->dim] *= v->cut->parts;
+    if (!dt__shapes_equal(&want, &e.shape))
         return dt_fail(DT_ERR_SHAPE, "%s: %.300s: %s has shape %s there, %s here; they must be equal", p->call, p->path,
                        dt__show(name),
-                       dt__shape_text(e.shape.dim, e.shape.ndim), dt__text(t));
+                       dt__shape_text(e.shape.dim, e.shape.ndim), dt__shape_text(want.dim, want.ndim));
     if (p->phase == DT__PHASE_CHECK && e.known) return 0;
-    dt_tensor *from = dt__archive_view(p->call, p->a, i);
+    dt_tensor *from = dt__archive_part(p->call, p->a, i, v->cut);
     if (from && p->phase != DT__PHASE_CHECK) dt_copy(t, from);
     dt__unref(from);
     return dt_error_code();
@@ -4811,11 +5687,12 @@ static int64_t dt__load_find(const dt__load *l, const char *name) /* index of th
 static int dt__load_fits(const dt__load *l, int64_t i, const dt__param *p)
 {
     dt_archive_entry e;
-    return dt_archive_info(l->a, i, &e) && e.known && dt__same_shape(p->t, &e.shape);
+    dt_shape         whole = dt__param_shape(p);
+    return dt_archive_info(l->a, i, &e) && e.known && dt__shapes_equal(&whole, &e.shape);
 }
 static int dt__load_fill(const dt__load *l, int64_t i, dt__param *p, int made)
 {
-    dt_tensor *from = dt__archive_view(l->call, l->a, i);
+    dt_tensor *from = dt__archive_part(l->call, l->a, i, &p->cut);
     if (from) {
         if (made) dt__param_assign(l->m, p, from);
         else dt_copy(p->t, from);
@@ -4858,9 +5735,10 @@ static void dt__load_prefix(const dt__load *l, const char *name, char *prefix, s
 static void dt__load_other(const dt__load *l, int64_t i, const dt__param *p, char *text, size_t nbytes)
 {
     dt_archive_entry e;
+    dt_shape         whole = dt__param_shape(p);
     dt_archive_info(l->a, i, &e);
     snprintf(text, nbytes, " is %s %.56s in the file, %.56s in the model%s", e.stored,
-             dt__shape_text(e.shape.dim, e.shape.ndim), dt__text(p->t),
+             dt__shape_text(e.shape.dim, e.shape.ndim), dt__shape_text(whole.dim, whole.ndim),
              e.known ? "" : " (dt reads F32, F16, BF16, I32, I64 and U8: convert it)");
 }
 /* Names that do not fit: three lists of at most 8 names. */
@@ -5005,9 +5883,9 @@ static int dt__load_sealed(dt_model *m, void *user)
         port.path = l->path;
         port.a = l->a;
         rc = dt__checkpoint_optimizers(l->c, &port, 1);
-        const dt__watch *w = m->watch;
-        dt__visit        v = dt__port_visit(&port, 1);
-        if (!rc && w && w->arrays) rc = w->arrays(w->user, &v);
+        dt__visit v = dt__port_visit(&port, 1);
+        for (const dt__watch *w = m->watch; w && !rc; w = w->next)
+            if (w->arrays) rc = w->arrays(w->user, &v);
     }
     dt__load_free(l);
     return rc;
@@ -5027,8 +5905,12 @@ static int dt__load_wait(dt__load *l)
 static int dt__save_model(const char *call, dt_archive *a, dt_model *m, bool finite)
 {
     for (int i = 0; i < m->nparams; i++) {
-        dt_tensor *t = dt__param_source(m, m->param[i]);
-        if (!t || dt__archive_add(call, a, m->param[i]->name, t, finite)) return dt_error_code();
+        dt__param *p = m->param[i];
+        dt_tensor *t = dt__param_source(m, p), *whole = t && p->cut.parts ? dt__cut_whole(m, call, t, &p->cut) : NULL;
+        if (!t || (p->cut.parts && !whole)) return dt_error_code();
+        int rc = dt__archive_add(call, a, p->name, whole ? whole : t, finite);
+        dt__unref(whole);
+        if (rc) return dt_error_code();
         if (t->step) dt_free(t); /* a view of the master weights: the archive holds a reference */
     }
     return 0;
@@ -5038,7 +5920,7 @@ static int dt__archive_fetch(const char *call, dt_archive *a, dt_model *m)
 {
     for (int64_t i = 0; i < dt_archive_count(a) && dt__err.code == DT_OK; i++) {
         dt_tensor *t = (dt_tensor *)dt__archive_object(a, i, &dt__tensor_source);
-        dt_tensor *y = t ? m->watch->fetch(m->watch->user, call, t) : NULL;
+        dt_tensor *y = t ? dt__watch_fetch(m, call, t) : NULL;
         if (!y) continue;
         dt__archive_set_object(a, i, y);
         dt__unref(t);
@@ -5052,11 +5934,11 @@ DT_API dt_status dt_model_save(dt_model *m, const char *path)
     if (!path) return (dt_status)dt_fail(DT_ERR_ARG, "dt_model_save: path is NULL");
     if (!m->nparams)
         return (dt_status)dt_fail(DT_ERR_STATE, "dt_model_save: the model has no parameters; run its forward first");
-    bool        split = m->watch && m->watch->fetch, lead = !split || m->watch->lead(m->watch->user);
+    bool        split = dt__watch_fetches(m), lead = !split || dt__watch_lead(m);
     dt_archive *a = dt_archive_new();
     if (a && !dt__save_model(call, a, m, false) && (!split || !dt__archive_fetch(call, a, m)) && lead) dt__archive_write(call, a, path);
     dt_archive_free(a);
-    if (split) m->watch->outcome(m->watch->user, call);
+    if (split) dt__watch_outcome(m, call);
     return dt_error_code();
 }
 DT_API int dt_model_load_with(dt_model *m, const char *path, dt_load_opts o)
@@ -5462,9 +6344,11 @@ static int dt__checkpoint_parts(dt_checkpoint *c, dt__port *p, int loading) /* t
         rc = dt__scheduler_visit(c->scheduler[i], &v, prefix);
     }
     if (!rc && amp) rc = dt__amp_visit(amp, &v, "amp");
-    const dt__watch *w = c->o.model->watch;
-    if (!rc && w && w->visit) rc = w->visit(w->user, &v);
-    return !rc && w && w->arrays && p->phase != DT__PHASE_EARLY ? w->arrays(w->user, &v) : rc;
+    for (const dt__watch *w = c->o.model->watch; w && !rc; w = w->next) {
+        if (w->visit) rc = w->visit(w->user, &v);
+        if (!rc && w->arrays && p->phase != DT__PHASE_EARLY) rc = w->arrays(w->user, &v);
+    }
+    return rc;
 }
 static int dt__checkpoint_rest(dt_checkpoint *c, dt__port *p, int loading)
 {
@@ -5525,8 +6409,9 @@ static int dt__checkpoint_save(const char *call, dt_checkpoint *c, int64_t epoch
         return 0;
     }
     if (dt_model_seal(m)) return dt_error_code(); /* binds optimisers and completes a resume */
-    bool lead = !m->watch || !m->watch->lead || m->watch->lead(m->watch->user), split = m->watch && m->watch->fetch;
-    if (m->watch && m->watch->collect && m->watch->collect(m->watch->user, call)) lead = split = false;
+    bool lead = dt__watch_lead(m), split = dt__watch_fetches(m);
+    for (const dt__watch *w = m->watch; w; w = w->next)
+        if (w->collect && w->collect(w->user, call)) lead = split = false;
     if (lead || split) {
         char       *path = dt__checkpoint_path(call, c->dir, c->name, step);
         dt_archive *a = path ? dt_archive_new() : NULL;
@@ -5535,7 +6420,7 @@ static int dt__checkpoint_save(const char *call, dt_checkpoint *c, int64_t epoch
         dt_archive_free(a);
         dt__free_text(path);
     }
-    if (m->watch && m->watch->outcome) m->watch->outcome(m->watch->user, call);
+    dt__watch_outcome(m, call);
     if (dt__err.code != DT_OK) return dt__err.code;
     c->seen_epoch = epoch;
     c->seen_step = step;
@@ -5563,12 +6448,11 @@ DT_API int dt_checkpoint_tick(dt_checkpoint *c, int64_t epoch, int64_t step)
     if (c->o.every_steps && step / c->o.every_steps != c->seen_step / c->o.every_steps) due = 1;
     if (c->o.every_epochs && epoch / c->o.every_epochs != c->seen_epoch / c->o.every_epochs) due = 1;
     if (c->o.every_minutes > 0 && dt__seconds() - c->saved >= c->o.every_minutes * 60) due = 1;
-    dt__watch *w = c->o.model->watch;
-    if (w && w->agree && (c->o.signals || c->o.every_minutes > 0)) { /* all ranks save and stop at the same step */
+    if (c->o.model->watch && (c->o.signals || c->o.every_minutes > 0)) { /* all ranks save and stop at the same step */
         int64_t both[2];
         both[0] = due;
         both[1] = stop;
-        if (w->agree(w->user, call, both, 2)) return dt_error_code();
+        if (dt__watch_agree(c->o.model, call, both, 2)) return dt_error_code();
         due = both[0] != 0;
         stop = both[1] && !c->stop;
     }
@@ -5627,13 +6511,12 @@ DT_API int dt_checkpoint_resume(dt_checkpoint *c, int64_t *epoch, int64_t *step)
     int64_t           e = 0, s = 0;
     if (dt__checkpoint_ok(call, c, 0, 0)) return dt_error_code();
     dt_archive *a = dt__checkpoint_newest(call, c->dir, c->name, &path);
-    dt__watch  *w = c->o.model->watch;
     if (a) {
         dt__integer_parse(dt_archive_get_string(a, "dt.epoch"), &e);
         dt__integer_parse(dt_archive_get_string(a, "dt.step"), &s);
     }
-    if (w && w->same && dt__err.code == DT_OK &&
-        w->same(w->user, call, "the step of the newest intact checkpoint (-1: no checkpoint)", a ? s : -1)) {
+    if (dt__err.code == DT_OK &&
+        dt__watch_same(c->o.model, call, "the step of the newest intact checkpoint (-1: no checkpoint)", a ? s : -1)) {
         dt_archive_free(a);
         dt__free_text(path);
         return dt_error_code();

@@ -395,6 +395,20 @@ DT_API const char       *dt_pipe_kind_name(dt_pipe_kind k); /* "1f1b", "gpipe", 
 DT_API dt_pipe_kind      dt_pipe_kind_find(const char *name); /* DT_PIPE_KIND_COUNT if no kind has this name */
 /* Micro-batches that a rank holds at most, times chunks: each stage of the rank counts for itself. -1: bad options. */
 DT_API int64_t           dt_pipe_held(dt_pipe_opts o, int rank);
+/* The most bytes that a rank has at once, beside its parameters, their gradients, states of the optimiser and the batch: what
+   it holds of all micro-batches, what the present step needs beside, what is received early, and what the step before has sent
+   and is perhaps not received yet. stage has an element for each stage of the schedule. A negative number: dt_plan_error says
+   why. */
+typedef struct dt_pipe_bytes { /* of one micro-batch in a stage */
+    int64_t kept;     /* held after its forward: what the backward needs, also the inputs that came from other stages */
+    int64_t between;  /* held after a DT_PIPE_BACKWARD_INPUT, until its weights are done */
+    int64_t forward, backward, input, weight; /* the most that the step has, with what is held of this micro-batch: of
+                                                 DT_PIPE_FORWARD, _BACKWARD, _BACKWARD_INPUT, _BACKWARD_WEIGHT */
+    int64_t in, grad; /* received from other ranks before a forward, and before a backward: part of kept and backward */
+    int64_t sent;     /* outputs for other ranks that are not part of kept */
+} dt_pipe_bytes;
+enum { DT_PIPE_AHEAD = 2 }; /* the receives of so many steps are posted before they are needed */
+DT_API int64_t           dt_pipe_memory(const dt_pipe_schedule *s, int rank, const dt_pipe_bytes *stage);
 /* The idle time of a rank in seconds by the formula above, for F, B and W of all ranks; no time for messages. -1: bad
    options, or no formula holds (ZB-H1 with W > min(F, B)): simulate then. */
 DT_API double            dt_pipe_bubble(dt_pipe_opts o, double forward, double backward_input, double backward_weight);
@@ -3215,6 +3229,28 @@ DT_API double dt_pipe_bubble(dt_pipe_opts o, double forward, double backward_inp
 
 /* ---- messages */
 static int dt__pipe_stage(const dt_pipe_schedule *s, int rank, const dt_pipe_step *t) { return t->chunk * s->ranks + rank; }
+DT_API int64_t dt_pipe_memory(const dt_pipe_schedule *s, int rank, const dt_pipe_bytes *stage)
+{
+    int64_t held = 0, most = 0, sent = 0;
+    if (!s || !stage || rank < 0 || rank >= s->ranks)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_pipe_memory: %s", !s ? "the schedule is NULL" : !stage ? "the bytes are NULL" :
+                            "there is no such rank");
+    for (int64_t i = s->first[rank]; i < s->first[rank + 1]; i++) {
+        const dt_pipe_bytes *b = &stage[dt__pipe_stage(s, rank, &s->step[i])];
+        int                  op = s->step[i].op;
+        bool                 weight = op == DT_PIPE_BACKWARD_WEIGHT;
+        int64_t              before = op == DT_PIPE_FORWARD ? 0 : weight ? b->between : b->kept, now = held - before;
+        now += op == DT_PIPE_FORWARD ? b->forward : op == DT_PIPE_BACKWARD ? b->backward : weight ? b->weight : b->input;
+        for (int64_t k = i + 1; k <= i + DT_PIPE_AHEAD && k < s->first[rank + 1]; k++) {
+            const dt_pipe_bytes *next = &stage[dt__pipe_stage(s, rank, &s->step[k])];
+            now += s->step[k].op == DT_PIPE_FORWARD ? next->in : s->step[k].op != DT_PIPE_BACKWARD_WEIGHT ? next->grad : 0;
+        }
+        most = now + sent > most ? now + sent : most;
+        sent = op == DT_PIPE_FORWARD ? b->sent : weight ? 0 : b->in; /* outputs; gradients of the inputs */
+        held += (op == DT_PIPE_FORWARD ? b->kept : op == DT_PIPE_BACKWARD_INPUT ? b->between : 0) - before;
+    }
+    return most;
+}
 static bool dt__pipe_message_of(const dt_pipe_schedule *s, int stage, int to, const dt_pipe_step *t, dt_pipe_message *m)
 {
     if (stage < 0 || to < 0 || stage >= s->ranks * s->chunks || to >= s->ranks * s->chunks) return false;

@@ -9,8 +9,8 @@
              First the losses of five steps are compared: pipeline and whole model bit for bit, PyTorch's within rounding.
    step      The duration of dt_pipeline_backward beside dt_pipe_simulate with the times of the stages. Each rank measures its own
              stage, at the same time as the other rank, without messages. Target: 1.1 of the simulated one.
-   memory    The peak of a rank above parameters, gradients, optimiser state and the batch, beside the formula: micro-batches held by
-             the schedule x what a forward keeps of one micro-batch, + what the backward of one adds. Target: 1.1.
+   memory    The peak of a rank above parameters, gradients, optimiser state and the batch, beside dt_pipe_memory: what the schedule
+             holds, by the bytes of one micro-batch, which each rank measures on its own stage. Target: 1.1.
    virtual   Four ranks in virtual time, with equal times of forward and both parts of backward, and with measured ones:
              interleaved and ZB-H1 beside 1F1B. Target: not slower.
 
@@ -205,7 +205,7 @@ typedef struct stage {
 } stage;
 typedef struct stage_cost {
     double  forward, backward, input, weight; /* seconds; input + weight: the same backward in two parts */
-    int64_t kept, most; /* bytes after the forward; peak of forward and backward. Inputs and gradients at the cuts count. */
+    dt_pipe_bytes bytes; /* inputs and gradients at the cuts count */
 } stage_cost;
 static int64_t bytes_of(const flow *f)
 {
@@ -245,23 +245,39 @@ static void stages_make(job *j, const int *cut, int nstages, stage *s)
 static void stage_once(stage *s, bool parts, stage_cost *cost)
 {
     flow    f = s->in;
-    int64_t add = s->first ? bytes_of(&s->in) : 0;
+    int64_t add = s->first ? bytes_of(&s->in) : 0, last = s->end < s->n->nunits ? bytes_of(&s->out) : 0;
+    dt_pipe_bytes *b = &cost->bytes;
+    dt_tensor     *grad[2];
     memset(cost, 0, sizeof *cost);
     for (int i = 0; i < f.n && s->first; i++) dt_zero_grad(f.t[i]);
+    b->in = add;
+    b->grad = last;
     int64_t before = (int64_t)dt_stats().live_bytes;
     dt_stats_reset();
     double t = now();
     for (int i = s->first; i < s->end; i++) s->n->run(s->m, i, &f, s->y);
+    dt_tensor *sent[2];
+    for (int i = 0; i < f.n; i++) sent[i] = dt__alias(f.t[i]);
+    dt__step_trim(dt_cpu()); /* as the pipeline does */
     cost->forward = now() - t;
-    cost->kept = (int64_t)dt_stats().live_bytes - before + add;
+    b->forward = (int64_t)dt_stats().peak_bytes - before + add;
+    b->sent = (int64_t)dt_stats().live_bytes;
+    for (int i = 0; i < f.n; i++) dt__unref(sent[i]);
+    b->kept = (int64_t)dt_stats().live_bytes - before + add;
+    b->sent = last ? b->sent - (int64_t)dt_stats().live_bytes : 0;
+    dt_stats_reset();
+    for (int i = 0; i < f.n; i++) grad[i] = dt__ref(s->out.t[i]);
     t = now();
-    dt__backward(f.t, s->out.t, f.n, parts ? DT__BACK_INPUTS : DT__BACK_ALL, false);
+    dt__backward(f.t, grad, f.n, (parts ? DT__BACK_INPUTS : DT__BACK_ALL) | DT__BACK_FREE, false);
     double half = now();
-    if (parts) dt__backward(NULL, NULL, 0, DT__BACK_WEIGHTS, false);
+    b->backward = b->input = (int64_t)dt_stats().peak_bytes - before + 2 * add + last;
+    b->between = (int64_t)dt_stats().live_bytes - before + add;
+    dt_stats_reset();
+    if (parts) dt__backward(NULL, NULL, 0, DT__BACK_WEIGHTS | DT__BACK_FREE, false);
+    b->weight = (int64_t)dt_stats().peak_bytes - before + add;
     cost->backward = now() - t;
     cost->input = half - t;
     cost->weight = cost->backward - cost->input;
-    cost->most = (int64_t)dt_stats().peak_bytes - before + 2 * add + (s->end < s->n->nunits ? bytes_of(&s->out) : 0);
     dt_end();
 }
 /* The medians of n times. */
@@ -285,14 +301,15 @@ static stage_cost stage_measure(stage *s, bool parts, int n)
 }
 
 /* ---- dt's ranks; rank 0 follows the protocol of sides.h, with two more commands */
-enum { MEASURES = 12 }; /* forward, backward of each rank; step; kept, most, peak of each rank */
+enum { BYTES = sizeof(dt_pipe_bytes) / sizeof(int64_t),
+       MEASURES = 5 + STAGES * (1 + BYTES) }; /* forward, backward of each rank; step; peak of each rank; dt_pipe_bytes of each */
 typedef struct serving {
     const net   *n;
     int          cut;
     bool         apart;
     dt_pipe_kind kind;
 } serving;
-static void measure_stages(job *j, stage *s, double *out)
+static void measure_stages(job *j, stage *s, bool split, double *out)
 {
     int rank = dt_comm_rank(j->c);
     memset(out, 0, MEASURES * sizeof *out);
@@ -300,8 +317,8 @@ static void measure_stages(job *j, stage *s, double *out)
     stage_cost k = stage_measure(&s[rank], false, 2 * MICRO);
     out[2 * rank] = k.forward;
     out[2 * rank + 1] = k.backward;
-    out[5 + rank] = (double)k.kept;
-    out[7 + rank] = (double)k.most;
+    if (split) k.bytes = stage_measure(&s[rank], true, 2).bytes;
+    for (int i = 0; i < BYTES; i++) out[5 + STAGES + BYTES * rank + i] = (double)((const int64_t *)(const void *)&k.bytes)[i];
     double step[5];
     for (int i = 0; i < 5; i++) {
         dt_comm_barrier(j->c);
@@ -310,7 +327,7 @@ static void measure_stages(job *j, stage *s, double *out)
         double t = now();
         job_backward(j);
         step[i] = now() - t;
-        out[9 + rank] = (double)((int64_t)dt_stats().peak_bytes - before);
+        out[5 + rank] = (double)((int64_t)dt_stats().peak_bytes - before);
         dt_step(j->opt);
     }
     out[4] = middle(step, 5) / dt_comm_size(j->c);
@@ -345,7 +362,7 @@ static int serve(void *arg)
         dt_comm_broadcast(c, &n, 1, DT_COMM_I64, 0);
         if (n == 0 || dt_error()) break;
         if (n < 0) {
-            measure_stages(&j, s, out);
+            measure_stages(&j, s, v->kind == DT_PIPE_ZB_H1, out);
             for (int i = 0; i < MEASURES && rank == 0; i++) printf("%.9g%s", out[i], i < MEASURES - 1 ? " " : "\n"), fflush(stdout);
             continue;
         }
@@ -364,7 +381,7 @@ static int serve(void *arg)
 /* ---- the driver */
 static int measured(side *s, double *out)
 {
-    char line[512], *at = line;
+    char line[1024], *at = line;
     fputs("measure\n", s->in);
     fflush(s->in);
     if (!fgets(line, sizeof line, s->out)) return -1;
@@ -445,16 +462,12 @@ static int         compare(const net *n, int cut, const char *schedule, const ch
                1e3 * middle(real, rounds), 1e3 * middle(sim, rounds), ratio, above(ratio, 1.1));
     }
     for (int k = 0; k < STAGES && strstr(parts, "memory"); k++) {
-        dt_pipe_opts o;
-        memset((void *)&o, 0, sizeof o);
-        o.kind = plan->kind;
-        o.ranks = STAGES;
-        o.micro = MICRO;
-        double held = (double)dt_pipe_held(o, k), kept = m[0][5 + k], most = m[0][7 + k], peak = m[0][9 + k];
-        double formula = held * kept + (most - kept);
-        printf("%s-pipe-memory: rank %d: peak %.2f MiB, formula %.2f MiB, ratio %.3f%s; %.0f micro-batches held, a forward keeps %.2f MiB "
-               "of one, its backward adds %.2f MiB\n", n->name, k, peak / 1048576, formula / 1048576, peak / formula,
-               above(peak / formula, 1.1), held, kept / 1048576, (most - kept) / 1048576);
+        dt_pipe_bytes b[STAGES];
+        for (int i = 0; i < STAGES * BYTES; i++) ((int64_t *)(void *)b)[i] = (int64_t)m[0][5 + STAGES + i];
+        double formula = (double)dt_pipe_memory(plan, k, b), peak = m[0][5 + k];
+        printf("%s-pipe-memory: rank %d: peak %.2f MiB, formula %.2f MiB, ratio %.3f%s; a forward keeps %.2f MiB of a micro-batch, its "
+               "backward has %.2f MiB\n", n->name, k, peak / 1048576, formula / 1048576, peak / formula, above(peak / formula, 1.1),
+               (double)b[k].kept / 1048576, (double)b[k].backward / 1048576);
     }
     dt_pipe_schedule_free(plan);
     fflush(stdout);

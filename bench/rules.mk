@@ -54,6 +54,9 @@ bench-pipe: build/bench/bench_pipe ## a model cut over two ranks beside PyTorch'
 	@+$(peer_python)
 	build/bench/bench_pipe --python $(PEER_PYTHON)
 
+bench-tensor: build/bench/bench_tensor ## layers divided between two ranks beside two processes apart; on four ranks with data and pipe
+	build/bench/bench_tensor
+
 # it names the libraries that are not installed and leaves them out
 bench-allreduce: build/bench/bench_allreduce ## allreduce beside Open MPI and gloo, by size, transport and algorithm
 	@if command -v mpicc > /dev/null; then mpicc -O2 bench/peer_allreduce_mpi.c -o build/bench/peer_allreduce_mpi; fi

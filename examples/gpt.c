@@ -8,7 +8,8 @@
        --batch N     16          --lr X       0.003    --workers N  1      --sample N   400 bytes at the end
        --opt-level O0..O3        --checkpoint DIR      --csv FILE, --svg FILE
        --device D    cpu; cuda or cuda:N: a GPU (docs/gpu.md)
-       --pipe N      the blocks on N processes, one behind the other, with N micro-batches (dt_pipe.h); then without a sample
+       --data D --pipe P --tensor T   on D x P x T processes (dt_pipe.h): D batches at a time, the blocks on P of them one behind
+                     the other, with P micro-batches, each layer divided between T; then without a sample
 
    The last tenth of the data is held out: the loss on it is printed at the end.                              */
 #define DT_IMPLEMENTATION
@@ -19,14 +20,14 @@
 #include "example_data.h"
 
 typedef struct config {
-    int layers, heads, pipe;
+    int layers, heads, data, pipe, tensor;
     int64_t dim, vocab, context;
 } config;
 
 static dt_tensor *gpt(dt_model *m, dt_tensor *tokens, const config *c)
 {
     int64_t    t = dt_size(tokens, 1);
-    dt_tensor *x = dt_embedding(m, "wte", tokens, .num = c->vocab, .dim = c->dim);
+    dt_tensor *x = dt_embedding(m, "wte", tokens, .num = c->vocab, .dim = c->dim, .split = DT_SPLIT_IN);
     dt_tensor *position = dt_arange(0, (double)t, 1, .dtype = DT_I64, .device = dt_device_of(tokens));
     x = dt_add(x, dt_embedding(m, "wpe", position, .num = c->context, .dim = c->dim));
     for (int i = 0; i < c->layers; i++) {
@@ -37,19 +38,19 @@ static dt_tensor *gpt(dt_model *m, dt_tensor *tokens, const config *c)
         }
         dt_scope_begin(m, "h.%d", i);
         dt_tensor *a = dt_layernorm(m, "ln_1", x);
-        x = dt_add(x, dt_multihead_attention(m, "attn", a, .heads = c->heads, .causal = true));
-        a = dt_linear(m, "mlp.fc", dt_layernorm(m, "ln_2", x), .out = 4 * c->dim);
-        x = dt_add(x, dt_linear(m, "mlp.proj", dt_gelu_tanh(a), .out = c->dim));
+        x = dt_add(x, dt_multihead_attention(m, "attn", a, .heads = c->heads, .causal = true, .split = DT_SPLIT_HEADS));
+        a = dt_linear(m, "mlp.fc", dt_layernorm(m, "ln_2", x), .out = 4 * c->dim, .split = DT_SPLIT_OUT);
+        x = dt_add(x, dt_linear(m, "mlp.proj", dt_gelu_tanh(a), .out = c->dim, .split = DT_SPLIT_IN));
         dt_scope_end(m);
     }
-    return dt_linear(m, "head", dt_layernorm(m, "ln_f", x), .out = c->vocab, .no_bias = true);
+    return dt_linear(m, "head", dt_layernorm(m, "ln_f", x), .out = c->vocab, .no_bias = true, .split = DT_SPLIT_OUT);
 }
 
 static dt_tensor *loss_of(dt_model *m, dt_tensor *x, dt_tensor *y, void *user) /* y is x shifted by one token */
 {
     const config *c = (const config *)user;
     int64_t       n = dt_size(x, 0) * c->context;
-    return dt_cross_entropy(dt_reshape(gpt(m, x, c), DT_SHAPE(n, c->vocab)), dt_reshape(y, DT_SHAPE(n)));
+    return dt_cross_entropy_parts(m, dt_reshape(gpt(m, x, c), DT_SHAPE(n, c->vocab / c->tensor)), dt_reshape(y, DT_SHAPE(n)));
 }
 static double held_out(dt_model *m, dt_pipeline *line, dt_loader *in, config *c)
 {
@@ -111,7 +112,9 @@ static int learn(void *args)
     c.layers = atoi(example_option(argc, argv, "--layers", "4"));
     c.heads = atoi(example_option(argc, argv, "--heads", "4"));
     c.dim = atoi(example_option(argc, argv, "--dim", "128"));
+    c.data = atoi(example_option(argc, argv, "--data", "1"));
     c.pipe = atoi(example_option(argc, argv, "--pipe", "1"));
+    c.tensor = atoi(example_option(argc, argv, "--tensor", "1"));
     c.context = atoi(example_option(argc, argv, "--context", "64"));
     c.vocab = tokens ? atoi(example_option(argc, argv, "--vocab", "50257")) : 256;
     if (c.context < 2 || c.context > 1024 || c.vocab < 2 || size < 1) {
@@ -122,9 +125,11 @@ static int learn(void *args)
         fprintf(stderr, "gpt: --pipe %d needs as many --layers, and a --batch that is a multiple of it\n", c.pipe);
         return 1;
     }
-    dt_comm *comm = c.pipe > 1 ? example_comm(argc, argv) : NULL;
+    bool     many = c.data * c.pipe * c.tensor > 1;
+    dt_comm *comm = many ? example_comm(argc, argv) : NULL;
     int      rank = comm ? dt_comm_rank(comm) : 0;
-    if (c.pipe > 1 && !comm) return 1;
+    if (many && !comm) return 1;
+    dt_grid *grid = comm ? dt_grid_new(comm, .data = c.data, .pipe = c.pipe, .tensor = c.tensor) : NULL;
     /* an item is a window of --context tokens; windows do not overlap */
     dt_dataset *all = tokens ? dt_tokens_open(tokens, .length = c.context, .nbytes = 2, .vocab = c.vocab)
                              : dt_tokens_open(text, .length = c.context, .nbytes = 1);
@@ -135,16 +140,17 @@ static int learn(void *args)
     dt_dataset *train = dt_dataset_range(all, 0, n - last), *held = dt_dataset_range(all, n - last, last);
     dt_device  *dev = example_device(argc, argv, rank, rank);
     dt_loader  *in =
-        dt_loader_new(train, .batch = size, .shuffle = true, .drop_last = c.pipe > 1, .seed = 1, .workers = workers,
-                      .device = dev);
-    dt_loader  *exam = dt_loader_new(held, .batch = size, .drop_last = c.pipe > 1, .workers = workers, .device = dev);
+        dt_loader_new(train, .batch = size, .shuffle = true, .drop_last = many, .seed = 1, .workers = workers, .device = dev,
+                      .rank = dt_grid_rank(grid, DT_AXIS_DATA), .world = dt_grid_size(grid, DT_AXIS_DATA));
+    dt_loader  *exam = dt_loader_new(held, .batch = size, .drop_last = many, .workers = workers, .device = dev,
+                                     .rank = dt_grid_rank(grid, DT_AXIS_DATA), .world = dt_grid_size(grid, DT_AXIS_DATA));
 
     dt_model     *m = dt_model_new(.seed = 1, .device = dev);
     dt_optimizer *opt =
         dt_adamw(m, .lr = atof(example_option(argc, argv, "--lr", "0.003")), .weight_decay = 0.1, .clip_norm = 1);
     dt_optimizer_add_group(opt, "*bias|*ln_*|wte.*|wpe.*", .weight_decay = DT_ZERO);
     dt_amp        *amp = level ? dt_amp_new(m, .level = level) : NULL;
-    dt_pipeline   *line = comm ? dt_pipeline_new(m, comm, .amp = amp) : NULL;
+    dt_pipeline   *line = grid ? dt_hybrid_new(m, grid, .amp = amp) : NULL;
     dt_scheduler   *s = dt_cosine_annealing_lr(opt, .t_max = steps > 50 ? steps - 50 : 1);
     dt_warmup(s, .steps = 50, .start = 0.02);
     dt_checkpoint *k = dir ? dt_checkpoint_new(dir, .model = m, .optimizer = opt, .scheduler = s, .amp = amp,
@@ -166,7 +172,7 @@ static int learn(void *args)
                 dt_amp_backward(amp, loss);
             else
                 dt_backward(loss);
-            dt_progress_step(p, line ? value : dt_item(loss), .items = (double)(b.n * c.context), .lr = dt_optimizer_lr(opt, 0),
+            dt_progress_step(p, line ? value : dt_item(loss), .items = (double)(b.n * c.context * c.data), .lr = dt_optimizer_lr(opt, 0),
                              .scale = amp ? dt_amp_scale(amp, 0) : 0);
             dt_step(opt);
             dt_scheduler_step(s);
@@ -179,7 +185,8 @@ static int learn(void *args)
     if (!dt_error() && !rank && dt_loader_report(in, 0, report, sizeof report)) fprintf(stderr, "%s\n", report);
     double rest = held_out(m, line, exam, &c);
     if (!dt_error() && line && !rank)
-        printf("%lld parameters in %d stages, loss %.4f on the held-out data\n", (long long)dt_model_numel(m, false), c.pipe, rest);
+        printf("%lld parameters, data %d x pipe %d x tensor %d, loss %.4f on the held-out data\n",
+               (long long)dt_model_numel(m, false), c.data, c.pipe, c.tensor, rest);
     if (!dt_error() && !line) {
         printf("%lld parameters, loss %.4f on the held-out data. Sample:\n",
                (long long)dt_model_numel(m, false), rest);
@@ -197,13 +204,16 @@ static int learn(void *args)
     dt_dataset_free(train);
     dt_dataset_free(held);
     dt_dataset_free(all);
+    dt_grid_free(grid);
     if (comm) dt_comm_free(comm);
     return dt_check("gpt");
 }
 int main(int argc, char **argv)
 {
     example_args a = { argc, argv, NULL };
-    int          n = atoi(example_option(argc, argv, "--pipe", "1")), rc = n > 1 ? dt_spawn(n, learn, &a) : learn(&a);
+    int          n = atoi(example_option(argc, argv, "--data", "1")) * atoi(example_option(argc, argv, "--pipe", "1")) *
+            atoi(example_option(argc, argv, "--tensor", "1"));
+    int          rc = n > 1 ? dt_spawn(n, learn, &a) : learn(&a);
     if (rc < 0) fprintf(stderr, "gpt: %s\n", dt_comm_error(NULL));
     return rc != 0;
 }

@@ -10,9 +10,13 @@
 
    When its turn comes a call runs on the CPU's kernel of the same name with the addresses translated, so results are
    equal to the CPU's bit for bit. Every view is checked against the live blocks, when queued and when run: reading a
-   block that was freed, or past its end, is an error that names the kernel.
+   block that was freed, or past its end, is an error that names the kernel. So is reading the memory of another device.
 
-   One device is used by one thread at a time. */
+   fake_devices_new makes several devices of one backend, with copies from device to device: such a copy is queued behind
+   what is queued on the two streams then, and later work of both waits for it. The other devices know nothing of each
+   other: dt.h copies between them through the host.
+
+   One device, or group of devices, is used by one thread at a time. */
 #ifndef FAKE_DEVICE_H
 #define FAKE_DEVICE_H
 
@@ -27,15 +31,17 @@
 #define FAKE_RANGE ((size_t)1 << 34) /* bytes of address space, twice; only touched pages cost memory */
 #define FAKE_MAX_STREAMS 16
 
-enum fake_kind { FAKE_KERNEL, FAKE_UPLOAD, FAKE_ORDER };
+enum fake_kind { FAKE_KERNEL, FAKE_UPLOAD, FAKE_ORDER, FAKE_COPY };
 
 typedef struct fake_item {
     struct fake_item *next;
     enum fake_kind    kind;
     dt_call           call;   /* kernel */
-    void             *dst;    /* upload: where to */
-    size_t            nbytes; /* upload: bytes that follow this struct */
-    int               before; /* order: the stream to wait for ... */
+    void             *dst;    /* upload, copy: where to */
+    size_t            nbytes; /* upload: bytes that follow this struct; copy: bytes at src of the device 'of' */
+    const void       *src;
+    struct fake_device *of;   /* order, copy: the device to wait for or to read, or NULL: this one; its ... */
+    int               before; /* ... order: stream to wait for ... */
     int64_t           count;  /* ... until it has run this many items */
 } fake_item;
 
@@ -59,12 +65,15 @@ typedef struct fake_device {
     fake_block *blocks;
     fake_stream stream[FAKE_MAX_STREAMS]; /* [0] is the NULL stream */
     int         error;                    /* of a late kernel, not reported yet */
+    int64_t     full;                     /* > 0: the n-th alloc from now fails, and all later ones (then it is -1) */
     int64_t     fail_alloc;               /* > 0: the n-th alloc from now fails */
     int64_t     fail_kernel;              /* > 0: the n-th kernel from now fails when it runs */
     int64_t     late;                     /* items that ran after the call that queued them had returned: all of them */
     int64_t     kernels[DT_K_COUNT];      /* calls seen, by kernel and by function */
     int64_t     unary[DT_U_COUNT], unary_bwd[DT_U_COUNT], binary[DT_B_COUNT], reduce[DT_R_COUNT];
     int64_t     uploads, downloads, allocs, frees;
+    int64_t     copies;                   /* from another device to this one */
+    int         unordered;                /* bits: a copy does not wait for its source (1), the source not for the copy (2) */
 } fake_device;
 
 static fake_device *fake_of(dt_device *dev) { return (fake_device *)dt_device_impl(dev); }
@@ -112,6 +121,8 @@ static void *fake_alloc(dt_device *dev, size_t nbytes)
 {
     fake_device *f = fake_of(dev);
     if (f->fail_alloc > 0 && --f->fail_alloc == 0) return NULL;
+    if (f->full > 0 && --f->full == 0) f->full = -1;
+    if (f->full < 0) return NULL;
     size_t       need = fake_round(nbytes), end = 0;
     fake_block **at = &f->blocks;
     for (; *at; at = &(*at)->next) {
@@ -210,6 +221,15 @@ static int fake_run_kernel(fake_device *f, const dt_call *queued)
     return dt_device_backend(dt_cpu())->kernel[c.op](dt_cpu(), &c);
 }
 
+/* A copy from another device: both blocks are live. */
+static int fake_run_copy(fake_device *f, const fake_item *it)
+{
+    if (!fake_find(f, it->dst, it->nbytes) || !fake_find(it->of, it->src, it->nbytes))
+        return dt_fail(DT_ERR_DEVICE, "fake: copy of %zu bytes from no block, or to none", it->nbytes);
+    memcpy(fake_real(f, it->dst), fake_real(it->of, it->src), it->nbytes);
+    return 0;
+}
+
 /* Run stream s until it has done 'count' items. */
 static void fake_run(fake_device *f, int s, int64_t count)
 {
@@ -217,7 +237,8 @@ static void fake_run(fake_device *f, int s, int64_t count)
     while (q->done < count && q->head) {
         fake_item *it = q->head;
         int        bad = 0;
-        if (it->kind == FAKE_ORDER) fake_run(f, it->before, it->count);
+        if (it->kind == FAKE_ORDER) fake_run(it->of ? it->of : f, it->before, it->count);
+        else if (it->kind == FAKE_COPY) bad = fake_run_copy(f, it);
         else if (it->kind == FAKE_KERNEL) bad = fake_run_kernel(f, &it->call);
         else memcpy(fake_real(f, it->dst), it + 1, it->nbytes);
         if (bad && !f->error) f->error = bad;
@@ -292,17 +313,44 @@ static int fake_download(dt_device *dev, void *stream, void *host, const void *s
     return 0;
 }
 
-static int fake_order(dt_device *dev, void *after, void *before)
+/* Stream a of f waits for what is queued on stream b of g. */
+static int fake_behind(fake_device *f, int a, fake_device *g, int b)
 {
-    fake_device *f = fake_of(dev);
-    int          a = fake_index(f, after), b = fake_index(f, before);
-    if (a == b) return 0;
+    if (f == g && a == b) return 0;
     fake_item *it = (fake_item *)calloc(1, sizeof *it);
     if (!it) return dt_fail(DT_ERR_MEMORY, "fake: out of memory for an ordering");
     it->kind = FAKE_ORDER;
+    it->of = g;
     it->before = b;
-    it->count = f->stream[b].queued;
+    it->count = g->stream[b].queued;
     return fake_push(f, a, it);
+}
+
+static int fake_order(dt_device *dev, void *after, void *before)
+{
+    fake_device *f = fake_of(dev);
+    return fake_behind(f, fake_index(f, after), f, fake_index(f, before));
+}
+
+static int fake_peer(dt_device *dev, void *stream, void *dst, dt_device *from, void *from_stream, const void *src,
+                     size_t nbytes)
+{
+    fake_device *f = fake_of(dev), *g = fake_of(from);
+    int          a = fake_index(f, stream), b = fake_index(g, from_stream), bad = 0;
+    if (nbytes == 0) return 0;
+    if (!fake_find(f, dst, nbytes) || !fake_find(g, src, nbytes))
+        return dt_fail(DT_ERR_DEVICE, "fake: copy of %zu bytes from no block, or to none", nbytes);
+    if (!(f->unordered & 1)) bad = fake_behind(f, a, g, b);
+    fake_item *it = bad ? NULL : (fake_item *)calloc(1, sizeof *it);
+    if (!it) return dt_fail(DT_ERR_MEMORY, "fake: out of memory for a copy");
+    it->kind = FAKE_COPY;
+    it->dst = dst;
+    it->of = g;
+    it->src = src;
+    it->nbytes = nbytes;
+    f->copies++;
+    fake_push(f, a, it);
+    return f->unordered & 2 ? 0 : fake_behind(g, b, f, a);
 }
 
 static void *fake_stream_new(dt_device *dev)
@@ -332,8 +380,8 @@ static int fake_image_layout(dt_device *dev, int kernel)
 }
 
 /* ---------------------------------------------------------------------------------------------- life */
-/* missing: kernels (bit DT_K_...) the table lacks. NULL when out of memory. */
-static fake_device *fake_device_new(uint64_t missing)
+/* A device of the backend of another one, or of its own if 'like' is NULL. NULL when out of memory. */
+static fake_device *fake_device_make(uint64_t missing, fake_device *like, int index)
 {
     fake_device *f = (fake_device *)calloc(1, sizeof *f);
     if (!f) return NULL;
@@ -353,12 +401,27 @@ static fake_device *fake_device_new(uint64_t missing)
     f->table.image_layout = fake_image_layout;
     for (int k = 0; k < DT_K_COUNT; k++)
         if (!(missing >> k & 1)) f->table.kernel[k] = fake_kernel;
-    if (f->fake != MAP_FAILED && f->real != MAP_FAILED) f->dev = dt_device_new(&f->table, 0, f);
+    if (f->fake != MAP_FAILED && f->real != MAP_FAILED) f->dev = dt_device_new(like ? &like->table : &f->table, index, f);
     if (f->dev) return f;
     if (f->fake != MAP_FAILED) munmap(f->fake, FAKE_RANGE);
     if (f->real != MAP_FAILED) munmap(f->real, FAKE_RANGE);
     free(f);
     return NULL;
+}
+
+/* missing: kernels (bit DT_K_...) the table lacks. NULL when out of memory. */
+static fake_device *fake_device_new(uint64_t missing) { return fake_device_make(missing, NULL, 0); }
+
+/* n devices, fake:0 and on, of one backend that copies from device to device. Wait for all of them before you free one;
+   free the first one last. */
+static int fake_devices_new(fake_device **f, int n)
+{
+    for (int i = 0; i < n; i++) {
+        f[i] = fake_device_make(0, i ? f[0] : NULL, i);
+        if (!f[i]) return -1;
+        f[0]->table.peer = fake_peer;
+    }
+    return 0;
 }
 
 /* The status of dt_device_free: refused while a tensor lives on the device. */
@@ -391,6 +454,7 @@ static int64_t fake_live_blocks(const fake_device *f)
 static inline void fake_device_use_all(void)
 {
     (void)fake_device_new;
+    (void)fake_devices_new;
     (void)fake_device_free;
     (void)fake_live_blocks;
 }

@@ -50,12 +50,15 @@ UBSAN      := $(call tests_with,ubsan)
 # the tests that `make test` does not run as they are
 NOT_NORMAL := $(MACHINES) $(call tests_with,asan-only)
 
-.PHONY: test-machines check-headers pictures probes programs
+.PHONY: test-machines check-headers pictures layouts probes programs
 test-machines: $(MACHINES:%=$(call tests_in,normal)/%) build/tools/dtrun ## ranks on network namespaces as machines; needs root
 	@tests/run.sh $(foreach t,$(MACHINES),'normal/$(t)|alone: $(call tests_in,normal)/$(t)')
 
 check-headers: ## every header alone and together, C99 to C++20, gcc, clang, nvcc; manuals, symbols
 	@tests/check_headers.sh
+
+layouts: $(call tests_in,normal)/test_layouts ## the table of docs/architecture.md: three models, every layout, the same weights
+	@$< | grep '^|'
 
 pictures: $(call tests_in,normal)/test_pictures ## draw the pictures of README.md again, from the algorithms
 	DT_PICTURES=docs $<

@@ -1192,6 +1192,14 @@ CF_B(flatten, dt_flatten(in[0]))
 CF_B(clone, dt_clone(in[0]))
 CF_B(contiguous, dt_contiguous(in[0]))
 CF_B(cast, dt_cast(in[0], (dt_dtype)c->i[0]))
+/* To a device of its own and back: the memory of this one is the host's, too, but the tensors are elsewhere. */
+static dt_device *cf_elsewhere(void)
+{
+    static dt_device *dev;
+    if (!dev) dev = dt_device_new(dt_device_backend(dt_cpu()), 1, NULL);
+    return dev;
+}
+CF_B(to, dt_to(dt_to(in[0], cf_elsewhere()), dt_device_of(in[0])))
 static dt_tensor *cf_b_split(dt_tensor **in, const cf_case *c)
 {
     dt_tensor *piece[16], *back[16];
@@ -1650,6 +1658,9 @@ static const cf_row cf_row_contiguous = { .name = "contiguous",
                                           .dtypes = CF_ALL,
                                           .grad = 1,
                                           .cases = CF_SHAPES_1 };
+static const cf_row cf_row_to = {
+    .name = "to", .build = cf_b_to, .ref = cf_ref_same, .dtypes = CF_ALL, .grad = 1, .cases = CF_SHAPES_1
+};
 static const cf_row cf_row_cast = { CF_ROW(cast), .dtypes = CF_ALL, .grad = 1, .range = { { 0, 40 } },
                                     .cases = CF_CASES(CF_C("3x5", DT_F32), CF_C("3x5", DT_F16), CF_C("3x5", DT_BF16),
                                                       CF_C("5x7:t", DT_F32), CF_C("5x7:n", DT_BF16),
@@ -1667,7 +1678,7 @@ static const cf_row cf_row_cast = { CF_ROW(cast), .dtypes = CF_ALL, .grad = 1, .
                             X(stack) X(split) X(pad) X(cross_entropy) X(nll_loss) X(mse_loss) X(l1_loss)               \
                                 X(smooth_l1_loss) X(bce_with_logits) X(attention) X(reshape) X(permute) X(transpose)   \
                                     X(narrow) X(select) X(expand) X(squeeze) X(unsqueeze) X(flatten) X(clone)          \
-                                        X(contiguous) X(cast)
+                                        X(contiguous) X(to) X(cast)
 #define CF_ROW_PTR(n) &cf_row_##n,
 static const cf_row *const cf_rows[] = { CF_ROWS(CF_ROW_PTR) };
 enum { CF_NROWS = sizeof cf_rows / sizeof cf_rows[0] };

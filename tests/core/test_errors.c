@@ -234,6 +234,7 @@ UTEST(null, calls_that_ask_or_give_back)
     dt_mem_free(NULL, 8);
     dt_error_clear();
     EXPECT_EQ(DT_OK, dt_synchronize(NULL));
+    EXPECT_EQ(dt_device_stats(dt_cpu()).live_bytes, dt_device_stats(NULL).live_bytes);
     EXPECT_EQ(DT_OK, dt_set_allocator(NULL));
     EXPECT_STREQ("?", dt_dtype_name((dt_dtype)77));
     EXPECT_EQ(0, (int)dt_dtype_nbytes((dt_dtype)-1));

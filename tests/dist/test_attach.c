@@ -998,7 +998,7 @@ UTEST(attach, errors_say_what_is_wrong)
     static const struct { int what, servers, rank; const char *text;
     } e[] = {
         { OTHER_MODEL, 1, 0, "the optimiser belongs to another model" },
-        { HAS_DDP, 0, 0, "the model has a ddp or a store already" },
+        { HAS_DDP, 0, 0, "the model has a ddp already" },
         { SERVER_TRAINS, 1, 2, "rank 2 is a server only" },
         { OTHER_PARAMETERS, 1, 0,
           "number 1 is parameter 'a.weight' f32 (20, 12) on worker 0, parameter 'c.weight' f32 (20, 12) on worker 1" },

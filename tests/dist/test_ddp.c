@@ -4,6 +4,7 @@
 #include "dt_test.h"
 
 #include "dt_dist.h"
+#include "fake_device.h"
 #include "mlp.h"
 #include "temp_files.h"
 
@@ -101,6 +102,84 @@ UTEST(ddp, every_optimizer_clips_and_steps_alike)
         one_rank(&p);
         EXPECT_EQ(0, crew_run("shm", 2, many_ranks, &p));
     }
+}
+/* The model of a rank is on two devices, whose memory is the host's. */
+static void two_devices(crew *k)
+{
+    plan *p = (plan *)k->arg;
+    if (!p->slots) mlp_second = dt_device_new(dt_device_backend(dt_cpu()), 1, NULL);
+    many_ranks(k);
+    if (!mlp_second) mlp_second = dt_device_new(dt_device_backend(dt_cpu()), 1, NULL);
+    if (p->slots) many_ranks(k);
+    mlp_norm = true;
+    float *x[2] = { k->box->x[k->rank] + 4096, k->box->x[k->rank] };
+    for (int i = 0; i < 2 && !p->slots; i++) { /* batch norm over all ranks: the bits of one device */
+        dt_device *other = mlp_second;
+        if (!i) mlp_second = NULL;
+        dt_model *m = dt_model_new(.seed = 3);
+        dt_ddp   *d = dt_ddp_new(m, k->c, .sync_batchnorm = true);
+        plan      q = *p;
+        q.kind = 0;
+        train(&q, m, k->c, d);
+        dt_tensor *y, *in = batch(k->rank * 4, 4, &y);
+        crew_check(k, dt_backward(dt_cross_entropy(mlp(m, in), y)) == DT_OK, "a backward");
+        dt_device *there = dt_device_of(dt_grad(dt_model_find(m, "b.weight")));
+        crew_check(k, there == (i ? mlp_second : dt_cpu()), "gradients are where their parameters are");
+        dt_end();
+        mlp_second = other;
+        crew_check(k, !i || dt_device_of(dt_model_find(m, "bn.running_var")) == mlp_second, "the second device");
+        int n = weights(m, x[i]);
+        crew_check(k, dt_copy_out(dt_model_find(m, "bn.running_var"), x[i] + n, 64) == DT_OK, "a buffer");
+        crew_check(k, !i || k->world > 2 || !memcmp(x[0], x[1], (size_t)n * sizeof(float) + 64), "other bits than one device");
+        dt_ddp_free(d);
+        dt_model_free(m);
+    }
+    dt_end();
+    crew_check(k, dt_device_free(mlp_second) == DT_OK, "tensors are left on the device");
+}
+UTEST(ddp, takes_models_on_several_devices_of_the_host)
+{
+    plan p;
+    memset(&p, 0, sizeof p);
+    p.steps = 20;
+    p.batch = 12;
+    p.bucket_mb = 1e-4;
+    for (p.kind = 0; p.kind < 2; p.kind++) {
+        one_rank(&p);
+        for (int n = 2; n <= 3; n++) EXPECT_EQ(0, crew_run(n == 2 ? "shm" : "tcp", n, two_devices, &p));
+    }
+    p.kind = 0;
+    p.slots = 4;
+    one_rank(&p);
+    EXPECT_EQ(0, crew_run("shm", 2, two_devices, &p));
+}
+static void a_device_of_its_own(crew *k) /* before or after the ddp */
+{
+    for (int late = 0; late < 2; late++) {
+        fake_device *f = fake_device_new(0);
+        dt_model    *m = dt_model_new();
+        dt_tensor   *y, *x = batch(0, 4, &y);
+        dt_ddp      *d = NULL;
+        mlp_second = f->dev;
+        if (late) d = dt_ddp_new(m, k->c);
+        dt_no_grad_begin();
+        mlp(m, x);
+        dt_no_grad_end();
+        if (!late) crew_check(k, dt_ddp_new(m, k->c) == NULL, "a ddp");
+        crew_check(k, dt_error() && strstr(dt_error(), "'b.weight' is on fake:0, whose memory this communicator cannot read"),
+                   "no error");
+        dt_end();
+        dt_ddp_free(d);
+        dt_model_free(m);
+        if (!late) dt_error_clear();
+    }
+    dt_error_clear();
+    mlp_second = NULL;
+}
+UTEST(ddp, refuses_devices_whose_memory_it_cannot_read)
+{
+    fake_device_use_all();
+    EXPECT_EQ(0, crew_run("shm", 2, a_device_of_its_own, NULL));
 }
 UTEST(slots, give_the_same_bits_in_every_world)
 {

@@ -302,6 +302,54 @@ UTEST(devices, with_memory_of_their_own_give_the_same_bits)
     dt_empty_cache();
     for (int i = 0; i < 3; i++) EXPECT_EQ(DT_OK, fake_device_free(f[i]));
 }
+/* A model that is on several devices already cannot be copied to each device. */
+static dt_tensor *in_two_parts(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
+{
+    dt_device *dev = (dt_device *)user, *first = dt_device_of(x);
+    x = dt_linear(m, "a", x, .out = 4);
+    dt_device_begin(m, dev);
+    x = dt_linear(m, "b", dt_to(x, dev), .out = OUT);
+    dt_device_end(m);
+    return dt_cross_entropy(dt_to(x, first), y);
+}
+UTEST(devices, of_one_model_are_refused)
+{
+    fake_device *f = fake_device_new(0);
+    for (int late = 0; late < 2; late++) {
+        dt_model    *m = dt_model_new(.seed = 3);
+        dt_tensor   *y, *x = batch(0, 8, &y);
+        dt_parallel *p = late ? dt_parallel_new(m, .devices = 2) : NULL;
+        dt_no_grad_begin();
+        EXPECT_OK(in_two_parts(m, x, y, f->dev));
+        dt_no_grad_end();
+        if (!late)
+            EXPECT_ERROR(dt_parallel_new(m, .devices = 2) ? 0 : -1,
+                         "dt_parallel_new: the model is on several devices ('a.weight' on cpu, 'b.weight' on fake:0)");
+        if (late) {
+            dt_end();
+            x = batch(0, 8, &y);
+            EXPECT_ERROR(dt_parallel_backward(p, in_two_parts, f->dev, x, y, NULL), "copies the whole model to each device");
+        }
+        dt_end();
+        dt_parallel_free(p);
+        p = dt_parallel_new(m, .devices = 1); /* one part takes any model */
+        x = batch(0, 8, &y);
+        EXPECT_OK(dt_parallel_backward(p, in_two_parts, f->dev, x, y, NULL));
+        dt_parallel_free(p);
+        dt_end();
+        dt_model_free(m);
+    }
+    /* the first forward of all is that of the parts */
+    dt_model    *m = dt_model_new(.seed = 3);
+    dt_parallel *p = dt_parallel_new(m, .devices = 2);
+    dt_tensor   *y, *x = batch(0, 8, &y);
+    EXPECT_ERROR(dt_parallel_backward(p, in_two_parts, f->dev, x, y, NULL), "copies the whole model to each device");
+    dt_end();
+    dt_parallel_free(p);
+    dt_model_free(m);
+    dt_empty_cache();
+    EXPECT_EQ(DT_OK, fake_device_free(f));
+}
 UTEST(devices, are_named_where_the_backend_has_no_list)
 {
     fake_device *f[2] = { fake_device_new(0), fake_device_new(0) };

@@ -74,7 +74,10 @@ EMU_API int         emu_devices(void);
 EMU_API int         emu_physical(int device);      /* its number before CUDA_VISIBLE_DEVICES */
 EMU_API int         emu_capability(int device);    /* 80 */
 EMU_API bool        emu_in_host_function(void);
-enum { EMU_GEMMS, EMU_CONVS, EMU_COLLECTIVES, EMU_OPERANDS, EMU_UNALIGNED, EMU_COUNTS };
+/* PAGEABLE, PINNED: copies between a device and such memory of the host; WAITS: for a stream or a device */
+enum {
+    EMU_GEMMS, EMU_CONVS, EMU_COLLECTIVES, EMU_OPERANDS, EMU_UNALIGNED, EMU_PAGEABLE, EMU_PINNED, EMU_WAITS, EMU_COUNTS
+};
 EMU_API void        emu_count(int what);
 EMU_API uint64_t    emu_counted(int what); /* for tests: dlsym(RTLD_DEFAULT, "emu_counted") */
 /* A matrix or tensor that cuBLAS or cuDNN got: one whose address is not a multiple of 16 bytes counts as unaligned, too.

@@ -901,6 +901,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *text, int n, int d)
 cudaError_t cudaDeviceSynchronize(void)
 {
     cudaError_t e = enter();
+    emu_count(EMU_WAITS);
     if (!e) {
         wait_device(current);
         e = after(current);
@@ -1260,6 +1261,7 @@ static cudaError_t copy(void *dst, const void *src, size_t nbytes, enum cudaMemc
     }
     copy_work *c = copy_new(who, dst, src, nbytes);
     bool       finish = false;
+    if (to != from) emu_count((to ? src_pinned : dst_pinned) ? EMU_PINNED : EMU_PAGEABLE);
     if (!from && !src_pinned) { /* read now; what is in the stream before it may have to run first */
         if (wait && to) wait_stream(s);
         c->staged = malloc(nbytes);
@@ -1414,6 +1416,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t h)
 cudaError_t cudaStreamSynchronize(cudaStream_t h)
 {
     cudaError_t e = enter();
+    emu_count(EMU_WAITS);
     stream     *s = e ? NULL : stream_of(h);
     if (!e && !s) e = cudaErrorInvalidResourceHandle;
     if (!e) {

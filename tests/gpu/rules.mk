@@ -86,6 +86,9 @@ gpu_plan_trainers = $(foreach t,$(gpu_trainers),'cuda/$(t)|$(gpu_run) $(gpu_regs
 gpu_later                   = $(if $(filter t,$(GPU_PARTS)),$(call gpu_with,test-cuda))
 gpu_filter_test_gpu_ranks   = $(if $(filter t,$(GPU_PARTS)),--filter='nccl.*')
 gpu_once_test_gpu_ranks     = nccl.* ddp.*
+gpu_filter_test_gpu_pipe    = $(if $(filter t,$(GPU_PARTS)),--filter='pipe.*')
+gpu_once_test_gpu_pipe      = pipe.*
+gpu_short_test_gpu_pipe     = pipe.mixed_precision
 gpu_short_test_trainers     = trainers.f32 trainers.images_with_channels_last
 gpu_short_test_gpu_ranks    = ddp.conv_net_on_*
 gpu_short_test_gpu_parallel = gpus.equal_one_and_those_of_the_cpu

@@ -9,9 +9,9 @@
 #include "dt_nccl.h"
 #include "lab.h"
 #include "nets.h"
+#include "rank_threads.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -27,74 +27,6 @@ int main(int argc, const char *const argv[])
 {
     setenv("DT_EMU_DEVICES", "4", 0);
     return utest_main(argc, argv);
-}
-
-/* ---- ranks that are threads */
-typedef struct rank_arg {
-    dt_comm *c;
-    int      rank, world, failed;
-    char     why[400];
-    void (*body)(struct rank_arg *a);
-    dt_device *gpu;
-    double     extra;
-} rank_arg;
-#define MUST(x)                                                                                                    \
-    do {                                                                                                           \
-        if (!(x) && !a->failed) {                                                                                  \
-            a->failed = __LINE__;                                                                                  \
-            snprintf(a->why, sizeof a->why, "rank %d, line %d: %s; comm: %.150s; dt: %.100s", a->rank, __LINE__, #x, \
-                     dt_comm_error(a->c) ? dt_comm_error(a->c) : "-", dt_error() ? dt_error() : "-");              \
-        }                                                                                                          \
-    } while (0)
-static void *rank_thread(void *p)
-{
-    rank_arg *a = (rank_arg *)p;
-    a->gpu = dt_cuda(a->rank);
-    MUST(a->gpu != NULL);
-    dt_set_default_device(a->gpu);
-    if (a->gpu) a->body(a);
-    dt_error_clear();
-    dt_end();
-    return NULL;
-}
-typedef struct threads_arg {
-    int    n;
-    double timeout;
-    void (*body)(rank_arg *a);
-} threads_arg;
-static bool host_only; /* communicators without NCCL */
-static void run_threads_here(int *utest_result, int n, double timeout, void (*body)(rank_arg *a))
-{
-    dt_comm  *c[8];
-    rank_arg  arg[8];
-    pthread_t t[8];
-    ASSERT_GE(dt_cuda_count(), n);
-    ASSERT_EQ(0, dt_comm_threads(n, c, .backend = host_only ? 0 : DT_NCCL, .timeout = timeout * dt_test_slow()));
-    memset(arg, 0, sizeof arg);
-    for (int i = 0; i < n; i++) {
-        arg[i].c = c[i];
-        arg[i].rank = i;
-        arg[i].world = n;
-        arg[i].body = body;
-        ASSERT_EQ(0, pthread_create(&t[i], NULL, rank_thread, &arg[i]));
-    }
-    for (int i = 0; i < n; i++) pthread_join(t[i], NULL);
-    for (int i = 0; i < n; i++) EXPECT_STREQ("", arg[i].why);
-}
-
-static int threads_main(int rank, void *p)
-{
-    threads_arg *k = (threads_arg *)p;
-    int          failed = 0, *utest_result = &failed;
-    (void)rank;
-    run_threads_here(utest_result, k->n, k->timeout, k->body);
-    return failed;
-}
-/* In a process of its own: one that has used a GPU cannot fork ranks that do. */
-static void run_threads(int *utest_result, int n, double timeout, void (*body)(rank_arg *a))
-{
-    threads_arg k = { n, timeout, body };
-    EXPECT_EQ(0, dt_test_ranks(1, 50, threads_main, &k));
 }
 
 /* ---- collectives */
@@ -513,6 +445,24 @@ static void no_backend(rank_arg *a)
     dt_comm_free(plain[0]);
     dt_comm_free(a->c);
 }
+static void two_devices(rank_arg *a)
+{
+    dt_model *m = dt_model_new(.seed = 1, .device = a->gpu);
+    dt_ddp   *ddp = dt_ddp_new(m, a->c);
+    MUST(isfinite(dt_item(dt_sum(dt_linear(m, "here", dt_ones(DT_SHAPE(2, 4), .device = a->gpu), .out = 2)))));
+    MUST(!dt_comm_barrier(a->c)); /* then the error is of the next layer on both ranks, own or the other's */
+    dt_device_begin(m, dt_cpu());
+    MUST(!dt_linear(m, "there", dt_ones(DT_SHAPE(2, 4), .device = dt_cpu()), .out = 2));
+    dt_device_end(m);
+    MUST(dt_error() && strstr(dt_error(), "'there.weight' is on cpu and the model on cuda:"));
+    MUST(strstr(dt_error(), "over NCCL a rank uses one device"));
+    dt_end();
+    dt_ddp_free(ddp);
+    dt_error_clear();
+    dt_model_free(m);
+    dt_comm_free(a->c);
+}
+UTEST(ddp, a_rank_has_one_device) { run_threads(utest_result, 2, 20, two_devices); }
 UTEST(ddp, a_communicator_of_the_host_is_refused)
 {
     host_only = true;

@@ -4,7 +4,7 @@
 
 #include "dt_cuda.h"
 #include "dt_nn.h"
-#include "emu.h"
+#include "counted.h"
 #include "nets.h"
 
 #include <dlfcn.h>
@@ -15,15 +15,6 @@
 #include <string.h>
 
 UTEST_MAIN()
-
-/* Of the emulated libraries: matrices and tensors they got, or those of them not at a multiple of 16 bytes; 0 on a GPU. */
-static uint64_t counted(int what)
-{
-    void    *p = dlsym(RTLD_DEFAULT, "emu_counted");
-    uint64_t (*fn)(int what) = NULL;
-    memcpy(&fn, &p, sizeof fn);
-    return p ? fn(what) : 0;
-}
 
 /* Losses of a few steps, and of one in evaluation; false: an error, which is told. */
 static bool train(const trainer *t, dt_device *dev, const char *level, dt_dtype dtype, int kind, double *loss)

@@ -1020,7 +1020,7 @@ static int box_integer(dt__visit *v, const char *name, int64_t *x)
 }
 static int box_visit(box *b, toy *t, int loading)
 {
-    dt__visit v = { loading, box_tensor, box_number, box_integer, b, false, 0, 0, NULL };
+    dt__visit v = { loading, box_tensor, box_number, box_integer, b, false, 0, 0, NULL, NULL };
     if (!loading) b->n = 0;
     return dt__optimizer_visit(t->opt, &v, "opt");
 }

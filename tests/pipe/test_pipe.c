@@ -5,6 +5,7 @@
 
 #include "dt_pipe.h"
 #include "fake_device.h"
+#include "models.h"
 #include "teams.h"
 #include "temp_files.h"
 
@@ -17,79 +18,6 @@
 #include <string.h>
 
 UTEST_MAIN()
-
-/* ==================================================================================================== >>models
-   All have up to four cuts; how many of them are used is the number of stages. */
-static int stages; /* of this process */
-static dt_tensor *cut(dt_model *m, int i, dt_tensor *x)
-{
-    static const char *const names[] = { "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth" };
-    return i + 1 < stages ? dt_stage(m, names[i], x) : x;
-}
-/* A residual over one cut, a skip connection over all of them that two stages use twice, dropout. */
-static dt_tensor *mlp(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
-{
-    (void)user;
-    dt_tensor *first = dt_relu(dt_linear(m, "fc0", x, .out = 24));
-    x = first;
-    for (int i = 0; i < 7; i++) {
-        char name[8];
-        snprintf(name, sizeof name, "fc%d", i + 1);
-        dt_tensor *before = x;
-        x = cut(m, i, x);
-        x = dt_dropout(m, dt_tanh(dt_linear(m, name, x, .out = 24)), 0.2);
-        x = dt_add(x, before);
-        if (i == 1 || i == 3) x = dt_add(dt_mul(x, first), first);
-    }
-    return dt_mse_loss(dt_linear(m, "out", x, .out = 1), y);
-}
-/* Batch norms (buffers), convolutions in a private layout, a stage without parameters. */
-static dt_tensor *conv(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
-{
-    (void)user;
-    x = dt_relu(dt_batchnorm2d(m, "bn1", dt_conv2d(m, "conv1", x, .out = 8, .kernel = 3, .pad = 1)));
-    x = cut(m, 0, x);
-    x = dt_maxpool2d(x, .kernel = 2);
-    x = cut(m, 1, x);
-    dt_tensor *z = dt_relu(dt_batchnorm2d(m, "bn2", dt_conv2d(m, "conv2", x, .out = 8, .kernel = 3, .pad = 1)));
-    z = cut(m, 2, z);
-    x = dt_relu(dt_add(x, dt_conv2d(m, "conv3", z, .out = 8, .kernel = 3, .pad = 1)));
-    for (int i = 3; i < 7; i++) x = dt_tanh(dt_mul(cut(m, i, x), x));
-    return dt_cross_entropy(dt_linear(m, "fc", dt_flatten(x), .out = 10), y);
-}
-/* Integers as input; the embedding is used by the first stage and, as the output layer, by the last. */
-static dt_tensor *words(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
-{
-    (void)user;
-    enum { VOCAB = 17, DIM = 16 };
-    dt_tensor *table = dt_parameter(m, "table", DT_SHAPE(VOCAB, DIM), .init = DT_INIT_NORMAL, .b = 0.3);
-    dt_tensor *h = dt_op_embedding(x, table);
-    for (int i = 0; i < 7; i++) {
-        char name[8];
-        h = cut(m, i, h);
-        snprintf(name, sizeof name, "h%d", i);
-        dt_scope_begin(m, "%s", name);
-        h = dt_add(h, dt_multihead_attention(m, "attn", dt_layernorm(m, "ln", h), .heads = 2, .causal = true));
-        dt_scope_end(m);
-    }
-    dt_tensor *logits = dt_matmul(dt_reshape(h, DT_SHAPE(-1, DIM)), dt_transpose(table, 0, 1));
-    return dt_cross_entropy(logits, dt_reshape(y, DT_SHAPE(-1)));
-}
-enum { MLP, CONV, WORDS };
-static dt_pipeline_fn const models[] = { mlp, conv, words };
-static void batch(int kind, int n, dt_tensor **x, dt_tensor **y) /* of the thread's generator */
-{
-    if (kind == MLP) {
-        *x = dt_normal(0, 1, DT_SHAPE(n, 6));
-        *y = dt_sum(*x, .dims = DT_DIM(1), .keepdim = true);
-    } else if (kind == CONV) {
-        *x = dt_normal(0, 1, DT_SHAPE(n, 3, 8, 8));
-        *y = dt_cast(dt_uniform(0, 9.99, DT_SHAPE(n)), DT_I64);
-    } else {
-        *x = dt_cast(dt_uniform(0, 16.99, DT_SHAPE(n, 5)), DT_I64);
-        *y = dt_cast(dt_uniform(0, 16.99, DT_SHAPE(n, 5)), DT_I64);
-    }
-}
 
 /* ==================================================================================================== >>same_bits */
 typedef struct plan { /* of a test */
@@ -264,6 +192,17 @@ UTEST(same_bits, memory_that_the_host_cannot_read)
         compare(utest_result, 2, k);
     }
 }
+UTEST(same_bits, of_all_that_crosses)
+{
+    for (crossing_kind = 0; crossing_kind < CROSSINGS; crossing_kind++)
+        for (int i = 0; i < 5; i++) {
+            int  kind = i == 2 ? DT_PIPE_ZB_H1 : i == 3 ? DT_PIPE_INTERLEAVED : DT_PIPE_1F1B;
+            plan k = plan_of(CROSSING, kind, i == 3 ? 2 : 1, 4, 2);
+            k.fake = i == 1;
+            k.recompute = i == 4;
+            compare(utest_result, i == 0 ? 1 : i == 2 ? 4 : 2, i == 0 ? plan_of(CROSSING, DT_PIPE_INTERLEAVED, 4, 4, 2) : k);
+        }
+}
 UTEST(same_bits, mixed_precision)
 {
     static const char *const level[] = { "O1", "O2" };
@@ -385,7 +324,17 @@ UTEST(whole_model, an_overflow_on_one_rank_is_everyones)
     }
 }
 
-/* Evaluation, also with another size of the batch, between steps of training. */
+/* Evaluation between steps of training: with another size of the batch; once as in training, which draws for dropout. */
+static dt_tensor *evaluated(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
+{
+    int *grads = (int *)user;
+    grads[dt_is_grad_enabled()]++;
+    if (!y) y = dt_sum(x, .dims = DT_DIM(1), .keepdim = true); /* of MLP */
+    if (!dt_model_is_training(m)) x = dt_mul_scalar(x, 1);     /* another plan */
+    dt_tensor *loss = models[grads[2]](m, x, y, NULL);
+    grads[dt_is_grad_enabled()]++;
+    return loss;
+}
 static void evaluates(team *t, dt_comm *c, int rank)
 {
     plan   k = plan_of(t->arg, DT_PIPE_1F1B, 1, 4, 3);
@@ -396,10 +345,12 @@ static void evaluates(team *t, dt_comm *c, int rank)
     dt_rng start = *dt_rng_default();
     for (int i = 0; i < 3; i++) {
         dt_tensor *x, *y;
+        int        grads[3] = { 0, 0, t->arg };
         rig_step(&a, k);
-        dt_model_eval(a.m);
-        batch(k.model, 8, &x, &y);
-        CHECK(!dt_pipeline_forward(a.p, models[k.model], NULL, x, y, &value[i]));
+        if (i != 1) dt_model_eval(a.m);
+        batch(k.model, i ? BATCH : 8, &x, &y);
+        CHECK(!dt_pipeline_forward(a.p, evaluated, grads, x, y, &value[i]));
+        CHECK(grads[0] > 0 && (i != 1 || !grads[1])); /* a new shape or mode is traced first, with gradients */
         dt_end();
         dt_model_train(a.m);
     }
@@ -409,13 +360,14 @@ static void evaluates(team *t, dt_comm *c, int rank)
     for (int i = 0; i < 3; i++) {
         dt_tensor *x, *y;
         double     v = 0;
+        int        each = i ? BATCH / 4 : 2;
         rig_step(&b, k);
-        dt_model_eval(b.m);
-        batch(k.model, 8, &x, &y);
+        if (i != 1) dt_model_eval(b.m);
+        batch(k.model, 4 * each, &x, &y);
         dt_no_grad_begin();
         for (int n = 0; n < 4; n++) {
             dt_forward_begin(b.m);
-            v += dt_item(models[k.model](b.m, dt_narrow(x, 0, n * 2, 2), dt_narrow(y, 0, n * 2, 2), NULL)) / 4;
+            v += dt_item(models[k.model](b.m, dt_narrow(x, 0, n * each, each), dt_narrow(y, 0, n * each, each), NULL)) / 4;
         }
         dt_no_grad_end();
         dt_end();
@@ -423,6 +375,18 @@ static void evaluates(team *t, dt_comm *c, int rank)
         CHECK(v == value[i]);
     }
     CHECK(!differ(a.m, b.m, "", &most, &mine));
+    stages = t->n;
+    double same[4] = { 0, 1, 2, 3 };
+    dt_model_eval(a.m);
+    for (int i = 0; i < 4 && k.model == MLP; i++) { /* without y; each time another shape than before */
+        int        grads[3] = { 0, 0, MLP };
+        dt_tensor *x, *y;
+        dt_manual_seed(5);
+        batch(MLP, i % 2 ? BATCH : 8, &x, &y);
+        CHECK(!dt_pipeline_forward(a.p, evaluated, grads, x, i < 2 ? NULL : y, &same[i]));
+        dt_end();
+    }
+    CHECK(k.model != MLP || (fabs(same[0] - same[2]) < 1e-5 && fabs(same[1] - same[3]) < 1e-5)); /* y is rounded otherwise */
     if (dt_error()) printf("    %s\n", dt_error());
     CHECK(!dt_error());
     rig_free(&a), rig_free(&b);
@@ -499,6 +463,82 @@ UTEST(whole_model, checkpoints_hold_the_unsplit_model)
     two_layouts(utest_result, MLP, 1, DT_PIPE_1F1B, 2, DT_PIPE_GPIPE);
 }
 
+/* ==================================================================================================== >>memory
+   Tensors of UNIT bytes: tanh keeps its result, a linear layer its input, which is the result before. */
+enum { ROWS = 64, WIDE = 64, UNIT = ROWS * WIDE * 4, LAYERS = 16 };
+static dt_tensor *deep(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
+{
+    (void)y, (void)user;
+    for (int s = 0; s < stages; s++) {
+        dt_scope_begin(m, "s%d", s);
+        if (s) x = dt_stage(m, "next", x);
+        for (int i = 0; i < LAYERS; i++) {
+            char name[24];
+            snprintf(name, sizeof name, "fc%d", i);
+            x = dt_tanh(dt_linear(m, name, x, .out = WIDE));
+        }
+        dt_scope_end(m);
+    }
+    return dt_mean(x);
+}
+static dt_pipe_bytes deep_bytes(int s) /* of stage s, by what the layers need */
+{
+    dt_pipe_bytes b;
+    memset(&b, 0, sizeof b);
+    b.in = s ? UNIT : 0;
+    b.grad = s + 1 < stages ? UNIT : 0;
+    b.kept = b.in + LAYERS * UNIT;
+    b.forward = b.kept + LAYERS * UNIT; /* and the results of the linear layers, until it ends */
+    b.backward = b.kept + 2 * UNIT;     /* the gradient of the output, and that of the last linear layer */
+    b.between = b.in + (2 * LAYERS - 1) * UNIT; /* a linear layer needs its input and the gradient of its output */
+    b.input = b.between + UNIT;         /* the gradient of its input */
+    if (b.input < b.backward) b.input = b.backward;
+    b.weight = b.between;
+    return b;
+}
+static void measures(team *t, dt_comm *c, int rank)
+{
+    dt_pipe_bytes bytes[8];
+    dt_model     *m = dt_model_new(.seed = 3);
+    dt_optimizer *opt = dt_sgd(m, .lr = 0.1f);
+    dt_pipeline  *p = dt_pipeline_new(m, c, .micro = 8, .schedule = (dt_pipe_kind)t->arg, .recompute = t->arg2);
+    dt_tensor    *x = dt_keep(dt_normal(0, 1, DT_SHAPE(8 * ROWS, WIDE)));
+    double        peak = 0;
+    stages = dt_pipeline_stages(p);
+    for (int s = 0; s < stages; s++) {
+        bytes[s] = deep_bytes(s);
+        if (t->arg2) bytes[s].kept = bytes[s].in;
+    }
+    for (int i = 0; i < 3; i++) {
+        size_t live = dt_stats().live_bytes;
+        dt_stats_reset();
+        CHECK(!dt_pipeline_backward(p, deep, NULL, x, NULL, NULL));
+        if (i) peak = (double)(dt_stats().peak_bytes - live);
+        dt_step(opt);
+    }
+    double formula = (double)dt_pipe_memory(dt_pipeline_schedule(p), rank, bytes);
+    if (!(peak < 1.1 * formula && peak > 0.9 * formula) || getenv("DT_SHOW"))
+        printf("    %s%s, rank %d of %d: peak %.1f units, formula %.1f\n", dt_pipe_kind_name((dt_pipe_kind)t->arg),
+               t->arg2 ? " computed again" : "", rank, t->n, peak / UNIT, formula / UNIT);
+    CHECK(peak < 1.1 * formula && peak > 0.9 * formula);
+    dt_free(x);
+    dt_pipeline_free(p);
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    CHECK(!dt_error() && !dt_comm_free(c));
+}
+UTEST(memory, is_what_the_schedule_implies)
+{
+    static const int schedule[] = { DT_PIPE_GPIPE, DT_PIPE_1F1B, DT_PIPE_INTERLEAVED, DT_PIPE_ZB_H1 };
+    for (int i = 0; i < 10; i++) {
+        team t = team_of("shm", i % 2 ? 4 : 2, 30, measures);
+        t.arg = schedule[i / 2 % 4];
+        t.arg2 = i > 7;
+        EXPECT_EQ(0, team_run(&t));
+        EXPECT_EQ(t.n, t.done);
+    }
+}
+
 /* ==================================================================================================== >>errors */
 static bool says(const char *a, const char *b) /* does the pending error have these words? Clears it */
 {
@@ -508,25 +548,43 @@ static bool says(const char *a, const char *b) /* does the pending error have th
     dt_error_clear();
     return ok;
 }
-enum { TOO_FEW, OTHER_NAME, OTHER_SHAPE, DIVIDES, READS, READS_ALL, CHANGES, ONE_FAILS, NOT_A_LOSS, NO_LOSS, ERRORS };
+enum {
+    TOO_FEW, OTHER_NAME, OTHER_SHAPE, DIVIDES, READS, READS_ALL, CHANGES, ONE_FAILS, NOT_A_LOSS, NO_LOSS, WRITES, WRITES_A_VIEW,
+    WRITES_THE_BASE, WRITES_THE_BATCH, FREE_GRADIENT, EARLY_LOSS, LATER_NULL, CARRIED, SCOPES, ERRORS
+};
 static int  wrong;   /* which mistake */
 static int  step_no; /* of this rank */
 static int  own_rank;
+static dt_tensor *outside; /* kept by the program */
 static dt_tensor *mistaken(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
 {
     (void)user;
+    dt_tensor *batch_x = x, *before = NULL, *part = NULL, *early = NULL;
     x = dt_relu(dt_linear(m, "a", x, .out = 8));
+    if (wrong >= WRITES && wrong <= WRITES_THE_BASE) before = dt_detach(x), part = dt_narrow(before, 1, 0, 2);
+    if (wrong == EARLY_LOSS) early = dt_mean(x);
+    if (wrong == CARRIED && !outside) outside = dt_keep(dt_detach(x));
     x = dt_stage(m, wrong == OTHER_NAME && own_rank == 1 ? "other" : "second", x);
     float value[16];
     if (wrong == READS) dt_item(dt_sum(x));
     if (wrong == READS_ALL) dt_copy_out(x, value, sizeof value);
     if (wrong == CHANGES && step_no == 1) x = dt_relu(x);
     if (wrong == ONE_FAILS && own_rank == 1 && step_no == 1) dt_fail(DT_ERR_STATE, "the program's own error");
+    if (wrong == SCOPES) dt_device_begin(m, dt_device_of(x));
+    if (wrong == WRITES) dt_fill(before, 1);
+    if (wrong == WRITES_A_VIEW) dt_fill(dt_narrow(before, 1, 2, 2), 1);
+    if (wrong == WRITES_THE_BASE) dt_add_to(part, part, 1);
+    if (wrong == WRITES_THE_BATCH) dt_fill(batch_x, 1);
+    if (wrong == FREE_GRADIENT) x = dt_mul(x, outside);
+    if (wrong == CARRIED) x = dt_add(x, outside);
+    if (before) x = dt_add(x, before);
     x = dt_linear(m, "b", x, .out = 8);
+    if (wrong == SCOPES) dt_device_end(m);
     if (wrong != TOO_FEW) x = dt_stage(m, "third", x);
     if (wrong == CHANGES && step_no == 2) x = dt_add(x, x);
     x = dt_linear(m, "c", x, .out = 1);
-    return wrong == NOT_A_LOSS ? x : wrong == NO_LOSS ? NULL : dt_mse_loss(x, y);
+    if (wrong == EARLY_LOSS) return early;
+    return wrong == NOT_A_LOSS ? x : wrong == NO_LOSS || (wrong == LATER_NULL && step_no == 1) ? NULL : dt_mse_loss(x, y);
 }
 static void mistakes(team *t, dt_comm *c, int rank)
 {
@@ -539,19 +597,30 @@ static void mistakes(team *t, dt_comm *c, int rank)
                                                   { "same calls", NULL },
                                                   { "the program's own error", NULL },
                                                   { "(2, 1)", "a loss of one element" },
-                                                  { "returned NULL", "expected the loss" } };
+                                                  { "returned NULL", "expected the loss" },
+                                                  { "dt_fill: stage 1 (second, rank 1) changes", "change a dt_clone()" },
+                                                  { "dt_fill: stage 1 (second, rank 1) changes", "stage 0 (rank 0) has made" },
+                                                  { "dt_add_to: stage 1 (second, rank 1) changes", "change a dt_clone()" },
+                                                  { "which was made before the forward", "buffer of the model" },
+                                                  { "stage 1 (second, rank 1) uses a tensor (8)", "dt_parameter" },
+                                                  { "that stage 0 has made", "the last stage, 2 (third, rank 2)" },
+                                                  { "stage 2 (third, rank 2): the function returned NULL", NULL },
+                                                  { "stage 1 (second, rank 1) uses a tensor", "in an earlier forward" },
+                                                  { "dt_device_begin", "a rank uses one device" } };
     wrong = t->arg;
     own_rank = rank;
     dt_model     *m = dt_model_new(.seed = 1);
     dt_optimizer *opt = dt_sgd(m, .lr = 0.1f);
     dt_pipeline  *p = dt_pipeline_new(m, c, .micro = 4);
     int64_t       n = wrong == DIVIDES ? 9 : wrong == OTHER_SHAPE && rank == 2 ? 16 : 8;
+    if (wrong == FREE_GRADIENT) outside = dt_set_requires_grad(dt_keep(dt_ones(DT_SHAPE(8))));
     for (step_no = 0; step_no < 3 && !dt_error(); step_no++) {
         dt_tensor *x = dt_normal(0, 1, DT_SHAPE(n, 4)), *y = dt_zeros(DT_SHAPE(n, 1));
         dt_pipeline_backward(p, mistaken, NULL, x, y, NULL);
         dt_step(opt);
     }
     CHECK(says(words[wrong][0], words[wrong][1]));
+    dt_free(outside);
     dt_end();
     dt_pipeline_free(p);
     dt_error_clear();

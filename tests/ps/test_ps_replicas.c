@@ -1,5 +1,5 @@
 /* test_ps_replicas.c: copies of servers (.replicas = 2): a server or a worker dies before each of its messages, in virtual time and for real
-   run: long, -O1 */
+   run: long, asan-later, -O1 */
 #define DT_PS_IMPLEMENTATION
 #define DT__WANT_INSIDE
 #include "harness.h"

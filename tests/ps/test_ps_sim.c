@@ -1,6 +1,6 @@
 /* test_ps_sim.c: the parameter server in virtual time: convergence in all disciplines, a thousand workers, deaths from a seed, and
    allocations that fail one after the other
-   run: long, -O1 */
+   run: long, asan-later, -O1 */
 #define DT_PS_IMPLEMENTATION
 #define DT__WANT_INSIDE
 #include "harness.h"

@@ -1,5 +1,6 @@
-/* test_examples.c: examples/mnist.c, resnet_cifar.c, gpt.c, messages.c and pipeline.c as they are, on their own and under each
-   launcher. This program is also the one that is started: test_examples mnist|resnet|gpt|messages|pipeline ARGUMENTS.
+/* test_examples.c: examples/mnist.c, resnet_cifar.c, gpt.c, messages.c, pipeline.c and two_devices.c as they are, on their own
+   and under each launcher. This program is also the one that is started:
+   test_examples mnist|resnet|gpt|messages|pipeline|two_devices ARGUMENTS
    run: alone, asan-later */
 #include "dt_test.h"
 
@@ -40,6 +41,12 @@
 #include "examples/pipeline.c"
 #undef DT_IMPLEMENTATION
 #undef main
+#define main two_devices_main
+#define accuracy two_devices_accuracy
+#include "examples/two_devices.c"
+#undef DT_IMPLEMENTATION
+#undef main
+#undef accuracy
 
 UTEST_STATE();
 static char self[4096];
@@ -50,6 +57,7 @@ int         main(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "gpt")) return gpt_main(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "messages")) return messages_main(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "pipeline")) return pipeline_main(argc - 1, argv + 1);
+    if (argc > 1 && !strcmp(argv[1], "two_devices")) return two_devices_main(argc - 1, argv + 1);
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     self[n > 0 ? n : 0] = 0;
     launchers_forget();
@@ -243,6 +251,25 @@ UTEST(pipeline, says_what_it_cannot_do)
     static char out[65536];
     EXPECT_FALSE(run("env", "pipeline --schedule fast", out, sizeof out));
     EXPECT_TRUE(strstr(out, "--schedule must be 1f1b, gpipe, interleaved or zb_h1") != NULL);
+}
+/* The last line names the loss, to the last digit: two devices that copy give that of one. */
+UTEST(two_devices, train_as_one)
+{
+    static char one[65536], two[65536];
+    for (int half = 0; half < 2; half++) {
+        char        line[200];
+        const char *more = half ? "--opt-level O2" : "";
+        snprintf(line, sizeof line, "two_devices --devices cpu,cpu --steps 8 %s", more);
+        EXPECT_TRUE(run("env", line, one, sizeof one));
+        snprintf(line, sizeof line, "two_devices --steps 8 %s", more); /* cpu,cpu:1 */
+        EXPECT_TRUE(run("env", line, two, sizeof two));
+        char *a = strstr(one, "loss "), *b = strstr(two, "loss ");
+        char *end = a ? strstr(a, " on cpu and cpu\n") : NULL;
+        EXPECT_TRUE(end && b && !strncmp(a, b, (size_t)(end - a)) && strstr(b, " after 8 steps on cpu and cpu:1\n"));
+        EXPECT_TRUE(strstr(two, "cpu:1: ") && !strstr(one, "cpu:1"));
+    }
+    EXPECT_FALSE(run("env", "two_devices --devices cpu,gpu", one, sizeof one));
+    EXPECT_TRUE(strstr(one, "--devices: 'gpu', expected cpu, cpu:1 or cuda:N") != NULL);
 }
 /* The loss of the sixth step, to two decimals: in stages as on one rank. */
 UTEST(gpt, in_stages_learns_as_on_one_rank)
