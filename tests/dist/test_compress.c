@@ -213,6 +213,19 @@ UTEST(same, bits_on_all_ranks_after_every_step)
                 if (!dt_test_quick() || (i + t + n) % 5 == 0)
                     EXPECT_EQ(0, run(how[t], n, trains, (void *)(uintptr_t)methods[i]));
 }
+static void on_two_devices(crew *k) /* of this rank, in the memory of the host: a layer is on the second one */
+{
+    mlp_second = dt_device_new(dt_device_backend(dt_cpu()), 1, NULL);
+    trains(k);
+    dt_end();
+    dt_empty_cache();
+    crew_check(k, dt_device_free(mlp_second) == DT_OK, "tensors are left on the device");
+    mlp_second = NULL;
+}
+UTEST(same, bits_with_two_devices_on_each_rank)
+{
+    for (int i = 0; i < METHODS; i += 4) EXPECT_EQ(0, crew_run("shm", 2, on_two_devices, (void *)(uintptr_t)methods[i]));
+}
 static void mixed(crew *k) /* half gradients and loss scales that change */
 {
     dt_compress c = method((const char *)k->arg);
