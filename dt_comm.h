@@ -670,6 +670,9 @@ DT__INSIDE void dt__engine_look(dt_comm *c);
 DT__INSIDE bool dt__frame_ok(dt_comm *c, int peer, const dt__frame *want, const dt__frame *got);
 DT__INSIDE int dt__comm_leave(dt_comm *c);
 DT__INSIDE int dt__comm_left(const dt_comm *c);
+/* As dt_codec_encode, but residual stays as it is, and the rest goes to rest. Both or none are NULL; they may be the same. */
+DT__INSIDE int64_t dt__codec_encode_to(const dt_codec *codec, const float *in, int64_t n, const float *residual,
+                                       float *rest, float scale, uint64_t step, void *out, int64_t nout);
 /* Collectives so far; *differs: the number of the one that differed between ranks, or 0 */
 DT__INSIDE uint64_t dt__comm_calls(const dt_comm *c, uint64_t *differs);
 /* dt_comm_allgather_start with a tag (1 ...): it is an error if the ranks have different ones. */
@@ -1042,8 +1045,7 @@ typedef struct dt__codec_run { /* one call */
     int64_t                nbytes;  /* of the payload */
     int                    bits;    /* QSGD: of an element */
     int64_t                buckets; /* QSGD */
-    const float           *in;      /* encode */
-    float                 *residual;
+    const float           *in, *residual; /* encode */
     float                  scale;
     dt__codec_head         head;
     uint64_t               key;   /* random-k, QSGD: of dt__codec_draw */
@@ -1552,6 +1554,11 @@ static uint32_t dt__codec_scan(dt__codec_run *r)
 DT_API int64_t dt_codec_encode(const dt_codec *codec, const float *in, int64_t n, float *residual, float scale, uint64_t step,
                                void *out, int64_t nout)
 {
+    return dt__codec_encode_to(codec, in, n, residual, residual, scale, step, out, nout);
+}
+DT__INSIDE int64_t dt__codec_encode_to(const dt_codec *codec, const float *in, int64_t n, const float *residual,
+                                       float *rest, float scale, uint64_t step, void *out, int64_t nout)
+{
     dt__codec_run r;
     char         *payload = (char *)out + DT_CODEC_HEADER;
     uint32_t      top = 0;
@@ -1602,9 +1609,9 @@ DT_API int64_t dt_codec_encode(const dt_codec *codec, const float *in, int64_t n
         const float *p = dt__codec_block(&r, i, &m);
         if (!measured) top = dt__codec_more(&r, top, p, m);
         dt__codec_put(&r, payload, p, i, m);
-        if (!residual) continue;
+        if (!rest) continue;
         if (!sparse) dt__codec_get(&r, r.sent, payload, i, m);
-        r.table->product(residual + i, r.sent, p, -1.0f, m); /* p - sent */
+        r.table->product(rest + i, r.sent, p, -1.0f, m); /* p - sent */
     }
     if (top >= dt__codec_limit(&r)) return dt__codec_refuse(&r);
     memcpy(out, &r.head, sizeof r.head);

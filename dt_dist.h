@@ -48,6 +48,7 @@ CONTENTS
     >>ddp            distributed data parallel: gradients are averaged while the backward runs
     >>hooks          a bucket's way: functions that take the place of the allreduce
     >>sharding       each rank keeps a part of states, gradients and parameters (ZeRO)
+    >>compress       gradients in fewer bytes: f16, bf16, top-k, random-k, DGC, sign, 1-bit, QSGD, PowerSGD, auto
     >>ps             parameters and optimiser on the servers of dt_ps.h
     >>feeding        rank 0 reads the data for all ranks
     >>parallel       one process, several devices, each of which computes a part of the batch
@@ -55,6 +56,7 @@ CONTENTS
     >>models         implementation from here: propagating errors, comparing and broadcasting models
     >>buckets        gradients in the order in which they become ready
     >>ways           calling hooks; their state
+    >>squeezing      the hook of .compress
     >>backward       a backward and its collectives
     >>shards         sharding: units, their memory, gathering; the callbacks of dt__sharding
     >>slots          sums that do not depend on the number of ranks
@@ -128,6 +130,22 @@ extern "C" {
    its own stream, concurrently with the backward. The host does not wait for the GPU, except once a step to learn
    whether all gradients were finite (with .no_check: never). */
 typedef struct dt_ddp dt_ddp;
+typedef struct dt_compress { /* see >>compress */
+    const char *kind DT_D;   /* NULL or "none": no compression */
+    double ratio     DT_D;   /* topk, randomk: default 0.01; dgc: 0.001 */
+    int levels       DT_D;   /* qsgd: 1 to 32767, default 127 */
+    int64_t bucket   DT_D;   /* qsgd: elements that share a norm, default 512 */
+    int rank         DT_D;   /* powersgd: default 1, at most 64 */
+    int64_t start    DT_D;   /* the first step that is compressed; default 1000 for powersgd, else 0; -1: 0 */
+    double min_rate  DT_D;   /* powersgd: default 2 */
+    double momentum  DT_D;   /* dgc: default 0.9 */
+    double clip      DT_D;   /* dgc: default 0, no clipping */
+    int64_t warmup   DT_D;   /* dgc: default 0 */
+    int feedback     DT_D;   /* 1: error feedback, -1: none; default: as said above */
+    uint64_t seed    DT_D;   /* randomk, qsgd, powersgd */
+    double margin    DT_D;   /* auto: default 0.05 */
+    int64_t every    DT_D;   /* auto: default 1000 */
+} dt_compress;
 typedef struct dt_ddp_opts {
     int dt__first          DT_D;
     double first_bucket_mb DT_D; /* size in MiB of the bucket that is ready first; default 1 */
@@ -138,6 +156,7 @@ typedef struct dt_ddp_opts {
     bool no_check          DT_D; /* do not check that gradients are finite */
     int shard              DT_D; /* 1, 2 or 3: see >>sharding; 0: every rank has everything */
     const char *state_dir  DT_D; /* with .shard: optimiser states are in mapped files in this directory */
+    dt_compress compress   DT_D; /* gradients in fewer bytes: see >>compress */
 } dt_ddp_opts;
 DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o DT_OPT0(dt_ddp_opts));
 #ifdef DT__LIT
@@ -223,72 +242,75 @@ DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes);
        ...
        dt_ddp_set_hook(ddp, .name = "my allreduce", .start = start);
 
-   The bucket's memory holds what this rank contributes: its gradients times .share, so that the sum over all ranks is the mean.
-   When the last gradient of the bucket is complete, start is called. It begins a collective on b->comm, in b->data or in memory of
-   its own, and gives its work, or NULL if it needs none. When the work is done, after the backward, finish is called (NULL: there
-   is nothing to do), and leaves the sum in b->data, with the same bits on all ranks. Buckets start in the order of .index on all
-   ranks.
+   The bucket's memory holds what this rank contributes: its gradients times .share, so that the sum over all ranks is the
+   mean. When the last gradient of the bucket is complete, start is called. It begins a collective on b->comm, in b->data or
+   in memory of its own, and gives its work, or NULL if it needs none. When the work is done, after the backward, finish is
+   called (NULL: there is nothing to do), and leaves the sum in b->data, with the same bits on all ranks. Buckets start in
+   the order of .index on all ranks.
 
-   Several collectives, each of which needs the result of the one before: with .stages = n up to n of them. finish may start a
-   work, too; when that is done, finish is called again, with the next b->stage. The collectives of each stage have a communicator
-   of their own, so a bucket goes to its next stage while the backward runs, as soon as its work is done on this rank. Their order
-   is that of the buckets within each stage.
+   Several collectives, each of which needs the result of the one before: with .stages = n up to n of them. finish may start
+   a work, too; when that is done, finish is called again, with the next b->stage. The collectives of each stage have a
+   communicator of their own, so a bucket goes to its next stage while the backward runs, as soon as its work is done on
+   this rank. Their order is that of the buckets within each stage.
 
-   Values that are not finite: hooks get finite values only, because DDP checks them before. If a rank has others, start gets zeros
-   there, and the step changes nothing (under dt_amp with a dynamic scale it is an overflow). A hook sets b->nonfinite if it finds
-   such a case itself, for example a value that f16 cannot hold: in start on any rank, in finish only from what is the same on all
-   ranks. It then sends zeros. After all buckets, end is called for each of them and says whether the step counts; if not, the
-   hook's state goes back to what it was before start.
+   Values that are not finite: hooks get finite values only, because DDP checks them before. If a rank has others, start
+   gets zeros there, and the step changes nothing (under dt_amp with a dynamic scale it is an overflow). A hook sets
+   b->nonfinite if it finds such a case itself, for example a value that f16 cannot hold: in start on any rank, in finish
+   only from what is the same on all ranks. It then sends zeros. After all buckets, end is called for each of them and says
+   whether the step counts; if not, the hook's state goes back to what it was before start.
 
-   State: b->state belongs to the hook, NULL at first; gone is called when the bucket ceases to exist, and frees it. .saved tells
-   what of it goes into checkpoints. Before new buckets are made (a parameter was unfrozen) its values are carried over by
-   the same function.
+   State: b->state belongs to the hook, NULL at first; gone is called when the bucket ceases to exist, and frees it. .saved
+   tells what of it goes into checkpoints. Before new buckets are made (a parameter was unfrozen) its values are carried
+   over by the same function.
 
    Gradient accumulation: hooks see only the synchronised backward, with all that was accumulated (with half gradients under
    dt_amp earlier backwards are added up in f32, and their sum takes no hook). A rank that skips contributes zeros, so hooks run
    on it, too. In a world of one rank no hook is called. Hooks run on the thread of dt_backward. They must not call DDP.
 
-   Errors: a hook returns 0, or a negative number, best after dt_fail. Then the training ends on all ranks, with a message that
-   names the rank, the bucket and its parameters. All ranks must have the same hook: name, .stages and .sums are compared at the
-   first backward. So .name tells also the options. On a GPU b->data is device memory, and works are queued on streams: use b->grad. */
+   Errors: a hook returns 0, or a negative number, best after dt_fail. Then the training ends on all ranks, with a message
+   that names the rank, the bucket and its parameters. All ranks must have the same hook: name, .stages and .sums are
+   compared at the first backward. So .name tells also the options. On a GPU b->data is device memory, and works are queued
+   on streams: use b->grad. */
 typedef struct dt_ddp_part { /* a parameter in a bucket */
     const char *name;
     dt_shape    shape;
     int64_t     offset, numel; /* in elements of the bucket; what is between two parameters is 0 */
 } dt_ddp_part;
 typedef struct dt_ddp_bucket {
-    int         index, buckets; /* number 0 is ready first */
-    bool        last;           /* it is number buckets - 1 */
-    int         parts;          /* its parameters, in the order of their memory */
+    int                index, buckets; /* number 0 is ready first */
+    bool               last;           /* it is number buckets - 1 */
+    int                parts;          /* its parameters, in the order of their memory */
     const dt_ddp_part *part;
-    void       *data;           /* its memory */
-    dt_tensor  *grad;           /* the same as a tensor of one dimension */
-    int64_t     n;              /* elements */
-    int         dtype;          /* f32, or f16 or bf16 with mixed precision */
-    dt_comm    *comm;           /* for the collective of this call; NULL: there are no more stages */
-    int         stage;          /* 0: start; then the number of collectives that are done */
-    int         rank, world;
-    int64_t     step;           /* number of synchronised backwards before this one; the same on all ranks */
-    double      share;          /* factor of this rank: 1/world, or samples/all samples; 0: it skips */
-    double      loss_scale;     /* of dt_amp, in the gradients; else 1 */
-    bool        nonfinite;      /* set by the hook: see above */
-    void       *state;          /* of the hook */
-    int64_t     sent;           /* set by the hook, for reports: bytes given to collectives in this step; default: those of data */
-    double      lost;           /* set by the hook, for reports: norm of what was not sent / norm of what was to be sent */
+    void              *data;  /* its memory */
+    dt_tensor         *grad;  /* the same as a tensor of one dimension */
+    int64_t            n;     /* elements */
+    int                dtype; /* f32, or f16 or bf16 with mixed precision */
+    dt_comm           *comm;  /* for the collective of this call; NULL: there are no more stages */
+    int                stage; /* 0: start; then the number of collectives that are done */
+    int                rank, world;
+    int64_t            step;       /* number of synchronised backwards before this one; the same on all ranks */
+    double             share;      /* factor of this rank: 1/world, or samples/all samples; 0: it skips */
+    double             loss_scale; /* of dt_amp, in the gradients; else 1 */
+    double  seconds;   /* in finish: that the last collective took, without waiting for ranks that began it later */
+    bool    nonfinite; /* set by the hook: see above */
+    void   *state;     /* of the hook */
+    int64_t sent; /* set by the hook, for reports: bytes given to collectives in this step; default: those of data */
+    double  lost; /* set by the hook, for reports: norm of what was not sent / norm of what was to be sent */
 } dt_ddp_bucket;
 typedef struct dt_ddp_state dt_ddp_state;
 typedef struct dt_ddp_hook {
     int dt__first    DT_D;
-    const char *name DT_D;  /* kind and options, up to 159 characters; ranks compare it; default "hook" */
+    const char *name DT_D; /* kind and options, up to 159 characters; ranks compare it; default "hook" */
     int (*start)(dt_ddp_bucket *b, dt_work **work, void *user) DT_D;
     int (*finish)(dt_ddp_bucket *b, dt_work **work, void *user) DT_D;
     void (*end)(dt_ddp_bucket *b, bool counts, void *user) DT_D;
     int (*saved)(dt_ddp_bucket *b, dt_ddp_state *s, void *user) DT_D;
     void (*gone)(dt_ddp_bucket *b, void *user) DT_D;
-    void *user       DT_D;
-    int   stages     DT_D;  /* the most collectives of a bucket, one after the other; default 1, at most 8 */
-    bool  sums       DT_D;  /* the result is the plain sum of all ranks' values, also of values that are not finite: then values are
-                               checked as without a hook, and with dt_ddp_samples the division by all samples comes after it */
+    void *user DT_D;
+    int stages DT_D; /* the most collectives of a bucket, one after the other; default 1, at most 8 */
+    /* the result is the plain sum of all ranks' values, also of values that are not finite: then they are checked as without
+       a hook, and with dt_ddp_samples the division by all samples comes after it */
+    bool sums DT_D;
 } dt_ddp_hook;
 /* On all ranks, before the first backward, once. A ddp with .slots has no hooks. DT_OK, or an error. */
 DT_API dt_status dt_ddp_set_hook_with(dt_ddp *d, dt_ddp_hook h);
@@ -297,13 +319,13 @@ DT_API dt_status dt_ddp_set_hook_with(dt_ddp *d, dt_ddp_hook h);
 #else /* C++17: options as a struct */
 #define dt_ddp_set_hook dt_ddp_set_hook_with
 #endif
-/* Calls for .saved, which is called for each bucket, and which makes each array (zero) before it names it. It must name the same
-   ones in the same order when state is saved and when it is loaded; integers are loaded at once, so what follows may depend on them.
-   name: letters, digits and '_'. kind: */
+/* Calls for .saved, which is called for each bucket, and which makes each array (zero) before it names it. It must name the
+   same ones in the same order when state is saved and when it is loaded; integers are loaded at once, so what follows may
+   depend on them. name: letters, digits and '_'. kind: */
 enum {
     DT_DDP_SAME = 0, /* the array is the same on all ranks */
-    DT_DDP_OWN       /* each rank has its own: checkpoints have all of them, which rank 0 gathers in its memory. If a checkpoint is
-                        resumed with another number of ranks, each one gets the mean share: the sum of all / ranks */
+    DT_DDP_OWN /* each rank has its own: checkpoints have all of them, which rank 0 gathers in its memory. If a checkpoint is
+                  resumed with another number of ranks, each one gets the mean share: the sum of all / ranks */
 };
 /* x: n values. part: those of a parameter; -1: of the whole bucket, one for each of its elements (n is b->n). */
 DT_API int dt_ddp_state_array(dt_ddp_state *s, const char *name, int part, float *x, int64_t n, int kind);
@@ -357,6 +379,52 @@ typedef struct dt_ddp_memory { /* of this rank, in bytes, as allocated now */
     int64_t formula;    /* parameters + gradients + masters + states by the formula: with exactly 1/N of each */
 } dt_ddp_memory;
 DT_API dt_ddp_memory dt_ddp_get_memory(const dt_ddp *d); /* all 0 before the seal */
+/* ---------------------------------------------------------------------------------------------------- >>compress
+   Gradients in fewer bytes: .compress of dt_ddp_new is a hook of the kind above. docs/compression.md says what each method
+   does and when it pays.
+
+       dt_ddp *ddp = dt_ddp_new(m, c, .compress = { "auto" });
+       dt_ddp *ddp = dt_ddp_new(m, c, .compress = { .kind = "powersgd", .rank = 4 });
+
+     .kind        sent                                                              bytes of a rank, n elements, p ranks
+     "f16"        each element as f16; a value of 65520 or more ends the step           allreduce of 2 n
+     "bf16"       each element as bf16                                                  allreduce of 2 n
+     "topk"       the .ratio of each parameter's elements that is largest               8 k to each of p - 1
+     "randomk"    a .ratio of all elements, the same on all ranks, drawn in each step   allreduce of 4 k
+     "dgc"        deep gradient compression: top-k of the accumulated velocity          8 k to each of p - 1
+     "sign"       the sign of each element and a parameter's mean |x|                   n/8 to each of p - 1
+     "onebit"     as sign, with one mean for x >= 0 and one for x < 0                   n/8 to each of p - 1
+     "qsgd"       multiples of norm/.levels, rounded at random: the mean is right       n bits/8 to each of p - 1
+     "powersgd"   matrices as products of rank .rank; others as they are                two allreduces: rows, columns * rank
+     "auto"       what measured time says: see below
+
+   Error feedback: what a rank does not send is added to what it sends in the next step. It is on for the methods that are
+   biased (topk, randomk, sign, onebit, powersgd); dgc has its own. State is in checkpoints. All ranks always have the same
+   weights, bit for bit.
+
+   "dgc" has the momentum inside: give the optimiser none. Each rank's velocity u = .momentum u + g is added up until it is
+   sent; where it was sent both begin again at 0. .clip limits the norm of each parameter's gradient on each rank to
+   .clip/sqrt(ranks). .warmup = steps: in four equal parts 25, 6.25, 1.5625 and 0.390625 % are sent (as long as it is more
+   than .ratio). Vectors (biases) are sent whole.
+
+   "powersgd": a parameter (out, ...) is a matrix of out rows. It is sent as P Q^T where that is at least .min_rate times
+   smaller. Steps before .start are sent whole.
+
+   "auto" never keeps what does not pay. Steps of the training itself are measured: each bucket's collective and its
+   computing on all ranks, without compression and with bf16 (and powersgd, if .rank is set), in turn; then whole steps with
+   the best of each bucket, and without any. Compression stays on for a bucket only if it wins by .margin in its own time,
+   and if whole steps are faster by half of it. That is repeated every .every steps. All ranks decide the same, from the
+   slowest rank's medians. Only methods that keep the accuracy are tried; the others change the training and are the user's
+   decision.
+
+   Gradients in f16 or bf16 (dt_amp at O2 and O3) are sent as they are with "f16", "bf16" and "auto". On GPUs there are f16
+   and bf16. */
+
+/* A line for each bucket: the method, bytes given to the collective and without compression, bytes that this rank sent to
+   others in a step (in an allreduce by a ring), the error (norm of what was not sent / norm of what was to be sent on this
+   rank, in every 64th step), and for "auto" the measured times and why it decided so. Works like snprintf; "" without
+   .compress. */
+DT_API size_t dt_ddp_compress_report(const dt_ddp *d, char *buf, size_t nbytes);
 
 /* ---------------------------------------------------------------------------------------------------- >>ps
    A model whose parameters and optimiser are on the servers of a store (dt_ps.h). dt_ps_attach takes the place of dt_ddp_new;
@@ -588,11 +656,11 @@ typedef struct dt__bucket { /* a range of a block's gradients, summed by one all
     int64_t  numel;      /* of its parameters, without gaps */
     int      last;       /* index in m->param of its parameter that was created first, which is ready last */
     int      waiting;    /* number of its gradients that the backward has not completed yet */
-    int      stage;      /* the collective that runs: 0 ...; -1: it has not started, or is finished */
-    bool     begun;      /* the hook's start was called in this step */
-    uint64_t call;       /* number of its first collective in this step */
-    dt_work *work;       /* of the stage, or NULL */
-    dt_ddp_bucket pub;   /* what hooks see */
+    int           stage;      /* the collective that runs: 0 ...; -1: it has not started, or is finished */
+    bool          begun;      /* the hook's start was called in this step */
+    uint64_t      call;       /* number of its first collective in this step */
+    dt_work      *work;       /* of the stage, or NULL */
+    dt_ddp_bucket pub;        /* what hooks see */
 } dt__bucket;
 
 /* The info that each rank sends to all others when its backward begins: words of 64 bits. */
@@ -650,15 +718,16 @@ struct dt_ddp {
     int         no_sync;     /* between dt_ddp_no_sync(d, true) and dt_ddp_no_sync(d, false) */
     int         unsummed;    /* number of backwards under no_sync since the last synchronised one */
     /* the buckets' way */
-    dt_ddp_hook way;
-    char        way_name[160];
-    int         way_set;     /* by the program or an option: not the allreduce */
-    int         agreed;      /* all ranks are known to have the same hook */
-    dt_comm    *staged[DT__DDP_STAGES]; /* communicators of the stages from 1 on: staged[stage - 1] */
-    dt_ddp_part *part;       /* by m->order */
-    int64_t     synced;      /* number of synchronised backwards */
-    float      *packed;      /* for a checkpoint: arrays of all ranks (rank 0) or of this one; NULL outside a save */
-    int64_t     npacked;     /* of each rank */
+    dt_ddp_hook         way;
+    char                way_name[160];
+    int                 way_set;                /* by the program or an option: not the allreduce */
+    int                 agreed;                 /* all ranks are known to have the same hook */
+    dt_comm            *staged[DT__DDP_STAGES]; /* communicators of the stages from 1 on: staged[stage - 1] */
+    dt_ddp_part        *part;                   /* by m->order */
+    struct dt__squeeze *squeeze;                /* of .compress, or NULL */
+    int64_t             synced;                 /* number of synchronised backwards */
+    float              *packed; /* for a checkpoint: arrays of all ranks (rank 0) or of this one; NULL outside a save */
+    int64_t             npacked; /* of each rank */
     /* buckets */
     int         version; /* of the model's blocks when the buckets were made; 0: there are no buckets yet */
     dt__bucket *bucket;
@@ -675,7 +744,8 @@ struct dt_ddp {
     dt_work   *info_work;
     uint64_t   reach_hash;
     int64_t   *bad; /* for each rank: -1 if all was finite; m->order of its first gradient that is not finite; norder:
-                       its loss; norder + 1 + i: a gradient of bucket i; norder + 1 + nbuckets + i: the hook cannot send bucket i */
+                       its loss; norder + 1 + i: a gradient of bucket i; norder + 1 + nbuckets + i: the hook cannot send
+                       bucket i */
     dt_work   *bad_work;
     dt_tensor *flag;    /* f32 (1) */
     dt_tensor *flags;   /* on_device: f32, for each bucket: not 0 if a gradient is not finite */
@@ -769,7 +839,8 @@ static int dt__ddp_mismatch(const dt_ddp *d, const char *call, int left, const c
     int  bucket = left < 0 ? dt__way_differs(d) : -1;
     if (bucket >= 0)
         return dt_fail(DT_ERR_COMM,
-                       "%s: the hook '%s' started different collectives on different ranks for %s; it must start the same ones, of "
+                       "%s: the hook '%s' started different collectives on different ranks for %s; it must start the "
+                       "same ones, of "
                        "the same length, on all ranks (%s)",
                        call, d->way_name, dt__way_where(d, bucket, where, sizeof where), why);
     dt__ddp_place(d, call, place, sizeof place);
@@ -1252,8 +1323,8 @@ static int dt__way_fail(dt_ddp *d, const dt__bucket *b, int rc)
     if (code != DT_OK) snprintf(why, sizeof why, "%.690s", dt_error());
     else snprintf(why, sizeof why, "it returned %d and no error message; call dt_fail to say why", rc);
     dt_error_clear();
-    dt_fail(code != DT_OK ? code : DT_ERR_STATE, "dt_backward: the hook '%s' failed on rank %d for %s: %s", d->way_name, d->rank,
-            dt__way_where(d, b->pub.index, where, sizeof where), why);
+    dt_fail(code != DT_OK ? code : DT_ERR_STATE, "dt_backward: the hook '%s' failed on rank %d for %s: %s", d->way_name,
+            d->rank, dt__way_where(d, b->pub.index, where, sizeof where), why);
     dt__ddp_send_error(d);
     return dt__err.code;
 }
@@ -1271,10 +1342,12 @@ static int dt__way_call(dt_ddp *d, dt__bucket *b) /* start or finish, by b->stag
     d->stats.hook += (double)(dt_trace_now() - t0) / (double)DT__NS_PER_S;
     b->work = w;
     if (!rc && dt__err.code == DT_OK && (k->n != b->length || k->data != data))
-        rc = dt_fail(DT_ERR_STATE, "it changed the bucket: %" PRId64 " elements%s, expected %" PRId64 "; the sum must be in .data",
+        rc = dt_fail(DT_ERR_STATE,
+                     "it changed the bucket: %" PRId64 " elements%s, expected %" PRId64 "; the sum must be in .data",
                      k->n, k->data != data ? " at another place" : "", b->length);
     if (!rc && dt__err.code == DT_OK && w && b->stage >= d->way.stages)
-        rc = dt_fail(DT_ERR_STATE, "it started collective number %d, .stages is %d; set .stages", b->stage + 1, d->way.stages);
+        rc = dt_fail(DT_ERR_STATE, "it started collective number %d, .stages is %d; set .stages", b->stage + 1,
+                     d->way.stages);
     k->n = b->length;
     if (rc || dt__err.code != DT_OK) return dt__way_fail(d, b, rc);
     if (b->stage && !w) b->stage = -1;
@@ -1288,6 +1361,7 @@ static int dt__way_next(dt_ddp *d, dt__bucket *b) /* waits for its work, if ther
         dt_work *w = b->work;
         b->work = NULL;
         dt_work_times(w, &t0, &t1);
+        b->pub.seconds = (double)(t1 - t0 - dt_work_waited(w, NULL)) / (double)DT__NS_PER_S;
         if (dt__ddp_wait(d, w)) return dt__ddp_comm_fail(d, "dt_backward");
         if (b->stage) snprintf(name, sizeof name, "stage %d of bucket %d", b->stage, b->pub.index);
         else snprintf(name, sizeof name, "bucket %d, %" PRId64 " elements", b->pub.index, b->numel);
@@ -1341,8 +1415,8 @@ static int dt__way_agree(dt_ddp *d)
     if (!all) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory");
     memset(text, 0, sizeof text);
     for (int i = 0; i < 2; i++)
-        snprintf(text[i], sizeof text[i], "%s'%s' with %d stage%s%s", d->way_set ? "" : "no hook but ", d->way_name, d->way.stages,
-                 d->way.stages > 1 ? "s" : "", d->way_set && d->way.sums ? " and .sums" : "");
+        snprintf(text[i], sizeof text[i], "%s'%s' with %d stage%s%s", d->way_set ? "" : "no hook but ", d->way_name,
+                 d->way.stages, d->way.stages > 1 ? "s" : "", d->way_set && d->way.sums ? " and .sums" : "");
     int64_t mine = (int64_t)dt__ddp_hash(DT__DDP_HASH, text[0], sizeof text[0]);
     if (dt_comm_allgather(d->c, &mine, all, 1, NULL, DT_COMM_I64)) rc = dt__ddp_comm_fail(d, "dt_backward");
     for (int r = d->world - 1; r > 0 && !rc; r--)
@@ -1354,10 +1428,11 @@ static int dt__way_agree(dt_ddp *d)
     if (other && !rc) {
         d->error_known = 1; /* all ranks report this error */
         for (int i = 0; i < 2; i++) text[i][sizeof text[i] - 1] = 0;
-        return dt_fail(DT_ERR_COMM,
-                       "dt_backward: the ranks have different hooks: rank 0 has %s, rank %d has %s; set the same hook, with "
-                       "the same options, on all ranks before the first backward",
-                       text[0], other, text[1]);
+        return dt_fail(
+            DT_ERR_COMM,
+            "dt_backward: the ranks have different hooks: rank 0 has %s, rank %d has %s; set the same hook, with "
+            "the same options, on all ranks before the first backward",
+            text[0], other, text[1]);
     }
     for (int s = 0; s + 1 < d->way.stages && !rc; s++)
         if (dt_comm_dup(d->c, &d->staged[s])) rc = dt__ddp_comm_fail(d, "dt_backward");
@@ -1376,9 +1451,9 @@ enum {
 };
 typedef struct dt__kept {
     struct dt__kept *next;
-    char    *name;
-    float   *x;
-    int64_t  n, integer;
+    char            *name;
+    float           *x;
+    int64_t          n, integer;
 } dt__kept;
 struct dt_ddp_state {
     int         mode;
@@ -1440,8 +1515,7 @@ static int dt__state_ranks(dt_ddp_state *s, char *name, size_t nbytes, float *x,
         if (several) {
             rc = dt__state_tensor(s, name, one, n);
             for (int64_t i = 0; i < n && !rc; i++) x[i] += one[i];
-        } else if (!s->v->loading && d->packed)
-            rc = dt__state_tensor(s, name, d->packed + r * d->npacked + s->at, n);
+        } else if (!s->v->loading && d->packed) rc = dt__state_tensor(s, name, d->packed + r * d->npacked + s->at, n);
         else rc = dt__state_tensor(s, name, x, n);
     }
     for (int64_t i = 0; i < n && !rc && s->v->loading && s->world != d->world; i++) x[i] /= (float)d->world;
@@ -1468,7 +1542,8 @@ static int dt__state_cut(dt_ddp_state *s, const char *what, int part, float *x, 
         k = dt__kept_get(s, name, x, n);
         if (k && s->mode == DT__STATE_KEEP) memcpy(k->x, x, (size_t)n * sizeof *x);
         else if (k) memcpy(x, k->x, (size_t)n * sizeof *x);
-        else if (s->mode == DT__STATE_KEEP) rc = dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the state of a hook");
+        else if (s->mode == DT__STATE_KEEP)
+            rc = dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the state of a hook");
     } else if (kind != DT_DDP_OWN) {
         rc = dt__state_tensor(s, name, x, n);
     } else if (s->mode == DT__STATE_LOAD) {
@@ -1486,15 +1561,20 @@ DT_API int dt_ddp_state_array(dt_ddp_state *s, const char *name, int part, float
 {
     const char *call = "dt_ddp_state_array";
     if (dt__err.code != DT_OK) return dt__err.code;
-    if (!s || !name || !x) return dt_fail(DT_ERR_ARG, "%s: %s is NULL", call, !s ? "the state" : !name ? "the name" : "x");
+    if (!s || !name || !x)
+        return dt_fail(DT_ERR_ARG, "%s: %s is NULL", call, !s ? "the state" : !name ? "the name" : "x");
     const dt_ddp_bucket *k = &s->b->pub;
-    if (part < -1 || part >= k->parts || n < 0 || (part < 0 && n != k->n) || (kind != DT_DDP_SAME && kind != DT_DDP_OWN) ||
-        strlen(name) > 64)
-        return dt_fail(DT_ERR_ARG, "%s: '%.64s' of parameter %d, %" PRId64 " values, kind %d: expected a parameter from 0 to %d, or -1 and "
-                       "%" PRId64 " values, and a name of up to 64 characters", call, name, part, n, kind, k->parts - 1, k->n);
+    if (part < -1 || part >= k->parts || n < 0 || (part < 0 && n != k->n) ||
+        (kind != DT_DDP_SAME && kind != DT_DDP_OWN) || strlen(name) > 64)
+        return dt_fail(DT_ERR_ARG,
+                       "%s: '%.64s' of parameter %d, %" PRId64
+                       " values, kind %d: expected a parameter from 0 to %d, or -1 and "
+                       "%" PRId64 " values, and a name of up to 64 characters",
+                       call, name, part, n, kind, k->parts - 1, k->n);
     if (part >= 0) return dt__state_cut(s, name, part, x, n, kind);
     int rc = 0;
-    for (int i = 0; i < k->parts && !rc; i++) rc = dt__state_cut(s, name, i, x + k->part[i].offset, k->part[i].numel, kind);
+    for (int i = 0; i < k->parts && !rc; i++)
+        rc = dt__state_cut(s, name, i, x + k->part[i].offset, k->part[i].numel, kind);
     return rc;
 }
 DT_API int dt_ddp_state_integer(dt_ddp_state *s, const char *name, int64_t *x)
@@ -1522,11 +1602,13 @@ static int dt__state_walk(dt_ddp *d, dt_ddp_state *s)
         s->b = &d->bucket[i];
         rc = d->way.saved(&s->b->pub, s, d->way.user);
         if (!rc) rc = dt__err.code;
-        if (rc && dt__err.code == DT_OK) rc = dt_fail(DT_ERR_STATE, ".saved of the hook '%s' returned %d", d->way_name, rc);
+        if (rc && dt__err.code == DT_OK)
+            rc = dt_fail(DT_ERR_STATE, ".saved of the hook '%s' returned %d", d->way_name, rc);
     }
     return rc;
 }
-static int dt__buckets_update(dt_ddp *d) /* makes new buckets if the model's blocks have changed; hooks keep their state */
+static int
+dt__buckets_update(dt_ddp *d) /* makes new buckets if the model's blocks have changed; hooks keep their state */
 {
     dt_ddp_state s;
     if (d->version == d->m->version) return 0;
@@ -1554,7 +1636,8 @@ static int dt__ddp_collect(void *user, const char *call) /* dt__watch.collect: r
     s.pack = rc ? NULL : (float *)dt_mem_alloc(nbytes);
     if (s.pack && d->rank == 0) d->packed = (float *)dt_mem_alloc(nbytes * (size_t)d->world);
     if (!rc && (!s.pack || (d->rank == 0 && !d->packed)))
-        rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory for the state of the hook '%s': %zu bytes of each rank", call, d->way_name, nbytes);
+        rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory for the state of the hook '%s': %zu bytes of each rank", call,
+                     d->way_name, nbytes);
     s.mode = DT__STATE_PACK;
     s.at = 0;
     if (!rc) rc = dt__state_walk(d, &s);
@@ -1570,8 +1653,9 @@ static void dt__ddp_collected(dt_ddp *d) /* the checkpoint is written */
 }
 static int dt__ddp_arrays(void *user, dt__visit *v) /* dt__watch.arrays */
 {
-    dt_ddp      *d = (dt_ddp *)user;
-    int64_t      hash = (int64_t)(dt__ddp_hash(DT__DDP_HASH, d->way_name, strlen(d->way_name)) >> 1), was = hash, step = d->synced;
+    dt_ddp *d = (dt_ddp *)user;
+    int64_t hash = (int64_t)(dt__ddp_hash(DT__DDP_HASH, d->way_name, strlen(d->way_name)) >> 1), was = hash,
+            step = d->synced;
     dt_ddp_state s;
     memset(&s, 0, sizeof s);
     s.mode = v->loading ? DT__STATE_LOAD : DT__STATE_SAVE;
@@ -1595,10 +1679,949 @@ static int dt__ddp_arrays(void *user, dt__visit *v) /* dt__watch.arrays */
     if (rc) return rc;
     d->synced = step;
     if (was == hash) return dt__state_walk(d, &s);
-    dt__logf(DT_LOG_WARN, "dt_checkpoint_resume: the checkpoint has the state of another hook than '%s', which therefore begins "
-             "without state", d->way_name);
+    dt__logf(DT_LOG_WARN,
+             "dt_checkpoint_resume: the checkpoint has the state of another hook than '%s', which therefore begins "
+             "without state",
+             d->way_name);
     dt__ways_reset(d);
     return 0;
+}
+
+/* ==================================================================================================== >>squeezing
+   .compress: a hook. A bucket's state is a dt__squeezed. What a step changes in it is written to the other one of two arrays
+   (rest, velocity, q); dt__squeeze_end makes that the current one if the step counts. So a step that does not count leaves no
+   trace. Residuals are in units of the loss scale that they were computed with, .scale.
+
+   A rank's message of top-k, sign, 1-bit and QSGD is one dt_codec_encode of each parameter, one behind the other; all ranks
+   gather the messages of all and add them up in the order of ranks. f16, bf16 and random-k encode the bucket as one array,
+   whose payload is summed by an allreduce. */
+enum {
+    DT__SQ_NONE,
+    DT__SQ_F16,
+    DT__SQ_BF16,
+    DT__SQ_TOPK,
+    DT__SQ_RANDOMK,
+    DT__SQ_DGC,
+    DT__SQ_SIGN,
+    DT__SQ_ONEBIT,
+    DT__SQ_QSGD,
+    DT__SQ_POWERSGD,
+    DT__SQ_AUTO,
+    DT__SQ_KINDS
+};
+static const struct dt__squeeze_about { /* by kind */
+    const char *name;
+    int         codec;   /* -1: none */
+    bool        biased;  /* error feedback by default */
+    bool        gathers; /* messages of each parameter, gathered; else the payload of the bucket is summed */
+} dt__squeeze_about[DT__SQ_KINDS] = { { "none", -1, false, false },
+                                      { "f16", DT_CODEC_F16, false, false },
+                                      { "bf16", DT_CODEC_BF16, false, false },
+                                      { "topk", DT_CODEC_TOPK, true, true },
+                                      { "randomk", DT_CODEC_RANDOMK, true, false },
+                                      { "dgc", DT_CODEC_TOPK, false, true },
+                                      { "sign", DT_CODEC_SIGN, true, true },
+                                      { "onebit", DT_CODEC_ONEBIT, true, true },
+                                      { "qsgd", DT_CODEC_QSGD, false, true },
+                                      { "powersgd", -1, true, false },
+                                      { "auto", -1, false, false } };
+enum { DT__SQ_RANKS = 64, DT__SQ_SAMPLE = 64 }; /* the largest .rank; the error is computed in every so many steps */
+enum { DT__SQ_CANDIDATES = 3, DT__SQ_TURNS = 5, DT__SQ_AGAIN = 3, DT__SQ_WARM = 2 }; /* auto: how many */
+enum { DT__AUTO_WARM, DT__AUTO_BUCKETS, DT__AUTO_STEPS, DT__AUTO_HOLD }; /* what auto does: see dt__auto_end */
+typedef struct dt__squeeze { /* .user of the hook */
+    dt_ddp     *d;
+    dt_compress o; /* with defaults */
+    int         kind;
+    bool        feedback;
+    /* auto */
+    int      ncandidates, candidate[DT__SQ_CANDIDATES]; /* the first is none */
+    int      phase, turns;
+    int64_t  at;                                /* steps of this phase */
+    uint64_t last;                              /* ns: the end of the step before */
+    double   period[2][DT__SQ_TURNS], steps[2]; /* seconds of whole steps without and with compression; their medians */
+    bool     won;                               /* ... the second is enough shorter */
+    int64_t  rounds;                            /* measurements so far */
+} dt__squeeze;
+typedef struct dt__matrix {      /* of powersgd: a parameter */
+    int64_t rows, columns, p, q; /* p, q: where its P and Q begin, both transposed; rows 0: sent whole, at p */
+    int     rank;
+} dt__matrix;
+typedef struct dt__squeezed { /* a bucket */
+    int         kind;         /* of this step */
+    int         chosen;       /* auto: until the next measurement */
+    int         now;          /* the current one of two arrays */
+    bool        changed;      /* this step has written the other ones */
+    bool        dirty;        /* rest may hold something */
+    float      *rest[2], *velocity[2], *q[2];
+    double      scale;
+    float      *x;           /* half gradients as f32; NULL: the gradients are */
+    char       *wire;        /* message of this rank; gathers: of all ranks */
+    int64_t     nwire, each; /* bytes of wire, of one rank's message */
+    int64_t    *at;          /* gathers: where each parameter's message begins */
+    dt__matrix *matrix;
+    int64_t     np, nq;                     /* values of all P, with what is sent whole, and of all Q */
+    float      *wide;                       /* powersgd: what the second collective sums */
+    dt_comm    *c, *c2;                     /* wire, wide were allocated there */
+    dt_tensor  *half;                       /* on a GPU */
+    bool        sampled;                    /* this step tells lost */
+    double      all, lost, cpu, collective; /* squares of what is to be sent; see dt_ddp_bucket; seconds of this step */
+    int64_t     given, whole;               /* bytes given to collectives, and without compression; of the last compressed step */
+    int64_t     on_wire, on_wire_last;      /* bytes that this rank sends to others; of the last compressed step that counts */
+    double cost[DT__SQ_CANDIDATES][DT__SQ_TURNS], median[DT__SQ_CANDIDATES]; /* auto */
+} dt__squeezed;
+
+DT__SLOW_END
+/* ---- powersgd's arithmetic. A sum of the first two functions is this rank's own; what the last two give must be the same bits
+   on all ranks, so products are exact in f64 and sums have one order, whatever a compiler contracts. */
+typedef float  dt__sqf __attribute__((vector_size(16)));
+typedef double dt__sqd __attribute__((vector_size(32)));
+typedef double dt__sqw __attribute__((vector_size(16), may_alias));
+static float   dt__squeeze_dot(const float *a, const float *b, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n;) {
+        int64_t end = n - i > 4096 ? i + 4096 : n;
+        dt__sqf s[4] = { { 0 }, { 0 }, { 0 }, { 0 } }, x, y;
+        for (; end - i >= 16; i += 16)
+            for (int k = 0; k < 4; k++) {
+                memcpy(&x, a + i + 4 * k, sizeof x);
+                memcpy(&y, b + i + 4 * k, sizeof y);
+                s[k] += x * y;
+            }
+        s[0] = (s[0] + s[1]) + (s[2] + s[3]);
+        sum += ((double)s[0][0] + (double)s[0][1]) + ((double)s[0][2] + (double)s[0][3]);
+        for (; i < end; i++) sum += (double)a[i] * (double)b[i];
+    }
+    return (float)sum;
+}
+static void dt__squeeze_add(float *y, float a, const float *x, int64_t n) /* y += a x */
+{
+    dt__sqf k = { a, a, a, a }, u, v;
+    int64_t i = 0;
+    for (; n - i >= 4; i += 4) {
+        memcpy(&u, y + i, sizeof u);
+        memcpy(&v, x + i, sizeof v);
+        u += k * v;
+        memcpy(y + i, &u, sizeof u);
+    }
+    for (; i < n; i++) y[i] += a * x[i];
+}
+/* m := the rows of P Q^T; p: rank vectors of length rows, q: rank vectors of length columns */
+static void dt__squeeze_product(float *m, const float *p, const float *q, int64_t rows, int64_t columns, int rank)
+{
+    double wide[DT__SQ_RANKS][64] __attribute__((aligned(16))), sum[8];
+    for (int64_t j = 0; j < columns; j += 64) {
+        int64_t n = columns - j < 64 ? columns - j : 64;
+        memset(wide, 0, sizeof wide);
+        for (int k = 0; k < rank; k++)
+            for (int64_t v = 0; v < n; v++) wide[k][v] = (double)q[k * columns + j + v];
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t v = 0; v < n; v += 8) {
+                dt__sqw s0 = { 0 }, s1 = { 0 }, s2 = { 0 }, s3 = { 0 };
+                for (int k = 0; k < rank; k++) {
+                    double         a = (double)p[k * rows + i];
+                    dt__sqw        b = { a, a };
+                    const dt__sqw *w = (const dt__sqw *)(const void *)(wide[k] + v);
+                    s0 += b * w[0];
+                    s1 += b * w[1];
+                    s2 += b * w[2];
+                    s3 += b * w[3];
+                }
+                memcpy(sum, &s0, sizeof s0);
+                memcpy(sum + 2, &s1, sizeof s1);
+                memcpy(sum + 4, &s2, sizeof s2);
+                memcpy(sum + 6, &s3, sizeof s3);
+                if (n - v >= 8)
+                    for (int t = 0; t < 8; t++) m[i * columns + j + v + t] = (float)sum[t];
+                else
+                    for (int64_t t = 0; v + t < n; t++) m[i * columns + j + v + t] = (float)sum[t];
+            }
+    }
+}
+static double dt__squeeze_inner(const float *a, const float *b, int64_t n)
+{
+    dt__sqd s = { 0, 0, 0, 0 };
+    int64_t i = 0;
+    for (; n - i >= 4; i += 4) {
+        dt__sqd x = { (double)a[i], (double)a[i + 1], (double)a[i + 2], (double)a[i + 3] };
+        dt__sqd y = { (double)b[i], (double)b[i + 1], (double)b[i + 2], (double)b[i + 3] };
+        s += x * y;
+    }
+    double sum = (s[0] + s[1]) + (s[2] + s[3]);
+    for (; i < n; i++) sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+/* Makes the rank vectors orthonormal, in place, by Gram-Schmidt in two passes. A vector of which the others leave nothing but
+   rounding errors becomes 0, or, with a seed, a random one. */
+static void dt__squeeze_orthonormal(float *x, int64_t n, int rank, const uint64_t *seed)
+{
+    for (int k = 0; k < rank; k++) {
+        float *v = x + k * n;
+        for (int turn = 0; turn < (seed ? 2 : 1); turn++) {
+            double was = sqrt(dt__squeeze_inner(v, v, n)), is = was;
+            for (int pass = 0; pass < 2; pass++)
+                for (int j = 0; j < k; j++) {
+                    double a = dt__squeeze_inner(v, x + j * n, n);
+                    for (int64_t i = 0; i < n; i++) v[i] = (float)__builtin_fma(-a, (double)x[j * n + i], (double)v[i]);
+                }
+            is = sqrt(dt__squeeze_inner(v, v, n));
+            bool gone = !(is > 1e-5 * was) || !(is > 1e-37);
+            for (int64_t i = 0; i < n; i++) v[i] = gone ? 0 : (float)((double)v[i] / is);
+            if (!gone || !seed) break;
+            for (int64_t i = 0; i < n; i++)
+                v[i] = (float)((double)(dt__id_mix(*seed + (uint64_t)k, (uint64_t)i) >> 40) / 8388608.0 - 1.0);
+        }
+    }
+}
+static double dt__squeeze_squares(const float *a, const float *b, int64_t n) /* of a + b; b may be NULL */
+{
+    double s[4] = { 0, 0, 0, 0 };
+    for (int64_t i = 0; i < n; i++) {
+        double x = b ? (double)a[i] + (double)b[i] : (double)a[i];
+        s[i & 3] += x * x;
+    }
+    return (s[0] + s[1]) + (s[2] + s[3]);
+}
+static bool dt__squeeze_finite(const float *x, int64_t n)
+{
+    dt__sqf bad = { 0 }, v; /* 0 * x is NaN if x is not finite */
+    float   last = 0;
+    int64_t i = 0;
+    for (; n - i >= 4; i += 4) {
+        memcpy(&v, x + i, sizeof v);
+        bad += 0 * v;
+    }
+    for (; i < n; i++) last += 0 * x[i];
+    return bad[0] == 0 && bad[1] == 0 && bad[2] == 0 && bad[3] == 0 && last == 0;
+}
+static void dt__squeeze_widen(float *x, const void *half, int dtype, int64_t n)
+{
+    const uint16_t *h = (const uint16_t *)half;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u = (uint32_t)h[i] << 16;
+        if (dtype == DT_F16) x[i] = dt__f16_to_f32(h[i]);
+        else memcpy(&x[i], &u, sizeof u);
+    }
+}
+static bool dt__squeeze_narrow(void *half, const float *x, int dtype, int64_t n) /* false: the half type cannot hold a value */
+{
+    uint16_t *h = (uint16_t *)half, infinite = dtype == DT_F16 ? 0x7c00 : 0x7f80;
+    bool      finite = true;
+    for (int64_t i = 0; i < n; i++) {
+        h[i] = dtype == DT_F16 ? dt__f32_to_f16(x[i]) : dt__f32_to_bf16(x[i]);
+        finite = finite && (h[i] & infinite) != infinite;
+    }
+    return finite;
+}
+
+/* ---- memory */
+static int dt__squeeze_memory(void)
+{
+    return dt_fail(DT_ERR_MEMORY,
+                   "out of memory for compressing it; use smaller buckets (.bucket_mb), or no .compress");
+}
+static int dt__squeeze_pair(float *x[2], int64_t n) /* two arrays of n zeros, unless they exist */
+{
+    for (int i = 0; i < 2; i++)
+        if (!x[i] && !(x[i] = (float *)dt__alloc_zero((size_t)n * sizeof **x + 1))) return dt__squeeze_memory();
+    return 0;
+}
+static void dt__squeeze_pair_free(float *x[2], int64_t n)
+{
+    for (int i = 0; i < 2; i++) dt_mem_free(x[i], (size_t)n * sizeof **x + 1);
+    x[0] = x[1] = NULL;
+}
+static int dt__squeeze_wire(char **p, dt_comm **owner, dt_comm *c, int64_t *have, int64_t n)
+{
+    if (*p && (!have || *have >= n)) return 0;
+    if (*p) dt_comm_dealloc(*owner, *p);
+    *p = (char *)dt_comm_alloc(*owner = c, (size_t)n + 64);
+    if (have) *have = *p ? n : 0;
+    return *p ? 0 : dt__squeeze_memory();
+}
+static void dt__squeeze_gone(dt_ddp_bucket *b, void *user)
+{
+    dt__squeezed *s = (dt__squeezed *)b->state;
+    (void)user;
+    if (!s) return;
+    dt__squeeze_pair_free(s->rest, b->n);
+    dt__squeeze_pair_free(s->velocity, b->n);
+    dt__squeeze_pair_free(s->q, s->nq);
+    dt_mem_free(s->x, s->x ? (size_t)b->n * sizeof *s->x : 0);
+    if (s->wire) dt_comm_dealloc(s->c, s->wire);
+    if (s->wide) dt_comm_dealloc(s->c2, s->wide);
+    dt_mem_free(s->at, s->at ? (size_t)(b->parts + 1) * sizeof *s->at : 0);
+    dt_mem_free(s->matrix, s->matrix ? (size_t)b->parts * sizeof *s->matrix : 0);
+    dt__unref(s->half);
+    dt_mem_free(s, sizeof *s);
+}
+static int dt__squeeze_matrices(const dt__squeeze *z, const dt_ddp_bucket *b, dt__squeezed *s)
+{
+    s->matrix = (dt__matrix *)dt__alloc_zero((size_t)b->parts * sizeof *s->matrix);
+    if (!s->matrix) return dt__squeeze_memory();
+    for (int i = 0; i < b->parts; i++) {
+        const dt_ddp_part *t = &b->part[i];
+        dt__matrix        *m = &s->matrix[i];
+        int64_t            rows = t->shape.ndim > 1 ? t->shape.dim[0] : 0, columns = rows ? t->numel / rows : 0;
+        int64_t            rank = z->o.rank < rows ? z->o.rank : rows;
+        if (rank > columns) rank = columns;
+        m->p = s->np;
+        m->q = s->nq;
+        if (rank > 0 && (double)(rows + columns) * (double)rank * z->o.min_rate < (double)t->numel) {
+            m->rows = rows;
+            m->columns = columns;
+            m->rank = (int)rank;
+            s->np += rows * rank;
+            s->nq += columns * rank;
+        } else s->np += t->numel;
+    }
+    return dt__squeeze_pair(s->q, s->nq);
+}
+static dt__squeezed *dt__squeeze_get(const dt__squeeze *z, dt_ddp_bucket *b) /* the state of a bucket, or NULL */
+{
+    dt__squeezed *s = (dt__squeezed *)b->state;
+    int           rc = 0;
+    if (s) return s;
+    b->state = s = (dt__squeezed *)dt__alloc_zero(sizeof *s);
+    if (!s) {
+        dt__squeeze_memory();
+        return NULL;
+    }
+    s->scale = 1;
+    s->lost = -1;
+    bool powers = z->kind == DT__SQ_POWERSGD;
+    for (int i = 0; i < z->ncandidates; i++) powers = powers || z->candidate[i] == DT__SQ_POWERSGD;
+    if (b->dtype != DT_F32 && !z->d->on_device && !(s->x = (float *)dt_mem_alloc((size_t)b->n * sizeof *s->x)))
+        rc = dt__squeeze_memory();
+    if (!rc && powers) rc = dt__squeeze_matrices(z, b, s);
+    if (!rc && (z->feedback || powers)) rc = dt__squeeze_pair(s->rest, b->n);
+    if (!rc && z->kind == DT__SQ_DGC) rc = dt__squeeze_pair(s->rest, b->n) || dt__squeeze_pair(s->velocity, b->n);
+    return rc ? NULL : s;
+}
+static void dt__squeeze_rescale(dt__squeezed *s, int64_t n, double scale) /* residuals follow the loss scale */
+{
+    float k = (float)(scale / s->scale);
+    for (int64_t i = 0; i < n && k != 1; i++) {
+        if (s->rest[0]) s->rest[s->now][i] *= k;
+        if (s->velocity[0]) s->velocity[s->now][i] *= k;
+    }
+    s->scale = scale;
+}
+
+/* ---- a step */
+static dt_codec dt__squeeze_codec(const dt__squeeze *z, const dt_ddp_bucket *b, int kind, int part)
+{
+    dt_codec c;
+    DT__CLEAR(c);
+    c.kind = dt__squeeze_about[kind].codec;
+    c.ratio = z->o.ratio;
+    c.levels = z->o.levels;
+    c.bucket = z->o.bucket;
+    c.seed = z->o.seed;
+    if (kind == DT__SQ_RANDOMK) c.seed = dt__id_mix(z->o.seed, (uint64_t)b->index);
+    if (kind == DT__SQ_QSGD)
+        c.seed = dt__id_mix(dt__id_mix(z->o.seed, (uint64_t)(b->index * 4096 + part)), (uint64_t)b->rank);
+    if (kind != DT__SQ_DGC) return c;
+    for (int i = 1; i <= 4 && z->o.warmup; i++) /* 25, 6.25, 1.5625, 0.390625 % */
+        if (b->step - z->o.start < (z->o.warmup * i + 3) / 4) {
+            double warm = 1.0 / (double)(1 << 2 * i);
+            if (warm > c.ratio) c.ratio = warm;
+            break;
+        }
+    if (b->part[part].shape.ndim < 2) c.ratio = 1; /* vectors go whole */
+    return c;
+}
+static int dt__squeeze_comm_failed(void) /* a codec refused what it should not */
+{
+    return dt_fail(DT_ERR_COMM, "%s", dt_comm_error(NULL) ? dt_comm_error(NULL) : "a codec failed");
+}
+/* What this rank sends of a part, or of the bucket (part -1): encoded to out. rest NULL: no error feedback. */
+static int dt__squeeze_encode(const dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, int part, float *x, char *out,
+                              int64_t nout)
+{
+    int64_t  at = part < 0 ? 0 : b->part[part].offset, n = part < 0 ? b->n : b->part[part].numel;
+    dt_codec c = dt__squeeze_codec(z, b, s->kind, part);
+    float   *rest = z->feedback ? s->rest[1 - s->now] + at : NULL, scale = 1;
+    if (s->kind == DT__SQ_RANDOMK && !rest) scale = (float)(1 / c.ratio);
+    int64_t rc = dt__codec_encode_to(&c, x + at, n, rest ? s->rest[s->now] + at : NULL, rest, scale, (uint64_t)b->step,
+                                     out, nout);
+    if (rc == DT_COMM_ERR_NONFINITE) { /* zeros go, and the step does not count */
+        b->nonfinite = true;
+        memset(x + at, 0, (size_t)n * sizeof *x);
+        rc = dt__codec_encode_to(&c, x + at, n, NULL, NULL, 1, (uint64_t)b->step, out, nout);
+    }
+    return rc < 0 ? dt__squeeze_comm_failed() : 0;
+}
+static int dt__squeeze_decode(const dt__squeeze *z, dt_ddp_bucket *b, const dt__squeezed *s, int part, const char *in,
+                              int64_t nin, float *x, bool add)
+{
+    int64_t  at = part < 0 ? 0 : b->part[part].offset, n = part < 0 ? b->n : b->part[part].numel;
+    dt_codec c = dt__squeeze_codec(z, b, s->kind, part);
+    int      rc = dt_codec_decode(&c, in, nin, x + at, n, add);
+    if (rc != DT_COMM_ERR_NONFINITE) return rc ? dt__squeeze_comm_failed() : 0;
+    b->nonfinite = true; /* of a sum that is the same on all ranks */
+    memset(x + at, 0, (size_t)n * sizeof *x);
+    return 0;
+}
+/* In some steps, before the collective: the norms of what is to be sent, and of what is not. */
+static void dt__squeeze_measure(const dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, const float *x)
+{
+    bool   dgc = s->kind == DT__SQ_DGC, gathers = dt__squeeze_about[s->kind].gathers;
+    double lost = 0;
+    if (!s->sampled || b->nonfinite) return;
+    if (!dgc) s->all = dt__squeeze_squares(x, z->feedback ? s->rest[s->now] : NULL, b->n);
+    if (dgc || z->feedback) lost = dt__squeeze_squares(s->rest[1 - s->now], NULL, b->n);
+    float *sent = dgc || z->feedback ? NULL : (float *)dt_mem_alloc((size_t)b->n * sizeof *sent);
+    if (sent) {
+        memset(sent, 0, (size_t)b->n * sizeof *sent);
+        for (int i = 0; i < (gathers ? b->parts : 1); i++) {
+            const char *from = gathers ? s->wire + s->each * b->rank + s->at[i] : s->wire;
+            dt__squeeze_decode(z, b, s, gathers ? i : -1, from, gathers ? s->at[i + 1] - s->at[i] : s->each, sent,
+                               false);
+        }
+        for (int64_t i = 0; i < b->n; i++) sent[i] -= x[i];
+        lost = dt__squeeze_squares(sent, NULL, b->n);
+        dt_mem_free(sent, (size_t)b->n * sizeof *sent);
+    }
+    s->lost = s->all > 0 ? sqrt(lost / s->all) : 0;
+}
+/* DGC: the velocity of a part, and what of it was not sent yet, in the other arrays. Vectors: the velocity is what is sent. */
+static void dt__dgc_gather(const dt__squeeze *z, const dt_ddp_bucket *b, dt__squeezed *s, int part, const float *x)
+{
+    const dt_ddp_part *t = &b->part[part];
+    const float       *g = x + t->offset, *u0 = s->velocity[s->now] + t->offset, *v0 = s->rest[s->now] + t->offset;
+    float             *u = s->velocity[1 - s->now] + t->offset, *v = s->rest[1 - s->now] + t->offset;
+    double             keep = z->o.momentum, k = 1;
+    if (z->o.clip > 0 && b->share > 0) { /* the gradient itself, without share and loss scale */
+        double norm = sqrt(dt__squeeze_squares(g, NULL, t->numel)) / (b->share * b->loss_scale),
+               most = z->o.clip / sqrt((double)b->world);
+        if (norm > most) k = most / norm;
+    }
+    for (int64_t i = 0; i < t->numel; i++) {
+        u[i] = (float)(keep * (double)u0[i] + k * (double)g[i]);
+        v[i] = t->shape.ndim < 2 ? u[i] : v0[i] + u[i];
+    }
+}
+static void dt__dgc_mask(const dt_ddp_bucket *b, dt__squeezed *s, int part, const char *message, int64_t nbytes)
+{
+    const dt_ddp_part *t = &b->part[part];
+    int64_t            k = (nbytes - DT_CODEC_HEADER) / 8;
+    float             *u = s->velocity[1 - s->now] + t->offset, *v = s->rest[1 - s->now] + t->offset;
+    for (int64_t i = 0; i < k; i++) {
+        uint32_t at;
+        memcpy(&at, message + DT_CODEC_HEADER + 4 * i, sizeof at);
+        v[at] = 0;
+        if (t->shape.ndim > 1) u[at] = 0; /* momentum factor masking */
+    }
+}
+static int dt__squeeze_gathered(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, float *x, dt_work **work)
+{
+    bool dgc = s->kind == DT__SQ_DGC;
+    int  rc = 0;
+    if (!s->at && !(s->at = (int64_t *)dt__alloc_zero((size_t)(b->parts + 1) * sizeof *s->at)))
+        return dt__squeeze_memory();
+    for (int i = 0; i < b->parts; i++) {
+        dt_codec c = dt__squeeze_codec(z, b, s->kind, i);
+        int64_t  nbytes = dt_codec_bound(&c, b->part[i].numel);
+        if (nbytes < 0) return dt__squeeze_comm_failed();
+        s->at[i + 1] = s->at[i] + nbytes;
+    }
+    s->each = s->at[b->parts];
+    if (dt__squeeze_wire(&s->wire, &s->c, b->comm, &s->nwire, s->each * b->world)) return dt__err.code;
+    char *mine = s->wire + s->each * b->rank;
+    for (int i = 0; i < b->parts && !rc; i++) {
+        char   *out = mine + s->at[i];
+        int64_t n = s->at[i + 1] - s->at[i];
+        if (dgc) dt__dgc_gather(z, b, s, i, x);
+        if (dgc && s->sampled)
+            s->all += dt__squeeze_squares(s->rest[1 - s->now] + b->part[i].offset, NULL, b->part[i].numel);
+        rc = dt__squeeze_encode(z, b, s, i, dgc ? s->rest[1 - s->now] : x, out, n);
+        if (!rc && dgc) dt__dgc_mask(b, s, i, out, n);
+    }
+    if (rc) return rc;
+    dt__squeeze_measure(z, b, s, x);
+    *work = dt_comm_allgather_start(b->comm, NULL, s->wire, s->each, NULL, DT_COMM_U8);
+    b->sent = s->each;
+    s->on_wire = s->each * (b->world - 1);
+    return *work ? 0 : DT_ERR_COMM;
+}
+static int64_t dt__squeeze_ring(const dt_ddp_bucket *b, int64_t nbytes) /* what each rank sends in an allreduce */
+{
+    return 2 * nbytes * (b->world - 1) / b->world;
+}
+static int dt__squeeze_summed(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, float *x, dt_work **work)
+{
+    dt_codec c = dt__squeeze_codec(z, b, s->kind, -1);
+    s->each = dt_codec_bound(&c, b->n);
+    if (s->each < 0) return dt__squeeze_comm_failed();
+    if (dt__squeeze_wire(&s->wire, &s->c, b->comm, &s->nwire, s->each)) return dt__err.code;
+    if (dt__squeeze_encode(z, b, s, -1, x, s->wire, s->each)) return dt__err.code;
+    dt__squeeze_measure(z, b, s, x);
+    int     dtype = c.kind == DT_CODEC_F16 ? DT_COMM_F16 : c.kind == DT_CODEC_BF16 ? DT_COMM_BF16 : DT_COMM_F32;
+    int64_t nbytes = s->each - DT_CODEC_HEADER;
+    *work = dt_comm_allreduce_start(b->comm, s->wire + DT_CODEC_HEADER, nbytes / (dtype == DT_COMM_F32 ? 4 : 2), dtype,
+                                    DT_COMM_SUM);
+    b->sent = nbytes;
+    s->on_wire = dt__squeeze_ring(b, nbytes);
+    return *work ? 0 : DT_ERR_COMM;
+}
+/* PowerSGD: M = gradient + rest, in the other rest. P = M Q is summed, then Q = M^T P with P orthonormal; P Q^T replaces
+   the sum of all M. Each rank keeps what of its own M is not in it, M - P (M^T P)^T: the sum of these is the sum of all M
+   less P Q^T. (What M less the mean of all would leave is also right in the sum, but grows with the differences between
+   ranks.) */
+static int dt__powersgd_start(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, const float *x, dt_work **work)
+{
+    float *m = s->rest[1 - s->now], *q = s->q[1 - s->now];
+    if (dt__squeeze_wire(&s->wire, &s->c, b->comm, &s->nwire, s->np * 4)) return dt__err.code;
+    float *p = (float *)(void *)s->wire;
+    for (int64_t i = 0; i < b->n; i++) m[i] = z->feedback ? x[i] + s->rest[s->now][i] : x[i];
+    if (s->sampled) s->all = dt__squeeze_squares(m, NULL, b->n);
+    memcpy(q, s->q[s->now], (size_t)s->nq * sizeof *q);
+    for (int i = 0; i < b->parts; i++) {
+        const dt__matrix *k = &s->matrix[i];
+        const float      *a = m + b->part[i].offset;
+        uint64_t          seed = dt__id_mix(z->o.seed + 1, (uint64_t)b->step * 65536 + (uint64_t)i);
+        if (!k->rows) memcpy(p + k->p, a, (size_t)b->part[i].numel * sizeof *p);
+        else dt__squeeze_orthonormal(q + k->q, k->columns, k->rank, &seed);
+        for (int r = 0; r < k->rank; r++)
+            for (int64_t row = 0; row < k->rows; row++)
+                p[k->p + r * k->rows + row] =
+                    dt__squeeze_dot(a + row * k->columns, q + k->q + r * k->columns, k->columns);
+    }
+    if (!dt__squeeze_finite(p, s->np)) {
+        b->nonfinite = true;
+        memset(p, 0, (size_t)s->np * sizeof *p);
+    }
+    *work = dt_comm_allreduce_start(b->comm, p, s->np, DT_COMM_F32, DT_COMM_SUM);
+    b->sent = (s->np + s->nq) * 4;
+    s->on_wire = dt__squeeze_ring(b, b->sent);
+    return *work ? 0 : DT_ERR_COMM;
+}
+static int dt__powersgd_middle(dt_ddp_bucket *b, dt__squeezed *s, dt_work **work)
+{
+    float *p = (float *)(void *)s->wire, *m = s->rest[1 - s->now];
+    char  *wide = (char *)s->wide;
+    int    rc = dt__squeeze_wire(&wide, &s->c2, b->comm, NULL, s->nq * 4);
+    s->wide = (float *)(void *)wide;
+    if (rc) return rc;
+    if (!dt__squeeze_finite(p, s->np)) {
+        b->nonfinite = true;
+        memset(p, 0, (size_t)s->np * sizeof *p);
+    }
+    memset(s->wide, 0, (size_t)s->nq * sizeof *s->wide);
+    for (int i = 0; i < b->parts; i++) {
+        const dt__matrix *k = &s->matrix[i];
+        if (!k->rows) continue;
+        dt__squeeze_orthonormal(p + k->p, k->rows, k->rank, NULL);
+        for (int64_t row = 0; row < k->rows; row++)
+            for (int r = 0; r < k->rank; r++)
+                dt__squeeze_add(s->wide + k->q + r * k->columns, p[k->p + r * k->rows + row],
+                                m + b->part[i].offset + row * k->columns, k->columns);
+    }
+    memcpy(s->q[1 - s->now], s->wide, (size_t)s->nq * sizeof *s->wide); /* this rank's own */
+    *work = dt_comm_allreduce_start(b->comm, s->wide, s->nq, DT_COMM_F32, DT_COMM_SUM);
+    return *work ? 0 : DT_ERR_COMM;
+}
+static void dt__powersgd_finish(dt_ddp_bucket *b, dt__squeezed *s, float *x)
+{
+    float *p = (float *)(void *)s->wire, *m = s->rest[1 - s->now], *q = s->q[1 - s->now];
+    if (!dt__squeeze_finite(s->wide, s->nq)) {
+        b->nonfinite = true;
+        memset(s->wide, 0, (size_t)s->nq * sizeof *s->wide);
+    }
+    for (int i = 0; i < b->parts; i++) {
+        const dt__matrix *k = &s->matrix[i];
+        int64_t           at = b->part[i].offset, n = b->part[i].numel;
+        if (k->rows) dt__squeeze_product(x + at, p + k->p, s->wide + k->q, k->rows, k->columns, k->rank);
+        else memcpy(x + at, p + k->p, (size_t)n * sizeof *x);
+        if (!dt__squeeze_finite(x + at, n)) b->nonfinite = true;
+        for (int64_t row = 0; row < k->rows; row++)
+            for (int r = 0; r < k->rank; r++)
+                dt__squeeze_add(m + at + row * k->columns, -p[k->p + r * k->rows + row], q + k->q + r * k->columns,
+                                k->columns);
+        if (!k->rows) memset(m + at, 0, (size_t)n * sizeof *m);
+    }
+    memcpy(q, s->wide, (size_t)s->nq * sizeof *q);
+    if (s->sampled) s->lost = s->all > 0 ? sqrt(dt__squeeze_squares(m, NULL, b->n) / s->all) : 0;
+}
+/* Without compression in this step: what was kept before goes along. */
+static int dt__squeeze_whole(dt_ddp_bucket *b, dt__squeezed *s, float *x, dt_work **work)
+{
+    for (int64_t i = 0; i < b->n; i++) x[i] += s->rest[s->now][i];
+    memset(s->rest[1 - s->now], 0, (size_t)b->n * sizeof *x);
+    if (s->x && !dt__squeeze_narrow(b->data, s->x, b->dtype, b->n)) b->nonfinite = true;
+    *work = dt_comm_allreduce_start(b->comm, b->data, b->n, b->dtype, DT_COMM_SUM);
+    s->on_wire = dt__squeeze_ring(b, b->sent);
+    return *work ? 0 : DT_ERR_COMM;
+}
+static int dt__squeeze_device(const dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s,
+                              dt_work **work) /* f16, bf16 on a GPU */
+{
+    int dtype = s->kind == DT__SQ_F16 ? DT_F16 : DT_BF16;
+    if (!b->index && dt__fill(z->d->flag, 0)) return DT_ERR_MEMORY;
+    if (!s->half && !(s->half = dt__new("dt_ddp", b->grad->st->dev, dtype, &b->n, 1, DT_LAYOUT_PLAIN)))
+        return DT_ERR_MEMORY;
+    if (dt__copy_to(s->half, b->grad, 0)) return dt__err.code ? (int)dt__err.code : (int)DT_ERR_MEMORY;
+    *work = dt_comm_allreduce_start(b->comm, s->half->st->ptr, b->n, dtype, DT_COMM_SUM);
+    b->sent = 2 * b->n;
+    s->on_wire = dt__squeeze_ring(b, b->sent);
+    return *work ? 0 : DT_ERR_COMM;
+}
+static int dt__squeeze_kind(const dt__squeeze *z, const dt_ddp_bucket *b, const dt__squeezed *s) /* of this step */
+{
+    int kind = z->kind;
+    if (b->step < z->o.start) return DT__SQ_NONE;
+    if (kind == DT__SQ_AUTO) {
+        if (z->phase == DT__AUTO_BUCKETS) kind = z->candidate[z->at % z->ncandidates];
+        else if (z->phase == DT__AUTO_STEPS) kind = z->at % 2 ? s->chosen : DT__SQ_NONE;
+        else kind = z->phase == DT__AUTO_HOLD && z->won ? s->chosen : DT__SQ_NONE;
+    }
+    if ((kind == DT__SQ_F16 || kind == DT__SQ_BF16) && b->dtype != DT_F32) return DT__SQ_NONE;
+    if (kind == DT__SQ_POWERSGD && !s->nq) return DT__SQ_NONE; /* no matrix is worth it */
+    return kind;
+}
+static int dt__squeeze_begin(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, dt_work **work)
+{
+    float *x = s->x ? s->x : (float *)b->data;
+    if (s->kind == DT__SQ_NONE && (!s->dirty || z->d->on_device)) return dt__way_allreduce(b, work, NULL);
+    if (z->d->on_device) return dt__squeeze_device(z, b, s, work);
+    if (s->x) dt__squeeze_widen(s->x, b->data, b->dtype, b->n);
+    dt__squeeze_rescale(s, b->n, b->loss_scale);
+    s->changed = s->kind != DT__SQ_NONE ? z->feedback || s->kind == DT__SQ_DGC || s->kind == DT__SQ_POWERSGD : s->dirty;
+    if (s->changed && s->nq && s->kind != DT__SQ_POWERSGD) /* auto: Q goes on with the next step of powersgd */
+        memcpy(s->q[1 - s->now], s->q[s->now], (size_t)s->nq * sizeof(float));
+    if (s->kind == DT__SQ_NONE) return dt__squeeze_whole(b, s, x, work);
+    if (s->kind == DT__SQ_POWERSGD) return dt__powersgd_start(z, b, s, x, work);
+    return dt__squeeze_about[s->kind].gathers ? dt__squeeze_gathered(z, b, s, x, work)
+                                              : dt__squeeze_summed(z, b, s, x, work);
+}
+static int dt__squeeze_start(dt_ddp_bucket *b, dt_work **work, void *user)
+{
+    dt__squeeze  *z = (dt__squeeze *)user;
+    uint64_t      t0 = dt_trace_now();
+    dt__squeezed *s = dt__squeeze_get(z, b);
+    if (!s) return DT_ERR_MEMORY;
+    s->kind = dt__squeeze_kind(z, b, s);
+    s->collective = s->all = 0;
+    s->changed = false;
+    s->whole = b->sent;
+    s->sampled = s->kind && !z->d->on_device && (b->step % DT__SQ_SAMPLE == 0 || s->lost < 0) &&
+                 (z->kind != DT__SQ_AUTO || z->phase == DT__AUTO_HOLD);
+    int rc = dt__squeeze_begin(z, b, s, work);
+    b->lost = s->lost > 0 ? s->lost : 0;
+    if (s->kind) s->given = b->sent;
+    s->cpu = (double)(dt_trace_now() - t0) / (double)DT__NS_PER_S;
+    return rc;
+}
+static int dt__squeeze_done(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, dt_work **work)
+{
+    float *x = s->x ? s->x : (float *)b->data;
+    int    rc = 0;
+    if (s->kind == DT__SQ_NONE) return 0;
+    if (z->d->on_device) { /* f16 may have become infinite: that shows in the sums, on all ranks */
+        float found = 0;
+        rc = dt__copy_to(b->grad, s->half, 0);
+        if (!rc)
+            rc = dt__ddp_scale_flag(z->d, z->d->m->block[z->d->bucket[b->index].block].b.grad,
+                                    z->d->bucket[b->index].at, b->n, 1, z->d->flag, 0);
+        if (!rc && b->last) rc = dt__download(z->d->flag, &found);
+        if (!rc && b->last && found != 0) b->nonfinite = true;
+        return rc;
+    }
+    if (s->kind == DT__SQ_POWERSGD) {
+        if (b->stage == 1) return dt__powersgd_middle(b, s, work);
+        dt__powersgd_finish(b, s, x);
+    } else if (dt__squeeze_about[s->kind].gathers) {
+        memset(x, 0, (size_t)b->n * sizeof *x); /* also between parameters */
+        for (int i = 0; i < b->parts && !rc; i++)
+            for (int r = 0; r < b->world && !rc; r++)
+                rc =
+                    dt__squeeze_decode(z, b, s, i, s->wire + s->each * r + s->at[i], s->at[i + 1] - s->at[i], x, r > 0);
+    } else rc = dt__squeeze_decode(z, b, s, -1, s->wire, s->each, x, false);
+    if (!rc && s->x && !dt__squeeze_narrow(b->data, s->x, b->dtype, b->n)) b->nonfinite = true;
+    return rc;
+}
+static int dt__squeeze_finish(dt_ddp_bucket *b, dt_work **work, void *user)
+{
+    dt__squeeze  *z = (dt__squeeze *)user;
+    dt__squeezed *s = (dt__squeezed *)b->state;
+    uint64_t      t0 = dt_trace_now();
+    s->collective += b->seconds;
+    int rc = dt__squeeze_done(z, b, s, work);
+    s->cpu += (double)(dt_trace_now() - t0) / (double)DT__NS_PER_S;
+    return rc;
+}
+
+DT__SLOW_BEGIN
+/* ---- auto: phases and what moves between them. All ranks count the same steps and decide from the same numbers.
+
+       WARM       a few steps without compression, in which memory is touched for the first time
+       BUCKETS    the candidates in turn, for all buckets; then each bucket gets the one with the shortest time, or none
+       STEPS      without compression and with what was chosen, in turn; then all keep it, or none
+       HOLD       .every steps, then BUCKETS again, with fewer turns */
+static double dt__auto_median(const double *x, int n)
+{
+    double y[DT__SQ_TURNS];
+    for (int i = 0; i < n; i++) {
+        int k = i;
+        for (; k > 0 && y[k - 1] > x[i]; k--) y[k] = y[k - 1];
+        y[k] = x[i];
+    }
+    return n % 2 ? y[n / 2] : (y[n / 2 - 1] + y[n / 2]) / 2;
+}
+static int dt__auto_agree(dt__squeeze *z, double *x, int64_t n) /* of all ranks the largest */
+{
+    return dt_comm_allreduce(z->d->c, x, n, DT_COMM_F64, DT_COMM_MAX) ? dt__ddp_comm_fail(z->d, "dt_backward") : 0;
+}
+static int dt__auto_buckets(dt__squeeze *z, bool *any)
+{
+    dt_ddp *d = z->d;
+    int64_t n = (int64_t)d->nbuckets * z->ncandidates;
+    double *x = (double *)dt_mem_alloc((size_t)n * sizeof *x);
+    if (!x) return dt__squeeze_memory();
+    for (int64_t i = 0; i < n; i++) {
+        const dt__squeezed *s = (const dt__squeezed *)d->bucket[i / z->ncandidates].pub.state;
+        x[i] = dt__auto_median(s->cost[i % z->ncandidates], z->turns);
+    }
+    int rc = dt__auto_agree(z, x, n);
+    *any = false;
+    for (int i = 0; i < d->nbuckets && !rc; i++) {
+        dt__squeezed *s = (dt__squeezed *)d->bucket[i].pub.state;
+        int           best = 0;
+        for (int k = 0; k < z->ncandidates; k++) {
+            s->median[k] = x[i * z->ncandidates + k];
+            if (s->median[k] < (best ? s->median[best] : s->median[0] * (1 - z->o.margin))) best = k;
+        }
+        s->chosen = z->candidate[best];
+        *any = *any || best;
+    }
+    dt_mem_free(x, (size_t)n * sizeof *x);
+    return rc;
+}
+static int dt__auto_steps(dt__squeeze *z)
+{
+    for (int k = 0; k < 2; k++) z->steps[k] = dt__auto_median(z->period[k], z->turns);
+    int rc = dt__auto_agree(z, z->steps, 2);
+    z->won = z->steps[1] < z->steps[0] * (1 - 0.5 * z->o.margin);
+    return rc;
+}
+static void dt__auto_phase(dt__squeeze *z, int phase)
+{
+    z->phase = phase;
+    z->at = 0;
+    if (phase == DT__AUTO_BUCKETS) z->turns = z->rounds ? DT__SQ_AGAIN : DT__SQ_TURNS;
+    if (phase == DT__AUTO_HOLD) z->rounds++;
+}
+static int dt__auto_end(dt__squeeze *z) /* after a step that counts, of all buckets */
+{
+    dt_ddp  *d = z->d;
+    uint64_t now = dt_trace_now();
+    double   period = z->last ? (double)(now - z->last) / (double)DT__NS_PER_S : 0;
+    int64_t  turn = z->at++;
+    bool     any = false;
+    int      rc = 0;
+    z->last = now;
+    switch (z->phase) {
+    case DT__AUTO_WARM:
+        if (z->at >= DT__SQ_WARM) dt__auto_phase(z, DT__AUTO_BUCKETS);
+        break;
+    case DT__AUTO_BUCKETS:
+        for (int i = 0; i < d->nbuckets; i++) {
+            dt__squeezed *s = (dt__squeezed *)d->bucket[i].pub.state;
+            s->cost[turn % z->ncandidates][turn / z->ncandidates] = s->cpu + s->collective;
+        }
+        if (z->at < (int64_t)z->turns * z->ncandidates) break;
+        rc = dt__auto_buckets(z, &any);
+        z->won = false;
+        z->steps[0] = z->steps[1] = 0;
+        dt__auto_phase(z, any ? DT__AUTO_STEPS : DT__AUTO_HOLD);
+        break;
+    case DT__AUTO_STEPS:
+        z->period[turn % 2][turn / 2] = period;
+        if (z->at < 2 * (int64_t)z->turns) break;
+        rc = dt__auto_steps(z);
+        dt__auto_phase(z, DT__AUTO_HOLD);
+        break;
+    default:
+        if (z->at >= z->o.every) dt__auto_phase(z, DT__AUTO_BUCKETS);
+    }
+    return rc;
+}
+static void dt__squeeze_end(dt_ddp_bucket *b, bool counts, void *user)
+{
+    dt__squeeze  *z = (dt__squeeze *)user;
+    dt__squeezed *s = (dt__squeezed *)b->state;
+    if (s && counts && s->changed) {
+        s->now = 1 - s->now;
+        s->dirty = z->feedback && s->kind;
+    }
+    if (s && counts && s->kind) s->on_wire_last = s->on_wire;
+    if (b->last && counts && z->kind == DT__SQ_AUTO && b->step >= z->o.start) dt__auto_end(z);
+}
+static int dt__squeeze_saved(dt_ddp_bucket *b, dt_ddp_state *state, void *user)
+{
+    dt__squeeze  *z = (dt__squeeze *)user;
+    dt__squeezed *s = dt__squeeze_get(z, b);
+    int64_t       chosen = s ? s->chosen : 0, hold = z->phase == DT__AUTO_HOLD ? z->at : z->o.every, won = z->won;
+    if (!s) return DT_ERR_MEMORY;
+    dt__squeeze_rescale(s, b->n, 1);
+    int rc = 0;
+    if (s->rest[0]) rc = dt_ddp_state_array(state, "rest", -1, s->rest[s->now], b->n, DT_DDP_OWN);
+    if (!rc && s->velocity[0]) rc = dt_ddp_state_array(state, "velocity", -1, s->velocity[s->now], b->n, DT_DDP_OWN);
+    for (int i = 0; i < b->parts && s->matrix && !rc; i++)
+        if (s->matrix[i].rows)
+            rc = dt_ddp_state_array(state, "q", i, s->q[s->now] + s->matrix[i].q,
+                                    s->matrix[i].columns * s->matrix[i].rank, DT_DDP_SAME);
+    s->dirty = s->rest[0] && z->feedback;
+    if (z->kind != DT__SQ_AUTO || rc) return rc;
+    rc = dt_ddp_state_integer(state, "chosen", &chosen);
+    if (!rc && !b->index) rc = dt_ddp_state_integer(state, "won", &won);
+    if (!rc && !b->index) rc = dt_ddp_state_integer(state, "held", &hold);
+    if (rc || (state->mode != DT__STATE_LOAD && state->mode != DT__STATE_BACK)) return rc;
+    s->chosen = chosen > DT__SQ_NONE && chosen < DT__SQ_AUTO ? (int)chosen : (int)DT__SQ_NONE;
+    if (b->index) return 0;
+    bool known = state->mode == DT__STATE_BACK ? z->phase == DT__AUTO_HOLD : hold >= 0 && hold < z->o.every;
+    z->won = won != 0 && known;
+    if (state->mode == DT__STATE_LOAD) z->rounds = known;
+    dt__auto_phase(z, known ? DT__AUTO_HOLD : DT__AUTO_WARM);
+    z->at = known ? hold : 0;
+    return 0;
+}
+
+/* ---- options */
+static int dt__squeeze_options(const char *call, dt__squeeze *z)
+{
+    dt_compress *o = &z->o;
+    const char  *why = NULL;
+    z->kind = o->kind ? -1 : (int)DT__SQ_NONE;
+    for (int i = 0; i < DT__SQ_KINDS && o->kind; i++)
+        if (!strcmp(o->kind, dt__squeeze_about[i].name)) z->kind = i;
+    if (z->kind < 0)
+        return dt_fail(DT_ERR_ARG,
+                       "%s: .compress is '%.40s', expected none, f16, bf16, topk, randomk, dgc, sign, onebit, qsgd, "
+                       "powersgd or auto",
+                       call, o->kind);
+    bool powers = z->kind == DT__SQ_POWERSGD || (z->kind == DT__SQ_AUTO && o->rank);
+    if (!(o->ratio >= 0 && o->ratio <= 1)) why = ".ratio must be from 0 to 1";
+    else if (o->levels < 0 || o->levels > 32767) why = ".levels must be from 1 to 32767";
+    else if (o->bucket < 0 || o->bucket > INT32_MAX) why = ".bucket must be from 1 to 2147483647";
+    else if (o->rank < 0 || o->rank > DT__SQ_RANKS) why = ".rank must be from 1 to 64";
+    else if (o->start < -1 || o->warmup < 0 || o->every < 0)
+        why = ".start must be -1 or more, .warmup and .every 0 or more";
+    else if (!(o->min_rate >= 0 && o->min_rate < 1e6)) why = ".min_rate must be 0 or more";
+    else if (!(o->momentum >= 0 && o->momentum < 1)) why = ".momentum must be from 0 to 1";
+    else if (!(o->clip >= 0) || !isfinite(o->clip)) why = ".clip must be 0 or more";
+    else if (!(o->margin >= 0 && o->margin < 1)) why = ".margin must be from 0 to 1";
+    else if (o->feedback < -1 || o->feedback > 1) why = ".feedback must be 1, -1, or 0 for the default";
+    if (why) return dt_fail(DT_ERR_ARG, "%s: .compress: %s", call, why);
+    if (!o->ratio) o->ratio = z->kind == DT__SQ_DGC ? 0.001 : 0.01;
+    if (!o->levels) o->levels = 127;
+    if (!o->bucket) o->bucket = 512;
+    if (!o->start) o->start = z->kind == DT__SQ_POWERSGD ? 1000 : 0;
+    if (o->start < 0) o->start = 0;
+    if (!o->min_rate) o->min_rate = 2;
+    if (!o->momentum) o->momentum = 0.9;
+    if (!o->margin) o->margin = 0.05;
+    if (!o->every) o->every = 1000;
+    z->feedback =
+        o->feedback ? o->feedback > 0 : dt__squeeze_about[z->kind].biased || (z->kind == DT__SQ_AUTO && powers);
+    if (z->kind == DT__SQ_DGC) z->feedback = false; /* it has its own */
+    if (z->kind == DT__SQ_AUTO) {
+        z->candidate[z->ncandidates++] = DT__SQ_NONE;
+        z->candidate[z->ncandidates++] = DT__SQ_BF16;
+        if (o->rank) z->candidate[z->ncandidates++] = DT__SQ_POWERSGD;
+    }
+    if (!o->rank) o->rank = 1;
+    return 0;
+}
+static int dt__way_set(dt_ddp *d, const char *call, dt_ddp_hook h);
+static int dt__squeeze_attach(dt_ddp *d) /* .compress becomes the hook */
+{
+    static const char call[] = "dt_ddp_new";
+    dt__squeeze       z;
+    dt_ddp_hook       h;
+    char              name[160];
+    memset((void *)&z, 0, sizeof z);
+    memset((void *)&h, 0, sizeof h);
+    z.d = d;
+    z.o = d->o.compress;
+    if (dt__squeeze_options(call, &z)) return dt__err.code;
+    if (!z.kind) return 0;
+    if (d->on_device && z.kind != DT__SQ_F16 && z.kind != DT__SQ_BF16)
+        return dt_fail(DT_ERR_DEVICE,
+                       "%s: .compress = '%s' computes on the CPU, and the model is on %s; use f16 or bf16", call,
+                       z.o.kind, d->m->device->name);
+    if (d->on_device && z.feedback)
+        return dt_fail(DT_ERR_DEVICE, "%s: .compress has no .feedback on a GPU; leave it out", call);
+    if (!(d->squeeze = (dt__squeeze *)dt__alloc_zero(sizeof z)))
+        return dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+    *d->squeeze = z;
+    int    n = snprintf(name, sizeof name, "compress %s%s, from step %" PRId64, z.o.kind,
+                     z.feedback ? " with feedback" : "", z.o.start);
+    size_t at = n > 0 ? (size_t)n : 0, left = sizeof name - at;
+    bool   powers = z.kind == DT__SQ_POWERSGD || z.ncandidates > 2;
+    switch (z.kind) {
+    case DT__SQ_TOPK: snprintf(name + at, left, ", ratio %g", z.o.ratio); break;
+    case DT__SQ_RANDOMK: snprintf(name + at, left, ", ratio %g, seed %" PRIu64, z.o.ratio, z.o.seed); break;
+    case DT__SQ_DGC:
+        snprintf(name + at, left, ", ratio %g, momentum %g, clip %g, warmup %" PRId64, z.o.ratio, z.o.momentum,
+                 z.o.clip, z.o.warmup);
+        break;
+    case DT__SQ_QSGD: snprintf(name + at, left, ", levels %d, bucket %" PRId64, z.o.levels, z.o.bucket); break;
+    case DT__SQ_POWERSGD:
+        snprintf(name + at, left, ", rank %d, min_rate %g, seed %" PRIu64, z.o.rank, z.o.min_rate, z.o.seed);
+        break;
+    case DT__SQ_AUTO:
+        snprintf(name + at, left, ", rank %d, margin %g, every %" PRId64, powers ? z.o.rank : 0, z.o.margin, z.o.every);
+        break;
+    default: break; /* f16, bf16, sign, 1-bit have no more options */
+    }
+    h.name = name;
+    h.start = dt__squeeze_start;
+    h.finish = dt__squeeze_finish;
+    h.end = dt__squeeze_end;
+    h.saved = dt__squeeze_saved;
+    h.gone = dt__squeeze_gone;
+    h.user = d->squeeze;
+    h.stages = powers ? 2 : 1;
+    return dt__way_set(d, call, h);
+}
+
+/* ---- the report */
+static void dt__squeeze_bytes(char buf[24], int64_t n)
+{
+    if (n < 10240) snprintf(buf, 24, "%" PRId64 " B", n);
+    else if (n < (10 << 20)) snprintf(buf, 24, "%.1f KiB", (double)n / 1024);
+    else snprintf(buf, 24, "%.1f MiB", (double)n / 1048576);
+}
+static void dt__squeeze_line(const dt__squeeze *z, const dt__bucket *b, dt__text_out *t)
+{
+    const dt__squeezed *s = (const dt__squeezed *)b->pub.state;
+    char                whole[24], given[24], wire[24];
+    dt__emitf(t, "bucket %d, '%s' to '%s', %" PRId64 " elements: ", b->pub.index, b->pub.part[0].name,
+              b->pub.part[b->pub.parts - 1].name, b->numel);
+    if (!s || (!s->given && z->kind != DT__SQ_AUTO)) {
+        dt__emitf(t, "not compressed yet\n");
+        return;
+    }
+    bool kept = z->kind != DT__SQ_AUTO || (z->phase == DT__AUTO_HOLD && z->won && s->chosen);
+    int  kind = z->kind == DT__SQ_AUTO ? s->chosen : s->kind;
+    dt__squeeze_bytes(whole, s->whole);
+    dt__squeeze_bytes(given, s->given);
+    dt__squeeze_bytes(wire, s->on_wire_last);
+    if (kept)
+        dt__emitf(t, "%s, %s of %s, ratio %.1f, %s sent by this rank, error %.2g", dt__squeeze_about[kind].name, given,
+                  whole, s->given ? (double)s->whole / (double)s->given : 0.0, wire, b->pub.lost);
+    else if (z->kind == DT__SQ_AUTO && z->phase != DT__AUTO_HOLD) dt__emitf(t, "is being measured");
+    else dt__emitf(t, "not compressed, %s", whole);
+    if (z->kind == DT__SQ_AUTO && z->rounds && s->median[0] > 0) {
+        dt__emitf(t, "; ");
+        for (int k = 0; k < z->ncandidates; k++)
+            dt__emitf(t, "%s%s %.3f ms", k ? ", " : "measured: ", dt__squeeze_about[z->candidate[k]].name,
+                      1e3 * s->median[k]);
+        if (!s->chosen) dt__emitf(t, ": none is %g %% faster", 100 * z->o.margin);
+    }
+    dt__emitf(t, "\n");
 }
 
 /* ==================================================================================================== >>backward
@@ -1803,7 +2826,10 @@ static int dt__bucket_start(dt_ddp *d, dt__bucket *b)
     dt_amp        *amp = m->amp;
     k->step = d->synced;
     k->share = scale;
-    k->loss_scale = !amp ? 1 : d->phase == DT__DDP_SKIP ? amp->scaler[0].scale : amp->scale_now > 0 ? amp->scale_now : 1;
+    k->loss_scale = !amp                       ? 1
+                    : d->phase == DT__DDP_SKIP ? amp->scaler[0].scale
+                    : amp->scale_now > 0       ? amp->scale_now
+                                               : 1;
     k->nonfinite = false;
     k->sent = b->length * (int64_t)dt__dtype_size[g->dtype];
     k->lost = 0;
@@ -1886,10 +2912,11 @@ static int dt__ddp_nonfinite(dt_ddp *d)
         snprintf(of, sizeof of, "rank %d", bad);
         dt__drop_grads(d->m);
         d->error_known = 1; /* all ranks report this error */
-        return dt_fail(DT_ERR_NUMERIC,
-                       "dt_backward: the hook '%s' cannot send %s of %s: a value is too large for it; weights and optimiser are "
-                       "unchanged on all ranks: use a smaller .lr or loss scale, or set .clip_norm",
-                       d->way_name, dt__way_where(d, sum, where, sizeof where), bad >= 0 ? of : "all ranks");
+        return dt_fail(
+            DT_ERR_NUMERIC,
+            "dt_backward: the hook '%s' cannot send %s of %s: a value is too large for it; weights and optimiser are "
+            "unchanged on all ranks: use a smaller .lr or loss scale, or set .clip_norm",
+            d->way_name, dt__way_where(d, sum, where, sizeof where), bad >= 0 ? of : "all ranks");
     }
     bool loss = d->bad[bad] == d->norder;
     if (d->bad[bad] > d->norder) { /* a bucket on the device: find the parameter */
@@ -2031,7 +3058,8 @@ static int dt__ddp_start_step(dt_ddp *d, int phase)
     int       ours = phase == DT__DDP_SKIP || d->driven;
     for (int i = 0; i < m->nparams && !ours; i++) ours = dt_grad_pending(m->param[i]->t);
     if (!ours) return 1;
-    if (dt_model_seal(m) || dt__buckets_update(d) || (!d->agreed && !dt__ddp_alone(d) && dt__way_agree(d))) return dt__err.code;
+    if (dt_model_seal(m) || dt__buckets_update(d) || (!d->agreed && !dt__ddp_alone(d) && dt__way_agree(d)))
+        return dt__err.code;
     d->phase = phase;
     d->next = 0;
     if (d->unit && dt__shards_begin(d)) return dt__err.code;
@@ -3629,7 +4657,7 @@ DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, bool dri
     d->way.stages = 1;
     d->way.sums = true;
     snprintf(d->way_name, sizeof d->way_name, "allreduce");
-    if (dt__ddp_attach(d) || dt__model_on_seal(m, dt__ddp_on_seal, d)) {
+    if (dt__squeeze_attach(d) || dt__ddp_attach(d) || dt__model_on_seal(m, dt__ddp_on_seal, d)) {
         dt_ddp_free(d);
         return NULL;
     }
@@ -3657,7 +4685,7 @@ DT_API void dt_ddp_free(dt_ddp *d)
             if (s->user == d) s->user = NULL;
         }
         bool gone = m->nblocks && m->block[0].cut & DT__CUT_VALUE; /* values that were not gathered */
-        if (m->sealed && d->c && !d->on_device && !gone) { /* move the gradients out of the communicator's memory */
+        if (m->nblocks && d->c && !d->on_device && !gone) { /* move the gradients out of the communicator's memory */
             dt_status code = dt__err.code;
             dt__err.code = DT_OK;
             dt__model_pack(m);
@@ -3674,6 +4702,7 @@ DT_API void dt_ddp_free(dt_ddp *d)
     dt__unref(d->staging);
     dt__unref(d->flags);
     dt__buckets_free(d);
+    dt_mem_free(d->squeeze, d->squeeze ? sizeof *d->squeeze : 0);
     dt_mem_free(d->info, (size_t)d->world * DT__INFO_WORDS * sizeof *d->info);
     dt_mem_free(d->bad, (size_t)d->world * sizeof *d->bad);
     dt_mem_free(d->send, d->send_nbytes);
@@ -3686,35 +4715,36 @@ DT_API void dt_ddp_free(dt_ddp *d)
     dt_comm_free(d->c);
     dt_mem_free(d, sizeof *d);
 }
-DT_API dt_status dt_ddp_set_hook_with(dt_ddp *d, dt_ddp_hook h)
+static int dt__way_set(dt_ddp *d, const char *call, dt_ddp_hook h)
 {
-    const char *call = "dt_ddp_set_hook", *name = h.name ? h.name : "hook";
-    if (!dt__ddp_ok(call, d)) return dt_error_code();
-    if (!h.start) return (dt_status)dt_fail(DT_ERR_ARG, "%s: .start is NULL", call);
+    const char *name = h.name ? h.name : "hook";
+    if (!h.start) return dt_fail(DT_ERR_ARG, "%s: .start is NULL", call);
     if (strlen(name) >= sizeof d->way_name || h.stages < 0 || h.stages > DT__DDP_STAGES)
-        return (dt_status)dt_fail(DT_ERR_ARG, "%s: .name has %zu characters and .stages is %d; expected up to %zu and 0 to %d", call,
-                                  strlen(name), h.stages, sizeof d->way_name - 1, DT__DDP_STAGES);
+        return dt_fail(DT_ERR_ARG, "%s: .name has %zu characters and .stages is %d; expected up to %zu and 0 to %d", call,
+                       strlen(name), h.stages, sizeof d->way_name - 1, DT__DDP_STAGES);
     if (d->o.slots)
-        return (dt_status)dt_fail(DT_ERR_STATE, "%s: this ddp has .slots, whose sum has an order of its own; leave out one of them", call);
+        return dt_fail(DT_ERR_STATE, "%s: .slots has an order of its own for sums, which the hook '%s' would replace; leave out "
+                       "one of them", call, name);
     if (d->o.shard > 1 && !dt__ddp_alone(d))
-        return (dt_status)dt_fail(
-            DT_ERR_STATE,
-            "%s: this ddp has .shard = %d, where no rank has the sum of a whole bucket; a hook goes with "
-            ".shard = 1 or none",
-            call, d->o.shard);
+        return dt_fail(DT_ERR_STATE, "%s: this ddp has .shard = %d, where no rank has the sum of a whole bucket; the hook '%s' goes "
+                       "with .shard = 1 or none", call, d->o.shard, name);
     if (d->way_set)
-        return (dt_status)dt_fail(DT_ERR_STATE, "%s: this ddp has the hook '%s' already; set one hook, once", call, d->way_name);
+        return dt_fail(DT_ERR_STATE, "%s: this ddp has the hook '%s' already; set one hook, once", call, d->way_name);
     if (d->version || d->agreed)
-        return (dt_status)dt_fail(DT_ERR_STATE, "%s: the first backward has begun; set the hook right after dt_ddp_new", call);
+        return dt_fail(DT_ERR_STATE, "%s: the first backward has begun; set the hook right after dt_ddp_new", call);
     if (d->o.no_check && !h.sums)
-        return (dt_status)dt_fail(DT_ERR_STATE, "%s: this ddp has .no_check, but a hook relies on the check that gradients are finite; "
-                                  "leave out .no_check", call);
+        return dt_fail(DT_ERR_STATE, "%s: with .no_check gradients are not checked, but the hook '%s' relies on finite ones; leave "
+                       "out .no_check", call, name);
     d->way = h;
     if (!d->way.stages) d->way.stages = 1;
     snprintf(d->way_name, sizeof d->way_name, "%s", name);
     d->way.name = d->way_name;
     d->way_set = 1;
-    return DT_OK;
+    return 0;
+}
+DT_API dt_status dt_ddp_set_hook_with(dt_ddp *d, dt_ddp_hook h)
+{
+    return dt__ddp_ok("dt_ddp_set_hook", d) ? (dt_status)dt__way_set(d, "dt_ddp_set_hook", h) : dt_error_code();
 }
 DT_API dt_comm *dt_ddp_comm(const dt_ddp *d) { return d ? d->user : NULL; }
 DT_API void     dt_ddp_no_sync(dt_ddp *d, bool on)
@@ -3826,6 +4856,27 @@ DT_API dt_ddp_stats dt_ddp_get_stats(const dt_ddp *d)
     s = d->stats;
     s.buckets = d->nbuckets;
     return s;
+}
+DT_API size_t dt_ddp_compress_report(const dt_ddp *d, char *buf, size_t nbytes)
+{
+    dt__text_out       t;
+    const dt__squeeze *z = d ? d->squeeze : NULL;
+    t.buf = buf;
+    t.nbytes = buf ? nbytes : 0;
+    t.len = 0;
+    dt__emit(&t, "");
+    for (int i = 0; z && d->m && i < d->nbuckets; i++) dt__squeeze_line(z, &d->bucket[i], &t);
+    if (!z || z->kind != DT__SQ_AUTO) return t.len;
+    if (z->phase != DT__AUTO_HOLD) dt__emitf(&t, "auto: measures, step %" PRId64 " of this phase\n", z->at + 1);
+    else if (z->steps[0] > 0)
+        dt__emitf(
+            &t,
+            "auto: whole steps take %.3f ms without compression, %.3f ms with it: it is %s (it must be %g %% faster)\n",
+            1e3 * z->steps[0], 1e3 * z->steps[1], z->won ? "on" : "off", 50 * z->o.margin);
+    else dt__emitf(&t, "auto: %s\n", z->won ? "on, as decided before the checkpoint" : "off, no bucket gains by it");
+    dt__emitf(&t, "auto: the next measurement is in %" PRId64 " steps\n",
+              z->phase == DT__AUTO_HOLD ? z->o.every - z->at : (int64_t)0);
+    return t.len;
 }
 DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes)
 {

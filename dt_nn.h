@@ -812,8 +812,9 @@ typedef struct dt__watch {
     int (*lead)(void *user);                     /* collective: nonzero on the rank that writes files */
     int (*outcome)(void *user, const char *call); /* collective, after rank 0 has written: its error is all ranks' error */
     int (*visit)(void *user, struct dt__visit *v); /* more state for checkpoints */
-    int (*collect)(void *user, const char *call); /* collective, before a checkpoint is filled */
-    int (*arrays)(void *user, struct dt__visit *v); /* as visit, of a sealed model: a resume before the seal calls it at the seal */
+    int (*collect)(void *user, const char *call);  /* collective, before a checkpoint is filled */
+    int (*arrays)(void             *user,
+                  struct dt__visit *v); /* as visit, of a sealed model: a resume before the seal calls it at the seal */
     /* Collective, for every tensor that is saved: on the rank that writes files, if t is a ghost there, its values from the rank
        that has them, on the CPU; the caller owns it. Otherwise NULL, also without an error. */
     dt_tensor *(*fetch)(void *user, const char *call, dt_tensor *t);
@@ -852,12 +853,12 @@ typedef struct dt__staging {
 
 /* Callbacks of dt_pipe.h for layers of which each rank has a part. Collective over the ranks of the axis; t is dense and not a
    ghost; what: the layer, for messages. */
-typedef struct dt__axis {
+typedef struct dt__split_axis {
     void *user;
     int   rank, size;
     int (*reduce)(void *user, const char *what, dt_tensor *t, bool max); /* in place: the sum, or the maximum */
     int (*gather)(void *user, const char *what, dt_tensor *all, const dt_tensor *t); /* all: the t of each rank, in their order */
-} dt__axis;
+} dt__split_axis;
 
 struct dt_model {
     dt_device   *device;
@@ -901,7 +902,7 @@ struct dt_model {
     const dt__staging *parts;  /* NULL if this rank has the whole model */
     dt__sharding  *shards;       /* NULL: not sharded */
     uint8_t      lost;         /* it was sharded, and its ddp ended with an error */
-    const dt__axis *axis;      /* NULL: no layer is split over ranks */
+    const dt__split_axis *axis;      /* NULL: no layer is split over ranks */
     uint8_t      again;        /* this forward repeats another one: buffers do not change */
     /* Fills a new parameter from the files that were loaded before it existed (see dt__load_want); NULL: no such file.
        Returns 1 if it filled p->t, 0 if no file has the name, or a negative status. */
@@ -2458,7 +2459,7 @@ typedef struct dt__part_of { /* in dt__node.u */
     dt_model   *m;
     const char *kind, *name;
 } dt__part_of;
-static int dt__parts(const dt_model *m) { return m->axis ? m->axis->size : 1; }
+static int dt__split_ranks(const dt_model *m) { return m->axis ? m->axis->size : 1; }
 static bool dt__split_is(const char *kind, const char *name, dt_layer_split split, uint32_t takes)
 {
     if ((unsigned)split <= DT_SPLIT_HEADS && (split == DT_SPLIT_NONE || (takes >> split & 1u))) return true;
@@ -2472,7 +2473,7 @@ static bool dt__split_is(const char *kind, const char *name, dt_layer_split spli
 }
 static bool dt__split_divides(const dt_model *m, const dt__layer *l, const char *what, int64_t n)
 {
-    int parts = dt__parts(m);
+    int parts = dt__split_ranks(m);
     if (n % parts == 0) return true;
     dt_fail(DT_ERR_ARG, "%s '%s': the layer has %" PRId64 " %s, which the %d ranks of the tensor axis cannot divide equally; use a "
             "multiple of %d, or leave out .split", l->kind, l->name, n, what, parts, parts);
@@ -2577,7 +2578,7 @@ static int dt__part_place(dt_tensor *y, dt_tensor *each, int r, const dt_tensor 
 }
 static dt_tensor *dt__part_gathered(const dt__part_of *of, dt_tensor *x, int dim) /* the caller owns it */
 {
-    const dt__axis *a = of->m->axis;
+    const dt__split_axis *a = of->m->axis;
     int64_t         shape[DT_MAX_DIMS], two[2];
     memcpy(shape, x->shape, sizeof shape);
     shape[dim] *= a->size;
@@ -2745,7 +2746,7 @@ DT_API dt_tensor *dt_linear_with(dt_model *m, const char *name, dt_tensor *x, dt
 {
     dt__layer *l = dt__layer_begin(m, "dt_linear", name, x, &o, DT__L(out) | DT__L(no_bias) | DT__L(act) | DT__L(split));
     if (!l || !dt__split_is("dt_linear", l->name, o.split, 1u << DT_SPLIT_OUT | 1u << DT_SPLIT_IN)) return NULL;
-    int64_t in = dt_size(x, -1) * (o.split == DT_SPLIT_IN ? dt__parts(m) : 1);
+    int64_t in = dt_size(x, -1) * (o.split == DT_SPLIT_IN ? dt__split_ranks(m) : 1);
     if (o.out < 1 || x->ndim < 1) {
         dt_fail(DT_ERR_ARG, "dt_linear '%s': x is %s and .out is %" PRId64 "; x needs a dimension, .out must be 1 or more",
                 l->name, dt__text(x), o.out);
@@ -2776,7 +2777,7 @@ DT_API dt_tensor *dt_conv2d_with(dt_model *m, const char *name, dt_tensor *x, dt
     if (!l || !dt__split_is("dt_conv2d", l->name, o.split, 1u << DT_SPLIT_OUT | 1u << DT_SPLIT_IN | 1u << DT_SPLIT_BOTH)) return NULL;
     bool    out_part = o.split == DT_SPLIT_OUT || o.split == DT_SPLIT_BOTH, in_part = o.split == DT_SPLIT_IN || o.split == DT_SPLIT_BOTH;
     int     kh = o.kernel, kw = o.kernel_w ? o.kernel_w : o.kernel, groups = o.groups ? o.groups : 1;
-    int64_t in = dt_size(x, 1) * (in_part ? dt__parts(m) : 1);
+    int64_t in = dt_size(x, 1) * (in_part ? dt__split_ranks(m) : 1);
     if (x->ndim != 4 || o.out < 1 || kh < 1 || kw < 1 || groups < 1 || in % groups || o.out % groups) {
         dt_fail(DT_ERR_ARG,
                 "dt_conv2d '%s': x %s, .out %" PRId64 ", .kernel %d x %d, .groups %d: needs x (n, c, h, w), "
@@ -2799,7 +2800,7 @@ DT_API dt_tensor *dt_conv2d_with(dt_model *m, const char *name, dt_tensor *x, dt
     dt__fillspec fw = dt__fill_kaiming(fan), fb = dt__fill_bias(fan);
     if (o.split) fw = dt__fill_cut(m, fw, o.split == DT_SPLIT_IN, 1);
     if (out_part) fb = dt__fill_cut(m, fb, 0, 1);
-    if (o.split == DT_SPLIT_BOTH) groups /= dt__parts(m);
+    if (o.split == DT_SPLIT_BOTH) groups /= dt__split_ranks(m);
     dt_tensor *w = dt__layer_param(m, l, 0, "weight", s, fw, 0);
     dt_tensor *b = o.no_bias || !w ? NULL : dt__layer_param(m, l, 1, "bias", dt__shape1(o.out), fb, 0);
     if (!w || (!b && !o.no_bias)) return NULL;
@@ -2833,7 +2834,7 @@ static dt_tensor *dt__batchnorm(dt_model *m, const char *kind, const char *name,
         return NULL;
     }
     dt_tensor    *p[5] = { NULL, NULL, NULL, NULL, NULL };
-    dt_shape      c = dt__shape1(x->shape[1] * (o.split ? dt__parts(m) : 1)), scalar = c;
+    dt_shape      c = dt__shape1(x->shape[1] * (o.split ? dt__split_ranks(m) : 1)), scalar = c;
     scalar.ndim = 0;
     dt__fillspec one = dt__fill_with(DT_INIT_CONST, 1, 0), zero = dt__fill_with(DT_INIT_ZEROS, 0, 0), count = zero;
     if (o.split) {
@@ -2922,14 +2923,14 @@ DT_API dt_tensor *dt_groupnorm_with(dt_model *m, const char *name, dt_tensor *x,
     dt__layer *l = dt__layer_begin(m, "dt_groupnorm", name, x, &o, DT__L(groups) | DT__L(eps) | DT__L(no_affine) | DT__L(split));
     if (!l || !dt__split_is("dt_groupnorm", l->name, o.split, 1u << DT_SPLIT_BOTH)) return NULL;
     if (o.split && !dt__split_divides(m, l, "groups (.groups)", o.groups)) return NULL;
-    if (o.split) o.groups /= dt__parts(m);
+    if (o.split) o.groups /= dt__split_ranks(m);
     if (x->ndim < 2 || o.groups < 1 || x->shape[1] % o.groups) {
         dt_fail(DT_ERR_ARG,
                 "dt_groupnorm '%s': x is %s and .groups is %d; x is (n, c, ...) with c divisible by .groups", l->name,
                 dt__text(x), o.groups);
         return NULL;
     }
-    dt_shape     side = dt__shape1(x->shape[1]), c = dt__shape1(x->shape[1] * (o.split ? dt__parts(m) : 1)), whole = dt_shape_of(x);
+    dt_shape     side = dt__shape1(x->shape[1]), c = dt__shape1(x->shape[1] * (o.split ? dt__split_ranks(m) : 1)), whole = dt_shape_of(x);
     dt_shape     rows = whole;
     dt_tensor   *w = NULL, *b = NULL;
     dt__fillspec one = dt__fill_with(DT_INIT_CONST, 1, 0), zero = dt__fill_with(DT_INIT_ZEROS, 0, 0);
@@ -6326,9 +6327,9 @@ static int dt__load_sealed(dt_model *m, void *user)
         port.path = l->path;
         port.a = l->a;
         rc = dt__checkpoint_optimizers(l->c, &port, 1);
-        const dt__watch *w = m->watch;
-        dt__visit        v = dt__port_visit(&port, 1);
-        if (!rc && w && w->arrays) rc = w->arrays(w->user, &v);
+        dt__visit v = dt__port_visit(&port, 1);
+        for (const dt__watch *w = m->watch; w && !rc; w = w->next)
+            if (w->arrays) rc = w->arrays(w->user, &v);
     }
     dt__load_free(l);
     return rc;
@@ -6885,7 +6886,7 @@ static int dt__checkpoint_save(const char *call, dt_checkpoint *c, int64_t epoch
     }
     if (dt_model_seal(m)) return dt_error_code(); /* binds optimisers and completes a resume */
     bool lead = dt__watch_lead(m), split = dt__watch_fetches(m);
-    for (dt__watch *w = m->watch; w; w = w->next)
+    for (const dt__watch *w = m->watch; w; w = w->next)
         if (w->collect && w->collect(w->user, call)) lead = split = false;
     if (lead || split || m->shards) {
         char       *path = dt__checkpoint_path(call, c->dir, c->name, step);

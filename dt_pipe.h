@@ -2697,7 +2697,7 @@ struct dt_tensor_parallel {
     dt_model *m; /* NULL after the model was freed */
     dt_comm  *c; /* a duplicate */
     dt_grid  *grid;
-    dt__axis  axis;
+    dt__split_axis  axis;
     dt__watch watch;
     bool      told, checks; /* checks: dt_step looks for gradients that are not finite, because no ddp does */
     dt_tensor_parallel_stats stats;

@@ -47,6 +47,13 @@ bench-shard: build/bench/bench_shard ## .shard = 1, 2 and 3 beside DDP, and besi
 	@+$(peer_python)
 	build/bench/bench_shard --python $(PEER_PYTHON)
 
+bench-compress: build/bench/bench_compress ## compressed gradients beside dense ones and PyTorch's hooks, by bandwidth; a picture
+	@+$(peer_python) || true
+	build/bench/bench_compress --python $(PEER_PYTHON)
+
+bench-compress-accuracy: build/bench/bench_compress_accuracy ## accuracy with each method of compression on the digits, five seeds; no timing
+	build/bench/bench_compress_accuracy
+
 bench-pipe: build/bench/bench_pipe ## a model cut over two ranks beside PyTorch's pipelining with gloo and the bound of its schedule
 	@+$(peer_python)
 	build/bench/bench_pipe --python $(PEER_PYTHON)

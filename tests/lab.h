@@ -34,7 +34,7 @@ typedef struct lab {
     const char *token;                    /* file; NULL: none */
     bool        insecure, hosts;          /* hosts: names in /etc/hosts */
     bool        in_turn;                  /* ranks go to the machines in turn, not the first half to the first */
-    double      timeout;
+    double      timeout, seconds;         /* seconds: the deadline of all ranks; 0: 40 */
     const char *pull; /* a command on the first machine */
     /* of the lab */
     int     machine[2]; /* the namespaces */
@@ -134,7 +134,7 @@ static int lab_main(int one, void *arg)
     (void)one;
     if (!lab_begin(l)) return NOT_HERE;
     if (l->hosts && lab_hosts() != 0) return NOT_HERE;
-    return dt_test_ranks(l->ranks, 40, lab_child, l) ? 1 : 0;
+    return dt_test_ranks(l->ranks, l->seconds > 0 ? l->seconds : 40, lab_child, l) ? 1 : 0;
 }
 /* 0, or how many were wrong; NOT_HERE: it cannot be done */
 static int lab_run(lab *t)

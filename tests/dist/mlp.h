@@ -31,21 +31,21 @@ static DT_TEST_UNUSED dt_tensor *batch(int first, int n, dt_tensor **y)
     *y = dt_from(label, DT_SHAPE(n), .dtype = DT_I64);
     return dt_from(x, DT_SHAPE(n, IN));
 }
-static DT_TEST_UNUSED dt_device *second; /* where the layer b is; NULL: on the model's device */
-static DT_TEST_UNUSED bool       norm;   /* with a batch norm in it */
+static DT_TEST_UNUSED dt_device *mlp_second; /* where the layer b is; NULL: on the model's device */
+static DT_TEST_UNUSED bool       mlp_norm;   /* with a batch norm in it */
 static DT_TEST_UNUSED dt_tensor *mlp(dt_model *m, dt_tensor *x)
 {
-    dt_device *first = dt_device_of(x), *dev = second ? second : first;
+    dt_device *first = dt_device_of(x), *dev = mlp_second ? mlp_second : first;
     x = dt_linear(m, "a", x, .out = 16, .act = DT_ACT_RELU);
     dt_device_begin(m, dev);
-    if (norm) x = dt_batchnorm1d(m, "bn", dt_to(x, dev));
+    if (mlp_norm) x = dt_batchnorm1d(m, "bn", dt_to(x, dev));
     x = dt_linear(m, "b", dt_to(x, dev), .out = 8, .act = DT_ACT_RELU);
     dt_device_end(m);
     return dt_linear(m, "c", dt_to(x, first), .out = OUT);
 }
 static DT_TEST_UNUSED int weights(dt_model *m, float *out) /* all parameters, one behind the other */
 {
-    int           n = 0;
+    int               n = 0;
     dt_parameter_info p;
     for (int i = 0; i < dt_model_count(m); i++) {
         dt_model_get(m, i, &p);

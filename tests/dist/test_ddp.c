@@ -4,8 +4,8 @@
 #include "dt_test.h"
 
 #include "dt_dist.h"
-#include "mlp.h"
 #include "fake_device.h"
+#include "mlp.h"
 #include "temp_files.h"
 
 #include <math.h>
@@ -107,15 +107,15 @@ UTEST(ddp, every_optimizer_clips_and_steps_alike)
 static void two_devices(crew *k)
 {
     plan *p = (plan *)k->arg;
-    if (!p->slots) second = dt_device_new(dt_device_backend(dt_cpu()), 1, NULL);
+    if (!p->slots) mlp_second = dt_device_new(dt_device_backend(dt_cpu()), 1, NULL);
     many_ranks(k);
-    if (!second) second = dt_device_new(dt_device_backend(dt_cpu()), 1, NULL);
+    if (!mlp_second) mlp_second = dt_device_new(dt_device_backend(dt_cpu()), 1, NULL);
     if (p->slots) many_ranks(k);
-    norm = true;
+    mlp_norm = true;
     float *x[2] = { k->box->x[k->rank] + 4096, k->box->x[k->rank] };
     for (int i = 0; i < 2 && !p->slots; i++) { /* batch norm over all ranks: the bits of one device */
-        dt_device *other = second;
-        if (!i) second = NULL;
+        dt_device *other = mlp_second;
+        if (!i) mlp_second = NULL;
         dt_model *m = dt_model_new(.seed = 3);
         dt_ddp   *d = dt_ddp_new(m, k->c, .sync_batchnorm = true);
         plan      q = *p;
@@ -124,10 +124,10 @@ static void two_devices(crew *k)
         dt_tensor *y, *in = batch(k->rank * 4, 4, &y);
         crew_check(k, dt_backward(dt_cross_entropy(mlp(m, in), y)) == DT_OK, "a backward");
         dt_device *there = dt_device_of(dt_grad(dt_model_find(m, "b.weight")));
-        crew_check(k, there == (i ? second : dt_cpu()), "gradients are where their parameters are");
+        crew_check(k, there == (i ? mlp_second : dt_cpu()), "gradients are where their parameters are");
         dt_end();
-        second = other;
-        crew_check(k, !i || dt_device_of(dt_model_find(m, "bn.running_var")) == second, "the second device");
+        mlp_second = other;
+        crew_check(k, !i || dt_device_of(dt_model_find(m, "bn.running_var")) == mlp_second, "the second device");
         int n = weights(m, x[i]);
         crew_check(k, dt_copy_out(dt_model_find(m, "bn.running_var"), x[i] + n, 64) == DT_OK, "a buffer");
         crew_check(k, !i || k->world > 2 || !memcmp(x[0], x[1], (size_t)n * sizeof(float) + 64), "other bits than one device");
@@ -135,7 +135,7 @@ static void two_devices(crew *k)
         dt_model_free(m);
     }
     dt_end();
-    crew_check(k, dt_device_free(second) == DT_OK, "tensors are left on the device");
+    crew_check(k, dt_device_free(mlp_second) == DT_OK, "tensors are left on the device");
 }
 UTEST(ddp, takes_models_on_several_devices_of_the_host)
 {
@@ -160,7 +160,7 @@ static void a_device_of_its_own(crew *k) /* before or after the ddp */
         dt_model    *m = dt_model_new();
         dt_tensor   *y, *x = batch(0, 4, &y);
         dt_ddp      *d = NULL;
-        second = f->dev;
+        mlp_second = f->dev;
         if (late) d = dt_ddp_new(m, k->c);
         dt_no_grad_begin();
         mlp(m, x);
@@ -174,7 +174,7 @@ static void a_device_of_its_own(crew *k) /* before or after the ddp */
         if (!late) dt_error_clear();
     }
     dt_error_clear();
-    second = NULL;
+    mlp_second = NULL;
 }
 UTEST(ddp, refuses_devices_whose_memory_it_cannot_read)
 {

@@ -18,11 +18,14 @@ enum { STEPS = 6, MOST = 64 };
 typedef struct probe { /* a hook's user: what it saw, and what it shall do */
     crew   *k;
     int     starts, finishes, ends, kept, gone; /* calls; ends that count */
-    int     fail_at, fail_rank, how;       /* the step; 0: never */
+    int     fail_at, fail_rank, how;            /* the step; 0: never */
     float  *tmp[MOST];
     int64_t ntmp[MOST];
     dt_ddp *d;
-    void   *state;                        /* of bucket 0, when it was saved or loaded */
+    dt_work *first;                       /* of the last bucket with an even number */
+    int64_t count;                        /* of bucket 0 at its last start, and how much it kept */
+    double  kept_sum;
+    void   *state; /* of bucket 0, when it was saved or loaded */
 } probe;
 
 /* ---- hooks */
@@ -47,7 +50,8 @@ static int two_start(dt_ddp_bucket *b, dt_work **work, void *user)
     }
     memset(p->tmp[i], 0, (size_t)(2 * all) * sizeof(float));
     memcpy(p->tmp[i], b->data, (size_t)b->n * sizeof(float));
-    *work = dt_comm_reduce_scatter_start(b->comm, p->tmp[i], p->tmp[i] + all + each * b->rank, each, NULL, b->dtype, DT_COMM_SUM);
+    *work = dt_comm_reduce_scatter_start(b->comm, p->tmp[i], p->tmp[i] + all + each * b->rank, each, NULL, b->dtype,
+                                         DT_COMM_SUM);
     return *work ? 0 : -1;
 }
 static int two_finish(dt_ddp_bucket *b, dt_work **work, void *user)
@@ -63,6 +67,32 @@ static int two_finish(dt_ddp_bucket *b, dt_work **work, void *user)
     memcpy(b->data, x + all, (size_t)b->n * sizeof(float));
     return 0;
 }
+/* Odd buckets have no first collective. They must not overtake even ones, whose first collective may be done on some ranks only: on
+   rank 1 it is done before the odd bucket starts. */
+static int odd_start(dt_ddp_bucket *b, dt_work **work, void *user)
+{
+    probe *p = (probe *)user;
+    if (b->index % 2) {
+        p->starts++;
+        while (b->rank == 1 && !dt_work_test(p->first)) {}
+        return 0;
+    }
+    int rc = two_start(b, work, user);
+    p->first = *work;
+    return rc;
+}
+static int odd_finish(dt_ddp_bucket *b, dt_work **work, void *user)
+{
+    probe *p = (probe *)user;
+    if (b->index % 2 == 0) {
+        p->first = NULL; /* waited for */
+        return two_finish(b, work, user);
+    }
+    p->finishes++;
+    if (b->stage > 1) return 0;
+    *work = dt_comm_allreduce_start(b->comm, b->data, b->n, b->dtype, DT_COMM_SUM);
+    return *work ? 0 : -1;
+}
 static void probe_free(probe *p)
 {
     for (int i = 0; i < MOST; i++) free(p->tmp[i]);
@@ -74,7 +104,8 @@ static void none(dt_ddp_bucket *b, dt_work **work) /* a way that loses all */
 }
 
 /* ---------------------------------------------------------------------------------------------------- the same sums */
-/* Weights after some steps, in all the situations of a training loop; kind: 0 no hook, 1 an allreduce, 2 two stages */
+/* Weights after some steps, in all the situations of a training loop; kind: 0 no hook, 1 an allreduce, 2 two stages, 3 two stages of
+   which some buckets have one */
 static void loop(crew *k, int kind, float *out, int *n)
 {
     probe         p;
@@ -84,6 +115,7 @@ static void loop(crew *k, int kind, float *out, int *n)
     memset(&p, 0, sizeof p);
     if (kind == 1) dt_ddp_set_hook(d, .name = "plain", .start = plain_start, .user = &p, .sums = true);
     if (kind == 2) dt_ddp_set_hook(d, .name = "two", .start = two_start, .finish = two_finish, .user = &p, .stages = 2);
+    if (kind == 3) dt_ddp_set_hook(d, .name = "odd", .start = odd_start, .finish = odd_finish, .user = &p, .stages = 2);
     for (int s = 0; s < 8; s++) {
         int        mine = s == 3 ? 2 + 3 * k->rank : 8;
         bool       skips = s == 4 && k->rank == 0;
@@ -103,7 +135,7 @@ static void loop(crew *k, int kind, float *out, int *n)
     int buckets = dt_ddp_get_stats(d).buckets;
     crew_check(k, buckets >= 2, "several buckets");
     if (kind) crew_check(k, p.starts > 8 && p.starts >= 8 * buckets, "all buckets go the hook's way");
-    if (kind == 2) crew_check(k, p.finishes == 2 * p.starts, "finish after each stage");
+    if (kind > 1) crew_check(k, p.finishes == 2 * p.starts, "finish after each stage");
     same_bits(k, m);
     *n = weights(m, out);
     dt_ddp_free(d);
@@ -117,9 +149,12 @@ static void same_sums(crew *k)
     int          n = 0, again = 0;
     loop(k, 0, want, &n);
     loop(k, 1, got, &again);
-    crew_check(k, n > 100 && n == again && !memcmp(want, got, (size_t)n * sizeof *want), "a hook with an allreduce: other bits");
+    crew_check(k, n > 100 && n == again && !memcmp(want, got, (size_t)n * sizeof *want),
+               "a hook with an allreduce: other bits");
     loop(k, 2, got, &again);
     crew_check(k, n == again && far(got, want, n) < 1e-4, "two stages: other weights");
+    loop(k, 3, got, &again);
+    crew_check(k, n == again && far(got, want, n) < 1e-4, "one or two stages: other weights");
 }
 UTEST(hooks, give_the_sums_of_the_allreduce)
 {
@@ -154,12 +189,14 @@ static int look_start(dt_ddp_bucket *b, dt_work **work, void *user)
     const int64_t at = b->n;
     int64_t       n = 0;
     crew_check(k, b->index == p->starts % b->buckets && b->last == (b->index == b->buckets - 1), "index");
-    crew_check(k, b->rank == k->rank && b->world == k->world && b->comm && b->step == p->starts / b->buckets, "rank, world, step");
+    crew_check(k, b->rank == k->rank && b->world == k->world && b->comm && b->step == p->starts / b->buckets,
+               "rank, world, step");
     crew_check(k, b->share == 1.0 / k->world && b->loss_scale == 1 && b->stage == 0 && b->dtype == DT_F32, "share");
     crew_check(k, b->grad && dt_numel(b->grad) == b->n && dt_data_ptr(b->grad) == b->data, "grad");
     for (int i = 0; i < b->parts; i++) {
         const dt_ddp_part *t = &b->part[i];
-        crew_check(k, strchr("abc", t->name[0]) && t->offset >= n && t->numel > 0 && t->offset + t->numel <= at, "parts");
+        crew_check(k, strchr("abc", t->name[0]) && t->offset >= n && t->numel > 0 && t->offset + t->numel <= at,
+                   "parts");
         for (int64_t j = n; j < t->offset; j++) crew_check(k, ((float *)b->data)[j] == 0, "zeros between parameters");
         n = t->offset + t->numel;
         int64_t numel = 1;
@@ -167,7 +204,8 @@ static int look_start(dt_ddp_bucket *b, dt_work **work, void *user)
         crew_check(k, numel == t->numel, "shape");
     }
     crew_check(k, n == b->n, "the last parameter ends the bucket");
-    if (b->index == 0) crew_check(k, !strcmp(b->part[b->parts - 1].name, "c.weight") || !strcmp(b->part[0].name, "c.bias"), "names");
+    if (b->index == 0)
+        crew_check(k, !strcmp(b->part[b->parts - 1].name, "c.weight") || !strcmp(b->part[0].name, "c.bias"), "names");
     b->sent = 100;
     return plain_start(b, work, user);
 }
@@ -223,12 +261,13 @@ static int bad_finish(dt_ddp_bucket *b, dt_work **work, void *user)
 }
 static void fails(crew *k)
 {
-    static const char *const says[] = { "the teapot is empty", "it returned -7", "it changed the bucket", "started different collectives", "the teapot is empty",
-                                        "it started collective number 2, .stages is 1" };
-    probe         p;
-    dt_model     *m = dt_model_new(.seed = 3);
-    dt_optimizer *opt = dt_sgd(m, .lr = 0.1);
-    dt_ddp       *d = dt_ddp_new(m, k->c, .first_bucket_mb = 2e-4, .bucket_mb = 2e-4);
+    static const char *const says[] = { "the teapot is empty",   "it returned -7",
+                                        "it changed the bucket", "started different collectives",
+                                        "the teapot is empty",   "it started collective number 2, .stages is 1" };
+    probe                    p;
+    dt_model                *m = dt_model_new(.seed = 3);
+    dt_optimizer            *opt = dt_sgd(m, .lr = 0.1);
+    dt_ddp                  *d = dt_ddp_new(m, k->c, .first_bucket_mb = 2e-4, .bucket_mb = 2e-4);
     memset(&p, 0, sizeof p);
     p.how = *(int *)k->arg;
     p.fail_at = 2;
@@ -244,7 +283,8 @@ static void fails(crew *k)
     const char *e = dt_error() ? dt_error() : "";
     char        bucket[64];
     snprintf(bucket, sizeof bucket, "bucket 1 of %d", dt_ddp_get_stats(d).buckets);
-    crew_check(k, (s == 3 || s == 4) && strstr(e, says[p.how]) && strstr(e, "kitchen") && strstr(e, "'b.weight'"), "the message");
+    crew_check(k, (s == 3 || s == 4) && strstr(e, says[p.how]) && strstr(e, "kitchen") && strstr(e, "'b.weight'"),
+               "the message");
     crew_check(k, strstr(e, bucket) && strstr(e, "rank 1"), "the message has bucket and rank");
     dt_ddp_free(d);
     dt_error_clear();
@@ -272,8 +312,10 @@ static void differ(crew *k)
     dt_tensor *y, *x = batch(30 * k->rank, 8, &y);
     dt_backward(dt_cross_entropy(mlp(m, x), y));
     const char *e = dt_error() ? dt_error() : "";
-    crew_check(k, strstr(e, "different hooks") && strstr(e, "rank 2 has 'rank 4'") &&
-                      strstr(e, how ? "rank 0 has no hook" : "rank 0 has 'rank 2'"), "names both");
+    crew_check(k,
+               strstr(e, "different hooks") && strstr(e, "rank 2 has 'rank 4'") &&
+                   strstr(e, how ? "rank 0 has no hook" : "rank 0 has 'rank 2'"),
+               "names both");
     crew_check(k, p.starts == 0, "no hook was called");
     dt_ddp_free(d);
     dt_error_clear();
@@ -290,11 +332,13 @@ static void refused(crew *k)
     dt_model *m = dt_model_new(.seed = 3);
     dt_ddp   *d = dt_ddp_new(m, k->c, .slots = 2);
     memset(&p, 0, sizeof p);
-    crew_check(k, dt_ddp_set_hook(d, .start = plain_start, .user = &p) == DT_ERR_STATE && strstr(dt_error(), ".slots"), "slots");
+    crew_check(k, dt_ddp_set_hook(d, .start = plain_start, .user = &p) == DT_ERR_STATE && strstr(dt_error(), ".slots"),
+               "slots");
     dt_error_clear();
     dt_ddp_free(d);
     d = dt_ddp_new(m, k->c, .no_check = true);
-    crew_check(k, dt_ddp_set_hook(d, .start = plain_start) == DT_ERR_STATE && strstr(dt_error(), ".no_check"), "no_check");
+    crew_check(k, dt_ddp_set_hook(d, .start = plain_start) == DT_ERR_STATE && strstr(dt_error(), ".no_check"),
+               "no_check");
     dt_error_clear();
     dt_ddp_free(d);
     d = dt_ddp_new(m, k->c);
@@ -302,16 +346,20 @@ static void refused(crew *k)
     dt_error_clear();
     crew_check(k, dt_ddp_set_hook(d, .name = "x") == DT_ERR_ARG && strstr(dt_error(), ".start is NULL"), "no start");
     dt_error_clear();
-    crew_check(k, dt_ddp_set_hook(d, .start = plain_start, .stages = 9) == DT_ERR_ARG && strstr(dt_error(), "stages"), "stages");
+    crew_check(k, dt_ddp_set_hook(d, .start = plain_start, .stages = 9) == DT_ERR_ARG && strstr(dt_error(), "stages"),
+               "stages");
     dt_error_clear();
     crew_check(k, dt_ddp_set_hook(d, .name = "one", .start = plain_start, .user = &p) == DT_OK, "set");
-    crew_check(k, dt_ddp_set_hook(d, .start = plain_start) == DT_ERR_STATE && strstr(dt_error(), "the hook 'one' already"), "twice");
+    crew_check(k,
+               dt_ddp_set_hook(d, .start = plain_start) == DT_ERR_STATE && strstr(dt_error(), "the hook 'one' already"),
+               "twice");
     dt_error_clear();
     dt_ddp_free(d);
     d = dt_ddp_new(m, k->c);
     dt_tensor *y, *x = batch(0, 8, &y);
     dt_backward(dt_cross_entropy(mlp(m, x), y));
-    crew_check(k, dt_ddp_set_hook(d, .start = plain_start) == DT_ERR_STATE && strstr(dt_error(), "first backward"), "late");
+    crew_check(k, dt_ddp_set_hook(d, .start = plain_start) == DT_ERR_STATE && strstr(dt_error(), "first backward"),
+               "late");
     dt_error_clear();
     dt_end();
     dt_ddp_free(d);
@@ -340,12 +388,16 @@ static int half_start(dt_ddp_bucket *b, dt_work **work, void *user)
 {
     half_state *h = half_get(b);
     float      *x = (float *)b->data;
+    probe      *p = (probe *)user;
     memcpy(h->before, h->rest, (size_t)b->n * sizeof(float));
+    if (b->index == 0) p->count = h->count + 1;
+    if (b->index == 0) p->kept_sum = 0;
+    for (int64_t i = 0; i < b->n && b->index == 0; i++) p->kept_sum += fabs((double)h->rest[i]);
     for (int64_t i = 0; i < b->n; i++) {
         float all = x[i] / (float)b->loss_scale + h->rest[i];
         h->rest[i] = all - 0.5f * all;
         x[i] = 0.5f * all * (float)b->loss_scale;
-        if (!(x[i] - x[i] == 0)) ((probe *)user)->fail_at = 1; /* hooks never see what is not finite */
+        if (!(x[i] - x[i] == 0)) p->fail_at = 1; /* hooks never see what is not finite */
     }
     h->count++;
     return plain_start(b, work, user);
@@ -380,12 +432,12 @@ static void half_gone(dt_ddp_bucket *b, void *user)
     }
 }
 typedef struct half_run {
-    char *dir;
-    int   steps, save_at, resumed; /* 0: never; the step that a resume must find */
-    int   nan_at;                  /* a step whose loss is not finite on rank 1; 0: none */
-    double bucket_mb;
-    int   freeze_at;
-    const char *level;             /* of mixed precision, or NULL */
+    char       *dir;
+    int         steps, save_at, resumed; /* 0: never; the step that a resume must find */
+    int         nan_at;                  /* a step whose loss is not finite on rank 1; 0: none */
+    double      bucket_mb;
+    int         freeze_at;
+    const char *level; /* of mixed precision, or NULL */
     const char *name;
 } half_run;
 static void half_ranks(crew *k)
@@ -394,13 +446,13 @@ static void half_ranks(crew *k)
     probe           p;
     dt_model       *m = dt_model_new(.seed = 3 + (uint64_t)k->rank);
     dt_optimizer   *opt = dt_sgd(m, .lr = 0.1);
-    dt_amp         *amp = r->level ? dt_amp_new(m, .level = r->level, .loss_scale = DT_DYNAMIC, .init_scale = 64) : NULL;
-    dt_ddp         *d = dt_ddp_new(m, k->c, .first_bucket_mb = r->bucket_mb, .bucket_mb = r->bucket_mb);
-    dt_checkpoint  *c = r->dir ? dt_checkpoint_new(r->dir, .model = m, .optimizer = opt) : NULL;
-    int64_t         epoch = 0, step = 0;
+    dt_amp        *amp = r->level ? dt_amp_new(m, .level = r->level, .loss_scale = DT_DYNAMIC, .init_scale = 64) : NULL;
+    dt_ddp        *d = dt_ddp_new(m, k->c, .first_bucket_mb = r->bucket_mb, .bucket_mb = r->bucket_mb);
+    dt_checkpoint *c = r->dir ? dt_checkpoint_new(r->dir, .model = m, .optimizer = opt) : NULL;
+    int64_t        epoch = 0, step = 0;
     memset(&p, 0, sizeof p);
-    dt_ddp_set_hook(d, .name = r->name ? r->name : "half", .start = half_start, .end = half_end, .saved = half_saved, .gone = half_gone,
-                    .user = &p);
+    dt_ddp_set_hook(d, .name = r->name ? r->name : "half", .start = half_start, .end = half_end, .saved = half_saved,
+                    .gone = half_gone, .user = &p);
     if (c) crew_check(k, dt_checkpoint_resume(c, &epoch, &step) == (r->resumed > 0) && step == r->resumed, "resume");
     for (; step < r->steps && dt_error_code() == DT_OK; step++) {
         bool       bad = r->nan_at && step == r->nan_at;
@@ -409,6 +461,7 @@ static void half_ranks(crew *k)
         if (r->freeze_at && step == r->freeze_at) dt_model_freeze(m, "b.bias"); /* new buckets */
         if (amp) dt_amp_backward(amp, loss);
         else dt_backward(loss);
+        if (!r->nan_at && !r->name) crew_check(k, p.count == step + 1 && (p.kept_sum > 0) == (step > 0), "the state goes on");
         if (bad && !amp) {
             crew_check(k, dt_error_code() == DT_ERR_NUMERIC, "an error on all ranks");
             dt_error_clear();
@@ -420,7 +473,8 @@ static void half_ranks(crew *k)
     }
     crew_check(k, !p.fail_at, "a hook has seen a value that is not finite");
     int buckets = dt_ddp_get_stats(d).buckets;
-    crew_check(k, p.ends == p.starts && p.kept == p.starts - (r->nan_at ? buckets : 0), "end is called once for each start");
+    crew_check(k, p.ends == p.starts && p.kept == p.starts - (r->nan_at ? buckets : 0),
+               "end is called once for each start");
     same_bits(k, m);
     dt_checkpoint_free(c);
     dt_ddp_free(d);
@@ -464,16 +518,17 @@ UTEST(state, is_in_checkpoints)
 /* With another number of ranks the sum of what was not sent stays the same. */
 static void shares(crew *k)
 {
-    int           first = *(int *)k->arg;
-    probe         p;
-    dt_model     *m = dt_model_new(.seed = 3);
-    dt_optimizer *opt = dt_sgd(m, .lr = 0.0001);
-    dt_ddp       *d = dt_ddp_new(m, k->c);
-    char         *dir = k->box->text[0];
+    int            first = *(int *)k->arg;
+    probe          p;
+    dt_model      *m = dt_model_new(.seed = 3);
+    dt_optimizer  *opt = dt_sgd(m, .lr = 0.0001);
+    dt_ddp        *d = dt_ddp_new(m, k->c);
+    char          *dir = k->box->text[0];
     dt_checkpoint *c = dt_checkpoint_new(dir, .model = m, .optimizer = opt);
-    int64_t       epoch = 0, step = 0;
+    int64_t        epoch = 0, step = 0;
     memset(&p, 0, sizeof p);
-    dt_ddp_set_hook(d, .name = "half", .start = half_start, .end = half_end, .saved = half_saved, .gone = half_gone, .user = &p);
+    dt_ddp_set_hook(d, .name = "half", .start = half_start, .end = half_end, .saved = half_saved, .gone = half_gone,
+                    .user = &p);
     crew_check(k, dt_checkpoint_resume(c, &epoch, &step) == !first, "resume");
     if (first) {
         dt_tensor *y, *x = batch(30 * k->rank, 8, &y);
@@ -532,9 +587,9 @@ UTEST(state, goes_over_to_new_buckets)
 /* A step that is not finite leaves no trace: as a training without it. */
 static void without_step(crew *k)
 {
-    static float  want[8192];
-    half_run      r = *(const half_run *)k->arg;
-    crew          again = *k;
+    static float want[8192];
+    half_run     r = *(const half_run *)k->arg;
+    crew         again = *k;
     again.arg = &r;
     int at = r.nan_at;
     half_ranks(&again);
@@ -548,14 +603,16 @@ static void without_step(crew *k)
     memset(&p, 0, sizeof p);
     dt_ddp_set_hook(d, .name = "half", .start = half_start, .end = half_end, .gone = half_gone, .user = &p);
     for (int step = 0; step < r.steps; step++) {
-        dt_tensor *y, *x = batch(step * 64 + 8 * k->rank, 8, &y), *loss = step == at ? NULL : dt_cross_entropy(mlp(m, x), y);
+        dt_tensor *y, *x = batch(step * 64 + 8 * k->rank, 8, &y),
+                      *loss = step == at ? NULL : dt_cross_entropy(mlp(m, x), y);
         if (step == at) continue;
         if (amp) dt_amp_backward(amp, loss);
         else dt_backward(loss);
         dt_step(opt);
     }
     same_bits(k, m);
-    crew_check(k, far(want, k->box->x[k->rank], k->box->number[k->rank]) < (amp ? 1e-2 : 1e-7), "other weights than without the step");
+    crew_check(k, far(want, k->box->x[k->rank], k->box->number[k->rank]) < (amp ? 1e-2 : 1e-7),
+               "other weights than without the step");
     dt_ddp_free(d);
     dt_amp_free(amp);
     dt_optimizer_free(opt);
@@ -564,7 +621,7 @@ static void without_step(crew *k)
 UTEST(state, is_as_before_after_a_step_that_is_not_finite)
 {
     static const char *const level[] = { NULL, "O0", "O1" };
-    half_run r;
+    half_run                 r;
     memset(&r, 0, sizeof r);
     r.steps = 6;
     r.nan_at = 3;
@@ -611,12 +668,16 @@ static void narrow(crew *k)
         else dt_backward(loss);
         if (s == 2 && !amp) {
             const char *e = dt_error() ? dt_error() : "";
-            crew_check(k, dt_error_code() == DT_ERR_NUMERIC && strstr(e, "'narrow' cannot send bucket 1 of") &&
-                              strstr(e, p.fail_rank < 0 ? "of all ranks" : "of rank 1"), "message");
+            crew_check(k,
+                       dt_error_code() == DT_ERR_NUMERIC && strstr(e, "'narrow' cannot send bucket 1 of") &&
+                           strstr(e, p.fail_rank < 0 ? "of all ranks" : "of rank 1"),
+                       "message");
             dt_error_clear();
             dt_end();
         } else dt_step(opt);
-        if (s == 2) crew_check(k, weights(m, after) == n && !memcmp(before, after, (size_t)n * sizeof *after), "weights are unchanged");
+        if (s == 2)
+            crew_check(k, weights(m, after) == n && !memcmp(before, after, (size_t)n * sizeof *after),
+                       "weights are unchanged");
     }
     if (amp) crew_check(k, dt_amp_overflows(amp) == 1, "an overflow");
     same_bits(k, m);

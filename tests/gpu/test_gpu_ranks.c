@@ -269,6 +269,7 @@ typedef struct recipe {
     const char *level;
     dt_dtype    dtype;
     bool        sync_batchnorm, weighted, accumulate, uneven, slots;
+    const char *compress; /* of dt_ddp_new, or NULL */
 } recipe;
 static recipe the; /* set before the ranks are started */
 static double loss_of[2][8][STEPS], norm_of[2][8], buffers_of[2][8];
@@ -304,7 +305,8 @@ static void train_rank(rank_arg *a)
     dt_optimizer *opt = dt_sgd(m, .lr = 0.05, .momentum = 0.9);
     dt_amp       *amp = the.level ? dt_amp_new(m, .level = the.level, .dtype = the.dtype) : NULL;
     dt_ddp       *ddp = dt_ddp_new(m, a->c, .first_bucket_mb = 0.002, .bucket_mb = 0.004,
-                                   .sync_batchnorm = the.sync_batchnorm, .slots = the.slots ? a->world : 0);
+                                   .sync_batchnorm = the.sync_batchnorm, .slots = the.slots ? a->world : 0,
+                                   .compress = { .kind = the.compress });
     MUST(ddp != NULL);
     for (int i = 0; i < STEPS && !a->failed; i++) {
         bool have = !the.uneven || i < STEPS - 1 || a->rank != 1;
@@ -342,6 +344,7 @@ DT_TEST_RANK(ddp_main)
     run_threads_here(utest_result, n, 20, on_cpu);
     run_threads_here(utest_result, n, 20, train_rank);
     double eps = !the.level ? 0x1p-23 : the.dtype == DT_F16 ? 0x1p-10 : 0x1p-7, worst = 0;
+    if (the.compress) eps = !strcmp(the.compress, "f16") ? 0x1p-10 : 0x1p-7;
     for (int r = 0; r < n; r++) {
         for (int i = 0; i < STEPS; i++) {
             double e = fabs(loss_of[0][r][i] - loss_of[1][r][i]) / (eps * (1 + fabs(loss_of[0][r][i])));
@@ -372,6 +375,8 @@ UTEST(ddp, weighted_with_batch_norms_over_all_ranks)
     compare(utest_result, 2, (recipe){ .net = 0, .weighted = true, .sync_batchnorm = true });
 }
 UTEST(ddp, slots) { compare(utest_result, 2, (recipe){ .net = 2, .slots = true }); }
+UTEST(ddp, compressed_as_f16) { compare(utest_result, 2, (recipe){ .net = 2, .compress = "f16" }); }
+UTEST(ddp, compressed_as_bf16) { compare(utest_result, 2, (recipe){ .net = 0, .compress = "bf16", .weighted = true }); }
 UTEST(ddp, mixed_precision_in_f16) { compare(utest_result, 2, (recipe){ .net = 2, .level = "O1", .dtype = DT_F16 }); }
 UTEST(ddp, mixed_precision_of_a_conv_net_in_f16)
 {
@@ -405,6 +410,27 @@ static void one_is_not_finite(rank_arg *a)
     dt_comm_free(a->c);
 }
 UTEST(ddp, a_gradient_that_is_not_finite_is_named_by_all) { run_threads(utest_result, 2, 20, one_is_not_finite); }
+static void compressed(rank_arg *a) /* f16 cannot hold it; what computes on the CPU is refused */
+{
+    dt_model     *m = dt_model_new(.seed = 1, .device = a->gpu);
+    dt_optimizer *opt = dt_sgd(m, .lr = 0.1);
+    MUST(!dt_ddp_new(m, a->c, .compress = { "topk" }) && strstr(dt_error(), "use f16 or bf16"));
+    dt_error_clear();
+    dt_ddp *ddp = dt_ddp_new(m, a->c, .compress = { "f16" });
+    for (int i = 0; i < 2; i++) {
+        dt_tensor *x = dt_full(i && a->rank == 1 ? 3e5f : 1, DT_SHAPE(3, 4));
+        dt_backward(dt_sum(dt_linear(m, "fc1", x, .out = 8)));
+        if (!i) dt_step(opt);
+    }
+    MUST(dt_error_code() == DT_ERR_NUMERIC && strstr(dt_error(), "cannot send"));
+    dt_error_clear();
+    dt_end();
+    dt_ddp_free(ddp);
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    dt_comm_free(a->c);
+}
+UTEST(ddp, a_gradient_that_f16_cannot_hold_is_an_error) { run_threads(utest_result, 2, 20, compressed); }
 static void no_backend(rank_arg *a)
 {
     dt_comm *plain[1];
