@@ -238,11 +238,11 @@ static int dt__text_save(const dt__text_buf *b, const char *path)
 
 /* ==================================================================================================== >>axes
    Ranges, ticks and labels. */
-typedef struct dt__axis {
+typedef struct dt__plot_axis {
     double lo, hi;   /* range of the values, or of their decimal logarithms if log */
     bool   log;
     double from, to; /* positions of lo and hi, in pixels */
-} dt__axis;
+} dt__plot_axis;
 #define DT__MAX_TICKS 24
 typedef struct dt__tick {
     double at;    /* its value */
@@ -250,8 +250,8 @@ typedef struct dt__tick {
 } dt__tick;
 
 static double dt__clip(double v) { return v > 1e290 ? 1e290 : v < -1e290 ? -1e290 : v; } /* so that sums stay finite */
-static bool   dt__axis_has(const dt__axis *a, double v) { return isfinite(v) && (!a->log || v > 0); }
-static double dt__axis_at(const dt__axis *a, double v)
+static bool   dt__axis_has(const dt__plot_axis *a, double v) { return isfinite(v) && (!a->log || v > 0); }
+static double dt__axis_at(const dt__plot_axis *a, double v)
 {
     double u = a->log ? log10(v) : dt__clip(v);
     return a->from + (u - a->lo) / (a->hi - a->lo) * (a->to - a->from);
@@ -262,7 +262,7 @@ static double dt__nice(double x) /* the nearest 1, 2 or 5 times a power of 10 */
     return (m < 1.5 ? 1 : m < 3.2 ? 2 : m < 7.1 ? 5 : 10) * p;
 }
 /* Sets the range of an axis from the range of its values; lo > hi: there are no values. */
-static void dt__axis_set(dt__axis *a, double lo, double hi, bool is_x)
+static void dt__axis_set(dt__plot_axis *a, double lo, double hi, bool is_x)
 {
     if (lo > hi) lo = a->log ? 1 : 0, hi = a->log ? 10 : 1;
     a->lo = a->log ? log10(lo) : dt__clip(lo);
@@ -278,7 +278,7 @@ static void dt__axis_set(dt__axis *a, double lo, double hi, bool is_x)
     a->lo = from_zero ? 0 : a->lo - room;
     a->hi = to_zero ? 0 : a->hi + room;
 }
-static int dt__axis_linear_ticks(const dt__axis *a, dt__tick *t, int want)
+static int dt__axis_linear_ticks(const dt__plot_axis *a, dt__tick *t, int want)
 {
     double step = dt__nice((a->hi - a->lo) / want), first = ceil(a->lo / step - 1e-9);
     int    n = 0;
@@ -288,7 +288,7 @@ static int dt__axis_linear_ticks(const dt__axis *a, dt__tick *t, int want)
     }
     return n;
 }
-static int dt__axis_ticks(const dt__axis *a, dt__tick *t, int want)
+static int dt__axis_ticks(const dt__plot_axis *a, dt__tick *t, int want)
 {
     static const double part[] = { 1, 2, 5 };
     double              span = a->hi - a->lo;
@@ -333,7 +333,7 @@ static void dt__tick_text(char *buf, size_t nbytes, double v, double step, doubl
 typedef struct dt__svg {
     const dt_plot *plot;
     dt__text_buf   out;
-    dt__axis       x, y, right;
+    dt__plot_axis       x, y, right;
     double         width, height;
     bool           has_right;
 } dt__svg;
@@ -395,7 +395,7 @@ static void dt__svg_range(const dt_plot *p, int which, bool positive, double *lo
         }
     }
 }
-static void dt__svg_axis(const dt_plot *p, dt__axis *a, int which, dt_switch want, double from, double to)
+static void dt__svg_axis(const dt_plot *p, dt__plot_axis *a, int which, dt_switch want, double from, double to)
 {
     double lo, hi;
     dt__svg_range(p, which, false, &lo, &hi);
@@ -406,7 +406,7 @@ static void dt__svg_axis(const dt_plot *p, dt__axis *a, int which, dt_switch wan
     dt__axis_set(a, lo, hi, which == DT__AXIS_X);
 }
 /* Ticks, their labels and the grid of one axis. */
-static void dt__svg_ticks(dt__svg *s, const dt__axis *a, int which)
+static void dt__svg_ticks(dt__svg *s, const dt__plot_axis *a, int which)
 {
     dt__tick t[DT__MAX_TICKS];
     char     text[64];
@@ -452,7 +452,7 @@ static void dt__svg_frame(dt__svg *s)
 /* Draws a series as polylines. A value that the axis cannot show ends a polyline and gets a mark at the top. */
 typedef struct dt__pen {
     dt__svg        *s;
-    const dt__axis *y;
+    const dt__plot_axis *y;
     const char     *color;
     bool            light, dots; /* as in dt_series */
     bool            down;        /* a polyline is open */
@@ -1012,10 +1012,10 @@ static int dt__progress_tenth(const dt_progress *p) /* tenths of the run that ar
 /* The parts of a line, in order. If they do not fit, the least important ones are left out. */
 enum { DT__PART_EPOCH, DT__PART_STEP, DT__PART_LOSS, DT__PART_RATE, DT__PART_LEFT, DT__PART_LR, DT__PART_SCALE,
        DT__PARTS };
-typedef struct dt__parts {
+typedef struct dt__plot_parts {
     char text[DT__PARTS][80];
-} dt__parts;
-static void dt__progress_parts(const dt_progress *p, dt__parts *l)
+} dt__plot_parts;
+static void dt__progress_parts(const dt_progress *p, dt__plot_parts *l)
 {
     char num[64];
     int  epoch = p->epoch + 1;
@@ -1037,7 +1037,7 @@ static void dt__progress_parts(const dt_progress *p, dt__parts *l)
     if (p->lr != 0) snprintf(l->text[DT__PART_LR], 80, "lr %s", dt__number(num, sizeof num, p->lr, 4));
     if (p->scale != 0) snprintf(l->text[DT__PART_SCALE], 80, "scale %s", dt__number(num, sizeof num, p->scale, 9));
 }
-static int dt__parts_columns(const dt__parts *l)
+static int dt__parts_columns(const dt__plot_parts *l)
 {
     int n = 0;
     for (int i = 0; i < DT__PARTS; i++)
@@ -1049,7 +1049,7 @@ static void dt__progress_text(const dt_progress *p, char *buf, size_t nbytes, in
 {
     static const int least[] = { DT__PART_LR, DT__PART_SCALE, DT__PART_RATE, DT__PART_EPOCH, DT__PART_LEFT,
                                  DT__PART_STEP }; /* the least important first; the loss stays */
-    dt__parts        l;
+    dt__plot_parts        l;
     size_t           at = 0;
     dt__progress_parts(p, &l);
     for (int i = 0; i < 6 && dt__parts_columns(&l) > columns; i++) l.text[least[i]][0] = 0;
