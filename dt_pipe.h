@@ -270,7 +270,7 @@ DT__INSIDE void dt__grid_order(const int *host, int n, int *rank_at, int *host_a
 #if defined(DT_PIPE_IMPLEMENTATION) && !defined(DT__PIPE_IMPLEMENTED)
 #define DT__PIPE_IMPLEMENTED
 #if defined(DT_STATIC) && !defined(DT__DIST_IMPLEMENTED)
-#error "dt_pipe.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION, not DT_PIPE_IMPLEMENTATION"
+#error "dt_pipe.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_PIPE_IMPLEMENTATION"
 #endif
 
 #ifdef __cplusplus

@@ -140,10 +140,10 @@ static int learn(void *args)
     dt_dataset *train = dt_dataset_range(all, 0, n - last), *held = dt_dataset_range(all, n - last, last);
     dt_device  *dev = example_device(argc, argv, rank, rank);
     dt_loader  *in =
-        dt_loader_new(train, .batch = size, .shuffle = true, .drop_last = many, .seed = 1, .workers = workers, .device = dev,
-                      .rank = dt_grid_rank(grid, DT_AXIS_DATA), .world = dt_grid_size(grid, DT_AXIS_DATA));
-    dt_loader  *exam = dt_loader_new(held, .batch = size, .drop_last = many, .workers = workers, .device = dev,
-                                     .rank = dt_grid_rank(grid, DT_AXIS_DATA), .world = dt_grid_size(grid, DT_AXIS_DATA));
+        dt_loader_new(train, .batch = size, .shuffle = true, .drop_last = many, .seed = 1, .rank = dt_grid_rank(grid, DT_AXIS_DATA),
+                      .world = dt_grid_size(grid, DT_AXIS_DATA), .workers = workers, .device = dev);
+    dt_loader  *exam = dt_loader_new(held, .batch = size, .drop_last = many, .rank = dt_grid_rank(grid, DT_AXIS_DATA),
+                                     .world = dt_grid_size(grid, DT_AXIS_DATA), .workers = workers, .device = dev);
 
     dt_model     *m = dt_model_new(.seed = 1, .device = dev);
     dt_optimizer *opt =

@@ -271,18 +271,22 @@ UTEST(two_devices, train_as_one)
     EXPECT_FALSE(run("env", "two_devices --devices cpu,gpu", one, sizeof one));
     EXPECT_TRUE(strstr(one, "--devices: 'gpu', expected cpu, cpu:1 or cuda:N") != NULL);
 }
-/* The loss of the sixth step, to two decimals: in stages as on one rank. */
-UTEST(gpt, in_stages_learns_as_on_one_rank)
+/* The loss of the sixth step, to two decimals: on a grid as on one rank. */
+UTEST(gpt, on_a_grid_learns_as_on_one_rank)
 {
-    static char one[65536], two[65536];
+    static char              one[65536], many[65536];
+    static const char *const grids[][2] = { { "--pipe 2", "data 1 x pipe 2 x tensor 1" }, { "--pipe 2 --tensor 2 --data 1", "data 1 x pipe 2 x tensor 2" } };
     const char *arguments = "gpt --text LICENSE --steps 6 --layers 3 --dim 16 --heads 2 --context 16 --batch 4 --sample 1";
-    char        split[256];
-    snprintf(split, sizeof split, "%s --pipe 2", arguments);
     EXPECT_TRUE(run("env", arguments, one, sizeof one));
-    EXPECT_TRUE(run("env", split, two, sizeof two));
-    const char *a = strstr(one, "6/6  loss "), *b = strstr(two, "6/6  loss ");
-    ASSERT_TRUE(a && b && strstr(two, "parameters in 2 stages, loss "));
-    EXPECT_EQ(0, strncmp(a, b, strlen("6/6  loss 5.12")));
-    EXPECT_FALSE(run("env", "gpt --text LICENSE --layers 1 --pipe 2", two, sizeof two));
+    for (int i = 0; i < 2; i++) {
+        char split[256];
+        snprintf(split, sizeof split, "%s %s", arguments, grids[i][0]);
+        EXPECT_TRUE(run("env", split, many, sizeof many));
+        const char *a = strstr(one, "6/6  loss "), *b = strstr(many, "6/6  loss ");
+        ASSERT_TRUE(a && b && strstr(many, grids[i][1]));
+        EXPECT_EQ(0, strncmp(a, b, strlen("6/6  loss 5.12")));
+    }
+    char *two = many;
+    EXPECT_FALSE(run("env", "gpt --text LICENSE --layers 1 --pipe 2", two, sizeof many));
     EXPECT_TRUE(strstr(two, "--pipe 2 needs as many --layers") != NULL);
 }
