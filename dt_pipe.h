@@ -537,11 +537,11 @@ static void dt__pline_fill(dt_pipeline *p, dt_tensor *t) /* a ghost in the stage
         }
         return;
     }
-    dt_fail(DT_ERR_STATE, number ?
-            "dt_stage: %s uses a tensor %s of another stage that it did not use in the first forward; the forward must make "
-            "the same calls each time" :
-            "dt_stage: %s uses a tensor %s that another stage made in an earlier forward; use it in the same stage, or make it "
-            "again", dt__pline_text(p, who, sizeof who), dt__text(t));
+    dt_fail(DT_ERR_STATE, number || t->serial < 0 ?
+            "dt_stage: %s uses a %s %s of another stage that it did not use in the first forward; the forward must make the same "
+            "calls each time" :
+            "dt_stage: %s uses a %s %s that another stage made in an earlier forward; use it in the same stage, or make it again",
+            dt__pline_text(p, who, sizeof who), t->serial < 0 ? "parameter" : "tensor", dt__text(t));
 }
 static const char *dt__pline_here(const dt_pipeline *p, char *buf, size_t nbytes) /* the stage of the program, in any mode */
 {

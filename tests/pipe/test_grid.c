@@ -232,6 +232,71 @@ UTEST(hybrid, any_grid_loads_any_checkpoint)
         }
     temp_remove(strdup(whole));
 }
+/* Sharded models (.shard of dt_ddp_new) and models on grids read each other's checkpoints: loaded and saved again, the bits of
+   parameters and of the optimiser's states are the same. */
+static const struct { int ranks, shard, pipe, tensor; } layouts[] = { { 2, 3, 1, 1 }, { 1, 0, 2, 1 }, { 3, 1, 1, 1 }, { 1, 0, 1, 2 }, { 4, 2, 1, 1 },
+                                                                      { 1, 0, 2, 2 } };
+enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+static int layout_ranks(int i) { return layouts[i].ranks * layouts[i].pipe * layouts[i].tensor; }
+static void saves(team *t, dt_comm *c, int rank) /* arg: the layout; arg2: 0: two steps; 1: resumes and saves again as step 4 */
+{
+    int           stages = layouts[t->arg].pipe;
+    bool          shard = layouts[t->arg].shard > 0;
+    dt_grid      *g = shard ? NULL : dt_grid_new(c, .pipe = stages, .tensor = layouts[t->arg].tensor);
+    dt_model     *m = dt_model_new(.seed = 3 + (uint64_t)t->arg2);
+    dt_optimizer *opt = dt_adamw(m, .lr = 0.01);
+    dt_ddp       *ddp = shard ? dt_ddp_new(m, c, .shard = layouts[t->arg].shard) : NULL;
+    dt_pipeline  *p = shard ? NULL : dt_hybrid_new(m, g, .micro = 2);
+    dt_checkpoint *k = dt_checkpoint_new(files, .model = m, .optimizer = opt);
+    int64_t       epoch = 0, at = 0;
+    double        loss;
+    CHECK(ddp || p);
+    dt_manual_seed(7);
+    CHECK(dt_checkpoint_resume(k, &epoch, &at) == t->arg2 && at == 2 * t->arg2);
+    for (int i = t->arg2; i < 2; i++) { /* a resumed model only makes its parameters */
+        dt_tensor *x = dt_normal(0, 1, DT_SHAPE(EACH, WIDE)), *y = dt_sum(x, .dims = DT_DIM(1), .keepdim = true);
+        if (p && t->arg2) dt_pipeline_forward(p, net, &stages, x, y, &loss);
+        else if (p) dt_pipeline_backward(p, net, &stages, x, y, &loss);
+        else if (t->arg2) net(m, x, y, &stages), dt_model_seal(m);
+        else dt_backward(net(m, x, y, &stages));
+        if (t->arg2) dt_end();
+        else dt_step(opt);
+    }
+    CHECK(!dt_checkpoint_save(k, 0, 2 + 2 * t->arg2));
+    if (dt_error()) printf("    layout %d, rank %d: %s\n", t->arg, rank, dt_error());
+    CHECK(!dt_error());
+    dt_checkpoint_free(k);
+    dt_pipeline_free(p);
+    dt_ddp_free(ddp);
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    dt_grid_free(g);
+    CHECK(!dt_comm_free(c));
+}
+UTEST(hybrid, sharded_models_and_grids_read_each_other)
+{
+    for (int i = 0; i < LAYOUTS; i++)
+        for (int j = 0; j < LAYOUTS; j++) {
+            if (dt_test_quick() && (i + j) % 3 != 1) continue;
+            files = temp_dir();
+            EXPECT_EQ(0, run("shm", layout_ranks(i), 30, saves, i, 0, layout_ranks(i)));
+            EXPECT_EQ(0, run("shm", layout_ranks(j), 30, saves, j, 1, layout_ranks(j)));
+            char path[2][500];
+            for (int k = 0; k < 2; k++) snprintf(path[k], sizeof path[k], "%s/ckpt-%08d.safetensors", files, 2 + 2 * k);
+            dt_archive *x = dt_archive_open(path[0]), *y = dt_archive_open(path[1]);
+            EXPECT_TRUE(x && y && dt_archive_count(x) == dt_archive_count(y) && dt_archive_count(x) > 50);
+            for (int64_t n = 0; x && y && n < dt_archive_count(x); n++) {
+                dt_archive_entry e, f;
+                bool ok = dt_archive_info(x, n, &e) && dt_archive_info(y, dt_archive_find(y, e.name), &f) && e.nbytes == f.nbytes;
+                if (ok && e.dtype == DT_F32) ok = !memcmp(dt_archive_data(x, n), dt_archive_data(y, dt_archive_find(y, e.name)), e.nbytes);
+                EXPECT_TRUE(ok);
+                if (!ok) printf("    layouts %d and %d: '%s' differs\n", i, j, e.name);
+            }
+            dt_archive_free(x);
+            dt_archive_free(y);
+            temp_remove(files);
+        }
+}
 /* Ranks that differ only on the data axis have the same bits. */
 static void same_on_data(team *t, dt_comm *c, int rank, const rig *r)
 {
