@@ -1,6 +1,6 @@
 /* test_shard.c: a sharded model (.shard = 1, 2, 3) trains to the bits of DDP, for every optimiser and level of mixed precision, with
    accumulation, several groups, frozen, unused and shared parameters, skipped batches; its memory; its checkpoints; what is refused
-   run: alone, long */
+   run: alone, asan-later, long */
 #include "dt_test.h"
 
 #define DT__NORM_PART 32     /* small parameters have several parts */
