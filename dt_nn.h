@@ -4515,6 +4515,8 @@ DT_API dt_status dt_update(dt_optimizer *opt)
     for (dt__watch *w = opt && opt->m ? opt->m->watch : NULL; w; w = w->next)
         if (w->step) w->step(w->user, opt);
     if (dt__err.code == DT_OK) dt__step(opt);
+    /* on a grid an error of one axis must reach the others now: the program may clear it and leave */
+    if (dt__err.code != DT_OK && opt && opt->m && opt->m->watch && opt->m->watch->next) dt__watch_tell(opt->m);
     return dt_error_code();
 }
 DT_API dt_status dt_step(dt_optimizer *opt)
