@@ -980,7 +980,7 @@ struct dt_amp {
 
 DT__INSIDE void dt__watch_add(dt_model *m, dt__watch *w); /* at the end of the list */
 DT__INSIDE void dt__watch_remove(dt_model *m, dt__watch *w);
-DT__INSIDE dt__watch *dt__watch_find(const dt_model *m, const void *user); /* NULL: there is none of this user */
+DT__INSIDE dt__watch *dt__watch_find(const dt_model *m, const void *user); /* NULL: no watch has this user */
 /* Why another kind of training cannot begin; NULL: none has begun. */
 DT__INSIDE const char *dt__watch_taken(const dt_model *m);
 DT__INSIDE void dt__watch_tell(dt_model *m);
