@@ -10,7 +10,7 @@
        --svg FILE      the picture; default param_server.svg                                                        */
 #define DT_IMPLEMENTATION
 #include "dt_data.h"
-#include "dt_dist.h"
+#include "dt_serve.h"
 #include "dt_plot.h"
 #include "example_data.h"
 #include <sys/mman.h>
