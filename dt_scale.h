@@ -52,6 +52,13 @@ CONTENTS
     >>clusters       devices, links, machines, switches
     >>steps          a step of training predicted
     >>layouts        memory of a device, and the best layout by search
+    >>constants      implementation from here: devices, links, and what kernels and networks reach, with their sources
+    >>units          reading and writing quantities
+    >>shapes         the known models
+    >>reading        profiles and descriptions of clusters
+    >>timelines      computation and communication side by side
+    >>predicting     implementation of steps
+    >>searching      implementation of layouts
 
 MACROS
 
@@ -101,6 +108,8 @@ typedef enum dt_scale_unit {
 /* Reads the n bytes at text, all of them. Returns 0; or a negative number, and dt_plan_error says what was found and what was
    expected. */
 DT_API int dt_scale_quantity(const char *text, size_t n, dt_scale_unit unit, double *out);
+/* The name nearest to a mistyped word; NULL: none is near. name(i): the i-th name, NULL after the last one. */
+DT_API const char *dt_scale_nearest(const char *word, const char *(*name)(int i));
 /* Writes a quantity with its unit, which dt_scale_quantity reads again. Returns buf. */
 DT_API char *dt_scale_show(char *buf, size_t nbytes, double x, dt_scale_unit unit);
 
@@ -142,8 +151,8 @@ typedef struct dt_scale_layer { /* what is per sample is of one sample */
     double  out;         /* elements of its output per sample */
     double  flops_again; /* selective recomputation: operations of the forward done again, */
     double  held_again;  /* and elements kept then */
-    double  sync;        /* elements per sample that a tensor-parallel group adds in the forward, and again in the backward; 0: it
-                            cannot be split */
+    double  sync;        /* elements per sample that a tensor-parallel group adds in the forward, and again in the backward */
+    int     parts;       /* its tensor-parallel ranks must divide this (heads, columns); 0: every rank has the whole layer */
     int     block;       /* layers of a block are recomputed together, and are in one stage of a pipeline */
     double  forward, backward; /* measured seconds of a step of model.batch samples; 0: not measured */
     double  ready;       /* measured seconds from the begin of the backward until its gradients are complete */
@@ -234,8 +243,10 @@ DT_API int  dt_scale_cluster_parse(dt_scale_cluster *c, const char *file, const 
 
 /* ---------------------------------------------------------------------------------------------------- >>steps
    dt_scale_predict says how long a step takes, and why. */
-enum { DT_SCALE_F32 = 0, DT_SCALE_AMP, DT_SCALE_BF16 }; /* precision: bytes of parameter, gradient, state with Adam 4+4+8;
-                                                            2+2+12; 2+2+12 */
+/* Precision, and bytes of a parameter, its gradient, and its masters and two states of Adam */
+enum { DT_SCALE_F32 = 0, /* 4 + 4 + 8 */
+       DT_SCALE_AMP,     /* 2 + 2 + 12: halves with f32 masters, as in the paper of ZeRO */
+       DT_SCALE_O2 };    /* 2 + 2 + 16: dt's O2, which has f32 gradients, too */
 enum { DT_SCALE_KEEP = 0, DT_SCALE_SELECTIVE, DT_SCALE_FULL_AGAIN }; /* recomputation: none, attention, each block */
 typedef struct dt_scale_layout {
     int          data, pipe, tensor; /* devices = data x pipe x tensor; 0: pipe and tensor 1, data the rest */
@@ -289,3 +300,583 @@ DT_API void                 dt_scale_prediction_free(dt_scale_prediction *p); /*
 }
 #endif
 #endif /* DT_SCALE_H_INCLUDED */
+
+#if defined(DT_SCALE_IMPLEMENTATION) && !defined(DT__SCALE_IMPLEMENTED)
+#define DT__SCALE_IMPLEMENTED
+#if defined(DT_STATIC) && !defined(DT__BASE_IMPLEMENTED)
+#error "dt_scale.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_SCALE_IMPLEMENTATION"
+#endif
+#ifdef __cplusplus
+extern "C" {
+#endif
+DT__PRESENT(SCALE);
+DT__NEEDS(SCALE, PLAN);
+
+DT__SLOW_BEGIN
+/* ==================================================================================================== >>constants
+   All constants of devices, links and software, each with its source. None is fitted to a row that it is judged by. */
+typedef struct dt__scale_device_row {
+    const char *name;
+    double      speed, half, bandwidth, memory; /* TFLOP/s, TFLOP/s of 16-bit products, GB/s, GB */
+} dt__scale_device_row;
+static const dt__scale_device_row dt__scale_devices[] = {
+    { "k80", 4.37, 4.37, 240, 12 },        /* one GPU of two. Data sheet of Tesla K80: 8.73 TFLOP/s with boost, 480 GB/s, 24 GB for both */
+    { "p40", 11.76, 11.76, 346, 24 },      /* data sheet of Tesla P40 */
+    { "p100", 10.6, 21.2, 732, 16 },       /* data sheet of Tesla P100 for NVLink */
+    { "v100", 15.7, 125, 900, 16 },        /* data sheet of Tesla V100 SXM2 */
+    { "v100-32", 15.7, 125, 900, 32 },     /* the same, 32 GB */
+    { "t4", 8.1, 65, 320, 16 },            /* data sheet of T4 */
+    { "a100", 19.5, 312, 2039, 80 },       /* data sheet of A100 SXM 80 GB; f32 without TF32 */
+    { "a100-40", 19.5, 312, 1555, 40 },    /* data sheet of A100 SXM 40 GB */
+    { "a100-tf32", 156, 312, 1555, 40 },   /* the same with TF32 products */
+    { "h100", 66.9, 989, 3350, 80 },       /* data sheet of H100 SXM, dense */
+    { "xeon-core", 0.1, 0.1, 10, 16 },     /* one core with AVX2 and FMA at 3.1 GHz: 2 x 2 x 8 operations a cycle */
+};
+typedef struct dt__scale_link_row {
+    const char *name;
+    double      rate, latency; /* GB/s in each direction, microseconds a message */
+} dt__scale_link_row;
+/* Latencies of NVLink and PCIe are those of a hop of NCCL's rings (tuning.cc: 3.4 and 5.7 us), of a network those of its
+   sockets and verbs (14 us). */
+static const dt__scale_link_row dt__scale_links[] = {
+    { "pcie3", 12, 5.7 },           /* 16 lanes: 15.75 GB/s less the headers of packets of 256 bytes */
+    { "pcie4", 24, 5.7 },           /* twice that */
+    { "nvlink1", 80, 3.4 },         /* P100: 4 links of 20 GB/s */
+    { "nvlink2", 150, 3.4 },        /* V100: 6 links of 25 GB/s */
+    { "nvlink3", 300, 3.4 },        /* A100: 12 links of 25 GB/s */
+    { "nvlink4", 450, 3.4 },        /* H100: 18 links of 25 GB/s */
+    { "ethernet-1g", 0.118, 30 },   /* 1 Gbit/s less the headers of Ethernet, IP and TCP: 94 % */
+    { "ethernet-10g", 1.18, 30 },   /* 10 Gbit/s, the same */
+    { "ethernet-25g", 2.94, 30 },   /* 25 Gbit/s, the same */
+    { "roce-25g", 3.0, 14 },        /* 25 Gbit/s with RDMA: 96 % */
+    { "ethernet-50g", 5.9, 30 },    /* 50 Gbit/s with sockets */
+    { "infiniband-100g", 12, 14 },  /* EDR, 96 % */
+    { "infiniband-200g", 24, 14 },  /* HDR */
+    { "infiniband-400g", 48, 14 },  /* NDR */
+};
+/* The part of the peak that products reach in training: matrices of the sizes of these models in cuBLAS and cuDNN reach 60 to
+   80 % of the peak in f32, where arithmetic is the limit, and about half of it with tensor cores, where feeding them is. Times
+   of memory are added, at 80 % of the bandwidth (STREAM on GPUs). */
+#define DT__SCALE_PART 0.7
+#define DT__SCALE_PART_HALF 0.5
+#define DT__SCALE_PART_MEMORY 0.8
+/* Bytes that a forward moves for each byte that it keeps: a batch norm reads its input twice and writes it once, the next layer
+   reads it, a convolution writes it. The backward moves twice as much. */
+#define DT__SCALE_MOVED 2.5
+#define DT__SCALE_LAUNCH 5e-6    /* seconds to start a kernel of a GPU; a layer has about 2, and 4 in the backward */
+#define DT__SCALE_JPEG 110e3     /* bytes of an image of ImageNet: 140 GB for 1.28 million */
+#define DT__SCALE_FIRST_BUCKET (1024.0 * 1024)  /* as dt_ddp_new and PyTorch */
+#define DT__SCALE_BUCKET (25 * 1024.0 * 1024)
+/* The standard deviation of the time of a step from device to device and from step to step, where it was not measured.
+   With n devices a step takes as long as the slowest of them. */
+#define DT__SCALE_SPREAD 0.02
+
+/* ==================================================================================================== >>units */
+static int dt__scale_bad(const char *format, ...) DT__PRINTF(1, 2);
+static int dt__scale_bad(const char *format, ...)
+{
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(dt__said.text, sizeof dt__said.text, format, ap);
+    va_end(ap);
+    dt__said.why = DT_COMM_ERR_ARG;
+    return DT_COMM_ERR_ARG;
+}
+static int dt__scale_no_memory(const char *call)
+{
+    return dt__comm_bad(DT_COMM_ERR_MEMORY, "%s: out of memory", call);
+}
+/* How many characters must be changed, added or removed, or neighbours swapped, to get from a to b; words of at most 31 */
+static int dt__scale_distance(const char *a, const char *b)
+{
+    int    d[3][33];
+    size_t n = strlen(a), m = strlen(b);
+    if (n > 31 || m > 31) return 99;
+    for (size_t j = 0; j <= m; j++) d[0][j] = (int)j;
+    for (size_t i = 1; i <= n; i++) {
+        int *now = d[i % 3], *up = d[(i + 2) % 3], *far = d[(i + 1) % 3];
+        now[0] = (int)i;
+        for (size_t j = 1; j <= m; j++) {
+            int best = up[j - 1] + (a[i - 1] != b[j - 1]);
+            if (up[j] + 1 < best) best = up[j] + 1;
+            if (now[j - 1] + 1 < best) best = now[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && far[j - 2] + 1 < best) best = far[j - 2] + 1;
+            now[j] = best;
+        }
+    }
+    return d[n % 3][m];
+}
+DT_API const char *dt_scale_nearest(const char *word, const char *(*name)(int i))
+{
+    const char *best = NULL;
+    int         least = 99;
+    for (int i = 0; name(i); i++) {
+        int d = dt__scale_distance(word, name(i));
+        if (!strncmp(name(i), word, strlen(word)) && d > 1) d = 1; /* the begin of a name */
+        if (d < least) least = d, best = name(i);
+    }
+    return best && (size_t)least <= strlen(word) / 3 + 1 ? best : NULL;
+}
+typedef struct dt__scale_suffix {
+    const char *text;
+    double      factor;
+} dt__scale_suffix;
+/* Written from the largest down; dt_scale_show uses those of a power of 1000. */
+static const dt__scale_suffix dt__scale_bytes[] = { { "PB", 1e15 }, { "TB", 1e12 }, { "GB", 1e9 }, { "MB", 1e6 }, { "kB", 1e3 },
+    { "B", 1 }, { "KB", 1e3 }, { "PiB", 1125899906842624.0 }, { "TiB", 1099511627776.0 }, { "GiB", 1073741824.0 },
+    { "MiB", 1048576.0 }, { "KiB", 1024.0 }, { NULL, 0 } };
+static const dt__scale_suffix dt__scale_rates[] = { { "PB/s", 1e15 }, { "TB/s", 1e12 }, { "GB/s", 1e9 }, { "MB/s", 1e6 },
+    { "kB/s", 1e3 }, { "B/s", 1 }, { "KB/s", 1e3 }, { "Tbit/s", 1e12 / 8 }, { "Gbit/s", 1e9 / 8 }, { "Mbit/s", 1e6 / 8 },
+    { "kbit/s", 1e3 / 8 }, { "bit/s", 1.0 / 8 }, { "GiB/s", 1073741824.0 }, { "MiB/s", 1048576.0 }, { NULL, 0 } };
+static const dt__scale_suffix dt__scale_times[] = { { "s", 1 }, { "ms", 1e-3 }, { "us", 1e-6 }, { "ns", 1e-9 }, { NULL, 0 } };
+static const dt__scale_suffix dt__scale_flops[] = { { "PFLOP", 1e15 }, { "TFLOP", 1e12 }, { "GFLOP", 1e9 }, { "MFLOP", 1e6 },
+    { "kFLOP", 1e3 }, { "FLOP", 1 }, { NULL, 0 } };
+static const dt__scale_suffix dt__scale_speeds[] = { { "PFLOP/s", 1e15 }, { "TFLOP/s", 1e12 }, { "GFLOP/s", 1e9 },
+    { "MFLOP/s", 1e6 }, { "kFLOP/s", 1e3 }, { "FLOP/s", 1 }, { "P", 1e15 }, { "T", 1e12 }, { "G", 1e9 }, { NULL, 0 } };
+static const struct {
+    const dt__scale_suffix *suffix;
+    const char             *expected;
+} dt__scale_units[DT_SCALE_UNIT_COUNT] = {
+    { dt__scale_bytes, "bytes with their unit, such as 80GB, 16MiB or 512B" },
+    { dt__scale_rates, "bytes or bits a second with their unit, such as 1.25GB/s or 10Gbit/s" },
+    { dt__scale_times, "a time with its unit, such as 2s, 12.5ms, 30us or 400ns" },
+    { dt__scale_flops, "operations with their unit, such as 4.1GFLOP" },
+    { dt__scale_speeds, "operations a second with their unit, such as 15TFLOP/s, or 15T" },
+};
+/* The number at text[*at]: digits, perhaps a point and digits. False: there is none, or it has more than 18 digits. */
+static bool dt__scale_digits(const char *text, size_t n, size_t *at, double *out)
+{
+    size_t i = *at, first = i, digits = 0;
+    double v = 0, unit = 1;
+    for (; i < n && text[i] >= '0' && text[i] <= '9'; i++, digits++) v = v * 10 + (text[i] - '0');
+    if (i == first) return false;
+    if (i + 1 < n && text[i] == '.' && text[i + 1] >= '0' && text[i + 1] <= '9')
+        for (i++; i < n && text[i] >= '0' && text[i] <= '9'; i++, digits++) v = v * 10 + (text[i] - '0'), unit *= 10;
+    if (digits > 18) return false;
+    *at = i;
+    *out = v / unit;
+    return true;
+}
+/* What is wrong with a quantity, for messages, or NULL */
+static const char *dt__scale_read(const char *text, size_t n, dt_scale_unit unit, double *out)
+{
+    size_t at = 0;
+    double v;
+    if (!dt__scale_digits(text, n, &at, &v)) return "no number of at most 18 digits";
+    if (at == n) return "a number without a unit";
+    for (const dt__scale_suffix *s = dt__scale_units[unit].suffix; s->text; s++)
+        if (strlen(s->text) == n - at && !memcmp(s->text, text + at, n - at)) {
+            *out = v * s->factor;
+            return NULL;
+        }
+    return "an unknown unit";
+}
+static const char *dt__scale_word(const char *text, size_t n, char shown[44]) /* a word of a file, for messages */
+{
+    if (n > 40) n = 40;
+    for (size_t i = 0; i < n; i++) shown[i] = text[i] >= ' ' && text[i] < 127 ? text[i] : '?';
+    shown[n] = 0;
+    return shown;
+}
+DT_API int dt_scale_quantity(const char *text, size_t n, dt_scale_unit unit, double *out)
+{
+    char        shown[44];
+    const char *why = (int)unit < 0 || unit >= DT_SCALE_UNIT_COUNT ? "no such unit" : dt__scale_read(text, n, unit, out);
+    if (!why) return 0;
+    return dt__scale_bad("'%s' is %s; expected %s", dt__scale_word(text, n, shown), why,
+                         (int)unit < 0 || unit >= DT_SCALE_UNIT_COUNT ? "one of dt_scale_unit" : dt__scale_units[unit].expected);
+}
+DT_API char *dt_scale_show(char *buf, size_t nbytes, double x, dt_scale_unit unit)
+{
+    char                    number[40];
+    const dt__scale_suffix *s = dt__scale_units[(int)unit < 0 || unit >= DT_SCALE_UNIT_COUNT ? 0 : unit].suffix;
+    if (!(x > 0) || !(x < 1e21)) x = x >= 1e21 ? 1e21 : 0;
+    while (s[1].text && s[1].factor < s->factor && x < s->factor * 0.9999995) s++;
+    double v = x / s->factor;
+    snprintf(number, sizeof number, "%.*f", v < 1e-6 ? 0 : v < 10 ? 3 : v < 100 ? 2 : v < 1000 ? 1 : 0, v);
+    dt__fix_point(number);
+    char *point = strchr(number, '.'), *last = number + strlen(number);
+    while (point && last > point && (last[-1] == '0' || last[-1] == '.')) {
+        bool was = last[-1] == '.';
+        *--last = 0;
+        if (was) break;
+    }
+    snprintf(buf, nbytes, "%s%s", number, s->text);
+    return buf;
+}
+
+/* ==================================================================================================== >>shapes
+   The shape that a layer gets is in the builder: channels, height and width of an image, or positions and features of a text. */
+typedef struct dt__scale_build {
+    dt_scale_model *m;
+    int             c, h, w, block;
+    char            prefix[32];
+    bool            failed;
+} dt__scale_build;
+static dt_scale_layer *dt__scale_add(dt_scale_model *m)
+{
+    if (m->nlayers == m->cap) {
+        int   cap = m->cap ? 2 * m->cap : 64;
+        void *q = cap > 1 << 20 ? NULL : DT_COMM_REALLOC(m->layer, (size_t)cap * sizeof *m->layer);
+        if (!q) return NULL;
+        m->layer = (dt_scale_layer *)q;
+        m->cap = cap;
+    }
+    dt_scale_layer *l = &m->layer[m->nlayers++];
+    memset(l, 0, sizeof *l);
+    return l;
+}
+static dt_scale_layer *dt__scale_layer_new(dt__scale_build *b, const char *name)
+{
+    dt_scale_layer *l = b->failed ? NULL : dt__scale_add(b->m);
+    if (!l) {
+        b->failed = true;
+        return NULL;
+    }
+    snprintf(l->name, sizeof l->name, "%s%s", b->prefix, name);
+    l->block = b->block;
+    return l;
+}
+static void dt__scale_block(dt__scale_build *b, const char *prefix) /* the next layers are a block of their own */
+{
+    b->block++;
+    snprintf(b->prefix, sizeof b->prefix, "%s", prefix);
+}
+typedef struct dt__scale_conv_opts {
+    int  kh, kw, stride, ph, pw, groups;
+    bool bias, norm;
+} dt__scale_conv_opts;
+/* A convolution with its bias or batch norm, and a relu in place of its input */
+static void dt__scale_conv_with(dt__scale_build *b, const char *name, int out, dt__scale_conv_opts o)
+{
+    dt_scale_layer *l = dt__scale_layer_new(b, name);
+    int             h = (b->h + 2 * o.ph - o.kh) / o.stride + 1, w = (b->w + 2 * o.pw - o.kw) / o.stride + 1;
+    double          weights = (double)o.kh * o.kw * b->c / o.groups * out, numel = (double)out * h * w;
+    if (l) {
+        l->params = (int64_t)weights + (o.bias ? out : 0) + (o.norm ? 2 * (int64_t)out : 0);
+        l->flops = 2 * weights * h * w;
+        l->flops_back = (b->m->nlayers > 1 ? 2 : 1) * l->flops; /* the gradient of images is not needed */
+        l->held = numel * (o.norm ? 2 : 1);
+        l->out = numel;
+    }
+    b->c = out, b->h = h, b->w = w;
+}
+static void dt__scale_conv(dt__scale_build *b, const char *name, int out, int kernel, int stride, int pad, int groups, bool norm)
+{
+    dt__scale_conv_opts o;
+    o.kh = o.kw = kernel;
+    o.stride = stride;
+    o.ph = o.pw = pad;
+    o.groups = groups;
+    o.norm = norm;
+    o.bias = !norm;
+    dt__scale_conv_with(b, name, out, o);
+}
+static void dt__scale_pool(dt__scale_build *b, const char *name, int kernel, int stride, int pad)
+{
+    dt_scale_layer *l = dt__scale_layer_new(b, name);
+    b->h = (b->h + 2 * pad - kernel) / stride + 1;
+    b->w = (b->w + 2 * pad - kernel) / stride + 1;
+    if (l) l->held = l->out = (double)b->c * b->h * b->w;
+}
+static void dt__scale_linear(dt__scale_build *b, const char *name, int out)
+{
+    dt_scale_layer *l = dt__scale_layer_new(b, name);
+    double          in = (double)b->c * b->h * b->w;
+    if (l) {
+        l->params = (int64_t)(in * out) + out;
+        l->flops = 2 * in * out;
+        l->flops_back = 2 * l->flops;
+        l->held = l->out = l->sync = out;
+        l->parts = out;
+    }
+    b->c = out, b->h = b->w = 1;
+}
+static void dt__scale_alexnet(dt__scale_build *b, bool two) /* two: as it was published, in two halves on two GPUs */
+{
+    int g = two ? 2 : 1;
+    b->h = b->w = two ? 227 : 224;
+    static const char *const name[5] = { "conv1", "conv2", "conv3", "conv4", "conv5" };
+    static const int out[2][5] = { { 64, 192, 384, 256, 256 }, { 96, 256, 384, 384, 256 } };
+    static const int groups[5] = { 1, 2, 1, 2, 2 };
+    for (int i = 0; i < 5; i++) {
+        dt__scale_block(b, "");
+        if (i == 0) dt__scale_conv(b, name[i], out[two][i], 11, 4, two ? 0 : 2, 1, false);
+        else dt__scale_conv(b, name[i], out[two][i], i == 1 ? 5 : 3, 1, i == 1 ? 2 : 1, g == 2 ? groups[i] : 1, false);
+        if (i == 0 || i == 1 || i == 4) dt__scale_pool(b, i == 0 ? "pool1" : i == 1 ? "pool2" : "pool5", 3, 2, 0);
+    }
+    dt__scale_block(b, "");
+    dt__scale_linear(b, "fc6", 4096);
+    dt__scale_block(b, "");
+    dt__scale_linear(b, "fc7", 4096);
+    dt__scale_block(b, "");
+    dt__scale_linear(b, "fc8", 1000);
+}
+static void dt__scale_vgg16(dt__scale_build *b)
+{
+    static const int width[5] = { 64, 128, 256, 512, 512 }, count[5] = { 2, 2, 3, 3, 3 };
+    char             name[24];
+    for (int i = 0; i < 5; i++) {
+        for (int k = 0; k < count[i]; k++) {
+            dt__scale_block(b, "");
+            snprintf(name, sizeof name, "conv%d_%d", i + 1, k + 1);
+            dt__scale_conv(b, name, width[i], 3, 1, 1, 1, false);
+        }
+        snprintf(name, sizeof name, "pool%d", i + 1);
+        dt__scale_pool(b, name, 2, 2, 0);
+    }
+    for (int k = 0; k < 3; k++) {
+        snprintf(name, sizeof name, "fc%d", k + 6);
+        dt__scale_block(b, "");
+        dt__scale_linear(b, name, k < 2 ? 4096 : 1000);
+    }
+}
+/* bottleneck: 1x1, 3x3 with the stride, 1x1 with four times the channels; else two 3x3 */
+static void dt__scale_resnet(dt__scale_build *b, const int count[4], bool bottleneck)
+{
+    char prefix[24];
+    dt__scale_block(b, "");
+    dt__scale_conv(b, "conv1", 64, 7, 2, 3, 1, true);
+    dt__scale_pool(b, "maxpool", 3, 2, 1);
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < count[i]; k++) {
+            int width = 64 << i, out = bottleneck ? 4 * width : width, stride = i && !k ? 2 : 1, c = b->c, h = b->h, w = b->w;
+            snprintf(prefix, sizeof prefix, "layer%d.%d.", i + 1, k);
+            dt__scale_block(b, prefix);
+            if (stride > 1 || c != out) {
+                dt__scale_conv(b, "downsample", out, 1, stride, 0, 1, true);
+                if (b->m->nlayers && !b->failed) b->m->layer[b->m->nlayers - 1].held /= 2; /* its relu is after the sum */
+                b->c = c, b->h = h, b->w = w;
+            }
+            if (bottleneck) dt__scale_conv(b, "conv1", width, 1, 1, 0, 1, true);
+            dt__scale_conv(b, bottleneck ? "conv2" : "conv1", width, 3, stride, 1, 1, true);
+            if (bottleneck) dt__scale_conv(b, "conv3", out, 1, 1, 0, 1, true);
+            else dt__scale_conv(b, "conv2", out, 3, 1, 1, 1, true);
+        }
+    dt__scale_block(b, "");
+    dt__scale_pool(b, "avgpool", b->h, 1, 0);
+    dt__scale_linear(b, "fc", 1000);
+}
+/* One branch of a block of Inception: convolutions, each as "height width channels". The branch begins with the shape of the
+   block; the builder keeps the shape after it. */
+static void dt__scale_branch(dt__scale_build *b, int c, int h, int w, const char *name, int stride, const char *text)
+{
+    char layer[48];
+    int  k = 0;
+    b->c = c, b->h = h, b->w = w;
+    for (const char *p = text; *p; k++) {
+        dt__scale_conv_opts o;
+        char               *end;
+        o.kh = (int)strtol(p, &end, 10);
+        o.kw = (int)strtol(end, &end, 10);
+        int out = (int)strtol(end, &end, 10);
+        p = end;
+        o.stride = *p ? 1 : stride; /* the last convolution has the stride, and no padding then */
+        o.ph = o.stride > 1 ? 0 : o.kh / 2;
+        o.pw = o.stride > 1 ? 0 : o.kw / 2;
+        o.groups = 1;
+        o.bias = false;
+        o.norm = true;
+        snprintf(layer, sizeof layer, "%s.%d", name, k + 1);
+        dt__scale_conv_with(b, layer, out, o);
+    }
+}
+static void dt__scale_inception(dt__scale_build *b)
+{
+    static const char *const name_a[3] = { "Mixed_5b.", "Mixed_5c.", "Mixed_5d." };
+    static const char *const name_c[4] = { "Mixed_6b.", "Mixed_6c.", "Mixed_6d.", "Mixed_6e." };
+    char                     text[80];
+    int                      c, h, w;
+    b->h = b->w = 299;
+    dt__scale_block(b, "");
+    dt__scale_conv(b, "Conv2d_1a_3x3", 32, 3, 2, 0, 1, true);
+    dt__scale_conv(b, "Conv2d_2a_3x3", 32, 3, 1, 0, 1, true);
+    dt__scale_conv(b, "Conv2d_2b_3x3", 64, 3, 1, 1, 1, true);
+    dt__scale_pool(b, "maxpool1", 3, 2, 0);
+    dt__scale_block(b, "");
+    dt__scale_conv(b, "Conv2d_3b_1x1", 80, 1, 1, 0, 1, true);
+    dt__scale_conv(b, "Conv2d_4a_3x3", 192, 3, 1, 0, 1, true);
+    dt__scale_pool(b, "maxpool2", 3, 2, 0);
+    for (int i = 0; i < 3; i++) { /* InceptionA */
+        c = b->c, h = b->h, w = b->w;
+        dt__scale_block(b, name_a[i]);
+        dt__scale_branch(b, c, h, w, "branch1x1", 1, "1 1 64");
+        dt__scale_branch(b, c, h, w, "branch5x5", 1, "1 1 48 5 5 64");
+        dt__scale_branch(b, c, h, w, "branch3x3dbl", 1, "1 1 64 3 3 96 3 3 96");
+        dt__scale_branch(b, c, h, w, "branch_pool", 1, i ? "1 1 64" : "1 1 32");
+        b->c = 64 + 64 + 96 + (i ? 64 : 32);
+    }
+    c = b->c, h = b->h, w = b->w;
+    dt__scale_block(b, "Mixed_6a."); /* InceptionB */
+    dt__scale_branch(b, c, h, w, "branch3x3", 2, "3 3 384");
+    dt__scale_branch(b, c, h, w, "branch3x3dbl", 2, "1 1 64 3 3 96 3 3 96");
+    b->c = 384 + 96 + c;
+    for (int i = 0; i < 4; i++) { /* InceptionC */
+        int d = i == 0 ? 128 : i < 3 ? 160 : 192;
+        c = b->c, h = b->h, w = b->w;
+        dt__scale_block(b, name_c[i]);
+        dt__scale_branch(b, c, h, w, "branch1x1", 1, "1 1 192");
+        snprintf(text, sizeof text, "1 1 %d 1 7 %d 7 1 192", d, d);
+        dt__scale_branch(b, c, h, w, "branch7x7", 1, text);
+        snprintf(text, sizeof text, "1 1 %d 7 1 %d 1 7 %d 7 1 %d 1 7 192", d, d, d, d);
+        dt__scale_branch(b, c, h, w, "branch7x7dbl", 1, text);
+        dt__scale_branch(b, c, h, w, "branch_pool", 1, "1 1 192");
+        b->c = 768;
+    }
+    c = b->c, h = b->h, w = b->w;
+    dt__scale_block(b, "Mixed_7a."); /* InceptionD */
+    dt__scale_branch(b, c, h, w, "branch3x3", 2, "1 1 192 3 3 320");
+    dt__scale_branch(b, c, h, w, "branch7x7x3", 2, "1 1 192 1 7 192 7 1 192 3 3 192");
+    b->c = 320 + 192 + c;
+    for (int i = 0; i < 2; i++) { /* InceptionE */
+        c = b->c, h = b->h, w = b->w;
+        dt__scale_block(b, i ? "Mixed_7c." : "Mixed_7b.");
+        dt__scale_branch(b, c, h, w, "branch1x1", 1, "1 1 320");
+        dt__scale_branch(b, c, h, w, "branch3x3", 1, "1 1 384 1 3 384");
+        dt__scale_branch(b, 384, h, w, "branch3x3_2b", 1, "3 1 384");
+        dt__scale_branch(b, c, h, w, "branch3x3dbl", 1, "1 1 448 3 3 384 1 3 384");
+        dt__scale_branch(b, 384, h, w, "branch3x3dbl_3b", 1, "3 1 384");
+        dt__scale_branch(b, c, h, w, "branch_pool", 1, "1 1 192");
+        b->c = 2048;
+    }
+    dt__scale_block(b, "");
+    dt__scale_pool(b, "avgpool", b->h, 1, 0);
+    dt__scale_linear(b, "fc", 1000);
+}
+/* ---- transformers. What a layer keeps follows Korthikanti et al., 2205.05198: 34 s h + 5 a s^2 bytes for halves, masks of
+   dropout one byte each, so 17 s h + 2.5 a s^2 elements. */
+typedef struct dt__scale_text {
+    int  width, layers, heads, positions, vocabulary;
+    int  kv, inner; /* heads of keys and values; features inside the MLP */
+    int  types;     /* 2: BERT's kinds of segments, and its pooler */
+    bool llama;     /* RMSNorm, no biases, rotary positions, gated MLP, flash attention, a head of its own */
+} dt__scale_text;
+static void dt__scale_transformer(dt__scale_build *b, dt__scale_text t)
+{
+    double  h = t.width, s = t.positions, a = t.heads, f = t.inner, v = t.vocabulary, kv = h / a * t.kv;
+    int64_t norm = t.llama ? t.width : 2 * (int64_t)t.width, bias = t.llama ? 0 : 1;
+    char    prefix[24];
+    b->m->tokens = t.positions;
+    dt__scale_block(b, "");
+    dt_scale_layer *l = dt__scale_layer_new(b, "embed");
+    if (l) {
+        l->params = (int64_t)(v * h) + (t.llama ? 0 : (int64_t)(s * h)) + (t.types ? t.types * (int64_t)t.width + norm : 0);
+        l->held = t.llama ? 0 : s * h * (t.types ? 1.5 : 0.5);
+        l->out = l->sync = s * h;
+        l->parts = t.vocabulary % 2 ? 1 << 20 : t.vocabulary; /* an odd vocabulary is padded */
+    }
+    for (int i = 0; i < t.layers; i++) {
+        snprintf(prefix, sizeof prefix, "h.%d.", i);
+        dt__scale_block(b, prefix);
+        l = dt__scale_layer_new(b, "attention");
+        if (l) {
+            double linear = 2 * s * h * (2 * h + 2 * kv), scores = 4 * s * s * h;
+            l->params = norm + (int64_t)(h * (2 * h + 2 * kv)) + bias * (int64_t)(2 * h + 2 * kv);
+            l->flops = linear + scores;
+            l->flops_back = 2 * l->flops;
+            l->held = t.llama ? s * (4 * h + 2 * kv) : 6.5 * s * h + 2.5 * a * s * s;
+            l->held_again = t.llama ? l->held : 6.5 * s * h;
+            l->flops_again = t.llama ? 0 : scores; /* flash attention has done it already */
+            l->out = l->sync = s * h;
+            l->parts = t.kv;
+        }
+        l = dt__scale_layer_new(b, "mlp");
+        if (l) {
+            int n = t.llama ? 3 : 2; /* matrices */
+            l->params = norm + (int64_t)(n * h * f) + bias * (int64_t)(h + f);
+            l->flops = 2 * n * s * h * f;
+            l->flops_back = 2 * l->flops;
+            l->held = l->held_again = t.llama ? s * (2 * h + 4 * f) : s * (2.5 * h + 2 * f);
+            l->out = l->sync = s * h;
+            l->parts = t.inner;
+        }
+    }
+    dt__scale_block(b, "");
+    l = dt__scale_layer_new(b, t.types ? "pooler" : "head");
+    if (l) { /* GPT-2's head has the weights of its embedding */
+        l->params = t.types ? (int64_t)(h * h + h) : norm + (t.llama ? (int64_t)(v * h) : 0);
+        l->flops = t.types ? 2 * s * h * v + 2 * s * h * h : 2 * s * h * v; /* BERT predicts words, too */
+        l->flops_back = 2 * l->flops;
+        l->held = s * (2 * h + 2 * v);
+        l->held_again = l->held;
+        l->out = 1;
+        l->sync = s * h;
+        l->parts = t.vocabulary % 2 ? 1 << 20 : t.vocabulary;
+    }
+    for (int i = 0; i < b->m->nlayers && !b->failed; i++)
+        if (b->m->layer[i].held_again == 0) b->m->layer[i].held_again = b->m->layer[i].held;
+}
+static const char *const dt__scale_model_names[] = { "alexnet", "alexnet-2gpu", "vgg16", "inception-v3", "resnet18", "resnet50",
+    "resnet101", "resnet152", "gpt2", "gpt2-xl", "llama3-8b", "bert-large", NULL };
+DT_API const char *dt_scale_model_name(int i)
+{
+    return i >= 0 && i < (int)DT__COUNT_OF(dt__scale_model_names) ? dt__scale_model_names[i] : NULL;
+}
+static void dt__scale_known(dt__scale_build *b, int which)
+{
+    static const int            count[4][4] = { { 2, 2, 2, 2 }, { 3, 4, 6, 3 }, { 3, 4, 23, 3 }, { 3, 8, 36, 3 } };
+    static const dt__scale_text text[4] = { { 768, 12, 12, 1024, 50257, 12, 3072, 0, false },
+                                            { 1600, 48, 25, 1024, 50257, 25, 6400, 0, false },
+                                            { 4096, 32, 32, 8192, 128256, 8, 14336, 0, true },
+                                            { 1024, 24, 16, 512, 30522, 16, 4096, 2, false } };
+    b->c = 3, b->h = b->w = 224;
+    if (which < 2) dt__scale_alexnet(b, which == 1);
+    else if (which == 2) dt__scale_vgg16(b);
+    else if (which == 3) dt__scale_inception(b);
+    else if (which < 8) dt__scale_resnet(b, count[which - 4], which > 4);
+    else dt__scale_transformer(b, text[which - 8]);
+    snprintf(b->m->unit, sizeof b->m->unit, "%s", which < 8 ? "image" : "sequence");
+    b->m->sample_bytes = which < 8 ? DT__SCALE_JPEG : 2.0 * (which == 10 ? 2 : 1) * b->m->tokens;
+    for (int i = 0; i < b->m->nlayers && !b->failed; i++)
+        if (which < 8) b->m->layer[i].held_again = b->m->layer[i].held;
+}
+DT_API dt_scale_model *dt_scale_model_new(const char *name)
+{
+    dt__scale_build b;
+    int             which = 0;
+    memset(&b, 0, sizeof b);
+    while (name && dt__scale_model_names[which] && strcmp(name, dt__scale_model_names[which]) != 0) which++;
+    if (!name || !dt__scale_model_names[which]) {
+        const char *near = name ? dt_scale_nearest(name, dt_scale_model_name) : NULL;
+        dt__scale_bad("dt_scale_model_new: unknown model %s; %s%s%s known are alexnet, alexnet-2gpu, vgg16, inception-v3, "
+                      "resnet18, resnet50, resnet101, resnet152, gpt2, gpt2-xl, llama3-8b, bert-large",
+                      dt__show(name ? name : "(NULL)"), near ? "did you mean " : "", near ? near : "", near ? "?" : "");
+        return NULL;
+    }
+    b.m = (dt_scale_model *)dt__comm_zeroed(1, sizeof *b.m);
+    if (b.m) {
+        snprintf(b.m->name, sizeof b.m->name, "%s", name);
+        dt__scale_known(&b, which);
+    }
+    if (b.m && !b.failed) return b.m;
+    dt_scale_model_free(b.m);
+    dt__scale_no_memory("dt_scale_model_new");
+    return NULL;
+}
+DT_API void dt_scale_model_free(dt_scale_model *m)
+{
+    if (!m) return;
+    DT_COMM_FREE(m->layer);
+    DT_COMM_FREE(m);
+}
+DT_API dt_scale_sums dt_scale_model_sums(const dt_scale_model *m)
+{
+    dt_scale_sums s;
+    memset(&s, 0, sizeof s);
+    for (int i = 0; i < m->nlayers; i++) {
+        const dt_scale_layer *l = &m->layer[i];
+        s.params += l->params;
+        s.flops += l->flops;
+        s.flops_back += l->flops_back;
+        s.held += l->held;
+        s.forward += l->forward;
+        s.backward += l->backward;
+    }
+    return s;
+}
+DT__SLOW_END
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT_SCALE_IMPLEMENTATION */
