@@ -200,8 +200,11 @@ DT_API size_t          dt_scale_profile_text(const dt_scale_model *m, char *buf,
        switch rate 40Gbit/s               all traffic of a switch between machines together
        trunk rate 40Gbit/s machines 2     so many machines at each switch; from a switch to the others
        storage rate 2GB/s                 what a machine reads of its data set
+       reduce rate 8GB/s                  what a device adds or copies; this and the next lines: a measured calibration, see below
+       together 93%                       busy 80%                    spread 2%    (a line each)
        end
-*/
+
+   device, machines and devices are needed, intra where a machine has several devices, inter where there are several machines. */
 typedef struct dt_scale_device {
     char   name[DT_SCALE_NAME];
     double speed;      /* operations a second at the precision of the prediction, at best */
@@ -357,9 +360,9 @@ static const dt__scale_link_row dt__scale_links[] = {
 /* The part of the peak that products reach in training: matrices of the sizes of these models in cuBLAS and cuDNN reach 60 to
    80 % of the peak in f32, where arithmetic is the limit, and about half of it with tensor cores, where feeding them is. Times
    of memory are added, at 80 % of the bandwidth (STREAM on GPUs). */
-#define DT__SCALE_PART 0.7
-#define DT__SCALE_PART_HALF 0.5
-#define DT__SCALE_PART_MEMORY 0.8
+#define DT__SCALE_REACHED 0.7
+#define DT__SCALE_REACHED_HALF 0.5
+#define DT__SCALE_REACHED_MEMORY 0.8
 /* Bytes that a forward moves for each byte that it keeps: a batch norm reads its input twice and writes it once, the next layer
    reads it, a convolution writes it. The backward moves twice as much. */
 #define DT__SCALE_MOVED 2.5
@@ -873,6 +876,487 @@ DT_API dt_scale_sums dt_scale_model_sums(const dt_scale_model *m)
         s.backward += l->backward;
     }
     return s;
+}
+/* ==================================================================================================== >>reading
+   Texts of lines of words. A message names file, line, column, what was found and what was expected. */
+typedef struct dt__scale_text_in {
+    const char *what, *file; /* "profile" or "cluster"; its name */
+    const char *at, *end;    /* in the present line */
+    const char *next, *last; /* the next line; the end of the text */
+    const char *begin;       /* of the present line */
+    int         line;
+    const char *word;        /* the word that was read last */
+    size_t      n;
+} dt__scale_text_in;
+enum { DT__SCALE_TEXT = 1 << 24, DT__SCALE_DEVICES = 1 << 20 }; /* bytes of a text; devices of a cluster */
+static int dt__scale_expected(const dt__scale_text_in *t, const char *format, ...) DT__PRINTF(2, 3);
+static int dt__scale_expected(const dt__scale_text_in *t, const char *format, ...)
+{
+    char    shown[44], text[400];
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    return dt__scale_bad("%s in '%.120s', line %d, column %d: found '%s', expected %s", t->what, t->file, t->line,
+                         (int)(t->word - t->begin) + 1, t->n ? dt__scale_word(t->word, t->n, shown) : "the end of the line", text);
+}
+static bool dt__scale_line(dt__scale_text_in *t) /* goes to the next line that has words; false: the text has ended */
+{
+    while (t->next < t->last) {
+        const char *stop = (const char *)memchr(t->next, '\n', (size_t)(t->last - t->next)), *cut;
+        t->begin = t->at = t->next;
+        t->end = stop ? stop : t->last;
+        t->next = stop ? stop + 1 : t->last;
+        t->line++;
+        cut = (const char *)memchr(t->at, '#', (size_t)(t->end - t->at));
+        if (cut) t->end = cut;
+        while (t->end > t->at && (t->end[-1] == ' ' || t->end[-1] == '\r' || t->end[-1] == '\t')) t->end--;
+        while (t->at < t->end && (*t->at == ' ' || *t->at == '\t')) t->at++;
+        if (t->at < t->end) return true;
+    }
+    t->begin = t->word = t->last;
+    t->line++;
+    t->n = 0;
+    return false;
+}
+static bool dt__scale_next(dt__scale_text_in *t) /* the next word of the line; false: there is none */
+{
+    while (t->at < t->end && (*t->at == ' ' || *t->at == '\t')) t->at++;
+    t->word = t->at;
+    while (t->at < t->end && *t->at != ' ' && *t->at != '\t') t->at++;
+    t->n = (size_t)(t->at - t->word);
+    return t->n > 0;
+}
+static bool dt__scale_is(const dt__scale_text_in *t, const char *word)
+{
+    return strlen(word) == t->n && !memcmp(t->word, word, t->n);
+}
+static int dt__scale_line_end(dt__scale_text_in *t) { return dt__scale_next(t) ? dt__scale_expected(t, "the end of the line") : 0; }
+static int dt__scale_want(dt__scale_text_in *t, dt_scale_unit unit, double *out)
+{
+    const char *why;
+    dt__scale_next(t);
+    why = t->n ? dt__scale_read(t->word, t->n, unit, out) : "";
+    return why ? dt__scale_expected(t, "%s%s%s", dt__scale_units[unit].expected, *why ? "; it is " : "", why) : 0;
+}
+static int dt__scale_whole(dt__scale_text_in *t, int most, int *out)
+{
+    int64_t v = 0;
+    size_t  i = 0;
+    dt__scale_next(t);
+    for (; i < t->n && t->word[i] >= '0' && t->word[i] <= '9' && v <= most; i++) v = v * 10 + (t->word[i] - '0');
+    if (!i || i < t->n || v < 1 || v > most) return dt__scale_expected(t, "a whole number from 1 to %d", most);
+    *out = (int)v;
+    return 0;
+}
+static int dt__scale_percent(dt__scale_text_in *t, double *out)
+{
+    size_t at = 0;
+    double v;
+    dt__scale_next(t);
+    if (!dt__scale_digits(t->word, t->n, &at, &v) || at + 1 != t->n || t->word[at] != '%' || v > 100)
+        return dt__scale_expected(t, "a part in percent, such as 85%%");
+    *out = v / 100;
+    return 0;
+}
+static int dt__scale_named(dt__scale_text_in *t, char out[DT_SCALE_NAME]) /* a name: printable, and not too long */
+{
+    bool ok = dt__scale_next(t) && t->n < DT_SCALE_NAME;
+    for (size_t i = 0; ok && i < t->n; i++) ok = (unsigned char)t->word[i] > ' ' && t->word[i] != 127;
+    if (!ok) return dt__scale_expected(t, "a name of at most %d characters", DT_SCALE_NAME - 1);
+    memcpy(out, t->word, t->n);
+    out[t->n] = 0;
+    return 0;
+}
+/* A key of a line, and what follows it. Lines and pairs inside lines are read by the same tables. */
+typedef enum dt__scale_kind {
+    DT__SCALE_BYTES = DT_SCALE_BYTES, DT__SCALE_RATE = DT_SCALE_RATE, DT__SCALE_TIME = DT_SCALE_SECONDS,
+    DT__SCALE_FLOP = DT_SCALE_FLOP, DT__SCALE_SPEED = DT_SCALE_SPEED, /* quantities, to a double */
+    DT__SCALE_PART, /* percent, to a double */
+    DT__SCALE_INT,  /* to an int */
+    DT__SCALE_OWN   /* the caller reads it */
+} dt__scale_kind;
+typedef struct dt__scale_key {
+    const char    *name;
+    dt__scale_kind kind;
+    void          *to;
+} dt__scale_key;
+static int dt__scale_keys(dt__scale_text_in *t, const dt__scale_key *key, int n, const char *else_what) /* the index of the word */
+{
+    char        list[300], word[32];
+    size_t      len = 0;
+    const char *near = NULL;
+    int         least = 3;
+    for (int i = 0; i < n; i++)
+        if (dt__scale_is(t, key[i].name)) return i;
+    snprintf(word, sizeof word, "%.*s", (int)(t->n < 31 ? t->n : 31), t->word);
+    list[0] = 0;
+    for (int i = 0; i < n; i++) {
+        int d = dt__scale_distance(word, key[i].name);
+        if (d < least) least = d, near = key[i].name;
+        if (len < sizeof list - 24) len += (size_t)snprintf(list + len, sizeof list - len, "%s%s", i ? ", " : "", key[i].name);
+    }
+    return dt__scale_expected(t, "%s%s%s%s%s", list, else_what, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+}
+static int dt__scale_value(dt__scale_text_in *t, const dt__scale_key *k, int most)
+{
+    switch (k->kind) {
+    case DT__SCALE_PART: return dt__scale_percent(t, (double *)k->to);
+    case DT__SCALE_INT: return dt__scale_whole(t, most, (int *)k->to);
+    case DT__SCALE_OWN: return 0;
+    case DT__SCALE_BYTES: case DT__SCALE_RATE: case DT__SCALE_TIME: case DT__SCALE_FLOP: case DT__SCALE_SPEED: break;
+    }
+    return dt__scale_want(t, (dt_scale_unit)k->kind, (double *)k->to);
+}
+/* The rest of the line: pairs of key and value, each at most once. *seen gets a bit for each. */
+static int dt__scale_pairs(dt__scale_text_in *t, const dt__scale_key *key, int n, unsigned *seen)
+{
+    while (dt__scale_next(t)) {
+        int i = dt__scale_keys(t, key, n, " or the end of the line");
+        if (i < 0) return i;
+        if (*seen & 1u << i) return dt__scale_expected(t, "%s once", key[i].name);
+        *seen |= 1u << i;
+        int status = dt__scale_value(t, &key[i], 1 << 20);
+        if (status) return status;
+    }
+    return 0;
+}
+static int dt__scale_begin(dt__scale_text_in *t, const char *what, const char *file, const char *text, size_t n)
+{
+    memset(t, 0, sizeof *t);
+    t->what = what;
+    t->file = file ? file : "(text)";
+    t->begin = t->word = t->at = t->end = t->next = text;
+    t->last = text + n;
+    if (n > DT__SCALE_TEXT) return dt__scale_bad("%s in '%.120s': it has %zu bytes, expected at most %d", what, t->file, n, DT__SCALE_TEXT);
+    bool ok = dt__scale_line(t) && dt__scale_next(t) && dt__scale_is(t, "dt");
+    ok = ok && dt__scale_next(t) && dt__scale_is(t, what);
+    ok = ok && dt__scale_next(t) && dt__scale_is(t, "1");
+    if (!ok) return dt__scale_expected(t, "'dt %s 1' as the first line", what);
+    return dt__scale_line_end(t);
+}
+/* ---- profiles */
+static int dt__scale_read_layer(dt__scale_text_in *t, dt_scale_model *m)
+{
+    dt_scale_layer *l = dt__scale_add(m);
+    double          flops = 0, params = 0, held = 0, out = 0;
+    unsigned        seen = 0;
+    if (!l) return dt__scale_no_memory("dt_scale_profile_parse");
+    const dt__scale_key key[] = { { "forward", DT__SCALE_TIME, &l->forward }, { "backward", DT__SCALE_TIME, &l->backward },
+        { "params", DT__SCALE_BYTES, &params }, { "flops", DT__SCALE_FLOP, &flops }, { "held", DT__SCALE_BYTES, &held },
+        { "out", DT__SCALE_BYTES, &out }, { "ready", DT__SCALE_TIME, &l->ready } };
+    int status = dt__scale_named(t, l->name);
+    if (!status) status = dt__scale_pairs(t, key, (int)DT__COUNT_OF(key), &seen);
+    if (status) return status;
+    for (int i = 0; i < 3; i++)
+        if (!(seen & 1u << i)) return dt__scale_expected(t, "%s and its value: each layer needs it", key[i].name);
+    if (params > 0 && !(seen & 1u << 6)) return dt__scale_expected(t, "ready and a time: each layer with parameters needs it");
+    l->params = (int64_t)params; /* bytes, until all lines are read */
+    l->flops = flops, l->held = held, l->out = out;
+    return 0;
+}
+/* Per batch and in bytes, as in the file, to per sample and in elements */
+static void dt__scale_per_sample(dt_scale_model *m)
+{
+    for (int i = 0; i < m->nlayers; i++) {
+        dt_scale_layer *l = &m->layer[i];
+        l->params = (int64_t)((double)l->params / m->parameter_bytes + 0.5);
+        l->flops /= m->batch;
+        l->flops_back = 2 * l->flops;
+        l->held /= m->batch * m->parameter_bytes;
+        l->held_again = l->held;
+        l->out /= m->batch * m->parameter_bytes;
+        l->block = i;
+    }
+}
+DT_API dt_scale_model *dt_scale_profile_parse(const char *file, const char *text, size_t n)
+{
+    enum { BATCH = 1, STEP = 8, LAYER = 14, END = 15 };
+    dt__scale_text_in t;
+    dt_scale_model   *m = (dt_scale_model *)dt__comm_zeroed(1, sizeof *m);
+    unsigned          seen = 0;
+    int               status = 0, batch = 0;
+    if (!m) {
+        dt__scale_no_memory("dt_scale_profile_parse");
+        return NULL;
+    }
+    m->parameter_bytes = m->gradient_bytes = 4;
+    snprintf(m->name, sizeof m->name, "profile");
+    const dt__scale_key key[] = { { "model", DT__SCALE_OWN, NULL }, { "batch", DT__SCALE_INT, &batch },
+        { "sample", DT__SCALE_BYTES, &m->sample_bytes }, { "tokens", DT__SCALE_INT, &m->tokens },
+        { "parameter", DT__SCALE_BYTES, &m->parameter_bytes }, { "gradient", DT__SCALE_BYTES, &m->gradient_bytes },
+        { "state", DT__SCALE_BYTES, &m->state_bytes }, { "workspace", DT__SCALE_BYTES, &m->workspace },
+        { "step", DT__SCALE_TIME, &m->step }, { "forward", DT__SCALE_TIME, &m->forward },
+        { "backward", DT__SCALE_TIME, &m->backward }, { "update", DT__SCALE_TIME, &m->update },
+        { "input", DT__SCALE_TIME, &m->input }, { "load", DT__SCALE_TIME, &m->load }, { "layer", DT__SCALE_OWN, NULL },
+        { "end", DT__SCALE_OWN, NULL } };
+    status = dt__scale_begin(&t, "profile", file, text, n);
+    while (!status && dt__scale_line(&t)) {
+        dt__scale_next(&t);
+        int i = seen & 1u << END ? dt__scale_expected(&t, "no more lines after 'end'") : dt__scale_keys(&t, key, (int)DT__COUNT_OF(key), "");
+        if (i < 0) {
+            status = i;
+            break;
+        }
+        if (i != LAYER && seen & 1u << i) status = dt__scale_expected(&t, "%s once", key[i].name);
+        if (!status) status = dt__scale_value(&t, &key[i], 1 << 30);
+        if (!status && i == 0) status = dt__scale_named(&t, m->name);
+        if (!status && i == BATCH) status = dt__scale_named(&t, m->unit);
+        if (!status && i == LAYER) status = dt__scale_read_layer(&t, m);
+        else if (!status) status = dt__scale_line_end(&t);
+        seen |= 1u << i;
+    }
+    if (!status && !(seen & 1u << END)) status = dt__scale_expected(&t, "a line 'end'");
+    for (int i = 0; !status && i < (int)END; i++)
+        if ((i == BATCH || i == STEP || i == LAYER) && !(seen & 1u << i))
+            status = dt__scale_bad("profile in '%.120s': there is no line '%s', expected %s", t.file, key[i].name,
+                                   i == LAYER ? "at least one" : "one");
+    if (!status && (!(m->parameter_bytes >= 1) || !(m->gradient_bytes > 0)))
+        status = dt__scale_bad("profile in '%.120s': an element of a parameter or gradient has less than a byte; expected 4B or 2B", t.file);
+    if (!status) {
+        m->batch = batch;
+        dt__scale_per_sample(m);
+        return m;
+    }
+    dt_scale_model_free(m);
+    return NULL;
+}
+static void dt__scale_put(dt__text_out *o, const char *name, double x, dt_scale_unit unit)
+{
+    char        text[64], number[48];
+    const char *suffix = unit == DT_SCALE_SECONDS ? "ns" : unit == DT_SCALE_FLOP ? "FLOP" : "B";
+    double      whole = unit == DT_SCALE_SECONDS ? x * 1e9 : x;
+    if (!(whole >= 0)) whole = 0;
+    if (whole > 99999999999999999.0) whole = 99999999999999999.0; /* 18 digits can be read */
+    snprintf(number, sizeof number, "%.0f", whole);
+    snprintf(text, sizeof text, " %s %s%s", name, number, suffix);
+    dt__emit(o, text);
+}
+static void dt__scale_put_name(dt__text_out *o, const char *name, const char *otherwise) /* as a word */
+{
+    char   text[DT_SCALE_NAME];
+    size_t n = 0;
+    for (; name[n] && n + 1 < sizeof text; n++) text[n] = (unsigned char)name[n] > ' ' && name[n] != '#' && name[n] != 127 ? name[n] : '_';
+    text[n] = 0;
+    dt__emit(o, n ? text : otherwise);
+}
+DT_API size_t dt_scale_profile_text(const dt_scale_model *m, char *buf, size_t nbytes)
+{
+    dt__text_out o = { buf, nbytes, 0 };
+    double       batch = m->batch >= 1 ? floor(m->batch + 0.5) : 1, each = m->parameter_bytes > 0 ? m->parameter_bytes : 4;
+    if (nbytes) buf[0] = 0;
+    dt__emit(&o, "dt profile 1\nmodel ");
+    dt__scale_put_name(&o, m->name, "profile");
+    dt__emitf(&o, "\nbatch %.0f ", batch);
+    dt__scale_put_name(&o, m->unit, "sample");
+    dt__emit(&o, "\n");
+    if (m->tokens > 0) dt__emitf(&o, "tokens %d\n", m->tokens);
+    const struct {
+        const char   *name;
+        double        x;
+        dt_scale_unit unit;
+    } line[] = { { "sample", m->sample_bytes, DT_SCALE_BYTES }, { "parameter", each, DT_SCALE_BYTES },
+                 { "gradient", m->gradient_bytes > 0 ? m->gradient_bytes : 4, DT_SCALE_BYTES }, { "state", m->state_bytes, DT_SCALE_BYTES },
+                 { "workspace", m->workspace, DT_SCALE_BYTES }, { "step", m->step, DT_SCALE_SECONDS },
+                 { "forward", m->forward, DT_SCALE_SECONDS }, { "backward", m->backward, DT_SCALE_SECONDS },
+                 { "update", m->update, DT_SCALE_SECONDS }, { "input", m->input, DT_SCALE_SECONDS },
+                 { "load", m->load, DT_SCALE_SECONDS } };
+    for (int i = 0; i < (int)DT__COUNT_OF(line); i++) {
+        char         one[96];
+        dt__text_out word = { one, sizeof one, 0 };
+        one[0] = 0;
+        dt__scale_put(&word, line[i].name, line[i].x, line[i].unit);
+        dt__emitf(&o, "%s\n", one + 1); /* without the blank */
+    }
+    for (int i = 0; i < m->nlayers; i++) {
+        const dt_scale_layer *l = &m->layer[i];
+        dt__emit(&o, "layer ");
+        dt__scale_put_name(&o, l->name, "layer");
+        dt__scale_put(&o, "forward", l->forward, DT_SCALE_SECONDS);
+        dt__scale_put(&o, "backward", l->backward, DT_SCALE_SECONDS);
+        dt__scale_put(&o, "flops", l->flops * batch, DT_SCALE_FLOP);
+        dt__scale_put(&o, "params", (double)l->params * each, DT_SCALE_BYTES);
+        dt__scale_put(&o, "held", l->held * batch * each, DT_SCALE_BYTES);
+        dt__scale_put(&o, "out", l->out * batch * each, DT_SCALE_BYTES);
+        dt__scale_put(&o, "ready", l->ready, DT_SCALE_SECONDS);
+        dt__emit(&o, "\n");
+    }
+    dt__emit(&o, "end\n");
+    return o.len;
+}
+
+/* ---- devices, links, clusters */
+DT_API const char *dt_scale_device_name(int i)
+{
+    return i >= 0 && i < (int)DT__COUNT_OF(dt__scale_devices) ? dt__scale_devices[i].name : NULL;
+}
+DT_API const char *dt_scale_link_name(int i)
+{
+    return i >= 0 && i < (int)DT__COUNT_OF(dt__scale_links) ? dt__scale_links[i].name : NULL;
+}
+static int dt__scale_unknown(const char *call, const char *what, const char *word, const char *(*name)(int))
+{
+    char        list[400];
+    size_t      len = 0;
+    const char *near = dt_scale_nearest(word, name);
+    list[0] = 0;
+    for (int i = 0; name(i) && len < sizeof list - 24; i++)
+        len += (size_t)snprintf(list + len, sizeof list - len, "%s%s", i ? ", " : "", name(i));
+    return dt__scale_bad("%s: unknown %s %s; %s%s%s known are %s", call, what, dt__show(word), near ? "did you mean " : "",
+                         near ? near : "", near ? "?" : "", list);
+}
+DT_API int dt_scale_device_find(const char *name, dt_scale_device *out)
+{
+    for (int i = 0; i < (int)DT__COUNT_OF(dt__scale_devices); i++) {
+        const dt__scale_device_row *d = &dt__scale_devices[i];
+        if (!name || strcmp(name, d->name) != 0) continue;
+        memset(out, 0, sizeof *out);
+        snprintf(out->name, sizeof out->name, "%s", name);
+        out->speed = d->speed * 1e12;
+        out->half_speed = d->half * 1e12;
+        out->bandwidth = d->bandwidth * 1e9;
+        out->memory = d->memory * 1e9;
+        return 0;
+    }
+    return dt__scale_unknown("dt_scale_device_find", "device", name ? name : "(NULL)", dt_scale_device_name);
+}
+DT_API int dt_scale_link_find(const char *name, dt_scale_link *out)
+{
+    for (int i = 0; i < (int)DT__COUNT_OF(dt__scale_links); i++) {
+        const dt__scale_link_row *d = &dt__scale_links[i];
+        if (!name || strcmp(name, d->name) != 0) continue;
+        memset(out, 0, sizeof *out);
+        snprintf(out->name, sizeof out->name, "%s", name);
+        out->rate = d->rate * 1e9;
+        out->latency = d->latency * 1e-6;
+        return 0;
+    }
+    return dt__scale_unknown("dt_scale_link_find", "link", name ? name : "(NULL)", dt_scale_link_name);
+}
+DT_API void dt_scale_cluster_default(dt_scale_cluster *c)
+{
+    memset(c, 0, sizeof *c);
+    snprintf(c->name, sizeof c->name, "default");
+    c->machines = 1;
+    c->per_machine = 8;
+    dt_scale_device_find("v100", &c->device);
+    dt_scale_link_find("nvlink2", &c->intra);
+    dt_scale_link_find("infiniband-100g", &c->inter);
+    c->shared = true;
+}
+static int dt__scale_read_device(dt__scale_text_in *t, dt_scale_device *d)
+{
+    unsigned            seen = 0;
+    const dt__scale_key key[] = { { "speed", DT__SCALE_SPEED, &d->speed }, { "half", DT__SCALE_SPEED, &d->half_speed },
+        { "bandwidth", DT__SCALE_RATE, &d->bandwidth }, { "memory", DT__SCALE_BYTES, &d->memory }, { "part", DT__SCALE_PART, &d->part } };
+    dt_scale_device     known;
+    char                name[DT_SCALE_NAME];
+    dt__scale_text_in   was = *t;
+    memset(d, 0, sizeof *d);
+    int status = dt__scale_named(t, name);
+    if (status) return status;
+    was.word = t->word, was.n = t->n; /* where a message about the name points */
+    bool is = dt_scale_device_find(name, &known) == 0;
+    if (is) *d = known;
+    snprintf(d->name, sizeof d->name, "%s", name);
+    status = dt__scale_pairs(t, key, (int)DT__COUNT_OF(key), &seen);
+    if (status) return status;
+    if (!is && !(seen & 1)) {
+        const char *near = dt_scale_nearest(name, dt_scale_device_name);
+        return dt__scale_expected(&was, "a known device%s%s%s, or a name with 'speed 15TFLOP/s'", near ? " (did you mean " : "",
+                                  near ? near : "", near ? "?)" : "");
+    }
+    if (!(d->speed > 0)) return dt__scale_expected(&was, "a speed above 0");
+    return 0;
+}
+static int dt__scale_read_link(dt__scale_text_in *t, dt_scale_link *l)
+{
+    unsigned            seen = 0;
+    const dt__scale_key key[] = { { "rate", DT__SCALE_RATE, &l->rate }, { "latency", DT__SCALE_TIME, &l->latency } };
+    dt_scale_link       known;
+    char                name[DT_SCALE_NAME];
+    dt__scale_text_in   was = *t;
+    memset(l, 0, sizeof *l);
+    int status = dt__scale_named(t, name);
+    if (status) return status;
+    was.word = t->word, was.n = t->n;
+    bool is = dt_scale_link_find(name, &known) == 0;
+    if (is) *l = known;
+    snprintf(l->name, sizeof l->name, "%s", name);
+    status = dt__scale_pairs(t, key, (int)DT__COUNT_OF(key), &seen);
+    if (status) return status;
+    if (!is && seen != 3) {
+        const char *near = dt_scale_nearest(name, dt_scale_link_name);
+        return dt__scale_expected(&was, "a known link%s%s%s, or a name with 'rate 1.25GB/s latency 20us'", near ? " (did you mean " : "",
+                                  near ? near : "", near ? "?)" : "");
+    }
+    if (!(l->rate >= 1)) return dt__scale_expected(&was, "a rate of at least 1B/s");
+    return 0;
+}
+static int dt__scale_read_inside(dt__scale_text_in *t, int *out)
+{
+    static const dt__scale_key key[] = { { "full", DT__SCALE_OWN, NULL }, { "ring", DT__SCALE_OWN, NULL }, { "switch", DT__SCALE_OWN, NULL } };
+    dt__scale_next(t);
+    *out = dt__scale_keys(t, key, 3, "");
+    return *out < 0 ? *out : dt__scale_line_end(t);
+}
+DT_API int dt_scale_cluster_parse(dt_scale_cluster *out, const char *file, const char *text, size_t n)
+{
+    enum { DEVICE = 0, MACHINES, DEVICES, INTRA, INTER, SHARED, INSIDE, SWITCH, TRUNK, STORAGE, REDUCE, PARTS, END = 14 };
+    dt__scale_text_in t;
+    dt_scale_cluster  c;
+    unsigned          seen = 0;
+    double            reduce = 0;
+    memset(&c, 0, sizeof c);
+    const dt__scale_key key[] = { { "device", DT__SCALE_OWN, NULL }, { "machines", DT__SCALE_INT, &c.machines },
+        { "devices", DT__SCALE_INT, &c.per_machine }, { "intra", DT__SCALE_OWN, NULL }, { "inter", DT__SCALE_OWN, NULL },
+        { "shared", DT__SCALE_OWN, NULL }, { "inside", DT__SCALE_OWN, NULL }, { "switch", DT__SCALE_OWN, NULL },
+        { "trunk", DT__SCALE_OWN, NULL }, { "storage", DT__SCALE_OWN, NULL }, { "reduce", DT__SCALE_OWN, NULL },
+        { "together", DT__SCALE_PART, &c.together }, { "busy", DT__SCALE_PART, &c.busy }, { "spread", DT__SCALE_PART, &c.spread },
+        { "end", DT__SCALE_OWN, NULL } };
+    const dt__scale_key fabric[] = { { "rate", DT__SCALE_RATE, &c.fabric } }, storage[] = { { "rate", DT__SCALE_RATE, &c.storage } },
+        adding[] = { { "rate", DT__SCALE_RATE, &reduce } },
+        trunk[] = { { "rate", DT__SCALE_RATE, &c.trunk }, { "machines", DT__SCALE_INT, &c.per_switch } };
+    int status = dt__scale_begin(&t, "cluster", file, text, n);
+    while (!status && dt__scale_line(&t)) {
+        unsigned pairs = 0;
+        dt__scale_next(&t);
+        int i = seen & 1u << END ? dt__scale_expected(&t, "no more lines after 'end'") : dt__scale_keys(&t, key, (int)DT__COUNT_OF(key), "");
+        if (i < 0) return i;
+        if (seen & 1u << i) return dt__scale_expected(&t, "%s once", key[i].name);
+        seen |= 1u << i;
+        status = i == DEVICE    ? dt__scale_read_device(&t, &c.device)
+                 : i == INTRA   ? dt__scale_read_link(&t, &c.intra)
+                 : i == INTER   ? dt__scale_read_link(&t, &c.inter)
+                 : i == INSIDE  ? dt__scale_read_inside(&t, &c.inside)
+                 : i == SWITCH  ? dt__scale_pairs(&t, fabric, 1, &pairs)
+                 : i == TRUNK   ? dt__scale_pairs(&t, trunk, 2, &pairs)
+                 : i == STORAGE ? dt__scale_pairs(&t, storage, 1, &pairs)
+                 : i == REDUCE  ? dt__scale_pairs(&t, adding, 1, &pairs)
+                                : dt__scale_value(&t, &key[i], DT__SCALE_DEVICES);
+        if (status) return status;
+        if ((i >= SWITCH && i <= REDUCE) && pairs != (i == TRUNK ? 3u : 1u))
+            return dt__scale_expected(&t, i == TRUNK ? "rate and machines" : "rate");
+        status = dt__scale_line_end(&t);
+    }
+    if (status) return status;
+    if (!(seen & 1u << END)) return dt__scale_expected(&t, "a line 'end'");
+    for (int i = DEVICE; i <= DEVICES; i++)
+        if (!(seen & 1u << i)) return dt__scale_bad("cluster in '%.120s': there is no line '%s', expected one", t.file, key[i].name);
+    if ((int64_t)c.machines * c.per_machine > DT__SCALE_DEVICES)
+        return dt__scale_bad("cluster in '%.120s': %d machines with %d devices each; expected at most %d devices in all", t.file, c.machines,
+                             c.per_machine, DT__SCALE_DEVICES);
+    if ((c.per_machine > 1 && !(seen & 1u << INTRA)) || (c.machines > 1 && !(seen & 1u << INTER)))
+        return dt__scale_bad("cluster in '%.120s': there is no line '%s', expected one: there are %d machines with %d devices", t.file,
+                             c.per_machine > 1 && !(seen & 1u << INTRA) ? "intra" : "inter", c.machines, c.per_machine);
+    for (int i = SWITCH; i <= REDUCE; i++)
+        if (seen & 1u << i && !((i == SWITCH ? c.fabric : i == TRUNK ? c.trunk : i == STORAGE ? c.storage : reduce) >= 1))
+            return dt__scale_bad("cluster in '%.120s': the rate of '%s' is below 1 byte a second; expected more", t.file, key[i].name);
+    c.shared = (seen & 1u << SHARED) != 0;
+    c.reduce = reduce > 0 ? 1 / reduce : 0;
+    snprintf(c.name, sizeof c.name, "cluster");
+    *out = c;
+    return 0;
 }
 DT__SLOW_END
 
