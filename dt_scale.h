@@ -211,7 +211,9 @@ typedef struct dt_scale_device {
     double half_speed; /* with 16-bit products; 0: as speed */
     double bandwidth;  /* of its memory, bytes a second */
     double memory;     /* bytes */
-    double part;       /* the part of `speed` that training reaches; 0: by its kind of model, see >>constants */
+    double part;       /* the part of `speed` that products reach; 0: see >>constants */
+    double launch;     /* seconds to start a kernel */
+    double factor;     /* measured seconds of computation for each second that is computed; 0: 1 */
 } dt_scale_device;
 typedef struct dt_scale_link {
     char   name[DT_SCALE_NAME];
@@ -280,6 +282,13 @@ typedef struct dt_scale_bucket {
     int     first, last;               /* layers; first >= last: backwards */
     dt_algo algo;
 } dt_scale_bucket;
+typedef enum dt_scale_event_kind {
+    DT_SCALE_EVENT_FORWARD = 1, DT_SCALE_EVENT_BACKWARD, DT_SCALE_EVENT_REDUCE, DT_SCALE_EVENT_GATHER, DT_SCALE_EVENT_UPDATE
+} dt_scale_event_kind;
+typedef struct dt_scale_event { /* of one predicted step: a task of the computation or communication of one rank */
+    int    rank, kind, layer, micro; /* of a pipeline: its rank, the first layer of the stage, the micro-batch */
+    double start, end;
+} dt_scale_event;
 typedef struct dt_scale_memory { /* bytes of the device that needs most */
     double parameters, gradients, states, activations, workspace, buckets, all;
 } dt_scale_memory;
@@ -293,11 +302,22 @@ typedef struct dt_scale_prediction {
     double  efficiency;        /* rate / (devices x alone) */
     double  data_rate;         /* bytes a second that all machines read together */
     dt_scale_memory memory;
-    int              nbuckets;
+    bool             fits;      /* into the memory of the device, if that is known */
+    double           batch;     /* samples of a data-parallel rank */
+    dt_scale_layout  layout;    /* with the defaults filled in */
+    int              nbuckets;  /* without a pipeline */
     dt_scale_bucket *bucket;
+    int              nevents;
+    dt_scale_event  *event;
 } dt_scale_prediction;
 DT_API dt_scale_prediction *dt_scale_predict(const dt_scale_opts *o); /* NULL: dt_plan_error says why */
 DT_API void                 dt_scale_prediction_free(dt_scale_prediction *p); /* NULL is accepted */
+/* Seconds in which n machines of workers push nbytes of gradients to a parameter server on k machines and pull as many, at
+   rate bytes a second of each machine, in a stream of buckets. beside: the servers are on k of the workers' machines. */
+DT_API double dt_scale_server_seconds(int n, int k, bool beside, double nbytes, double rate);
+/* The same with BytePS's division, where n machines of workers are servers, too, and k machines are servers only:
+   2 n (n - 1) nbytes / ((n^2 + k n - 2 k) rate). k = 0 is the ring, k = n is nbytes / rate. */
+DT_API double dt_scale_byteps_seconds(int n, int k, double nbytes, double rate);
 
 #ifdef __cplusplus
 }
@@ -1216,6 +1236,7 @@ DT_API int dt_scale_device_find(const char *name, dt_scale_device *out)
         out->half_speed = d->half * 1e12;
         out->bandwidth = d->bandwidth * 1e9;
         out->memory = d->memory * 1e9;
+        out->launch = d->bandwidth > 100 ? DT__SCALE_LAUNCH : 0; /* GPUs */
         return 0;
     }
     return dt__scale_unknown("dt_scale_device_find", "device", name ? name : "(NULL)", dt_scale_device_name);
@@ -1357,6 +1378,766 @@ DT_API int dt_scale_cluster_parse(dt_scale_cluster *out, const char *file, const
     snprintf(c.name, sizeof c.name, "cluster");
     *out = c;
     return 0;
+}
+/* ==================================================================================================== >>timelines
+   A device has two streams: computation, and communication. The tasks of a stream run in their order. A task begins when the
+   task before it in its stream, and the one of the other stream that it needs, have ended. While both streams run, the
+   computation proceeds with 1 - busy of its speed: on CPUs the rank itself copies and adds. */
+typedef struct dt__scale_task {
+    double seconds, start, end;
+    int    need;  /* a task of the other stream; -1: none */
+    int    layer; /* for pictures */
+    int    kind;
+} dt__scale_task;
+typedef struct dt__scale_stream {
+    dt__scale_task *task;
+    int             n, cap;
+} dt__scale_stream;
+static dt__scale_task *dt__scale_task_add(dt__scale_stream *s, double seconds, int need, int kind, int layer)
+{
+    if (s->n == s->cap) {
+        int   cap = s->cap ? 2 * s->cap : 256;
+        void *q = cap > 1 << 24 ? NULL : DT_COMM_REALLOC(s->task, (size_t)cap * sizeof *s->task);
+        if (!q) return NULL;
+        s->task = (dt__scale_task *)q;
+        s->cap = cap;
+    }
+    dt__scale_task *t = &s->task[s->n++];
+    t->seconds = seconds;
+    t->start = t->end = 0;
+    t->need = need;
+    t->kind = kind;
+    t->layer = layer;
+    return t;
+}
+/* s[0]: computation, s[1]: communication. When the last task of both has ended; -1: two tasks wait for each other. */
+static double dt__scale_run(dt__scale_stream s[2], double busy)
+{
+    int    at[2] = { 0, 0 };
+    double left[2] = { 0, 0 }, now = 0;
+    bool   on[2] = { false, false };
+    while (at[0] < s[0].n || at[1] < s[1].n) {
+        for (int k = 0; k < 2; k++) {
+            if (on[k] || at[k] == s[k].n) continue;
+            dt__scale_task *t = &s[k].task[at[k]];
+            if (t->need >= at[!k]) continue;
+            on[k] = true;
+            left[k] = t->seconds;
+            t->start = now;
+        }
+        if (!on[0] && !on[1]) return -1;
+        double speed = on[1] ? 1 - busy : 1, a = !on[0] ? INFINITY : left[0] <= 0 ? 0 : speed > 0 ? left[0] / speed : INFINITY;
+        double b = on[1] ? left[1] : INFINITY, step = a < b ? a : b;
+        now += step;
+        if (on[0]) left[0] = a <= b ? 0 : left[0] - step * speed;
+        if (on[1]) left[1] = b <= a ? 0 : left[1] - step;
+        for (int k = 0; k < 2; k++) {
+            if (!on[k] || left[k] > 0) continue;
+            s[k].task[at[k]++].end = now;
+            on[k] = false;
+        }
+    }
+    return now;
+}
+
+/* ==================================================================================================== >>predicting
+   Placement, as dt_grid has it: tensor is the innermost axis, then pipe, then data; machines are filled one after the other. */
+enum { DT__SCALE_MEMO = 512 };
+typedef struct dt__scale_group { /* the devices that reduce or gather something together */
+    int n, each; /* devices; devices on a machine */
+} dt__scale_group;
+typedef struct dt__scale_memo {
+    int     n, each, coll;
+    double  nbytes, seconds;
+    dt_algo algo;
+} dt__scale_memo;
+typedef struct dt__scale_work {
+    const dt_scale_opts    *o;
+    const dt_scale_model   *m;
+    const dt_scale_cluster *c;
+    dt_scale_layout         l;      /* with defaults filled in */
+    int                     devices;
+    double                  batch, micro; /* samples of a data-parallel rank in a step; in a micro-batch */
+    double                  slow;   /* of computation: ranks together, and the slowest of them */
+    double                  value, grad, state, wire, act; /* bytes of an element: parameter, gradient, states; sent; activation */
+    double                  forward_scale, backward_scale; /* measured seconds of a micro-batch for each that layers were measured with */
+    dt__scale_group         data, tensor;
+    double                 *fwd, *bwd; /* seconds of each layer for a micro-batch, with recomputation and the sums of tensor parallel */
+    double                  moved;  /* of one layer, scratch */
+    bool                    measured;
+    dt__scale_memo         *memo;   /* DT__SCALE_MEMO, shared by the predictions of a search */
+    int                    *nmemo;
+    int                    *host;   /* scratch: the machine of each device of a group */
+    dt__scale_stream        s[2];
+    bool                    failed; /* out of memory */
+} dt__scale_work;
+
+/* ---- communication */
+static void dt__scale_costs(const dt__scale_work *w, dt__scale_group g, bool ring, dt_costs *t)
+{
+    const dt_scale_cluster *c = w->c;
+    int                     on = w->devices < c->per_machine ? w->devices : c->per_machine; /* devices of a machine that are used */
+    int                     machines = (g.n + g.each - 1) / g.each;
+    double                  part = (double)g.each / (on > 0 ? on : 1), near, far; /* of what a machine has for this group */
+    double                  reduce = c->reduce > 0 ? c->reduce : c->device.bandwidth > 0 ? 3 / c->device.bandwidth : 0;
+    near = c->intra.rate > 0 ? (c->inside == DT_SCALE_SWITCH ? on : 1) / c->intra.rate : 0;
+    far = c->inter.rate > 0 ? 1 / (c->shared ? c->inter.rate * part : c->inter.rate * g.each) : 0;
+    if (c->fabric > 0) far = fmax(far, machines / (c->fabric * part));
+    if (c->trunk > 0 && c->per_switch > 0 && machines > c->per_switch) far = fmax(far, (ring ? 1 : c->per_switch) / (c->trunk * part));
+    for (int i = 0; i < (int)DT_LINK_COUNT; i++) {
+        bool between = i >= DT_LINK_LOOP;
+        t->alpha[i] = between ? c->inter.latency : c->intra.latency;
+        t->beta[i] = between ? far : near;
+    }
+    t->gamma = reduce;
+}
+static double dt__scale_try(dt__scale_work *w, dt__scale_group g, dt_coll coll, dt_algo algo, double nbytes, dt_algo *out)
+{
+    dt_costs   t;
+    int64_t    n = nbytes < 4e18 ? (int64_t)(nbytes + 0.5) : INT64_C(4000000000000000000), segment = 0;
+    const int *host = g.n > g.each ? w->host : NULL;
+    int        link = host ? (int)DT_LINK_NET : (int)DT_LINK_SHM;
+    dt__scale_costs(w, g, algo == DT_ALGO_RING, &t);
+    if (algo == DT_ALGO_AUTO) algo = dt__cost_choose(&t, coll, g.n, host, link, w->measured, n, &segment);
+    *out = algo;
+    return algo == DT_ALGO_COUNT ? -1 : dt_plan_cost(&t, coll, algo, g.n, host, link, n, segment);
+}
+static double dt__scale_collective(dt__scale_work *w, dt__scale_group g, dt_coll coll, double nbytes, dt_algo *algo)
+{
+    dt_algo one, two = DT_ALGO_RING;
+    double  s, r;
+    if (algo) *algo = DT_ALGO_AUTO;
+    if (g.n < 2 || !(nbytes > 0)) return 0;
+    for (int i = 0; i < *w->nmemo && i < DT__SCALE_MEMO; i++) {
+        const dt__scale_memo *k = &w->memo[i];
+        if (k->n != g.n || k->each != g.each || k->coll != (int)coll || k->nbytes != nbytes) continue;
+        if (algo) *algo = k->algo;
+        return k->seconds;
+    }
+    for (int i = 0; i < g.n; i++) w->host[i] = i / g.each;
+    s = dt__scale_try(w, g, coll, coll == DT_COLL_ALLREDUCE ? w->o->algo : DT_ALGO_AUTO, nbytes, &one);
+    if (w->c->inside == DT_SCALE_RING && g.each > 2 && s >= 0 && one != DT_ALGO_TWO_LEVEL) s = -1; /* not every pair has a link */
+    r = (w->c->trunk > 0 || s < 0) && w->o->algo == DT_ALGO_AUTO ? dt__scale_try(w, g, coll, DT_ALGO_RING, nbytes, &two) : -1;
+    if (s < 0 || (r >= 0 && r < s)) s = r, one = two;
+    if (s < 0) {
+        w->failed = true;
+        s = 0;
+    }
+    dt__scale_memo *k = &w->memo[(*w->nmemo)++ % DT__SCALE_MEMO];
+    k->n = g.n;
+    k->each = g.each;
+    k->coll = (int)coll;
+    k->nbytes = nbytes;
+    k->seconds = s;
+    k->algo = one;
+    if (algo) *algo = one;
+    return s;
+}
+/* A parameter server on k machines for the n machines of workers, whose devices add up inside first. beside: the servers are
+   on the first k machines of the workers. Every machine sends and receives with the rate of its link at the same time, so in
+   a stream of buckets a push and the pull of the bucket before overlap. Seconds of nbytes in such a stream. */
+DT_API double dt_scale_server_seconds(int n, int k, bool beside, double nbytes, double rate)
+{
+    if (n < 1 || k < 1 || !(rate > 0) || !(nbytes > 0) || (n == 1 && beside)) return 0;
+    double own = beside ? n - 1 : n, server = own * nbytes / k, worker = nbytes;
+    if (beside) server += nbytes * (k - 1) / k; /* its worker's pushes to the others leave by the same link */
+    return (server > worker ? server : worker) / rate;
+}
+/* BytePS: n machines of workers that are servers, too, and k that are servers only. The load is divided so that no link is idle. */
+DT_API double dt_scale_byteps_seconds(int n, int k, double nbytes, double rate)
+{
+    if (n < 2 || k < 0 || !(rate > 0) || !(nbytes > 0)) return 0;
+    if (k >= n) return nbytes / rate;
+    return 2.0 * n * (n - 1) * nbytes / (((double)n * n + (double)k * n - 2.0 * k) * rate);
+}
+static double dt__scale_reduce(dt__scale_work *w, double nbytes, dt_algo *algo) /* the gradients of a bucket, of all ranks */
+{
+    double sent = nbytes * (w->o->compress > 0 ? w->o->compress : 1), encode = nbytes * w->o->encode;
+    *algo = DT_ALGO_NATIVE;
+    if (w->o->servers <= 0) return encode + dt__scale_collective(w, w->data, w->l.zero ? DT_COLL_REDUCE_SCATTER : DT_COLL_ALLREDUCE, sent, algo);
+    dt__scale_group in;
+    int             machines = (w->data.n + w->data.each - 1) / w->data.each;
+    in.n = in.each = w->data.n < w->data.each ? w->data.n : w->data.each;
+    return encode + dt__scale_collective(w, in, DT_COLL_ALLREDUCE, sent, NULL) +
+           dt_scale_server_seconds(machines, w->o->servers, w->o->beside, sent, w->c->inter.rate) + 2 * w->c->inter.latency;
+}
+
+/* ---- computation */
+/* The seconds of a layer for a micro-batch on one device, without communication */
+static void dt__scale_layer_seconds(const dt__scale_work *w, const dt_scale_layer *l, double *fwd, double *bwd, double *again)
+{
+    const dt_scale_device *d = &w->c->device;
+    double                 cut = w->l.tensor > 1 && l->parts > 0 ? w->l.tensor : 1, share = l->flops > 0 ? l->flops_again / l->flops : 0;
+    if (w->measured) {
+        *fwd = l->forward * w->forward_scale / cut;
+        *bwd = l->backward * w->backward_scale / cut;
+        *again = *fwd * share;
+        return;
+    }
+    bool   half = w->o->precision != DT_SCALE_F32 && d->half_speed > 0;
+    double speed = half ? d->half_speed : d->speed;
+    double part = d->part > 0 ? d->part : half && d->half_speed > 4 * d->speed ? DT__SCALE_REACHED_HALF : DT__SCALE_REACHED;
+    double moved = d->bandwidth > 0 ? DT__SCALE_MOVED * l->held * w->micro * w->act / (d->bandwidth * DT__SCALE_REACHED_MEMORY) : 0;
+    double factor = d->factor > 0 ? d->factor : 1;
+    *fwd = factor * (l->flops * w->micro / (speed * part) + moved) / cut;
+    *bwd = factor * (l->flops_back * w->micro / (speed * part) + 2 * moved) / cut;
+    *again = factor * l->flops_again * w->micro / (speed * part) / cut;
+    *fwd = fmax(*fwd, 2 * d->launch);
+    *bwd = fmax(*bwd, 4 * d->launch);
+}
+static void dt__scale_computation(dt__scale_work *w)
+{
+    for (int i = 0; i < w->m->nlayers; i++) {
+        const dt_scale_layer *l = &w->m->layer[i];
+        double                f, b, again, sync;
+        dt__scale_layer_seconds(w, l, &f, &b, &again);
+        if (w->l.recompute == DT_SCALE_FULL_AGAIN) b += f;
+        else if (w->l.recompute == DT_SCALE_SELECTIVE) b += again;
+        sync = w->l.tensor > 1 && l->parts > 0 ? dt__scale_collective(w, w->tensor, DT_COLL_ALLREDUCE, l->sync * w->micro * w->act, NULL) : 0;
+        w->fwd[i] = f * w->slow + sync;
+        w->bwd[i] = b * w->slow + sync * (w->l.recompute == DT_SCALE_FULL_AGAIN ? 2 : 1);
+    }
+}
+static double dt__scale_params(const dt__scale_work *w, int first, int last) /* elements of a device that has these layers */
+{
+    double n = 0;
+    for (int i = first; i <= last; i++)
+        n += (double)w->m->layer[i].params / (w->m->layer[i].parts > 0 ? w->l.tensor : 1);
+    return n;
+}
+static double dt__scale_update(const dt__scale_work *w, double params)
+{
+    const dt_scale_device *d = &w->c->device;
+    double                 n = params / (w->l.zero ? w->l.data : 1), all = (double)dt_scale_model_sums(w->m).params;
+    if (w->measured) return all > 0 ? w->m->update * w->slow * n / all : 0;
+    return d->bandwidth > 0 ? 2 * n * (w->value + w->grad + w->state) / (d->bandwidth * DT__SCALE_REACHED_MEMORY) : 0;
+}
+
+/* ---- one rank's step, or a part of it */
+enum { DT__SCALE_DO_FORWARD = 1, DT__SCALE_DO_BACKWARD = 2, DT__SCALE_DO_REDUCE = 4, DT__SCALE_DO_GATHER = 8 }; /* parts */
+typedef struct dt__scale_ready { /* gradients in the order in which they are complete */
+    double ready;
+    int    layer;
+} dt__scale_ready;
+static int dt__scale_ready_order(const void *a, const void *b)
+{
+    const dt__scale_ready *x = (const dt__scale_ready *)a, *y = (const dt__scale_ready *)b;
+    return x->ready != y->ready ? (x->ready < y->ready ? -1 : 1) : y->layer - x->layer;
+}
+static void dt__scale_do(dt__scale_work *w, int stream, double seconds, int need, int kind, int layer)
+{
+    if (!dt__scale_task_add(&w->s[stream], seconds, need, kind, layer)) w->failed = true;
+}
+static double dt__scale_unit_bytes(const dt__scale_work *w, int i) /* of the values of a layer */
+{
+    return dt__scale_params(w, i, i) * w->value;
+}
+/* Gathers are of the values of layers that are used next: with ZeRO 1 and 2 in buckets, with 3 layer by layer, one layer ahead. */
+static void dt__scale_gathers(dt__scale_work *w, int first, int last, bool backward, int *need)
+{
+    int    from = backward ? last : first, to = backward ? first - 1 : last + 1, by = backward ? -1 : 1;
+    int    before = w->s[0].n, count = 0;
+    double sum = 0, limit = w->o->bucket > 0 ? w->o->bucket : DT__SCALE_BUCKET;
+    for (int i = from; i != to; i += by, count++) {
+        double nbytes = dt__scale_unit_bytes(w, i);
+        need[i] = w->s[1].n - 1;
+        if (nbytes <= 0 || w->data.n < 2) continue;
+        sum += nbytes;
+        need[i] = w->s[1].n; /* the task that is added next has it */
+        if (w->l.zero < 3 && sum < limit && i + by != to) continue;
+        int ahead = w->l.zero < 3 ? -1 : before + count - 2; /* may begin when the layer before the last one is done */
+        dt__scale_do(w, 1, dt__scale_collective(w, w->data, DT_COLL_ALLGATHER, sum, NULL), ahead < 0 ? -1 : ahead, DT_SCALE_EVENT_GATHER, i);
+        sum = 0;
+    }
+    if (sum > 0) dt__scale_do(w, 1, dt__scale_collective(w, w->data, DT_COLL_ALLGATHER, sum, NULL), -1, DT_SCALE_EVENT_GATHER, to - by);
+}
+static double dt__scale_part_of_step(dt__scale_work *w, int first, int last, int parts, dt_scale_prediction *p)
+{
+    const dt_scale_model *m = w->m;
+    int                   n = last - first + 1, count = 0;
+    int                  *need = (int *)dt__comm_zeroed((size_t)m->nlayers, sizeof *need);
+    dt__scale_ready      *r = (dt__scale_ready *)dt__comm_zeroed((size_t)n, sizeof *r);
+    double                end = 0, limit = w->o->bucket > 0 ? w->o->bucket : DT__SCALE_FIRST_BUCKET;
+    bool                  timed = w->measured;
+    w->s[0].n = w->s[1].n = 0;
+    if (!need || !r) w->failed = true;
+    for (int i = first; !w->failed && i <= last; i++) {
+        need[i] = -1;
+        timed = timed && (m->layer[i].params == 0 || m->layer[i].ready > 0);
+    }
+    if (!w->failed && parts & DT__SCALE_DO_FORWARD) {
+        if (parts & DT__SCALE_DO_GATHER && w->l.zero) dt__scale_gathers(w, first, last, false, need);
+        for (int i = first; i <= last; i++) dt__scale_do(w, 0, w->fwd[i], need[i], DT_SCALE_EVENT_FORWARD, i);
+    }
+    if (!w->failed && parts & DT__SCALE_DO_BACKWARD) {
+        double all = 0, sum = 0, at = 0;
+        int    from = -1;
+        for (int i = first; i <= last; i++) need[i] = -1, all += w->bwd[i];
+        if (parts & DT__SCALE_DO_GATHER && w->l.zero == 3) dt__scale_gathers(w, first, last, true, need);
+        timed = timed && n == m->nlayers && w->l.recompute == DT_SCALE_KEEP && w->l.zero < 3 && m->backward > 0;
+        for (int i = last; i >= first; i--) {
+            if (timed && m->layer[i].params == 0) continue;
+            r[count].layer = i;
+            r[count].ready = timed ? m->layer[i].ready : (double)(last - i);
+            count++;
+        }
+        qsort(r, (size_t)count, sizeof *r, dt__scale_ready_order);
+        for (int k = 0; k < count && !w->failed; k++) {
+            int    i = r[k].layer, now = w->s[0].n;
+            double work = w->bwd[i], nbytes = dt__scale_params(w, i, i) * w->wire;
+            if (timed) { /* the measured time from one layer's gradients to the next one's */
+                double to = fmin(1, r[k].ready / m->backward) * all;
+                work = to - at > 0 ? to - at : 0;
+                at += work;
+            }
+            dt__scale_do(w, 0, work, need[i], DT_SCALE_EVENT_BACKWARD, i);
+            if (!(parts & DT__SCALE_DO_REDUCE) || w->data.n < 2) continue;
+            if (from < 0) from = i;
+            sum += nbytes;
+            if ((sum >= limit || k + 1 == count) && sum > 0) {
+                dt_algo algo;
+                double  seconds = dt__scale_reduce(w, sum, &algo);
+                if (k + 1 == count && w->o->servers > 0) seconds *= 2; /* nothing hides the pull of the last bucket */
+                dt__scale_do(w, 1, seconds, now, DT_SCALE_EVENT_REDUCE, i);
+                if (p && p->bucket) {
+                    dt_scale_bucket *b = &p->bucket[p->nbuckets++];
+                    b->nbytes = sum;
+                    b->first = from;
+                    b->last = i;
+                    b->algo = algo;
+                    b->ready = (double)(w->s[1].n - 1); /* its task, until the streams have run */
+                }
+                sum = 0;
+                from = -1;
+                limit = w->o->bucket > 0 ? w->o->bucket : DT__SCALE_BUCKET;
+            }
+        }
+        if (timed && all > at) dt__scale_do(w, 0, all - at, -1, DT_SCALE_EVENT_BACKWARD, first);
+        if (w->o->overlap == DT_NO) /* all buckets after the backward */
+            for (int k = 0; k < w->s[1].n; k++)
+                if (w->s[1].task[k].kind == DT_SCALE_EVENT_REDUCE) w->s[1].task[k].need = w->s[0].n - 1;
+    }
+    if (!w->failed) end = dt__scale_run(w->s, w->c->busy > 0 ? fmin(w->c->busy, 1) : 0);
+    if (end < 0) w->failed = true; /* cannot be: needs point to earlier tasks */
+    for (int k = 0; p && !w->failed && k < p->nbuckets; k++) {
+        const dt__scale_task *t = &w->s[1].task[(int)p->bucket[k].ready];
+        p->bucket[k].ready = t->need >= 0 ? w->s[0].task[t->need].end : 0;
+        p->bucket[k].start = t->start;
+        p->bucket[k].end = t->end;
+    }
+    DT_COMM_FREE(need);
+    DT_COMM_FREE(r);
+    return end;
+}
+static double dt__scale_sum(const dt__scale_stream *s, int kind)
+{
+    double sum = 0;
+    for (int i = 0; i < s->n; i++)
+        if (!kind || s->task[i].kind == kind) sum += s->task[i].seconds;
+    return sum;
+}
+static int dt__scale_event_add(dt_scale_prediction *p, int *cap, dt_scale_event e)
+{
+    if (p->nevents == *cap) {
+        int   more = *cap ? 2 * *cap : 256;
+        void *q = more > 1 << 22 ? NULL : DT_COMM_REALLOC(p->event, (size_t)more * sizeof *p->event);
+        if (!q) return -1;
+        p->event = (dt_scale_event *)q;
+        *cap = more;
+    }
+    p->event[p->nevents++] = e;
+    return 0;
+}
+static void dt__scale_events(dt__scale_work *w, dt_scale_prediction *p, double from, int rank)
+{
+    int cap = p->nevents;
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < w->s[k].n && !w->failed; i++) {
+            const dt__scale_task *t = &w->s[k].task[i];
+            dt_scale_event        e;
+            e.rank = rank;
+            e.kind = t->kind;
+            e.layer = t->layer;
+            e.micro = 0;
+            e.start = from + t->start;
+            e.end = from + t->end;
+            if (t->end > t->start && dt__scale_event_add(p, &cap, e)) w->failed = true;
+        }
+}
+
+/* ---- memory of a device that holds layers first .. last, and `flight` micro-batches */
+static dt_scale_memory dt__scale_memory_of(const dt__scale_work *w, int first, int last, double flight)
+{
+    const dt_scale_model *m = w->m;
+    dt_scale_memory       k;
+    double                n = dt__scale_params(w, first, last), held = 0, most = 0, block = 0, inputs = 0, unit = 0, work = 0;
+    double                shards = w->l.data;
+    memset(&k, 0, sizeof k);
+    k.parameters = n * w->value / (w->l.zero >= 3 ? shards : 1);
+    k.gradients = n * w->grad / (w->l.zero >= 2 ? shards : 1);
+    k.states = n * w->state / (w->l.zero >= 1 ? shards : 1);
+    for (int i = first; i <= last; i++) {
+        const dt_scale_layer *l = &m->layer[i];
+        double                cut = w->l.tensor > 1 && l->parts > 0 ? w->l.tensor : 1;
+        bool                  begins = i == first || m->layer[i - 1].block != l->block;
+        if (begins) {
+            most = block > most ? block : most;
+            block = 0;
+            inputs += i > 0 ? m->layer[i - 1].out / cut : 0;
+        }
+        block += l->held / cut;
+        held += (w->l.recompute == DT_SCALE_SELECTIVE ? l->held_again : l->held) / cut;
+        unit = fmax(unit, dt__scale_unit_bytes(w, i));
+        work = fmax(work, 2 * l->out / cut);
+    }
+    most = block > most ? block : most;
+    if (w->l.recompute == DT_SCALE_FULL_AGAIN) k.activations = (flight * inputs + most) * w->micro * w->act;
+    else k.activations = flight * held * w->micro * w->act;
+    k.workspace = m->workspace > 0 ? m->workspace : work * w->micro * w->act;
+    double bucket = fmin(w->o->bucket > 0 ? w->o->bucket : fmax(DT__SCALE_BUCKET, unit / w->value * w->grad), n * w->grad);
+    if (w->l.zero >= 2 && shards > 1) k.buckets = fmin(3 * bucket, n * w->grad);
+    if (w->l.zero >= 3 && shards > 1) k.buckets += fmin(4 * unit, n * w->value);
+    k.all = k.parameters + k.gradients + k.states + k.activations + k.workspace + k.buckets;
+    return k;
+}
+
+/* ---- pipelines */
+typedef struct dt__scale_stage {
+    int    first, last; /* layers */
+    double fwd, bwd, exposed, extra; /* of a micro-batch; communication that the last backward does not hide; gathers before the first forward */
+} dt__scale_stage;
+static int dt__scale_cut(dt__scale_work *w, dt__scale_stage *stage, int nstages)
+{
+    const dt_scale_model *m = w->m;
+    int                   n = 0, status = 0, *begin = (int *)dt__comm_zeroed((size_t)m->nlayers + 1, sizeof *begin);
+    dt_pipe_layer        *l = (dt_pipe_layer *)dt__comm_zeroed((size_t)m->nlayers, sizeof *l);
+    dt_pipe_partition    *p = NULL;
+    if (!begin || !l) status = dt__scale_no_memory("dt_scale_predict");
+    for (int i = 0; !status && i < m->nlayers; i++) {
+        if (i == 0 || m->layer[i].block != m->layer[i - 1].block) begin[n++] = i;
+        l[n - 1].forward += w->fwd[i];
+        l[n - 1].backward += w->bwd[i];
+        l[n - 1].out = (int64_t)(m->layer[i].out * w->micro * w->act);
+        l[n - 1].params += (int64_t)(dt__scale_params(w, i, i) * w->value);
+        l[n - 1].held += (int64_t)(m->layer[i].held * w->micro * w->act / w->l.tensor);
+        l[n - 1].state = (w->grad + w->state) / w->value;
+    }
+    if (!status && nstages > n)
+        status = dt__scale_bad("dt_scale_predict: %d stages of a pipeline, but %s has only %d blocks; take fewer ranks or chunks", nstages,
+                               dt__show(m->name), n);
+    if (!status) {
+        begin[n] = m->nlayers;
+        dt_pipe_partition_opts o = DT__NO_OPTIONS;
+        DT__CLEAR(o);
+        o.layers = l;
+        o.nlayers = n;
+        o.ranks = nstages; /* as 1F1B: only the cuts are of interest */
+        o.micro = w->l.micro;
+        if (w->c->intra.rate > 0) o.bandwidth = w->c->intra.rate;
+        p = dt_pipe_partition_new_with(o);
+        if (!p) status = DT_COMM_ERR_ARG;
+    }
+    for (int i = 0; !status && i < nstages; i++) {
+        stage[i].first = begin[p->stage[i].first];
+        stage[i].last = begin[p->stage[i].last + 1] - 1;
+    }
+    dt_pipe_partition_free(p);
+    DT_COMM_FREE(begin);
+    DT_COMM_FREE(l);
+    return status;
+}
+static int dt__scale_pipeline(dt__scale_work *w, dt_scale_prediction *p)
+{
+    int              status, chunks = w->l.schedule == DT_PIPE_INTERLEAVED ? w->l.chunks : 1, n = w->l.pipe * chunks, far;
+    dt__scale_stage *stage = (dt__scale_stage *)dt__comm_zeroed((size_t)n, sizeof *stage);
+    double          *times = (double *)dt__comm_zeroed(4 * (size_t)n, sizeof *times), worst = 0, most = 0;
+    dt_pipe_opts     q = DT__NO_OPTIONS;
+    dt_pipe_times    t = DT__NO_OPTIONS;
+    DT__CLEAR(q);
+    DT__CLEAR(t);
+    q.kind = w->l.schedule;
+    q.ranks = w->l.pipe;
+    q.chunks = chunks;
+    q.micro = w->l.micro;
+    status = !stage || !times ? dt__scale_no_memory("dt_scale_predict") : dt__scale_cut(w, stage, n);
+    for (int i = 0; !status && i < n; i++) {
+        dt__scale_stage *s = &stage[i];
+        int              gather = w->l.zero == 3 ? DT__SCALE_DO_GATHER : 0;
+        s->fwd = dt__scale_part_of_step(w, s->first, s->last, DT__SCALE_DO_FORWARD | gather, NULL);
+        s->extra = w->l.zero && !gather ? dt__scale_part_of_step(w, s->first, s->last, DT__SCALE_DO_FORWARD | DT__SCALE_DO_GATHER, NULL) - s->fwd : 0;
+        s->bwd = dt__scale_part_of_step(w, s->first, s->last, DT__SCALE_DO_BACKWARD | gather, NULL);
+        double last = dt__scale_part_of_step(w, s->first, s->last, DT__SCALE_DO_BACKWARD | DT__SCALE_DO_REDUCE | gather, NULL);
+        s->exposed = last - s->bwd;
+        p->t2 = fmax(p->t2, chunks * dt__scale_sum(&w->s[1], 0));
+        times[i] = s->fwd;
+        times[n + i] = s->bwd / 2; /* half for the inputs, half for the weights */
+        times[2 * n + i] = s->bwd / 2;
+        /* neighbours of a pipeline are w->l.tensor devices apart */
+        far = (i % w->l.pipe + 1) % w->l.pipe == 0 || ((i % w->l.pipe) * w->l.tensor) / w->c->per_machine != ((i % w->l.pipe + 1) * w->l.tensor) / w->c->per_machine;
+        if (w->l.pipe * w->l.tensor <= w->c->per_machine) far = 0;
+        const dt_scale_link *link = far ? &w->c->inter : &w->c->intra;
+        double               rate = far && w->c->shared ? link->rate / fmin(w->l.tensor, w->c->per_machine) : link->rate;
+        if (i + 1 < n) times[3 * n + i] = link->latency + (rate > 0 ? w->m->layer[s->last].out * w->micro * w->act / rate : 0);
+    }
+    dt_pipe_schedule *schedule = status ? NULL : dt_pipe_schedule_new_with(q);
+    t.forwards = times;
+    t.backward_inputs = times ? times + n : NULL;
+    t.backward_weights = times ? times + 2 * n : NULL;
+    t.transfers = times ? times + 3 * n : NULL;
+    dt_pipe_timing *timing = schedule ? dt_pipe_simulate_with(schedule, t) : NULL;
+    if (!status && !timing) status = DT_COMM_ERR_ARG;
+    for (int r = 0; !status && r < w->l.pipe; r++) {
+        double end = 0, fwd = 0, bwd = 0, exposed = 0, extra = 0, params = 0;
+        for (int64_t i = schedule->first[r]; i < schedule->first[r + 1]; i++) end = fmax(end, timing->end[i]);
+        dt_scale_memory k, all;
+        memset(&all, 0, sizeof all);
+        for (int i = r; i < n; i += w->l.pipe) {
+            exposed += stage[i].exposed;
+            extra += stage[i].extra;
+            fwd += stage[i].fwd * w->l.micro;
+            bwd += stage[i].bwd * w->l.micro;
+            params += dt__scale_params(w, stage[i].first, stage[i].last);
+            k = dt__scale_memory_of(w, stage[i].first, stage[i].last, (double)dt_pipe_held(q, r) / chunks);
+            all.parameters += k.parameters, all.gradients += k.gradients, all.states += k.states, all.activations += k.activations;
+            all.buckets += k.buckets, all.all += k.all, all.workspace += k.workspace;
+        }
+        double update = dt__scale_update(w, params);
+        if (all.all > most) p->memory = all, most = all.all;
+        p->t1 = fmax(p->t1, fwd + bwd + update);
+        if (end + exposed + extra + update < worst) continue;
+        worst = end + exposed + extra + update;
+        p->forward = fwd, p->backward = bwd, p->update = update, p->exposed = exposed + extra;
+        p->bubble = end - fwd - bwd;
+    }
+    p->step = worst;
+    int cap = p->nevents;
+    for (int r = 0; !status && r < w->l.pipe; r++)
+        for (int64_t i = schedule->first[r]; i < schedule->first[r + 1] && schedule->nsteps < 1 << 18; i++) {
+            dt_scale_event e;
+            e.rank = r;
+            e.kind = schedule->step[i].op == DT_PIPE_FORWARD ? DT_SCALE_EVENT_FORWARD : DT_SCALE_EVENT_BACKWARD;
+            e.layer = stage[schedule->step[i].chunk * w->l.pipe + r].first;
+            e.micro = schedule->step[i].micro;
+            e.start = timing->start[i];
+            e.end = timing->end[i];
+            if (dt__scale_event_add(p, &cap, e)) status = dt__scale_no_memory("dt_scale_predict");
+        }
+    dt_pipe_timing_free(timing);
+    dt_pipe_schedule_free(schedule);
+    DT_COMM_FREE(stage);
+    DT_COMM_FREE(times);
+    return status;
+}
+/* One device has the whole model: data parallel, perhaps sharded, perhaps several micro-batches before an update. */
+static void dt__scale_flat(dt__scale_work *w, dt_scale_prediction *p)
+{
+    int    last = w->m->nlayers - 1, gather3 = w->l.zero == 3 ? DT__SCALE_DO_GATHER : 0, both = DT__SCALE_DO_FORWARD | DT__SCALE_DO_BACKWARD;
+    double before = 0, comm = 0, params = dt__scale_params(w, 0, last), fwd = 0, bwd = 0;
+    if (w->l.micro > 1) {
+        before = (w->l.micro - 1) * dt__scale_part_of_step(w, 0, last, both | gather3, NULL);
+        comm = (w->l.micro - 1) * dt__scale_sum(&w->s[1], 0);
+        if (w->l.zero && !gather3) {
+            double plain = dt__scale_part_of_step(w, 0, last, DT__SCALE_DO_FORWARD, NULL);
+            before += dt__scale_part_of_step(w, 0, last, DT__SCALE_DO_FORWARD | DT__SCALE_DO_GATHER, NULL) - plain;
+            comm += dt__scale_sum(&w->s[1], 0);
+        }
+    }
+    int    parts = both | DT__SCALE_DO_REDUCE | (w->l.zero == 3 || w->l.micro == 1 ? DT__SCALE_DO_GATHER : 0);
+    double end = dt__scale_part_of_step(w, 0, last, parts, p);
+    p->t2 = comm + dt__scale_sum(&w->s[1], 0);
+    for (int i = 0; i < p->nbuckets; i++) p->bucket[i].ready += before, p->bucket[i].start += before, p->bucket[i].end += before;
+    if (p->bucket) dt__scale_events(w, p, before, 0);
+    for (int i = 0; i <= last; i++) fwd += w->fwd[i], bwd += w->bwd[i];
+    p->forward = fwd * w->l.micro;
+    p->backward = bwd * w->l.micro;
+    p->update = dt__scale_update(w, params);
+    p->t1 = p->forward + p->backward + p->update;
+    p->exposed = before + end - p->forward - p->backward;
+    p->step = before + end + p->update;
+    p->memory = dt__scale_memory_of(w, 0, last, 1);
+    if (p->bucket && p->update > 0) {
+        dt_scale_event e;
+        int            cap = p->nevents;
+        e.rank = 0, e.kind = DT_SCALE_EVENT_UPDATE, e.layer = -1, e.micro = 0, e.start = before + end, e.end = p->step;
+        if (dt__scale_event_add(p, &cap, e)) w->failed = true;
+    }
+}
+/* The mean of the largest of n values with normal distribution and standard deviation 1 (Blom): where the distribution is
+   (n - 0.375) / (n + 0.25). */
+static double dt__scale_slowest(double n)
+{
+    double p = (n - 0.375) / (n + 0.25), lo = 0, hi = 8;
+    if (!(n > 1)) return 0;
+    for (int i = 0; i < 60; i++) {
+        double mid = (lo + hi) / 2;
+        if (0.5 * erfc(-mid / 1.4142135623730951) < p) lo = mid;
+        else hi = mid;
+    }
+    return lo;
+}
+/* ---- options */
+static int dt__scale_whole_part(int a, int b) { return b > 0 ? a / b : 0; }
+static int dt__scale_refused(const char *why, const dt__scale_work *w)
+{
+    return dt__scale_bad("dt_scale_predict: %s; found data %d x pipe %d x tensor %d, zero %d, %d micro-batches of %g samples in all, on %d "
+                         "machines with %d devices", why, w->l.data, w->l.pipe, w->l.tensor, w->l.zero, w->l.micro, w->batch,
+                         w->c->machines, w->c->per_machine);
+}
+static int dt__scale_options(dt__scale_work *w)
+{
+    const dt_scale_opts    *o = w->o;
+    const dt_scale_cluster *c = o->cluster;
+    w->m = o->model;
+    w->c = c;
+    if (!w->m || !c || w->m->nlayers < 1 || !w->m->layer)
+        return dt__scale_bad("dt_scale_predict: %s; expected a model with layers and a cluster", !c ? "cluster is NULL" : "the model is NULL or has no layers");
+    if (c->machines < 1 || c->per_machine < 1 || c->per_machine > DT__SCALE_DEVICES / c->machines)
+        return dt__scale_bad("dt_scale_predict: %d machines with %d devices each; expected 1 to %d devices in all", c->machines, c->per_machine, DT__SCALE_DEVICES);
+    w->devices = c->machines * c->per_machine;
+    w->measured = w->m->batch > 0;
+    if (!w->measured && !(c->device.speed > 0))
+        return dt__scale_bad("dt_scale_predict: the device has a speed of %g; expected more than 0: name a known device, or give its speed", c->device.speed);
+    if ((c->per_machine > 1 && !(c->intra.rate > 0)) || (c->machines > 1 && !(c->inter.rate > 0)))
+        return dt__scale_bad("dt_scale_predict: the link %s machines has a rate of 0; expected more", c->per_machine > 1 && !(c->intra.rate > 0) ? "inside" : "between");
+    w->l = o->layout;
+    if (w->l.pipe == 0) w->l.pipe = 1;
+    if (w->l.tensor == 0) w->l.tensor = 1;
+    w->batch = o->batch > 0 ? o->batch : w->measured ? w->m->batch : 32;
+    if (w->l.micro == 0) w->l.micro = w->l.pipe > 1 ? 4 * w->l.pipe : 1;
+    if (w->l.pipe < 1 || w->l.tensor < 1 || w->l.data < 0 || w->l.micro < 1 || w->l.micro > 65536 || w->l.pipe > 1024 || w->l.tensor > w->devices ||
+        w->l.zero < 0 || w->l.zero > 3 || w->l.recompute < 0 || w->l.recompute > DT_SCALE_FULL_AGAIN)
+        return dt__scale_refused("expected positive parts, at most 1024 stages, 65536 micro-batches, zero 0 to 3", w);
+    if (w->l.data == 0) w->l.data = dt__scale_whole_part(w->devices, w->l.pipe * w->l.tensor);
+    if ((int64_t)w->l.data * w->l.pipe * w->l.tensor != w->devices)
+        return dt__scale_refused("data x pipe x tensor is not the number of devices; expected a layout that divides it", w);
+    if (w->l.chunks == 0) w->l.chunks = w->l.schedule == DT_PIPE_INTERLEAVED ? 2 : 1;
+    if (w->l.schedule == DT_PIPE_INTERLEAVED && w->l.micro % w->l.pipe)
+        return dt__scale_refused("an interleaved schedule needs micro-batches that are a multiple of its ranks", w);
+    w->micro = w->batch / w->l.micro;
+    if (w->micro < 1) return dt__scale_refused("a micro-batch has less than one sample; expected at most as many micro-batches as samples", w);
+    if (w->l.tensor > 1 && c->per_machine % w->l.tensor && w->l.tensor % c->per_machine)
+        return dt__scale_refused("tensor neither divides the devices of a machine nor is divided by them", w);
+    for (int i = 0; w->l.tensor > 1 && i < w->m->nlayers; i++)
+        if (w->m->layer[i].parts > 0 && w->m->layer[i].parts % w->l.tensor && w->m->layer[i].sync * 10 > w->m->layer[i].held)
+            return dt__scale_bad("dt_scale_predict: layer %s can be cut into %d parts, and tensor is %d; expected a divisor", dt__show(w->m->layer[i].name),
+                                 w->m->layer[i].parts, w->l.tensor);
+    if (o->servers < 0 || (o->servers && (w->l.zero || w->l.pipe > 1 || w->l.tensor > 1 || (o->beside && o->servers > c->machines))))
+        return dt__scale_refused("a parameter server goes with data parallel only, and with .beside has at most as many servers as machines", w);
+    return 0;
+}
+static void dt__scale_prepare(dt__scale_work *w)
+{
+    const dt_scale_opts    *o = w->o;
+    const dt_scale_cluster *c = w->c;
+    int                     states = o->states < 0 ? 0 : o->states > 0 ? o->states : 2, inner = w->l.tensor * w->l.pipe;
+    bool                    half = o->precision != DT_SCALE_F32;
+    w->value = half ? 2 : 4;
+    w->grad = w->wire = half ? 2 : 4;
+    w->state = 4 * states + (half ? 4 : 0) + (o->precision == DT_SCALE_O2 ? 4 : 0);
+    w->act = half ? 2 : 4;
+    if (w->measured) {
+        w->value = w->act = w->m->parameter_bytes > 0 ? w->m->parameter_bytes : 4;
+        w->grad = w->wire = w->m->gradient_bytes > 0 ? w->m->gradient_bytes : 4;
+        if (o->states == 0) w->state = w->m->state_bytes;
+    }
+    /* devices of a data group on one machine: every inner-th device */
+    w->data.n = w->l.data;
+    w->data.each = inner < c->per_machine ? c->per_machine / inner : 1;
+    if (w->data.each > w->data.n) w->data.each = w->data.n;
+    w->tensor.n = w->l.tensor;
+    w->tensor.each = w->l.tensor < c->per_machine ? w->l.tensor : c->per_machine;
+    double spread = c->spread > 0 ? c->spread : c->spread < 0 || w->measured ? 0 : DT__SCALE_SPREAD;
+    w->slow = 1 + spread * dt__scale_slowest(w->devices);
+    if (w->devices > 1 && c->per_machine > 1 && c->together > 0 && c->together < 1) w->slow /= c->together;
+    if (w->measured) {
+        dt_scale_sums s = dt_scale_model_sums(w->m);
+        double        each = w->micro / w->m->batch;
+        /* what is between layers counts, too */
+        w->forward_scale = each * (w->m->forward > 0 && s.forward > 0 ? w->m->forward / s.forward : 1);
+        w->backward_scale = each * (w->m->backward > 0 && s.backward > 0 ? w->m->backward / s.backward : 1);
+    }
+}
+static dt_scale_prediction *dt__scale_predict(const dt_scale_opts *o, dt__scale_memo *memo, int *nmemo, bool pictures)
+{
+    dt__scale_work       w;
+    dt_scale_prediction *p = (dt_scale_prediction *)dt__comm_zeroed(1, sizeof *p);
+    int                  status;
+    memset(&w, 0, sizeof w);
+    w.o = o;
+    w.memo = memo;
+    w.nmemo = nmemo;
+    status = p ? dt__scale_options(&w) : dt__scale_no_memory("dt_scale_predict");
+    if (!status) {
+        dt__scale_prepare(&w);
+        w.fwd = (double *)dt__comm_zeroed((size_t)w.m->nlayers, sizeof *w.fwd);
+        w.bwd = (double *)dt__comm_zeroed((size_t)w.m->nlayers, sizeof *w.bwd);
+        w.host = (int *)dt__comm_zeroed((size_t)w.devices + 1, sizeof *w.host);
+        if (pictures) p->bucket = (dt_scale_bucket *)dt__comm_zeroed((size_t)w.m->nlayers, sizeof *p->bucket);
+        if (!w.fwd || !w.bwd || !w.host || (pictures && !p->bucket)) status = dt__scale_no_memory("dt_scale_predict");
+    }
+    if (!status) {
+        /* one device alone, without recomputation */
+        dt__scale_work one = w;
+        double         alone = 0;
+        one.slow = 1;
+        one.l.tensor = one.l.data = 1;
+        one.l.zero = one.l.recompute = 0;
+        for (int i = 0; i < w.m->nlayers; i++) {
+            double f, b, again;
+            dt__scale_layer_seconds(&one, &w.m->layer[i], &f, &b, &again);
+            alone += (f + b) * w.l.micro;
+        }
+        alone += dt__scale_update(&one, (double)dt_scale_model_sums(w.m).params);
+        if (w.measured) alone = fmax(alone, w.m->load * w.batch / w.m->batch) + w.m->input * w.batch / w.m->batch;
+        p->alone = alone > 0 ? w.batch / alone : 0;
+        p->devices = w.devices;
+        p->layout = w.l;
+        p->batch = w.batch;
+        dt__scale_computation(&w);
+        if (w.l.pipe > 1) status = dt__scale_pipeline(&w, p);
+        else dt__scale_flat(&w, p);
+        if (!status && w.failed) status = dt__scale_no_memory("dt_scale_predict");
+    }
+    if (!status) {
+        double ranks = w.l.data, per = ranks / w.c->machines * w.batch * w.m->sample_bytes; /* bytes of a machine in a step */
+        double input = w.c->storage > 0 ? per / w.c->storage : 0;
+        if (w.measured) {
+            input = fmax(input, w.m->load * w.batch / w.m->batch);
+            p->step += w.m->input * w.batch / w.m->batch;
+            p->input = w.m->input * w.batch / w.m->batch;
+        }
+        if (input > p->step) p->input += input - p->step, p->step = input;
+        p->rate = p->step > 0 ? ranks * w.batch / p->step : 0;
+        p->efficiency = p->alone > 0 ? p->rate / (p->devices * p->alone) : 0;
+        p->data_rate = p->rate * w.m->sample_bytes;
+        p->fits = !(w.c->device.memory > 0) || p->memory.all <= w.c->device.memory;
+    }
+    DT_COMM_FREE(w.fwd);
+    DT_COMM_FREE(w.bwd);
+    DT_COMM_FREE(w.host);
+    DT_COMM_FREE(w.s[0].task);
+    DT_COMM_FREE(w.s[1].task);
+    if (!status) return p;
+    dt_scale_prediction_free(p);
+    return NULL;
+}
+DT_API dt_scale_prediction *dt_scale_predict(const dt_scale_opts *o)
+{
+    int                  nmemo = 0;
+    dt__scale_memo      *memo = (dt__scale_memo *)dt__comm_zeroed(DT__SCALE_MEMO, sizeof *memo);
+    dt_scale_prediction *p = NULL;
+    if (!o) dt__scale_bad("dt_scale_predict: the options are NULL; expected options");
+    else if (!memo) dt__scale_no_memory("dt_scale_predict");
+    else p = dt__scale_predict(o, memo, &nmemo, true);
+    DT_COMM_FREE(memo);
+    return p;
+}
+DT_API void dt_scale_prediction_free(dt_scale_prediction *p)
+{
+    if (!p) return;
+    DT_COMM_FREE(p->bucket);
+    DT_COMM_FREE(p->event);
+    DT_COMM_FREE(p);
 }
 DT__SLOW_END
 
