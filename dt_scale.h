@@ -319,6 +319,19 @@ DT_API double dt_scale_server_seconds(int n, int k, bool beside, double nbytes, 
    2 n (n - 1) nbytes / ((n^2 + k n - 2 k) rate). k = 0 is the ring, k = n is nbytes / rate. */
 DT_API double dt_scale_byteps_seconds(int n, int k, double nbytes, double rate);
 
+/* ---------------------------------------------------------------------------------------------------- >>layouts
+   dt_scale_search tries every layout of the cluster's devices: data x pipe x tensor, zero, micro-batches (powers of two; with a
+   pipeline at most 64 for each rank), schedule, recomputation. The batch of all devices together, .batch x devices, is the same
+   for all, so that they train the same. Fields of .layout that are not 0 (data, pipe, tensor) are kept. best gets the n fastest
+   that fit into the memory of a device, the fastest first. Returns how many there are, or a negative number. tried, fitting (NULL
+   is accepted): how many layouts were predicted, and how many of them fit. */
+typedef struct dt_scale_choice {
+    dt_scale_layout layout;
+    double          step, rate, efficiency, exposed, bubble; /* as in dt_scale_prediction */
+    dt_scale_memory memory;
+} dt_scale_choice;
+DT_API int dt_scale_search(const dt_scale_opts *o, dt_scale_choice *best, int n, int64_t *tried, int64_t *fitting);
+
 #ifdef __cplusplus
 }
 #endif
@@ -2138,6 +2151,116 @@ DT_API void dt_scale_prediction_free(dt_scale_prediction *p)
     DT_COMM_FREE(p->bucket);
     DT_COMM_FREE(p->event);
     DT_COMM_FREE(p);
+}
+/* ==================================================================================================== >>searching
+   Every layout is tried. Left out is only what cannot be among the best: recomputation where the same layout fits without it,
+   and layouts whose parameters alone do not fit. */
+static bool dt__scale_better(const dt_scale_choice *a, const dt_scale_choice *b)
+{
+    if (fabs(a->step - b->step) > 1e-9 * b->step) return a->step < b->step;
+    if (a->memory.all != b->memory.all) return a->memory.all < b->memory.all;
+    if (a->layout.pipe != b->layout.pipe) return a->layout.pipe < b->layout.pipe;
+    if (a->layout.tensor != b->layout.tensor) return a->layout.tensor < b->layout.tensor;
+    return a->layout.zero < b->layout.zero;
+}
+typedef struct dt__scale_search_state {
+    dt_scale_opts    o;
+    double           all; /* samples of a step of all devices */
+    dt_scale_choice *best;
+    int              n, found;
+    int64_t          tried, fitting;
+    dt__scale_memo  *memo;
+    int             *nmemo;
+    bool             again; /* the model has something that selective recomputation does again */
+} dt__scale_search_state;
+/* Tries one layout. 1: it fits, 0: it does not fit, negative: it is no layout of this model and cluster, or an error. */
+static int dt__scale_attempt(dt__scale_search_state *s, const dt_scale_layout *l)
+{
+    s->o.layout = *l;
+    s->o.batch = s->all / l->data;
+    s->tried++;
+    dt_scale_prediction *p = dt__scale_predict(&s->o, s->memo, s->nmemo, false);
+    dt_scale_choice      c;
+    if (!p) return dt__said.why;
+    int fits = p->fits;
+    memset(&c, 0, sizeof c);
+    c.layout = p->layout;
+    c.step = p->step;
+    c.rate = p->rate;
+    c.efficiency = p->efficiency;
+    c.exposed = p->exposed;
+    c.bubble = p->bubble;
+    c.memory = p->memory;
+    dt_scale_prediction_free(p);
+    if (!fits) return 0;
+    s->fitting++;
+    int at = s->found < s->n ? s->found : s->n;
+    if (at == s->n && !dt__scale_better(&c, &s->best[s->n - 1])) return 1;
+    if (at == s->n) at--;
+    else s->found++;
+    for (; at > 0 && dt__scale_better(&c, &s->best[at - 1]); at--) s->best[at] = s->best[at - 1];
+    s->best[at] = c;
+    return 1;
+}
+static int dt__scale_variants(dt__scale_search_state *s, dt_scale_layout l) /* of one division of the devices */
+{
+    double rank_batch = s->all / l.data;
+    for (l.zero = 0; l.zero <= (l.data > 1 ? 3 : 0); l.zero++)
+        for (l.micro = 1; l.micro <= rank_batch && l.micro <= 65536; l.micro *= 2) {
+            if (l.pipe > 1 && l.micro > 64 * l.pipe) break; /* the bubble is below 2 % */
+            if (fabs(rank_batch / l.micro - floor(rank_batch / l.micro + 0.5)) > 1e-9) continue;
+            for (int kind = 0; kind < (l.pipe > 1 ? (int)DT_PIPE_KIND_COUNT : 1); kind++) {
+                l.schedule = (dt_pipe_kind)kind;
+                l.chunks = l.schedule == DT_PIPE_INTERLEAVED ? 2 : 1;
+                if (l.schedule == DT_PIPE_INTERLEAVED && l.micro % l.pipe) continue;
+                for (l.recompute = 0; l.recompute <= DT_SCALE_FULL_AGAIN; l.recompute++) {
+                    if (l.recompute == DT_SCALE_SELECTIVE && !s->again) continue;
+                    int got = dt__scale_attempt(s, &l);
+                    if (got == DT_COMM_ERR_MEMORY) return got;
+                    if (got) break; /* it fits: what recomputes more is slower; or it is no layout */
+                }
+            }
+        }
+    return 0;
+}
+DT_API int dt_scale_search(const dt_scale_opts *o, dt_scale_choice *best, int n, int64_t *tried, int64_t *fitting)
+{
+    dt__scale_search_state s;
+    dt_scale_layout        l;
+    int                    nmemo = 0, status = 0;
+    DT__CLEAR(s);
+    memset(&l, 0, sizeof l);
+    if (!o || !best || n < 1) return dt__scale_bad("dt_scale_search: options or best is NULL, or n is below 1; expected options and room for n choices");
+    dt_scale_prediction *p = NULL;
+    s.memo = (dt__scale_memo *)dt__comm_zeroed(DT__SCALE_MEMO, sizeof *s.memo);
+    s.nmemo = &nmemo;
+    s.o = *o;
+    s.o.servers = 0;
+    DT__CLEAR(s.o.layout);
+    if (!s.memo) return dt__scale_no_memory("dt_scale_search");
+    p = dt__scale_predict(&s.o, s.memo, s.nmemo, false); /* it checks the options */
+    if (!p) {
+        DT_COMM_FREE(s.memo);
+        return dt__said.why;
+    }
+    int devices = p->devices;
+    s.all = p->batch * devices;
+    dt_scale_prediction_free(p);
+    s.best = best;
+    s.n = n;
+    for (int i = 0; i < o->model->nlayers; i++) s.again = s.again || o->model->layer[i].flops_again > 0;
+    for (l.tensor = 1; !status && l.tensor <= devices && l.tensor <= 8 * o->cluster->per_machine; l.tensor++)
+        for (l.pipe = 1; !status && l.pipe <= devices / l.tensor && l.pipe <= 1024 && l.pipe <= o->model->nlayers; l.pipe++) {
+            if (devices % (l.tensor * l.pipe)) continue;
+            if ((o->layout.tensor > 0 && o->layout.tensor != l.tensor) || (o->layout.pipe > 0 && o->layout.pipe != l.pipe)) continue;
+            l.data = devices / (l.tensor * l.pipe);
+            if (o->layout.data > 0 && o->layout.data != l.data) continue;
+            status = dt__scale_variants(&s, l);
+        }
+    DT_COMM_FREE(s.memo);
+    if (tried) *tried = s.tried;
+    if (fitting) *fitting = s.fitting;
+    return status ? status : s.found;
 }
 DT__SLOW_END
 
