@@ -91,7 +91,8 @@ PROFILE
 
     DT_PROFILE=FILE in the environment: each model writes what its training steps cost, as a text that tools/dtplan reads to
     predict them on other machines: layers (forward, backward, operations, bytes), gradients in the order in which they become
-    ready, the optimiser, the loader; ">>models" of dt_scale.h has the format. Five steps warm up, DT_PROFILE_STEPS (default 50)
+    ready, the optimiser, the loader; ">>models" of dt_scale.h has the format. `step` and its parts are means over the middle half
+    of the steps, ordered by their time, so that the parts add up. Five steps warm up, DT_PROFILE_STEPS (default 50)
     are measured; then, or when the model is freed or the program ends, also by an error, the file is written, and nothing is
     measured any more. Names of files are as with DT_TRACE: %p is the process id, %r the rank; ranks write FILE.rank0,
     FILE.rank1 ...; further models of a process FILE.2, FILE.3 ... A step runs from the end of one dt_step to that of the next.
@@ -5813,7 +5814,7 @@ static void dt__profile_drop(dt__profile *p)
     p->layer_cap = p->param_cap = 0;
 }
 
-/* ---- the text */
+/* ---- the text: what dt_scale.h reads, and remarks with more (#) */
 /* A name without blanks, as the format needs it: at most its last 63 bytes. */
 static void dt__profile_word(dt__text_buf *b, const char *name)
 {
@@ -5899,8 +5900,6 @@ static void dt__profile_layers(dt__text_buf *b, const dt__profile *p, const dt__
         for (int k = 0; k < l->out.ndim; k++) out *= (double)l->out.dim[k];
         dt__text_put(b, "layer ");
         dt__profile_word(b, l->name);
-        dt__text_put(b, " kind ");
-        dt__profile_word(b, !strncmp(l->kind, "dt_", 3) ? l->kind + 3 : l->kind);
         dt__profile_number(b, " forward ", dt__profile_mean(r->fine, r->nfine, at + i), "ns");
         dt__profile_number(b, " backward ", back, "ns");
         dt__profile_number(b, " flops ", l->flops * p->nforwards, "FLOP");
@@ -5908,6 +5907,8 @@ static void dt__profile_layers(dt__text_buf *b, const dt__profile *p, const dt__
         dt__profile_number(b, " held ", (double)p->kept[i], "B");
         dt__profile_number(b, " out ", out * (double)dt__dtype_size[p->m->dtype] * p->nforwards, "B");
         if (params > 0) dt__profile_number(b, " ready ", late, "ns");
+        dt__text_put(b, " # ");
+        dt__text_put(b, !strncmp(l->kind, "dt_", 3) ? l->kind + 3 : l->kind);
         dt__text_put(b, "\n");
     }
 }
@@ -5937,7 +5938,7 @@ static int dt__profile_grads(dt__text_buf *b, const dt__profile *p, const dt__pr
         const dt__param *q = p->m->param[g[i].param];
         int              k = 0;
         while (k + 1 < p->nlayers && !dt__profile_has(p->m->layer[k], q)) k++;
-        dt__text_put(b, "grad ");
+        dt__text_put(b, "# gradient ");
         dt__profile_word(b, q->name);
         dt__text_put(b, " layer ");
         dt__profile_word(b, p->m->layer[k]->name);
@@ -5978,19 +5979,19 @@ static int dt__profile_text(dt__text_buf *b, const dt__profile *p, int64_t n)
     dt__trace_program(buf, sizeof buf);
     dt__text_put(b, "dt profile 1\nmodel ");
     dt__profile_word(b, buf);
-    dt__text_put(b, "\nprogram ");
+    dt__text_put(b, "\n# program ");
     dt__profile_word(b, buf);
-    dt__text_put(b, "\ndevice ");
+    dt__text_put(b, "\n# device ");
     dt__profile_word(b, dt_device_name(m->device));
-    dt__text_put(b, "\ndtype ");
+    dt__text_put(b, "\n# dtype ");
     dt__text_put(b, dt_dtype_name(m->dtype));
-    dt__text_put(b, "\noptimizer ");
+    dt__text_put(b, "\n# optimizer ");
     dt__text_put(b, dt__optim_kinds[p->opt_kind].call + 3);
-    dt__profile_number(b, "\nthreads ", dt_get_num_threads(), "");
-    dt__profile_number(b, "\nranks ", ranks > 1 ? ranks : 1, "");
-    dt__profile_number(b, "\nbatch ", (double)p->batch, " sample");
-    dt__profile_number(b, "\nsteps ", (double)r.n, "");
-    dt__profile_line(b, "\nbackwards ", p->nbackwards, "");
+    dt__profile_number(b, "\n# threads ", dt_get_num_threads(), "");
+    dt__profile_number(b, "\n# ranks ", ranks > 1 ? ranks : 1, "");
+    dt__profile_number(b, "\nbatch ", p->batch > 0 ? (double)p->batch : 1, " sample");
+    dt__profile_number(b, "\n# steps ", (double)r.n, "");
+    dt__profile_line(b, "\n# backwards ", p->nbackwards, "");
     if (p->sample_bytes > 0) dt__profile_line(b, "sample ", (double)p->sample_bytes, "B");
     snprintf(buf, sizeof buf, "parameter %dB\ngradient %dB\nstate ", size, size);
     dt__text_put(b, buf);
@@ -6002,13 +6003,13 @@ static int dt__profile_text(dt__text_buf *b, const dt__profile *p, int64_t n)
         if (k) sum += x;
         else step = x;
     }
-    dt__profile_line(b, "other ", step - sum, "ns");
-    dt__profile_line(b, "median ", r.all[r.n / 2][0], "ns");
-    dt__profile_line(b, "fast ", r.all[r.n / 10][0], "ns");
-    dt__profile_line(b, "slow ", r.all[r.n - 1 - r.n / 10][0], "ns");
+    dt__profile_line(b, "# other ", step - sum, "ns");
+    dt__profile_line(b, "# median ", r.all[r.n / 2][0], "ns");
+    dt__profile_line(b, "# fast ", r.all[r.n / 10][0], "ns");
+    dt__profile_line(b, "# slow ", r.all[r.n - 1 - r.n / 10][0], "ns");
     if (p->able > 0) dt__profile_line(b, "load ", 1e9 * (double)p->batch / p->able, "ns");
     double peak = (double)dt_device_stats(m->device).peak_bytes;
-    dt__profile_line(b, "peak ", peak, "B");
+    dt__profile_line(b, "# peak ", peak, "B");
     dt__profile_line(b, "workspace ", peak - bytes - numel * (size + state) - held, "B");
     dt__profile_layers(b, p, &r);
     int rc = dt__profile_grads(b, p, &r);

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "dt_data.h"
 #include "dt_nn.h"
+#include "dt_scale.h"
 #include "dt_test.h"
 
 #include "fake_device.h"
@@ -158,13 +159,13 @@ UTEST_F(profile, says_what_was_counted_by_hand)
     text t = read_text(utest_fixture->path); /* written by the last step: the model is still there */
     ASSERT_TRUE(t.s != NULL);
     EXPECT_TRUE(!strncmp(t.s, "dt profile 1\n", 13) && !strcmp(t.s + strlen(t.s) - 5, "\nend\n"));
-    EXPECT_STREQ("device cpu", line(t, "device"));
-    EXPECT_STREQ("dtype f32", line(t, "dtype"));
-    EXPECT_STREQ("optimizer adamw", line(t, "optimizer"));
+    EXPECT_STREQ("# device cpu", line(t, "# device"));
+    EXPECT_STREQ("# dtype f32", line(t, "# dtype"));
+    EXPECT_STREQ("# optimizer adamw", line(t, "# optimizer"));
     EXPECT_STREQ("batch 20 sample", line(t, "batch"));
-    EXPECT_STREQ("backwards 1", line(t, "backwards"));
-    EXPECT_STREQ("steps 5", line(t, "steps")); /* 9, of which 4 warm up: half of them at most */
-    EXPECT_EQ(dt_get_num_threads(), (int)number(t, "threads", ""));
+    EXPECT_STREQ("# backwards 1", line(t, "# backwards"));
+    EXPECT_STREQ("# steps 5", line(t, "# steps")); /* 9, of which 4 warm up: half of them at most */
+    EXPECT_EQ(dt_get_num_threads(), (int)number(t, "# threads", ""));
     EXPECT_NEAR(8.0, number(t, "state", "B"), 1.0); /* two states of AdamW; blocks have gaps */
     /* operations: 2 * outputs * inputs of each; a batch norm 4 an element */
     ASSERT_EQ(3, lines(t, "layer"));
@@ -176,9 +177,25 @@ UTEST_F(profile, says_what_was_counted_by_hand)
     EXPECT_EQ(4.0 * (20 * 4 * 8 * 8), layer(t, "conv", "out", "B"));
     EXPECT_EQ(4.0 * (20 * 10), layer(t, "fc_1", "out", "B"));
     EXPECT_GE(layer(t, "conv", "held", "B"), 4.0 * (20 * 4 * 8 * 8));
-    EXPECT_TRUE(strstr(line(t, "layer fc_1"), " kind linear ") != NULL);
+    EXPECT_TRUE(strstr(line(t, "layer fc_1"), " # linear") != NULL);
     dt_optimizer_free(opt);
     dt_model_free(m);
+    free(t.s);
+}
+UTEST_F(profile, the_planner_reads_it)
+{
+    train_two(9);
+    text            t = read_text(utest_fixture->path);
+    dt_scale_model *m = t.s ? dt_scale_profile_parse("p", t.s, strlen(t.s)) : NULL;
+    ASSERT_TRUE_MSG(m != NULL, dt_plan_error());
+    EXPECT_EQ(2, m->nlayers);
+    EXPECT_STREQ("a", m->layer[0].name);
+    EXPECT_EQ(5 * 8 + 8, (int)m->layer[0].params);
+    EXPECT_EQ(6.0, m->batch);
+    EXPECT_NEAR(1e-9 * layer(t, "a", "ready", "ns"), m->layer[0].ready, 1e-12);
+    EXPECT_NEAR(1e-9 * number(t, "step", "ns"), m->step, 1e-12);
+    EXPECT_GE(m->step, m->forward + m->backward + m->update);
+    dt_scale_model_free(m);
     free(t.s);
 }
 UTEST_F(profile, times_add_up_to_the_step)
@@ -188,13 +205,13 @@ UTEST_F(profile, times_add_up_to_the_step)
     double forward = layer(t, "a", "forward", "ns") + layer(t, "b", "forward", "ns");
     double backward = layer(t, "a", "backward", "ns") + layer(t, "b", "backward", "ns"), step = number(t, "step", "ns");
     double all = number(t, "forward", "ns") + number(t, "backward", "ns") + number(t, "update", "ns") + number(t, "input", "ns") +
-                 number(t, "other", "ns");
+                 number(t, "# other", "ns");
     EXPECT_TRUE(forward > 0 && backward > 0 && number(t, "update", "ns") > 0);
     EXPECT_NEAR(number(t, "forward", "ns"), forward, 4);
     EXPECT_NEAR(number(t, "backward", "ns"), backward, 4);
     EXPECT_NEAR(step, all, 8);
-    EXPECT_TRUE(number(t, "fast", "ns") <= number(t, "median", "ns") && number(t, "median", "ns") <= number(t, "slow", "ns"));
-    EXPECT_TRUE(number(t, "fast", "ns") <= step && step <= number(t, "slow", "ns"));
+    EXPECT_TRUE(number(t, "# fast", "ns") <= number(t, "# median", "ns") && number(t, "# median", "ns") <= number(t, "# slow", "ns"));
+    EXPECT_TRUE(number(t, "# fast", "ns") <= step && step <= number(t, "# slow", "ns"));
     free(t.s);
 }
 UTEST_F(profile, gradients_are_in_the_order_in_which_they_became_ready)
@@ -202,13 +219,13 @@ UTEST_F(profile, gradients_are_in_the_order_in_which_they_became_ready)
     char name[64];
     train_two(9);
     text t = read_text(utest_fixture->path);
-    ASSERT_EQ(4, lines(t, "grad"));
+    ASSERT_EQ(4, lines(t, "# gradient"));
     double last = 0;
     for (int i = 0; i < 4; i++) {
         char key[100];
-        nth(t, "grad", i, name, sizeof name);
+        nth(t, "# gradient", i, name, sizeof name);
         EXPECT_EQ(i < 2 ? 'b' : 'a', name[0]); /* the last layer first */
-        snprintf(key, sizeof key, "grad %s", name);
+        snprintf(key, sizeof key, "# gradient %s", name);
         double at = after(line(t, key), "ready", "ns");
         EXPECT_TRUE(at >= last && at <= number(t, "backward", "ns") + 1);
         EXPECT_EQ(!strcmp(name, "a.weight") ? 160.0 : !strcmp(name, "b.bias") ? 4.0 : 32.0, after(line(t, key), "bytes", "B"));
@@ -231,7 +248,7 @@ UTEST_F(profile, frozen_and_unused_parameters)
     text t = read_text(utest_fixture->path);
     EXPECT_EQ(0.0, layer(t, "a", "params", "B"));
     EXPECT_EQ(-1.0, layer(t, "a", "ready", "ns"));
-    EXPECT_EQ(2, lines(t, "grad"));
+    EXPECT_EQ(2, lines(t, "# gradient"));
     EXPECT_EQ(24.0, layer(t, "unused", "params", "B"));
     EXPECT_NEAR(number(t, "backward", "ns"), layer(t, "unused", "ready", "ns"), 2); /* what DDP sends of it waits for the end */
     dt_optimizer_free(opt);
@@ -298,7 +315,7 @@ UTEST_F(profile, gradients_that_accumulate)
         dt_step(opt);
     }
     text t = read_text(utest_fixture->path);
-    EXPECT_STREQ("backwards 3", line(t, "backwards"));
+    EXPECT_STREQ("# backwards 3", line(t, "# backwards"));
     EXPECT_STREQ("batch 18 sample", line(t, "batch"));
     EXPECT_EQ(3 * 2.0 * 6 * 5 * 8, layer(t, "a", "flops", "FLOP"));
     dt_optimizer_free(opt);
@@ -322,7 +339,7 @@ UTEST_F(profile, a_step_with_an_evaluation_is_not_counted)
     dt_optimizer_free(opt);
     dt_model_free(m); /* writes 3 steps, of which 1 warms up */
     text t = read_text(utest_fixture->path);
-    EXPECT_STREQ("steps 2", line(t, "steps"));
+    EXPECT_STREQ("# steps 2", line(t, "# steps"));
     EXPECT_STREQ("batch 6 sample", line(t, "batch"));
     free(t.s);
 }
@@ -338,7 +355,7 @@ UTEST_F(profile, a_forward_without_a_backward_is_not_counted)
     dt_optimizer_free(opt);
     dt_model_free(m);
     text t = read_text(utest_fixture->path);
-    EXPECT_STREQ("steps 2", line(t, "steps")); /* 4, of which 2 warm up */
+    EXPECT_STREQ("# steps 2", line(t, "# steps")); /* 4, of which 2 warm up */
     EXPECT_STREQ("batch 6 sample", line(t, "batch"));
     free(t.s);
 }
@@ -481,8 +498,8 @@ UTEST_F(profile, each_model_has_a_file)
     EXPECT_EQ(4.0 * (5 * 4 + 4), layer(t, "first", "params", "B"));
     EXPECT_EQ(4.0 * (4 * 3 + 3), layer(u, "second", "params", "B"));
     EXPECT_TRUE(layer(t, "first", "backward", "ns") > 0 && layer(u, "second", "backward", "ns") > 0);
-    EXPECT_STREQ("backwards 1", line(t, "backwards"));
-    EXPECT_STREQ("backwards 1", line(u, "backwards"));
+    EXPECT_STREQ("# backwards 1", line(t, "# backwards"));
+    EXPECT_STREQ("# backwards 1", line(u, "# backwards"));
     for (int i = 0; i < 2; i++) {
         dt_optimizer_free(opt[i]);
         dt_model_free(m[i]);
@@ -504,8 +521,8 @@ UTEST_F(profile, a_backward_counts_for_the_models_that_it_reaches)
         dt_step(og);
     }
     text t = read_text(utest_fixture->path), u = read_text(temp_in(utest_fixture->dir, "p.2"));
-    EXPECT_STREQ("backwards 1", line(t, "backwards"));
-    EXPECT_STREQ("backwards 3", line(u, "backwards")); /* the third ran after dt_update, and belongs to the next step */
+    EXPECT_STREQ("# backwards 1", line(t, "# backwards"));
+    EXPECT_STREQ("# backwards 3", line(u, "# backwards")); /* the third ran after dt_update, and belongs to the next step */
     EXPECT_GT(layer(t, "g", "backward", "ns"), 0.0);
     dt_optimizer_free(og);
     dt_optimizer_free(od);
@@ -559,11 +576,11 @@ UTEST_F(profile, an_asynchronous_device)
     }
     EXPECT_EQ(DT_OK, dt_error_code());
     text t = read_text(utest_fixture->path);
-    EXPECT_TRUE(strncmp(line(t, "device"), "device cpu", 10) != 0);
+    EXPECT_TRUE(strncmp(line(t, "# device"), "# device cpu", 12) != 0);
     EXPECT_EQ(2, lines(t, "layer"));
-    EXPECT_EQ(4, lines(t, "grad"));
+    EXPECT_EQ(4, lines(t, "# gradient"));
     EXPECT_TRUE(layer(t, "a", "forward", "ns") > 0 && layer(t, "a", "backward", "ns") > 0);
-    EXPECT_TRUE(number(t, "step", "ns") > 0 && number(t, "peak", "B") > 0);
+    EXPECT_TRUE(number(t, "step", "ns") > 0 && number(t, "# peak", "B") > 0);
     dt_optimizer_free(opt);
     dt_model_free(m);
     dt_empty_cache();
@@ -616,7 +633,7 @@ UTEST_F(profile, a_program_that_ends_writes_it)
         unlink(utest_fixture->path);
         EXPECT_EQ(i == 2 ? 1 : 0, run_child(how[i], temp_in(utest_fixture->dir, "err"), NULL, NULL));
         text t = read_text(utest_fixture->path);
-        EXPECT_STREQ_MSG("steps 2", line(t, "steps"), how[i]); /* 3, of which 1 warms up; the child adds nothing */
+        EXPECT_STREQ_MSG("# steps 2", line(t, "# steps"), how[i]); /* 3, of which 1 warms up; the child adds nothing */
         EXPECT_EQ(2, lines(t, "layer"));
         free(t.s);
     }
@@ -633,7 +650,7 @@ UTEST_F(profile, each_rank_has_a_file)
 {
     EXPECT_EQ(0, run_child("exit", NULL, "1", "2"));
     text t = read_text(temp_in(utest_fixture->dir, "p.rank1"));
-    EXPECT_STREQ("ranks 2", line(t, "ranks"));
+    EXPECT_STREQ("# ranks 2", line(t, "# ranks"));
     EXPECT_EQ(-1, access(utest_fixture->path, F_OK));
     free(t.s);
 }
