@@ -23,17 +23,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CALIBRATE_PROCESSES = 8, CALIBRATE_TURNS = 15, CALIBRATE_CALLS = 101 };
+enum { CALIBRATE_PROCESSES = 8, CALIBRATE_TURNS = 15, CALIBRATE_CALLS = 101, CALIBRATE_SETS = 4 };
+static const int calibrate_sets[CALIBRATE_SETS] = { 1, 4, 16, 64 }; /* MiB: working sets of a process */
 typedef struct calibrate_link { /* time(n bytes) = latency + n / rate */
     double latency, rate;       /* seconds; bytes of one rank's buffer a second */
     double busy;                /* part of the time in which the rank's core cannot compute: allreduce only */
 } calibrate_link;
 typedef struct calibration {
     int            cores;
-    double         compute[CALIBRATE_PROCESSES + 1], memory[CALIBRATE_PROCESSES + 1]; /* [n]: speed of each of n, in parts of one alone */
-    double         copy, sum;   /* bytes a second */
+    /* [n]: speed of each of n processes, in parts of one alone: products of matrices in the cache; y += x in memory of each size */
+    double         compute[CALIBRATE_PROCESSES + 1], memory[CALIBRATE_PROCESSES + 1][CALIBRATE_SETS];
+    double         flops;       /* operations a second of one alone, in these products */
+    double         copy, sum;   /* bytes a second: memcpy; y += x, bytes of x */
     double         spread;      /* standard deviation of the time of a fixed piece of work, in parts of it */
-    calibrate_link send[2], allreduce[2]; /* shared memory, TCP */
+    calibrate_link send[2], allreduce[2]; /* shared memory; TCP over loopback */
 } calibration;
 static const char *const calibrate_links[2] = { "shm", "tcp" };
 
@@ -55,11 +58,13 @@ static int calibrate_cores(void)
     return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
 }
 
-/* ---- pieces of work of a millisecond or so: products of matrices in the cache; sums of arrays larger than the caches */
-enum { CALIBRATE_SIDE = 256, CALIBRATE_NUMEL = 1 << 20, CALIBRATE_LARGE = 1 << 24 };
+/* ---- pieces of work: a product of matrices that are in the cache; y += x, with another part of the working set each time */
+enum { CALIBRATE_SIDE = 256, CALIBRATE_PART = 1 << 18 };
+typedef float calibrate_vector __attribute__((vector_size(32), may_alias));
 typedef struct calibrate_work {
-    dt_tensor *a, *b, *x, *y;
-    int64_t    at;
+    dt_tensor *a, *b;
+    float     *x;  /* the largest working set: pairs of parts of x and y */
+    size_t     at; /* bytes */
 } calibrate_work;
 static int calibrate_begin(calibrate_work *w)
 {
@@ -67,18 +72,28 @@ static int calibrate_begin(calibrate_work *w)
     dt_no_grad_begin();
     w->a = dt_keep(dt_full(0.5, DT_SHAPE(CALIBRATE_SIDE, CALIBRATE_SIDE)));
     w->b = dt_keep(dt_full(0.5, DT_SHAPE(CALIBRATE_SIDE, CALIBRATE_SIDE)));
-    w->x = dt_keep(dt_full(0.5, DT_SHAPE(CALIBRATE_LARGE)));
-    w->y = dt_keep(dt_full(0.5, DT_SHAPE(CALIBRATE_LARGE)));
+    w->x = (float *)aligned_alloc(64, (size_t)calibrate_sets[CALIBRATE_SETS - 1] << 20);
     w->at = 0;
+    if (!w->x) return -1;
+    memset(w->x, 0, (size_t)calibrate_sets[CALIBRATE_SETS - 1] << 20);
     return dt_error_code();
 }
-static void calibrate_do(calibrate_work *w, bool memory)
+static void calibrate_add(float *y, const float *x, size_t nbytes)
 {
-    if (memory) { /* another 4 MiB of 64 each time */
-        dt_add(dt_narrow(w->y, 0, w->at, CALIBRATE_NUMEL), dt_narrow(w->x, 0, w->at, CALIBRATE_NUMEL));
-        w->at = (w->at + CALIBRATE_NUMEL) % CALIBRATE_LARGE;
-    } else dt_matmul(w->a, w->b);
-    dt_end();
+    calibrate_vector       *to = (calibrate_vector *)(void *)y;
+    const calibrate_vector *from = (const calibrate_vector *)(const void *)x;
+    for (size_t i = 0; i < nbytes / sizeof *to; i++) to[i] += from[i];
+}
+static void calibrate_do(calibrate_work *w, int set) /* -1: the product */
+{
+    if (set < 0) {
+        dt_matmul(w->a, w->b);
+        dt_end();
+        return;
+    }
+    char *at = (char *)w->x + w->at % ((size_t)calibrate_sets[set] << 20);
+    calibrate_add((float *)(void *)at, (const float *)(const void *)(at + CALIBRATE_PART), CALIBRATE_PART);
+    w->at += 2 * CALIBRATE_PART;
 }
 
 /* ---- processes that do not communicate */
@@ -86,7 +101,7 @@ typedef struct calibrate_child {
     pid_t pid;
     int   to, from;
 } calibrate_child;
-static void calibrate_serve(int in, int out) /* the child: a byte names the work; the answer is what it did in a tenth of a second */
+static void calibrate_serve(int in, int out) /* the child: a byte names the work; the answer is how often it did it in a second */
 {
     calibrate_work w;
     char           kind;
@@ -94,7 +109,7 @@ static void calibrate_serve(int in, int out) /* the child: a byte names the work
     while (!bad && read(in, &kind, 1) == 1) {
         double t = calibrate_now(), rate = 0;
         int    n = 0;
-        while (calibrate_now() - t < 0.1) calibrate_do(&w, kind == 'm'), n++;
+        while (calibrate_now() - t < 0.06) calibrate_do(&w, kind == 'c' ? -1 : kind - '0'), n++;
         rate = n / (calibrate_now() - t);
         bad = dt_error() || write(out, &rate, sizeof rate) != (ssize_t)sizeof rate;
     }
@@ -137,19 +152,20 @@ static int calibrate_together(calibration *c)
     calibrate_child child[CALIBRATE_PROCESSES];
     double          ratio[CALIBRATE_TURNS], alone[CALIBRATE_TURNS], sum = 0, square = 0;
     int             n = c->cores < CALIBRATE_PROCESSES ? c->cores : CALIBRATE_PROCESSES, rc = calibrate_fork(child, n);
-    for (int kind = 0; kind < 2 && !rc; kind++)
+    for (int set = -1; set < CALIBRATE_SETS && !rc; set++)
         for (int k = 1; k <= n && !rc; k++) {
             for (int t = -1; t < CALIBRATE_TURNS && !rc; t++) {
-                double one = calibrate_turn(child, 1, "cm"[kind]), all = calibrate_turn(child, k, "cm"[kind]);
+                char   kind = (char)(set < 0 ? 'c' : '0' + set);
+                double one = calibrate_turn(child, 1, kind), all = calibrate_turn(child, k, kind);
                 rc = one > 0 && all > 0 ? 0 : -1;
                 if (t >= 0) ratio[t] = all / one, alone[t] = one;
             }
-            double *of = kind ? c->memory : c->compute;
-            of[k] = fmin(1, calibrate_median(ratio, CALIBRATE_TURNS));
-            if (kind == 0 && k == 1) {
+            *(set < 0 ? &c->compute[k] : &c->memory[k][set]) = fmin(1, calibrate_median(ratio, CALIBRATE_TURNS));
+            if (set < 0 && k == 1) {
                 for (int t = 0; t < CALIBRATE_TURNS; t++) sum += alone[t] / CALIBRATE_TURNS;
                 for (int t = 0; t < CALIBRATE_TURNS; t++) square += (alone[t] / sum - 1) * (alone[t] / sum - 1) / (CALIBRATE_TURNS - 1);
                 c->spread = sqrt(square);
+                c->flops = sum * 2.0 * CALIBRATE_SIDE * CALIBRATE_SIDE * CALIBRATE_SIDE;
             }
         }
     for (int i = 0; i < n; i++) {
@@ -162,20 +178,17 @@ static int calibrate_together(calibration *c)
 static int calibrate_memory(calibration *c)
 {
     enum { LARGE = 1 << 26 };
-    char  *a = (char *)malloc(LARGE), *b = (char *)malloc(LARGE);
+    char  *a = (char *)aligned_alloc(64, LARGE), *b = (char *)aligned_alloc(64, LARGE);
     double copy[CALIBRATE_TURNS], sum[CALIBRATE_TURNS];
     int    rc = a && b ? 0 : -1;
     if (!rc) memset(a, 1, LARGE), memset(b, 2, LARGE);
     for (int t = 0; t < CALIBRATE_TURNS && !rc; t++) {
-        double      at = calibrate_now();
-        const float *x = (const float *)(const void *)a;
-        float       *y = (float *)(void *)b;
+        double at = calibrate_now();
         memcpy(b, a, LARGE);
         copy[t] = LARGE / (calibrate_now() - at);
         at = calibrate_now();
-        for (size_t i = 0; i < LARGE / sizeof *x; i++) y[i] += x[i];
+        calibrate_add((float *)(void *)b, (const float *)(const void *)a, LARGE);
         sum[t] = LARGE / (calibrate_now() - at);
-        if (y[t] == 0) rc = -1;
     }
     free(a);
     free(b);
@@ -206,14 +219,20 @@ static double calibrate_ping(dt_comm *c, char *buf, int64_t n, int times) /* one
     }
     return calibrate_median(took, times);
 }
-static double calibrate_all(dt_comm *c, float *x, int64_t n, int times) /* a median allreduce of n bytes */
+/* A median allreduce of n bytes: from the time the last rank enters to the time the last one leaves, by their common clock. */
+static double calibrate_all(dt_comm *c, float *x, int64_t n, int times)
 {
     double took[CALIBRATE_CALLS];
     for (int i = -2; i < times; i++) {
+        memset(x, 0, (size_t)n); /* gradients were just computed */
         dt_comm_barrier(c);
         double t = calibrate_now();
         dt_comm_allreduce(c, x, n / 4, DT_COMM_F32, DT_COMM_SUM);
-        if (i >= 0) took[i] = calibrate_now() - t;
+        double when[2];
+        when[0] = t;
+        when[1] = calibrate_now();
+        dt_comm_allreduce(c, when, 2, DT_COMM_F64, DT_COMM_MAX);
+        if (i >= 0) took[i] = when[1] - when[0];
     }
     return calibrate_median(took, times);
 }
@@ -226,16 +245,17 @@ static double calibrate_busy(dt_comm *c, float *x, int64_t n, double seconds)
     int64_t        times = 1;
     if (calibrate_begin(&w)) return -1;
     double t = calibrate_now();
-    for (int i = 0; i < 20; i++) calibrate_do(&w, false);
+    for (int i = 0; i < 20; i++) calibrate_do(&w, -1);
     times = (int64_t)(3 * seconds / ((calibrate_now() - t) / 20)) + 1;
     dt_comm_broadcast(c, &times, 1, DT_COMM_I64, 0);
     for (int k = -1; k < CALIBRATE_TURNS; k++) {
         double took[2];
         for (int with = 0; with < 2; with++) {
+            memset(x, 0, (size_t)n);
             dt_comm_barrier(c);
             t = calibrate_now();
             dt_work *work = with ? dt_comm_allreduce_start(c, x, n / 4, DT_COMM_F32, DT_COMM_SUM) : NULL;
-            for (int64_t i = 0; i < times; i++) calibrate_do(&w, false);
+            for (int64_t i = 0; i < times; i++) calibrate_do(&w, -1);
             if (work) dt_work_wait(work);
             took[with] = calibrate_now() - t;
         }
@@ -303,9 +323,12 @@ static void calibrate_print_link(FILE *f, const char *link, const char *op, cons
 static void calibrate_print(FILE *f, const calibration *c)
 {
     fprintf(f, "dt machine 1\ncores %d\n", c->cores);
-    for (int k = 2; k <= c->cores && k <= CALIBRATE_PROCESSES; k++)
-        fprintf(f, "together %d compute %.4f memory %.4f\n", k, c->compute[k], c->memory[k]);
-    fprintf(f, "copy %.0fB/s\nsum %.0fB/s\n", c->copy, c->sum);
+    for (int k = 2; k <= c->cores && k <= CALIBRATE_PROCESSES; k++) {
+        fprintf(f, "together %d compute %.4f", k, c->compute[k]);
+        for (int i = 0; i < CALIBRATE_SETS; i++) fprintf(f, " %dMiB %.4f", calibrate_sets[i], c->memory[k][i]);
+        fprintf(f, "\n");
+    }
+    fprintf(f, "compute %.0fFLOP/s\ncopy %.0fB/s\nsum %.0fB/s\n", c->flops, c->copy, c->sum);
     for (int tcp = 0; tcp < 2; tcp++) {
         calibrate_print_link(f, calibrate_links[tcp], "send", &c->send[tcp]);
         calibrate_print_link(f, calibrate_links[tcp], "allreduce", &c->allreduce[tcp]);
