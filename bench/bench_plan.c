@@ -3,7 +3,7 @@
        bench_plan --part NET [--out DIR] [--rounds N] [--rows a,b,..]    measures the rows of one net; adds to DIR (build/plan)
        bench_plan --table [--out DIR]                                   predicts all rows of DIR, one table, in Markdown
 
-   A part first calibrates the machine (tools/calibrate.h: it knows no model). Then its sides take turns of about a second: one rank,
+   A part first calibrates the machine (tools/calibrate.h: it knows no model). Then its sides take turns of about half a second: one rank,
    which writes its profile (DT_PROFILE), and one job for each row: two ranks of one thread that train the same net. What is predicted
    of a row knows the profile of the one rank, the calibration, and of slowed links the rate that they were slowed to. A measured
    step is the median of the turns. A part takes less than six minutes.
@@ -114,7 +114,7 @@ static int serve(const job *j, dt_comm *c)
     }
     if (rank == 0) printf("ready\n"), fflush(stdout);
     for (;;) {
-        int64_t n = rank == 0 && fgets(line, sizeof line, stdin) ? (int64_t)(1.0 / each) + 4 : 0;
+        int64_t n = rank == 0 && fgets(line, sizeof line, stdin) ? (int64_t)(0.5 / each) + 4 : 0;
         if (c) dt_comm_broadcast(c, &n, 1, DT_COMM_I64, 0);
         if (n <= 0 || dt_error()) break;
         if (j->r->kind == ONE) { /* the pause before this turn belongs to no step: one with an evaluation is not in the profile */
@@ -149,6 +149,7 @@ static int side_rank(void *user)
     memset((void *)&o, 0, sizeof o);
     o.transport = j->r->tcp ? "tcp" : "auto";
     o.bandwidth = j->r->slowed;
+    o.timeout = 600; /* a side waits while the others take their turns */
     dt_comm *c = j->r->ranks > 1 ? dt_comm_init_with(o) : NULL;
     if (j->r->ranks > 1 && !c) return fprintf(stderr, "bench_plan: %s\n", dt_comm_error(NULL)), 1;
     return serve(j, c);
@@ -364,6 +365,7 @@ int main(int argc, char **argv)
     if (!work_of(net) || rounds < 1 || rounds >= MAX_ROUNDS)
         return fprintf(stderr, "bench_plan: --part convnet, resnet20, mlp16 or gpt, or --table; --rounds 1 to %d\n", MAX_ROUNDS - 1), 2;
     signal(SIGPIPE, SIG_IGN);
+    setenv("DT_LOG", "error", 0);
     mkdir(out, 0777);
     return part(argv[0], net, out, rounds, option(argc, argv, "--rows", ""));
 }
