@@ -183,6 +183,8 @@ typedef struct dt_scale_model {
 } dt_scale_model;
 DT_API const char     *dt_scale_model_name(int i);         /* the i-th known model, "alexnet" ...; NULL: there are no more */
 DT_API dt_scale_model *dt_scale_model_new(const char *name); /* NULL: dt_plan_error names the nearest known model */
+/* A GPT of any size, with heads that divide width, MLPs of 4 x width, and a head that has the weights of the embedding */
+DT_API dt_scale_model *dt_scale_gpt_new(const char *name, int width, int layers, int heads, int positions, int vocabulary);
 DT_API void            dt_scale_model_free(dt_scale_model *m); /* NULL is accepted */
 typedef struct dt_scale_sums {
     int64_t params;
@@ -265,6 +267,9 @@ enum { DT_SCALE_F32 = 0, /* 4 + 4 + 8 */
        DT_SCALE_AMP,     /* 2 + 2 + 12: halves with f32 masters, as in the paper of ZeRO */
        DT_SCALE_O2 };    /* 2 + 2 + 16: dt's O2, which has f32 gradients, too */
 enum { DT_SCALE_KEEP = 0, DT_SCALE_SELECTIVE, DT_SCALE_FULL_AGAIN }; /* recomputation: none, attention, each block */
+/* Servers: on machines of their own; on machines of the workers; on all machines of the workers and `servers` of their own,
+   with the load divided as BytePS does */
+enum { DT_SCALE_APART = 0, DT_SCALE_BESIDE, DT_SCALE_BYTEPS };
 typedef struct dt_scale_layout {
     int          data, pipe, tensor; /* devices = data x pipe x tensor; 0: pipe and tensor 1, data the rest */
     int          zero;               /* 0: DDP; 1, 2, 3: sharded optimiser, gradients, parameters */
@@ -284,8 +289,8 @@ typedef struct dt_scale_opts {
     dt_algo                 algo DT_D;    /* of the allreduce; DT_ALGO_AUTO: by cost, for each bucket */
     double                  bucket DT_D;  /* bytes; 0: 25 MiB, with a first bucket of 1 MiB */
     dt_switch               overlap DT_D; /* of communication and backward; default yes */
-    int                     servers DT_D; /* machines of a parameter server; 0: allreduce */
-    bool                    beside DT_D;  /* servers run on the machines of the workers, else on machines of their own */
+    int                     servers DT_D; /* machines of a parameter server; 0: allreduce, except with DT_SCALE_BYTEPS */
+    int                     serving DT_D; /* where they are */
     double                  compress DT_D;/* bytes sent for each byte of gradient; 0: 1 */
     double                  encode DT_D;  /* seconds a byte of gradient, to compress and to decompress */
 } dt_scale_opts;
@@ -324,6 +329,9 @@ typedef struct dt_scale_prediction {
 } dt_scale_prediction;
 DT_API dt_scale_prediction *dt_scale_predict(const dt_scale_opts *o); /* NULL: dt_plan_error says why */
 DT_API void                 dt_scale_prediction_free(dt_scale_prediction *p); /* NULL is accepted */
+/* The smallest batch of a rank from which on communication is hidden: exposed communication is at most 5 % of the step. 0: there
+   is none up to 65536; a negative number: dt_plan_error says why. */
+DT_API int                  dt_scale_linear_batch(const dt_scale_opts *o);
 /* Seconds in which n machines of workers push nbytes of gradients to a parameter server on k machines and pull as many, at
    rate bytes a second of each machine, in a stream of buckets. beside: the servers are on k of the workers' machines. */
 DT_API double dt_scale_server_seconds(int n, int k, bool beside, double nbytes, double rate);
@@ -899,6 +907,31 @@ DT_API dt_scale_model *dt_scale_model_new(const char *name)
     if (b.m && !b.failed) return b.m;
     dt_scale_model_free(b.m);
     dt__scale_no_memory("dt_scale_model_new");
+    return NULL;
+}
+DT_API dt_scale_model *dt_scale_gpt_new(const char *name, int width, int layers, int heads, int positions, int vocabulary)
+{
+    dt__scale_build b;
+    dt__scale_text  t;
+    memset(&b, 0, sizeof b);
+    memset(&t, 0, sizeof t);
+    if (width < 1 || width > 1 << 20 || layers < 1 || layers > 10000 || heads < 1 || width % heads || positions < 1 || positions > 1 << 24 ||
+        vocabulary < 1 || vocabulary > 1 << 24) {
+        dt__scale_bad("dt_scale_gpt_new: width %d, layers %d, heads %d, positions %d, vocabulary %d; expected positive numbers, at most 10000 "
+                      "layers, and heads that divide width", width, layers, heads, positions, vocabulary);
+        return NULL;
+    }
+    b.m = (dt_scale_model *)dt__comm_zeroed(1, sizeof *b.m);
+    if (b.m) {
+        t.width = width, t.layers = layers, t.heads = t.kv = heads, t.positions = positions, t.vocabulary = vocabulary, t.inner = 4 * width;
+        snprintf(b.m->name, sizeof b.m->name, "%s", name ? name : "gpt");
+        snprintf(b.m->unit, sizeof b.m->unit, "sequence");
+        dt__scale_transformer(&b, t);
+        b.m->sample_bytes = 2.0 * positions;
+    }
+    if (b.m && !b.failed) return b.m;
+    dt_scale_model_free(b.m);
+    dt__scale_no_memory("dt_scale_gpt_new");
     return NULL;
 }
 DT_API void dt_scale_model_free(dt_scale_model *m)
@@ -1624,16 +1657,19 @@ DT_API double dt_scale_byteps_seconds(int n, int k, double nbytes, double rate)
     if (k >= n) return nbytes / rate;
     return 2.0 * n * (n - 1) * nbytes / (((double)n * n + (double)k * n - 2.0 * k) * rate);
 }
+static bool   dt__scale_served(const dt_scale_opts *o) { return o->servers > 0 || o->serving == DT_SCALE_BYTEPS; }
 static double dt__scale_reduce(dt__scale_work *w, double nbytes, dt_algo *algo) /* the gradients of a bucket, of all ranks */
 {
     double sent = nbytes * (w->o->compress > 0 ? w->o->compress : 1), encode = nbytes * w->o->encode;
     *algo = DT_ALGO_NATIVE;
-    if (w->o->servers <= 0) return encode + dt__scale_collective(w, w->data, w->l.zero ? DT_COLL_REDUCE_SCATTER : DT_COLL_ALLREDUCE, sent, algo);
+    if (!dt__scale_served(w->o)) return encode + dt__scale_collective(w, w->data, w->l.zero ? DT_COLL_REDUCE_SCATTER : DT_COLL_ALLREDUCE, sent, algo);
     dt__scale_group in;
     int             machines = (w->data.n + w->data.each - 1) / w->data.each;
     in.n = in.each = w->data.n < w->data.each ? w->data.n : w->data.each;
-    return encode + dt__scale_collective(w, in, DT_COLL_ALLREDUCE, sent, NULL) +
-           dt_scale_server_seconds(machines, w->o->servers, w->o->beside, sent, w->c->inter.rate) + 2 * w->c->inter.latency;
+    double between = w->o->serving == DT_SCALE_BYTEPS
+                         ? dt_scale_byteps_seconds(machines, w->o->servers, sent, w->c->inter.rate)
+                         : dt_scale_server_seconds(machines, w->o->servers, w->o->serving == DT_SCALE_BESIDE, sent, w->c->inter.rate);
+    return encode + dt__scale_collective(w, in, DT_COLL_ALLREDUCE, sent, NULL) + between + (machines > 1 ? 2 * w->c->inter.latency : 0);
 }
 
 /* ---- computation */
@@ -1777,7 +1813,7 @@ static double dt__scale_part_of_step(dt__scale_work *w, int first, int last, int
             if ((sum >= limit || k + 1 == count) && sum > 0) {
                 dt_algo algo;
                 double  seconds = dt__scale_reduce(w, sum, &algo);
-                if (k + 1 == count && w->o->servers > 0) seconds *= 2; /* nothing hides the pull of the last bucket */
+                if (k + 1 == count && dt__scale_served(w->o)) seconds *= 2; /* nothing hides the pull of the last bucket */
                 dt__scale_do(w, 1, seconds, now, DT_SCALE_EVENT_REDUCE, i);
                 if (p && p->bucket) {
                     dt_scale_bucket *b = &p->bucket[p->nbuckets++];
@@ -2101,8 +2137,9 @@ static int dt__scale_options(dt__scale_work *w)
         if (w->m->layer[i].parts > 0 && w->m->layer[i].parts % w->l.tensor && w->m->layer[i].sync * 10 > w->m->layer[i].held)
             return dt__scale_bad("dt_scale_predict: layer %s can be cut into %d parts, and tensor is %d; expected a divisor", dt__show(w->m->layer[i].name),
                                  w->m->layer[i].parts, w->l.tensor);
-    if (o->servers < 0 || (o->servers && (w->l.zero || w->l.pipe > 1 || w->l.tensor > 1 || (o->beside && o->servers > c->machines))))
-        return dt__scale_refused("a parameter server goes with data parallel only, and with .beside has at most as many servers as machines", w);
+    if (o->servers < 0 || o->serving < 0 || o->serving > DT_SCALE_BYTEPS ||
+        (dt__scale_served(o) && (w->l.zero || w->l.pipe > 1 || w->l.tensor > 1 || (o->serving && o->servers > c->machines))))
+        return dt__scale_refused("a parameter server goes with data parallel only, and has at most as many servers beside workers as machines", w);
     return 0;
 }
 static void dt__scale_prepare(dt__scale_work *w)
@@ -2220,6 +2257,31 @@ DT_API void dt_scale_prediction_free(dt_scale_prediction *p)
     DT_COMM_FREE(p->event);
     DT_COMM_FREE(p);
 }
+static int dt__scale_hidden(dt_scale_opts *o, int batch) /* 1: hidden, 0: not, or a negative number */
+{
+    o->batch = batch;
+    dt_scale_prediction *p = dt_scale_predict(o);
+    int                  yes = p ? p->exposed <= 0.05 * p->step : dt__said.why;
+    dt_scale_prediction_free(p);
+    return yes;
+}
+DT_API int dt_scale_linear_batch(const dt_scale_opts *o)
+{
+    if (!o) return dt__scale_bad("dt_scale_linear_batch: the options are NULL; expected options");
+    dt_scale_opts q = *o;
+    int           least = o->layout.micro > 1 ? o->layout.micro : 1, hi = least, lo = 0, got;
+    while ((got = dt__scale_hidden(&q, hi)) == 0 && hi < 65536) lo = hi, hi *= 2;
+    if (got <= 0) return got;
+    while (hi - lo > least) { /* a micro-batch has a whole number of samples */
+        int mid = lo + (hi - lo) / 2 / least * least;
+        if (mid == lo) break;
+        if ((got = dt__scale_hidden(&q, mid)) < 0) return got;
+        if (got) hi = mid;
+        else lo = mid;
+    }
+    return hi;
+}
+
 /* ==================================================================================================== >>searching
    Every layout is tried. Left out is only what cannot be among the best: recomputation where the same layout fits without it,
    and layouts whose parameters alone do not fit. */
@@ -2303,7 +2365,7 @@ DT_API int dt_scale_search(const dt_scale_opts *o, dt_scale_choice *best, int n,
     s.memo = (dt__scale_memo *)dt__comm_zeroed(DT__SCALE_MEMO, sizeof *s.memo);
     s.nmemo = &nmemo;
     s.o = *o;
-    s.o.servers = 0;
+    s.o.servers = s.o.serving = 0;
     DT__CLEAR(s.o.layout);
     if (!s.memo) return dt__scale_no_memory("dt_scale_search");
     p = dt__scale_predict(&s.o, s.memo, s.nmemo, false); /* it checks the options */
