@@ -332,10 +332,10 @@ DT_API void                 dt_scale_prediction_free(dt_scale_prediction *p); /*
 /* The smallest batch of a rank from which on communication is hidden: exposed communication is at most 5 % of the step. 0: there
    is none up to 65536; a negative number: dt_plan_error says why. */
 DT_API int                  dt_scale_linear_batch(const dt_scale_opts *o);
-/* Seconds in which n machines of workers push nbytes of gradients to a parameter server on k machines and pull as many, at
-   rate bytes a second of each machine, in a stream of buckets. beside: the servers are on k of the workers' machines. */
+/* Seconds in which n machines of workers push nbytes of gradients to a parameter server on k machines, at rate bytes a second
+   of each machine; to pull as many takes as long. beside: the servers are on k of the workers' machines. */
 DT_API double dt_scale_server_seconds(int n, int k, bool beside, double nbytes, double rate);
-/* The same with BytePS's division, where n machines of workers are servers, too, and k machines are servers only:
+/* Push and pull with BytePS's division, where n machines of workers are servers, too, and k machines are servers only:
    2 n (n - 1) nbytes / ((n^2 + k n - 2 k) rate). k = 0 is the ring, k = n is nbytes / rate. */
 DT_API double dt_scale_byteps_seconds(int n, int k, double nbytes, double rate);
 
@@ -1641,13 +1641,11 @@ static double dt__scale_collective(dt__scale_work *w, dt__scale_group g, dt_coll
     return s;
 }
 /* A parameter server on k machines for the n machines of workers, whose devices add up inside first. beside: the servers are
-   on the first k machines of the workers. Every machine sends and receives with the rate of its link at the same time, so in
-   a stream of buckets a push and the pull of the bucket before overlap. Seconds of nbytes in such a stream. */
+   on k of the workers' machines, and a worker's own server costs nothing. Seconds of one direction: all pushes, or all pulls. */
 DT_API double dt_scale_server_seconds(int n, int k, bool beside, double nbytes, double rate)
 {
     if (n < 1 || k < 1 || !(rate > 0) || !(nbytes > 0) || (n == 1 && beside)) return 0;
-    double own = beside ? n - 1 : n, server = own * nbytes / k, worker = nbytes;
-    if (beside) server += nbytes * (k - 1) / k; /* its worker's pushes to the others leave by the same link */
+    double server = (beside ? n - 1.0 : n) * nbytes / k, worker = beside && k >= n ? nbytes * (k - 1) / k : nbytes;
     return (server > worker ? server : worker) / rate;
 }
 /* BytePS: n machines of workers that are servers, too, and k that are servers only. The load is divided so that no link is idle. */
@@ -1669,7 +1667,7 @@ static double dt__scale_reduce(dt__scale_work *w, double nbytes, dt_algo *algo) 
     double between = w->o->serving == DT_SCALE_BYTEPS
                          ? dt_scale_byteps_seconds(machines, w->o->servers, sent, w->c->inter.rate)
                          : dt_scale_server_seconds(machines, w->o->servers, w->o->serving == DT_SCALE_BESIDE, sent, w->c->inter.rate);
-    return encode + dt__scale_collective(w, in, DT_COLL_ALLREDUCE, sent, NULL) + between + (machines > 1 ? 2 * w->c->inter.latency : 0);
+    return encode + dt__scale_collective(w, in, DT_COLL_ALLREDUCE, sent, NULL) + between + (machines > 1 ? w->c->inter.latency : 0);
 }
 
 /* ---- computation */
@@ -1813,7 +1811,7 @@ static double dt__scale_part_of_step(dt__scale_work *w, int first, int last, int
             if ((sum >= limit || k + 1 == count) && sum > 0) {
                 dt_algo algo;
                 double  seconds = dt__scale_reduce(w, sum, &algo);
-                if (k + 1 == count && dt__scale_served(w->o)) seconds *= 2; /* nothing hides the pull of the last bucket */
+                if (k + 1 == count && w->o->serving == DT_SCALE_BYTEPS) seconds *= 2; /* nothing hides the pull of the last bucket */
                 dt__scale_do(w, 1, seconds, now, DT_SCALE_EVENT_REDUCE, i);
                 if (p && p->bucket) {
                     dt_scale_bucket *b = &p->bucket[p->nbuckets++];
@@ -1829,6 +1827,11 @@ static double dt__scale_part_of_step(dt__scale_work *w, int first, int last, int
             }
         }
         if (timed && all > at) dt__scale_do(w, 0, all - at, -1, DT_SCALE_EVENT_BACKWARD, first);
+        if (parts & DT__SCALE_DO_REDUCE && w->o->servers > 0 && w->o->serving != DT_SCALE_BYTEPS && w->data.n > 1) {
+            double nbytes = dt__scale_params(w, first, last) * w->wire; /* all workers pull when the last push has arrived */
+            dt__scale_do(w, 1, dt_scale_server_seconds((w->data.n + w->data.each - 1) / w->data.each, w->o->servers, w->o->serving == DT_SCALE_BESIDE, nbytes,
+                                                       w->c->inter.rate) + w->c->inter.latency, w->s[0].n - 1, DT_SCALE_EVENT_GATHER, first);
+        }
         if (w->o->overlap == DT_NO) /* all buckets after the backward */
             for (int k = 0; k < w->s[1].n; k++)
                 if (w->s[1].task[k].kind == DT_SCALE_EVENT_REDUCE) w->s[1].task[k].need = w->s[0].n - 1;
