@@ -671,7 +671,7 @@ static void dt__scale_alexnet(dt__scale_build *b, bool two) /* two: as it was pu
 static void dt__scale_vgg16(dt__scale_build *b)
 {
     static const int width[5] = { 64, 128, 256, 512, 512 }, count[5] = { 2, 2, 3, 3, 3 };
-    char             name[24];
+    char             name[40];
     for (int i = 0; i < 5; i++) {
         for (int k = 0; k < count[i]; k++) {
             dt__scale_block(b, "");
@@ -690,7 +690,7 @@ static void dt__scale_vgg16(dt__scale_build *b)
 /* bottleneck: 1x1, 3x3 with the stride, 1x1 with four times the channels; else two 3x3 */
 static void dt__scale_resnet(dt__scale_build *b, const int count[4], bool bottleneck)
 {
-    char prefix[24];
+    char prefix[32];
     dt__scale_block(b, "");
     dt__scale_conv(b, "conv1", 64, 7, 2, 3, 1, true);
     dt__scale_pool(b, "maxpool", 3, 2, 1);
@@ -811,7 +811,7 @@ static void dt__scale_transformer(dt__scale_build *b, dt__scale_text t)
 {
     double  h = t.width, s = t.positions, a = t.heads, f = t.inner, v = t.vocabulary, kv = h / a * t.kv;
     int64_t norm = t.llama ? t.width : 2 * (int64_t)t.width, bias = t.llama ? 0 : 1;
-    char    prefix[24];
+    char    prefix[32];
     b->m->tokens = t.positions;
     dt__scale_block(b, "");
     dt_scale_layer *l = dt__scale_layer_new(b, "embed");

@@ -5,7 +5,7 @@
 
    Predicts a step of training from a model and a cluster: computation and communication, which one is the bottleneck, memory of a
    device, the best layouts, and what would help. docs/planner.md says how. `dtplan --help` lists the options.
-   Exit status: 0 answered; 1 --judge: the target is missed; 2 an error in what was asked. */
+   Exit status: 0 answered; 1 --judge: the target is missed, --scale: one took 10 s or longer; 2 an error in what was asked. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>
@@ -807,7 +807,7 @@ int main(int argc, char **argv)
     case DEVICES: write_devices(stdout); break;
     case TABLE: write_table(stdout); break;
     case JUDGE: status = write_judgement(stdout); break;
-    case SCALE: write_scale(stdout, q.ranks); break;
+    case SCALE: status = write_scale(stdout, &q); break;
     case CROSSOVERS: write_crossovers(stdout, &q); break;
     default:
         answer(&r, &q);
