@@ -1950,9 +1950,8 @@ static int dt__scale_cut(dt__scale_work *w, dt__scale_stage *stage, int nstages)
         DT__CLEAR(o);
         o.layers = l;
         o.nlayers = n;
-        o.ranks = nstages; /* as 1F1B: only the cuts are of interest */
+        o.ranks = nstages; /* as 1F1B: only the cuts are of interest, and messages pass while ranks compute */
         o.micro = w->l.micro;
-        if (w->c->intra.rate > 0) o.bandwidth = w->c->intra.rate;
         p = dt_pipe_partition_new_with(o);
         if (!p) status = DT_COMM_ERR_ARG;
     }
@@ -2137,7 +2136,7 @@ static int dt__scale_options(dt__scale_work *w)
     if (w->l.tensor > 1 && c->per_machine % w->l.tensor && w->l.tensor % c->per_machine)
         return dt__scale_refused("tensor neither divides the devices of a machine nor is divided by them", w);
     for (int i = 0; w->l.tensor > 1 && i < w->m->nlayers; i++)
-        if (w->m->layer[i].parts > 0 && w->m->layer[i].parts % w->l.tensor && w->m->layer[i].sync * 10 > w->m->layer[i].held)
+        if (w->m->layer[i].parts > 0 && w->m->layer[i].parts % w->l.tensor)
             return dt__scale_bad("dt_scale_predict: layer %s can be cut into %d parts, and tensor is %d; expected a divisor", dt__show(w->m->layer[i].name),
                                  w->m->layer[i].parts, w->l.tensor);
     if (o->servers < 0 || o->serving < 0 || o->serving > DT_SCALE_BYTEPS ||

@@ -463,6 +463,7 @@ UTEST(scale, laws_hold_for_any_cluster)
         c.device.speed *= 2, c.device.half_speed *= 2;
         EXPECT_LE(step_of(&o), faster * (1 + 1e-9));
         any_question(&o, &c);
+        o.model = m;
         o.overlap = DT_NO; /* overlap never slows down */
         o.layout.zero = 0;
         s = step_of(&o);
@@ -532,6 +533,7 @@ static int64_t brute(const dt_scale_opts *o, dt_scale_choice *best, int n) /* ev
                             memset(&x, 0, sizeof x);
                             x.layout = p->layout, x.step = p->step, x.memory = p->memory;
                             fitting += p->fits;
+                            if (p->fits) again = 3; /* dt_scale_search leaves out what recomputes without need */
                             int at = p->fits ? found < n ? found++ : n : -1;
                             if (at == n) at = x.step < best[n - 1].step * (1 - 1e-9) ? n - 1 : -1;
                             for (; at > 0 && best[at - 1].step > x.step * (1 + 1e-9); at--) best[at] = best[at - 1];
