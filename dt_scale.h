@@ -136,11 +136,16 @@ DT_API char *dt_scale_show(char *buf, size_t nbytes, double x, dt_scale_unit uni
        input 0.1ms             and what the step waited for data
        load 2.5ms              what the loader needs for a batch, with its workers
        workspace 2MB           the most memory that kernels need beside what layers hold
-       layer NAME forward 120us backward 310us flops 1.2GFLOP params 1.6kB held 12MB out 3MB ready 7.9ms
+       other 0.2ms             and what is between these parts
+       layer NAME kind conv2d forward 120us backward 310us flops 1.2GFLOP params 1.6kB held 12MB out 3MB ready 7.9ms
+       grad NAME layer LAYER bytes 1.6kB ready 7.9ms
 
    At least one layer, in the order of the forward. NAME has no blanks. forward, backward, params are needed, and ready where
    params is not 0B: seconds from the begin of the backward until the last gradient of the layer is complete. flops: of the
-   forward. held: bytes kept from the forward to the backward. out: bytes of the output. */
+   forward. held: bytes kept from the forward to the backward. out: bytes of the output. grad: each gradient, in the order in
+   which they become ready; without such lines the gradients of a layer become ready together. For readers only, and checked
+   for their form alone: program, device, dtype, optimizer and a name; threads, ranks, steps, backwards and a number; median,
+   fast, slow and a time; peak and bytes. */
 enum { DT_SCALE_NAME = 64 };
 typedef struct dt_scale_layer { /* what is per sample is of one sample */
     char    name[DT_SCALE_NAME];
@@ -157,6 +162,11 @@ typedef struct dt_scale_layer { /* what is per sample is of one sample */
     double  forward, backward; /* measured seconds of a step of model.batch samples; 0: not measured */
     double  ready;       /* measured seconds from the begin of the backward until its gradients are complete */
 } dt_scale_layer;
+typedef struct dt_scale_grad { /* measured */
+    int64_t params; /* elements */
+    int     layer;
+    double  ready;  /* seconds from the begin of the backward */
+} dt_scale_grad;
 typedef struct dt_scale_model {
     char   name[DT_SCALE_NAME];
     char   unit[DT_SCALE_NAME];  /* what a sample is called: "image" */
@@ -164,13 +174,17 @@ typedef struct dt_scale_model {
     double sample_bytes;         /* of a sample in storage; 0: not known */
     double batch;                /* samples of the measured step; 0: not measured */
     double parameter_bytes, gradient_bytes, state_bytes; /* measured: bytes of each element */
-    double step, forward, backward, update, input, load; /* measured seconds of a step */
+    double step, forward, backward, update, input, other, load; /* measured seconds of a step */
     double workspace;            /* measured bytes */
     int             nlayers, cap;
     dt_scale_layer *layer;
+    int             ngrads, grad_cap; /* 0: by layers */
+    dt_scale_grad  *grad;
 } dt_scale_model;
 DT_API const char     *dt_scale_model_name(int i);         /* the i-th known model, "alexnet" ...; NULL: there are no more */
 DT_API dt_scale_model *dt_scale_model_new(const char *name); /* NULL: dt_plan_error names the nearest known model */
+/* A GPT of any size, with heads that divide width, MLPs of 4 x width, and a head that has the weights of the embedding */
+DT_API dt_scale_model *dt_scale_gpt_new(const char *name, int width, int layers, int heads, int positions, int vocabulary);
 DT_API void            dt_scale_model_free(dt_scale_model *m); /* NULL is accepted */
 typedef struct dt_scale_sums {
     int64_t params;
@@ -253,6 +267,9 @@ enum { DT_SCALE_F32 = 0, /* 4 + 4 + 8 */
        DT_SCALE_AMP,     /* 2 + 2 + 12: halves with f32 masters, as in the paper of ZeRO */
        DT_SCALE_O2 };    /* 2 + 2 + 16: dt's O2, which has f32 gradients, too */
 enum { DT_SCALE_KEEP = 0, DT_SCALE_SELECTIVE, DT_SCALE_FULL_AGAIN }; /* recomputation: none, attention, each block */
+/* Servers: on machines of their own; on machines of the workers; on all machines of the workers and `servers` of their own,
+   with the load divided as BytePS does */
+enum { DT_SCALE_APART = 0, DT_SCALE_BESIDE, DT_SCALE_BYTEPS };
 typedef struct dt_scale_layout {
     int          data, pipe, tensor; /* devices = data x pipe x tensor; 0: pipe and tensor 1, data the rest */
     int          zero;               /* 0: DDP; 1, 2, 3: sharded optimiser, gradients, parameters */
@@ -272,8 +289,8 @@ typedef struct dt_scale_opts {
     dt_algo                 algo DT_D;    /* of the allreduce; DT_ALGO_AUTO: by cost, for each bucket */
     double                  bucket DT_D;  /* bytes; 0: 25 MiB, with a first bucket of 1 MiB */
     dt_switch               overlap DT_D; /* of communication and backward; default yes */
-    int                     servers DT_D; /* machines of a parameter server; 0: allreduce */
-    bool                    beside DT_D;  /* servers run on the machines of the workers, else on machines of their own */
+    int                     servers DT_D; /* machines of a parameter server; 0: allreduce, except with DT_SCALE_BYTEPS */
+    int                     serving DT_D; /* where they are */
     double                  compress DT_D;/* bytes sent for each byte of gradient; 0: 1 */
     double                  encode DT_D;  /* seconds a byte of gradient, to compress and to decompress */
 } dt_scale_opts;
@@ -312,10 +329,13 @@ typedef struct dt_scale_prediction {
 } dt_scale_prediction;
 DT_API dt_scale_prediction *dt_scale_predict(const dt_scale_opts *o); /* NULL: dt_plan_error says why */
 DT_API void                 dt_scale_prediction_free(dt_scale_prediction *p); /* NULL is accepted */
-/* Seconds in which n machines of workers push nbytes of gradients to a parameter server on k machines and pull as many, at
-   rate bytes a second of each machine, in a stream of buckets. beside: the servers are on k of the workers' machines. */
+/* The smallest batch of a rank from which on communication is hidden: exposed communication is at most 5 % of the step. 0: there
+   is none up to 65536; a negative number: dt_plan_error says why. */
+DT_API int                  dt_scale_linear_batch(const dt_scale_opts *o);
+/* Seconds in which n machines of workers push nbytes of gradients to a parameter server on k machines, at rate bytes a second
+   of each machine; to pull as many takes as long. beside: the servers are on k of the workers' machines. */
 DT_API double dt_scale_server_seconds(int n, int k, bool beside, double nbytes, double rate);
-/* The same with BytePS's division, where n machines of workers are servers, too, and k machines are servers only:
+/* Push and pull with BytePS's division, where n machines of workers are servers, too, and k machines are servers only:
    2 n (n - 1) nbytes / ((n^2 + k n - 2 k) rate). k = 0 is the ring, k = n is nbytes / rate. */
 DT_API double dt_scale_byteps_seconds(int n, int k, double nbytes, double rate);
 
@@ -651,7 +671,7 @@ static void dt__scale_alexnet(dt__scale_build *b, bool two) /* two: as it was pu
 static void dt__scale_vgg16(dt__scale_build *b)
 {
     static const int width[5] = { 64, 128, 256, 512, 512 }, count[5] = { 2, 2, 3, 3, 3 };
-    char             name[24];
+    char             name[40];
     for (int i = 0; i < 5; i++) {
         for (int k = 0; k < count[i]; k++) {
             dt__scale_block(b, "");
@@ -670,7 +690,7 @@ static void dt__scale_vgg16(dt__scale_build *b)
 /* bottleneck: 1x1, 3x3 with the stride, 1x1 with four times the channels; else two 3x3 */
 static void dt__scale_resnet(dt__scale_build *b, const int count[4], bool bottleneck)
 {
-    char prefix[24];
+    char prefix[32];
     dt__scale_block(b, "");
     dt__scale_conv(b, "conv1", 64, 7, 2, 3, 1, true);
     dt__scale_pool(b, "maxpool", 3, 2, 1);
@@ -791,7 +811,7 @@ static void dt__scale_transformer(dt__scale_build *b, dt__scale_text t)
 {
     double  h = t.width, s = t.positions, a = t.heads, f = t.inner, v = t.vocabulary, kv = h / a * t.kv;
     int64_t norm = t.llama ? t.width : 2 * (int64_t)t.width, bias = t.llama ? 0 : 1;
-    char    prefix[24];
+    char    prefix[32];
     b->m->tokens = t.positions;
     dt__scale_block(b, "");
     dt_scale_layer *l = dt__scale_layer_new(b, "embed");
@@ -889,10 +909,36 @@ DT_API dt_scale_model *dt_scale_model_new(const char *name)
     dt__scale_no_memory("dt_scale_model_new");
     return NULL;
 }
+DT_API dt_scale_model *dt_scale_gpt_new(const char *name, int width, int layers, int heads, int positions, int vocabulary)
+{
+    dt__scale_build b;
+    dt__scale_text  t;
+    memset(&b, 0, sizeof b);
+    memset(&t, 0, sizeof t);
+    if (width < 1 || width > 1 << 20 || layers < 1 || layers > 10000 || heads < 1 || width % heads || positions < 1 || positions > 1 << 24 ||
+        vocabulary < 1 || vocabulary > 1 << 24) {
+        dt__scale_bad("dt_scale_gpt_new: width %d, layers %d, heads %d, positions %d, vocabulary %d; expected positive numbers, at most 10000 "
+                      "layers, and heads that divide width", width, layers, heads, positions, vocabulary);
+        return NULL;
+    }
+    b.m = (dt_scale_model *)dt__comm_zeroed(1, sizeof *b.m);
+    if (b.m) {
+        t.width = width, t.layers = layers, t.heads = t.kv = heads, t.positions = positions, t.vocabulary = vocabulary, t.inner = 4 * width;
+        snprintf(b.m->name, sizeof b.m->name, "%s", name ? name : "gpt");
+        snprintf(b.m->unit, sizeof b.m->unit, "sequence");
+        dt__scale_transformer(&b, t);
+        b.m->sample_bytes = 2.0 * positions;
+    }
+    if (b.m && !b.failed) return b.m;
+    dt_scale_model_free(b.m);
+    dt__scale_no_memory("dt_scale_gpt_new");
+    return NULL;
+}
 DT_API void dt_scale_model_free(dt_scale_model *m)
 {
     if (!m) return;
     DT_COMM_FREE(m->layer);
+    DT_COMM_FREE(m->grad);
     DT_COMM_FREE(m);
 }
 DT_API dt_scale_sums dt_scale_model_sums(const dt_scale_model *m)
@@ -1007,6 +1053,7 @@ typedef enum dt__scale_kind {
     DT__SCALE_FLOP = DT_SCALE_FLOP, DT__SCALE_SPEED = DT_SCALE_SPEED, /* quantities, to a double */
     DT__SCALE_PART, /* percent, to a double */
     DT__SCALE_INT,  /* to an int */
+    DT__SCALE_WORD, /* a name, to DT_SCALE_NAME characters */
     DT__SCALE_OWN   /* the caller reads it */
 } dt__scale_kind;
 typedef struct dt__scale_key {
@@ -1036,6 +1083,7 @@ static int dt__scale_value(dt__scale_text_in *t, const dt__scale_key *k, int mos
     switch (k->kind) {
     case DT__SCALE_PART: return dt__scale_percent(t, (double *)k->to);
     case DT__SCALE_INT: return dt__scale_whole(t, most, (int *)k->to);
+    case DT__SCALE_WORD: return dt__scale_named(t, (char *)k->to);
     case DT__SCALE_OWN: return 0;
     case DT__SCALE_BYTES: case DT__SCALE_RATE: case DT__SCALE_TIME: case DT__SCALE_FLOP: case DT__SCALE_SPEED: break;
     }
@@ -1075,9 +1123,10 @@ static int dt__scale_read_layer(dt__scale_text_in *t, dt_scale_model *m)
     double          flops = 0, params = 0, held = 0, out = 0;
     unsigned        seen = 0;
     if (!l) return dt__scale_no_memory("dt_scale_profile_parse");
+    char                kind[DT_SCALE_NAME];
     const dt__scale_key key[] = { { "forward", DT__SCALE_TIME, &l->forward }, { "backward", DT__SCALE_TIME, &l->backward },
         { "params", DT__SCALE_BYTES, &params }, { "flops", DT__SCALE_FLOP, &flops }, { "held", DT__SCALE_BYTES, &held },
-        { "out", DT__SCALE_BYTES, &out }, { "ready", DT__SCALE_TIME, &l->ready } };
+        { "out", DT__SCALE_BYTES, &out }, { "ready", DT__SCALE_TIME, &l->ready }, { "kind", DT__SCALE_WORD, kind } };
     int status = dt__scale_named(t, l->name);
     if (!status) status = dt__scale_pairs(t, key, (int)DT__COUNT_OF(key), &seen);
     if (status) return status;
@@ -1086,6 +1135,33 @@ static int dt__scale_read_layer(dt__scale_text_in *t, dt_scale_model *m)
     if (params > 0 && !(seen & 1u << 6)) return dt__scale_expected(t, "ready and a time: each layer with parameters needs it");
     l->params = (int64_t)params; /* bytes, until all lines are read */
     l->flops = flops, l->held = held, l->out = out;
+    return 0;
+}
+static int dt__scale_read_grad(dt__scale_text_in *t, dt_scale_model *m)
+{
+    char                name[DT_SCALE_NAME], layer[DT_SCALE_NAME];
+    double              nbytes = 0;
+    dt_scale_grad       g;
+    unsigned            seen = 0;
+    const dt__scale_key key[] = { { "layer", DT__SCALE_WORD, layer }, { "bytes", DT__SCALE_BYTES, &nbytes }, { "ready", DT__SCALE_TIME, &g.ready } };
+    memset(&g, 0, sizeof g);
+    layer[0] = 0;
+    int status = dt__scale_named(t, name);
+    if (!status) status = dt__scale_pairs(t, key, 3, &seen);
+    if (status) return status;
+    if (seen != 7) return dt__scale_expected(t, "layer, bytes and ready: each gradient needs them");
+    while (g.layer < m->nlayers && strcmp(m->layer[g.layer].name, layer) != 0) g.layer++;
+    if (g.layer == m->nlayers) return dt__scale_expected(t, "the name of a layer above, not %s", dt__show(layer));
+    if (m->ngrads && g.ready < m->grad[m->ngrads - 1].ready) return dt__scale_expected(t, "gradients in the order in which they become ready");
+    if (m->ngrads == m->grad_cap) {
+        int   cap = m->grad_cap ? 2 * m->grad_cap : 64;
+        void *q = cap > 1 << 20 ? NULL : DT_COMM_REALLOC(m->grad, (size_t)cap * sizeof *m->grad);
+        if (!q) return dt__scale_no_memory("dt_scale_profile_parse");
+        m->grad = (dt_scale_grad *)q;
+        m->grad_cap = cap;
+    }
+    g.params = (int64_t)nbytes;
+    m->grad[m->ngrads++] = g;
     return 0;
 }
 /* Per batch and in bytes, as in the file, to per sample and in elements */
@@ -1101,14 +1177,17 @@ static void dt__scale_per_sample(dt_scale_model *m)
         l->out /= m->batch * m->parameter_bytes;
         l->block = i;
     }
+    for (int i = 0; i < m->ngrads; i++) m->grad[i].params = (int64_t)((double)m->grad[i].params / m->parameter_bytes + 0.5);
 }
 DT_API dt_scale_model *dt_scale_profile_parse(const char *file, const char *text, size_t n)
 {
-    enum { BATCH = 1, STEP = 8, LAYER = 14, END = 15 };
+    enum { BATCH = 1, STEP = 8, OTHER = 14, LAYER = 15, GRAD, END };
     dt__scale_text_in t;
     dt_scale_model   *m = (dt_scale_model *)dt__comm_zeroed(1, sizeof *m);
     unsigned          seen = 0;
-    int               status = 0, batch = 0;
+    int               status = 0, batch = 0, number = 0;
+    double            x = 0;
+    char              word[DT_SCALE_NAME];
     if (!m) {
         dt__scale_no_memory("dt_scale_profile_parse");
         return NULL;
@@ -1121,8 +1200,15 @@ DT_API dt_scale_model *dt_scale_profile_parse(const char *file, const char *text
         { "state", DT__SCALE_BYTES, &m->state_bytes }, { "workspace", DT__SCALE_BYTES, &m->workspace },
         { "step", DT__SCALE_TIME, &m->step }, { "forward", DT__SCALE_TIME, &m->forward },
         { "backward", DT__SCALE_TIME, &m->backward }, { "update", DT__SCALE_TIME, &m->update },
-        { "input", DT__SCALE_TIME, &m->input }, { "load", DT__SCALE_TIME, &m->load }, { "layer", DT__SCALE_OWN, NULL },
-        { "end", DT__SCALE_OWN, NULL } };
+        { "input", DT__SCALE_TIME, &m->input }, { "load", DT__SCALE_TIME, &m->load }, { "other", DT__SCALE_TIME, &m->other },
+        { "layer", DT__SCALE_OWN, NULL }, { "grad", DT__SCALE_OWN, NULL }, { "end", DT__SCALE_OWN, NULL },
+        /* for readers only */
+        { "program", DT__SCALE_WORD, word }, { "device", DT__SCALE_WORD, word }, { "dtype", DT__SCALE_WORD, word },
+        { "optimizer", DT__SCALE_WORD, word }, { "threads", DT__SCALE_INT, &number }, { "ranks", DT__SCALE_INT, &number },
+        { "steps", DT__SCALE_INT, &number }, { "backwards", DT__SCALE_INT, &number }, { "median", DT__SCALE_TIME, &x },
+        { "fast", DT__SCALE_TIME, &x }, { "slow", DT__SCALE_TIME, &x }, { "peak", DT__SCALE_BYTES, &x } };
+    typedef char all_keys_have_a_bit[DT__COUNT_OF(key) <= 32 ? 1 : -1];
+    (void)sizeof(all_keys_have_a_bit);
     status = dt__scale_begin(&t, "profile", file, text, n);
     while (!status && dt__scale_line(&t)) {
         dt__scale_next(&t);
@@ -1131,11 +1217,11 @@ DT_API dt_scale_model *dt_scale_profile_parse(const char *file, const char *text
             status = i;
             break;
         }
-        if (i != LAYER && seen & 1u << i) status = dt__scale_expected(&t, "%s once", key[i].name);
+        if (i != LAYER && i != GRAD && seen & 1u << i) status = dt__scale_expected(&t, "%s once", key[i].name);
         if (!status) status = dt__scale_value(&t, &key[i], 1 << 30);
         if (!status && i == 0) status = dt__scale_named(&t, m->name);
         if (!status && i == BATCH) status = dt__scale_named(&t, m->unit);
-        if (!status && i == LAYER) status = dt__scale_read_layer(&t, m);
+        if (!status && (i == LAYER || i == GRAD)) status = i == LAYER ? dt__scale_read_layer(&t, m) : dt__scale_read_grad(&t, m);
         else if (!status) status = dt__scale_line_end(&t);
         seen |= 1u << i;
     }
@@ -1193,7 +1279,7 @@ DT_API size_t dt_scale_profile_text(const dt_scale_model *m, char *buf, size_t n
                  { "workspace", m->workspace, DT_SCALE_BYTES }, { "step", m->step, DT_SCALE_SECONDS },
                  { "forward", m->forward, DT_SCALE_SECONDS }, { "backward", m->backward, DT_SCALE_SECONDS },
                  { "update", m->update, DT_SCALE_SECONDS }, { "input", m->input, DT_SCALE_SECONDS },
-                 { "load", m->load, DT_SCALE_SECONDS } };
+                 { "other", m->other, DT_SCALE_SECONDS }, { "load", m->load, DT_SCALE_SECONDS } };
     for (int i = 0; i < (int)DT__COUNT_OF(line); i++) {
         char         one[96];
         dt__text_out word = { one, sizeof one, 0 };
@@ -1212,6 +1298,14 @@ DT_API size_t dt_scale_profile_text(const dt_scale_model *m, char *buf, size_t n
         dt__scale_put(&o, "held", l->held * batch * each, DT_SCALE_BYTES);
         dt__scale_put(&o, "out", l->out * batch * each, DT_SCALE_BYTES);
         dt__scale_put(&o, "ready", l->ready, DT_SCALE_SECONDS);
+        dt__emit(&o, "\n");
+    }
+    for (int i = 0; i < m->ngrads; i++) {
+        const char *layer = m->grad[i].layer >= 0 && m->grad[i].layer < m->nlayers ? m->layer[m->grad[i].layer].name : "";
+        dt__emitf(&o, "grad g%d layer ", i);
+        dt__scale_put_name(&o, layer, "layer");
+        dt__scale_put(&o, "bytes", (double)m->grad[i].params * each, DT_SCALE_BYTES);
+        dt__scale_put(&o, "ready", m->grad[i].ready, DT_SCALE_SECONDS);
         dt__emit(&o, "\n");
     }
     dt__emit(&o, "end\n");
@@ -1547,13 +1641,11 @@ static double dt__scale_collective(dt__scale_work *w, dt__scale_group g, dt_coll
     return s;
 }
 /* A parameter server on k machines for the n machines of workers, whose devices add up inside first. beside: the servers are
-   on the first k machines of the workers. Every machine sends and receives with the rate of its link at the same time, so in
-   a stream of buckets a push and the pull of the bucket before overlap. Seconds of nbytes in such a stream. */
+   on k of the workers' machines, and a worker's own server costs nothing. Seconds of one direction: all pushes, or all pulls. */
 DT_API double dt_scale_server_seconds(int n, int k, bool beside, double nbytes, double rate)
 {
     if (n < 1 || k < 1 || !(rate > 0) || !(nbytes > 0) || (n == 1 && beside)) return 0;
-    double own = beside ? n - 1 : n, server = own * nbytes / k, worker = nbytes;
-    if (beside) server += nbytes * (k - 1) / k; /* its worker's pushes to the others leave by the same link */
+    double server = (beside ? n - 1.0 : n) * nbytes / k, worker = beside && k >= n ? nbytes * (k - 1) / k : nbytes;
     return (server > worker ? server : worker) / rate;
 }
 /* BytePS: n machines of workers that are servers, too, and k that are servers only. The load is divided so that no link is idle. */
@@ -1563,16 +1655,19 @@ DT_API double dt_scale_byteps_seconds(int n, int k, double nbytes, double rate)
     if (k >= n) return nbytes / rate;
     return 2.0 * n * (n - 1) * nbytes / (((double)n * n + (double)k * n - 2.0 * k) * rate);
 }
+static bool   dt__scale_served(const dt_scale_opts *o) { return o->servers > 0 || o->serving == DT_SCALE_BYTEPS; }
 static double dt__scale_reduce(dt__scale_work *w, double nbytes, dt_algo *algo) /* the gradients of a bucket, of all ranks */
 {
     double sent = nbytes * (w->o->compress > 0 ? w->o->compress : 1), encode = nbytes * w->o->encode;
     *algo = DT_ALGO_NATIVE;
-    if (w->o->servers <= 0) return encode + dt__scale_collective(w, w->data, w->l.zero ? DT_COLL_REDUCE_SCATTER : DT_COLL_ALLREDUCE, sent, algo);
+    if (!dt__scale_served(w->o)) return encode + dt__scale_collective(w, w->data, w->l.zero ? DT_COLL_REDUCE_SCATTER : DT_COLL_ALLREDUCE, sent, algo);
     dt__scale_group in;
     int             machines = (w->data.n + w->data.each - 1) / w->data.each;
     in.n = in.each = w->data.n < w->data.each ? w->data.n : w->data.each;
-    return encode + dt__scale_collective(w, in, DT_COLL_ALLREDUCE, sent, NULL) +
-           dt_scale_server_seconds(machines, w->o->servers, w->o->beside, sent, w->c->inter.rate) + 2 * w->c->inter.latency;
+    double between = w->o->serving == DT_SCALE_BYTEPS
+                         ? dt_scale_byteps_seconds(machines, w->o->servers, sent, w->c->inter.rate)
+                         : dt_scale_server_seconds(machines, w->o->servers, w->o->serving == DT_SCALE_BESIDE, sent, w->c->inter.rate);
+    return encode + dt__scale_collective(w, in, DT_COLL_ALLREDUCE, sent, NULL) + between + (machines > 1 ? w->c->inter.latency : 0);
 }
 
 /* ---- computation */
@@ -1629,7 +1724,7 @@ static double dt__scale_update(const dt__scale_work *w, double params)
 /* ---- one rank's step, or a part of it */
 enum { DT__SCALE_DO_FORWARD = 1, DT__SCALE_DO_BACKWARD = 2, DT__SCALE_DO_REDUCE = 4, DT__SCALE_DO_GATHER = 8 }; /* parts */
 typedef struct dt__scale_ready { /* gradients in the order in which they are complete */
-    double ready;
+    double ready, params;
     int    layer;
 } dt__scale_ready;
 static int dt__scale_ready_order(const void *a, const void *b)
@@ -1669,7 +1764,7 @@ static double dt__scale_part_of_step(dt__scale_work *w, int first, int last, int
     const dt_scale_model *m = w->m;
     int                   n = last - first + 1, count = 0;
     int                  *need = (int *)dt__comm_zeroed((size_t)m->nlayers, sizeof *need);
-    dt__scale_ready      *r = (dt__scale_ready *)dt__comm_zeroed((size_t)n, sizeof *r);
+    dt__scale_ready      *r = (dt__scale_ready *)dt__comm_zeroed((size_t)(n > m->ngrads ? n : m->ngrads), sizeof *r);
     double                end = 0, limit = w->o->bucket > 0 ? w->o->bucket : DT__SCALE_FIRST_BUCKET;
     bool                  timed = w->measured;
     w->s[0].n = w->s[1].n = 0;
@@ -1687,17 +1782,23 @@ static double dt__scale_part_of_step(dt__scale_work *w, int first, int last, int
         int    from = -1;
         for (int i = first; i <= last; i++) need[i] = -1, all += w->bwd[i];
         if (parts & DT__SCALE_DO_GATHER && w->l.zero == 3) dt__scale_gathers(w, first, last, true, need);
-        timed = timed && n == m->nlayers && w->l.recompute == DT_SCALE_KEEP && w->l.zero < 3 && m->backward > 0;
-        for (int i = last; i >= first; i--) {
+        timed = timed && n == m->nlayers && w->l.recompute == DT_SCALE_KEEP && w->l.zero < 3 && w->l.tensor == 1 && m->backward > 0;
+        for (int i = 0; timed && i < m->ngrads; i++, count++) {
+            r[count].layer = m->grad[i].layer;
+            r[count].ready = m->grad[i].ready;
+            r[count].params = (double)m->grad[i].params;
+        }
+        for (int i = last; i >= first && !(timed && m->ngrads); i--) {
             if (timed && m->layer[i].params == 0) continue;
             r[count].layer = i;
             r[count].ready = timed ? m->layer[i].ready : (double)(last - i);
+            r[count].params = dt__scale_params(w, i, i);
             count++;
         }
         qsort(r, (size_t)count, sizeof *r, dt__scale_ready_order);
         for (int k = 0; k < count && !w->failed; k++) {
             int    i = r[k].layer, now = w->s[0].n;
-            double work = w->bwd[i], nbytes = dt__scale_params(w, i, i) * w->wire;
+            double work = w->bwd[i], nbytes = r[k].params * w->wire;
             if (timed) { /* the measured time from one layer's gradients to the next one's */
                 double to = fmin(1, r[k].ready / m->backward) * all;
                 work = to - at > 0 ? to - at : 0;
@@ -1710,7 +1811,7 @@ static double dt__scale_part_of_step(dt__scale_work *w, int first, int last, int
             if ((sum >= limit || k + 1 == count) && sum > 0) {
                 dt_algo algo;
                 double  seconds = dt__scale_reduce(w, sum, &algo);
-                if (k + 1 == count && w->o->servers > 0) seconds *= 2; /* nothing hides the pull of the last bucket */
+                if (k + 1 == count && w->o->serving == DT_SCALE_BYTEPS) seconds *= 2; /* nothing hides the pull of the last bucket */
                 dt__scale_do(w, 1, seconds, now, DT_SCALE_EVENT_REDUCE, i);
                 if (p && p->bucket) {
                     dt_scale_bucket *b = &p->bucket[p->nbuckets++];
@@ -1726,6 +1827,11 @@ static double dt__scale_part_of_step(dt__scale_work *w, int first, int last, int
             }
         }
         if (timed && all > at) dt__scale_do(w, 0, all - at, -1, DT_SCALE_EVENT_BACKWARD, first);
+        if (parts & DT__SCALE_DO_REDUCE && w->o->servers > 0 && w->o->serving != DT_SCALE_BYTEPS && w->data.n > 1) {
+            double nbytes = dt__scale_params(w, first, last) * w->wire; /* all workers pull when the last push has arrived */
+            dt__scale_do(w, 1, dt_scale_server_seconds((w->data.n + w->data.each - 1) / w->data.each, w->o->servers, w->o->serving == DT_SCALE_BESIDE, nbytes,
+                                                       w->c->inter.rate) + w->c->inter.latency, w->s[0].n - 1, DT_SCALE_EVENT_GATHER, first);
+        }
         if (w->o->overlap == DT_NO) /* all buckets after the backward */
             for (int k = 0; k < w->s[1].n; k++)
                 if (w->s[1].task[k].kind == DT_SCALE_EVENT_REDUCE) w->s[1].task[k].need = w->s[0].n - 1;
@@ -1844,9 +1950,8 @@ static int dt__scale_cut(dt__scale_work *w, dt__scale_stage *stage, int nstages)
         DT__CLEAR(o);
         o.layers = l;
         o.nlayers = n;
-        o.ranks = nstages; /* as 1F1B: only the cuts are of interest */
+        o.ranks = nstages; /* as 1F1B: only the cuts are of interest, and messages pass while ranks compute */
         o.micro = w->l.micro;
-        if (w->c->intra.rate > 0) o.bandwidth = w->c->intra.rate;
         p = dt_pipe_partition_new_with(o);
         if (!p) status = DT_COMM_ERR_ARG;
     }
@@ -2031,11 +2136,12 @@ static int dt__scale_options(dt__scale_work *w)
     if (w->l.tensor > 1 && c->per_machine % w->l.tensor && w->l.tensor % c->per_machine)
         return dt__scale_refused("tensor neither divides the devices of a machine nor is divided by them", w);
     for (int i = 0; w->l.tensor > 1 && i < w->m->nlayers; i++)
-        if (w->m->layer[i].parts > 0 && w->m->layer[i].parts % w->l.tensor && w->m->layer[i].sync * 10 > w->m->layer[i].held)
+        if (w->m->layer[i].parts > 0 && w->m->layer[i].parts % w->l.tensor)
             return dt__scale_bad("dt_scale_predict: layer %s can be cut into %d parts, and tensor is %d; expected a divisor", dt__show(w->m->layer[i].name),
                                  w->m->layer[i].parts, w->l.tensor);
-    if (o->servers < 0 || (o->servers && (w->l.zero || w->l.pipe > 1 || w->l.tensor > 1 || (o->beside && o->servers > c->machines))))
-        return dt__scale_refused("a parameter server goes with data parallel only, and with .beside has at most as many servers as machines", w);
+    if (o->servers < 0 || o->serving < 0 || o->serving > DT_SCALE_BYTEPS ||
+        (dt__scale_served(o) && (w->l.zero || w->l.pipe > 1 || w->l.tensor > 1 || (o->serving && o->servers > c->machines))))
+        return dt__scale_refused("a parameter server goes with data parallel only, and has at most as many servers beside workers as machines", w);
     return 0;
 }
 static void dt__scale_prepare(dt__scale_work *w)
@@ -2085,7 +2191,8 @@ static dt_scale_prediction *dt__scale_predict(const dt_scale_opts *o, dt__scale_
         w.fwd = (double *)dt__comm_zeroed((size_t)w.m->nlayers, sizeof *w.fwd);
         w.bwd = (double *)dt__comm_zeroed((size_t)w.m->nlayers, sizeof *w.bwd);
         w.host = (int *)dt__comm_zeroed((size_t)w.devices + 1, sizeof *w.host);
-        if (pictures) p->bucket = (dt_scale_bucket *)dt__comm_zeroed((size_t)w.m->nlayers, sizeof *p->bucket);
+        int most = w.m->nlayers > w.m->ngrads ? w.m->nlayers : w.m->ngrads;
+        if (pictures) p->bucket = (dt_scale_bucket *)dt__comm_zeroed((size_t)most, sizeof *p->bucket);
         if (!w.fwd || !w.bwd || !w.host || (pictures && !p->bucket)) status = dt__scale_no_memory("dt_scale_predict");
     }
     if (!status) {
@@ -2101,7 +2208,7 @@ static dt_scale_prediction *dt__scale_predict(const dt_scale_opts *o, dt__scale_
             alone += (f + b) * w.l.micro;
         }
         alone += dt__scale_update(&one, (double)dt_scale_model_sums(w.m).params);
-        if (w.measured) alone = fmax(alone, w.m->load * w.batch / w.m->batch) + w.m->input * w.batch / w.m->batch;
+        if (w.measured) alone = fmax(alone + (w.m->other + w.m->input) * w.batch / w.m->batch, w.m->load * w.batch / w.m->batch);
         p->alone = alone > 0 ? w.batch / alone : 0;
         p->devices = w.devices;
         p->layout = w.l;
@@ -2116,7 +2223,7 @@ static dt_scale_prediction *dt__scale_predict(const dt_scale_opts *o, dt__scale_
         double input = w.c->storage > 0 ? per / w.c->storage : 0;
         if (w.measured) {
             input = fmax(input, w.m->load * w.batch / w.m->batch);
-            p->step += w.m->input * w.batch / w.m->batch;
+            p->step += (w.m->input + w.m->other) * w.batch / w.m->batch;
             p->input = w.m->input * w.batch / w.m->batch;
         }
         if (input > p->step) p->input += input - p->step, p->step = input;
@@ -2152,6 +2259,31 @@ DT_API void dt_scale_prediction_free(dt_scale_prediction *p)
     DT_COMM_FREE(p->event);
     DT_COMM_FREE(p);
 }
+static int dt__scale_hidden(dt_scale_opts *o, int batch) /* 1: hidden, 0: not, or a negative number */
+{
+    o->batch = batch;
+    dt_scale_prediction *p = dt_scale_predict(o);
+    int                  yes = p ? p->exposed <= 0.05 * p->step : dt__said.why;
+    dt_scale_prediction_free(p);
+    return yes;
+}
+DT_API int dt_scale_linear_batch(const dt_scale_opts *o)
+{
+    if (!o) return dt__scale_bad("dt_scale_linear_batch: the options are NULL; expected options");
+    dt_scale_opts q = *o;
+    int           least = o->layout.micro > 1 ? o->layout.micro : 1, hi = least, lo = 0, got;
+    while ((got = dt__scale_hidden(&q, hi)) == 0 && hi < 65536) lo = hi, hi *= 2;
+    if (got <= 0) return got;
+    while (hi - lo > least) { /* a micro-batch has a whole number of samples */
+        int mid = lo + (hi - lo) / 2 / least * least;
+        if (mid == lo) break;
+        if ((got = dt__scale_hidden(&q, mid)) < 0) return got;
+        if (got) hi = mid;
+        else lo = mid;
+    }
+    return hi;
+}
+
 /* ==================================================================================================== >>searching
    Every layout is tried. Left out is only what cannot be among the best: recomputation where the same layout fits without it,
    and layouts whose parameters alone do not fit. */
@@ -2235,7 +2367,7 @@ DT_API int dt_scale_search(const dt_scale_opts *o, dt_scale_choice *best, int n,
     s.memo = (dt__scale_memo *)dt__comm_zeroed(DT__SCALE_MEMO, sizeof *s.memo);
     s.nmemo = &nmemo;
     s.o = *o;
-    s.o.servers = 0;
+    s.o.servers = s.o.serving = 0;
     DT__CLEAR(s.o.layout);
     if (!s.memo) return dt__scale_no_memory("dt_scale_search");
     p = dt__scale_predict(&s.o, s.memo, s.nmemo, false); /* it checks the options */
