@@ -927,12 +927,22 @@ typedef struct dt__split {
     void (*use)(void *user, const char *call, dt_tensor *t);
     void (*made)(void *user, dt_tensor *t); /* a call has made t */
     void (*write)(void *user, const char *call, dt_tensor *t); /* a call changes t in place; or NULL */
-    void (*node)(void *user, int64_t i);    /* a backward comes to node i of the tape; or NULL */
 } dt__split;
+/* Callbacks of who measures the time of layers: dt_nn.h (DT_PROFILE) and dt_pipe.h. On the thread that computes; any but the
+   first may be NULL. */
+typedef struct dt__timing {
+    void *user;
+    void (*node)(void *user, int64_t i);        /* a backward comes to node i of the tape; -1: it has run all of them */
+    void (*ready)(void *user, dt_tensor *param); /* the gradient of a parameter is complete */
+    /* a loader has returned a batch: bytes of a sample in the data set; samples/s that all workers can make, 0: not known */
+    void (*fed)(void *user, int64_t nbytes, double able);
+    void (*gone)(void *user);                   /* the thread ends */
+} dt__timing;
 
 typedef struct dt__ctx {
     dt_device    *device; /* NULL: the CPU */
     const dt__split *split; /* NULL: none */
+    const dt__timing *timing; /* NULL: nobody measures the layers */
     int           no_grad;
     int           in_backward;
     int           backward_part; /* DT__BACK_...: which gradients the running backward computes */
@@ -1148,6 +1158,11 @@ DT__INSIDE dt_tensor *dt__batch_norm(dt_tensor *x, dt_tensor *weight, dt_tensor 
 /* ---- the trace */
 enum { DT__TRACK_STEPS = 1, DT__TRACK_LAYERS = 2, DT__TRACK_OPS = 3, DT__TRACK_NAMED = 100000 };
 DT__INSIDE int dt__trace_on(void);
+DT__INSIDE void dt__trace_program(char *buf, size_t nbytes); /* the name of the program */
+/* The path that DT_TRACE or DT_PROFILE means: %p is replaced by the process id, %r by the rank. Without them, .rankR (if there
+   are several ranks) and .PID (in a forked child, or with DMLC_ROLE) are inserted before .json, or at the end, so that each
+   process has its own file. */
+DT__INSIDE void dt__trace_env_path(char *to, size_t nbytes, const char *from, bool child);
 DT__INSIDE dt__tbuf *dt__trace_buf(void);
 DT__INSIDE dt__tbuf *dt__trace_mine(void); /* as dt__trace_buf, but NULL if the thread has no events yet in this trace */
 DT__INSIDE uint64_t dt__trace_time(dt__tbuf *b);
@@ -1279,6 +1294,7 @@ static void dt__thread_end(void *unused)
     (void)unused;
     dt_end();
     dt__log_unread();
+    if (dt__tls.timing && dt__tls.timing->gone) dt__tls.timing->gone(dt__tls.timing->user);
     dt__trace_leave(&dt__tls, true);
     dt__region_close(&dt__tls);
     dt_empty_cache();
@@ -2440,7 +2456,7 @@ static void dt__trace_flush(dt__tbuf *b, uint64_t now)
 }
 
 /* ---- sessions */
-static void dt__trace_program(char *buf, size_t nbytes) /* the program's name */
+DT__INSIDE void dt__trace_program(char *buf, size_t nbytes)
 {
     int     fd = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
     ssize_t n = fd >= 0 ? read(fd, buf, nbytes - 1) : 0;
@@ -2504,10 +2520,7 @@ static const char *dt__trace_open(const char *path) /* the lock is held; NULL, o
     dt__trace_set(DT__TRACE_ON);
     return NULL;
 }
-/* The path that DT_TRACE means: %p is replaced by the process id, %r by the rank. Without them, .rankR (if there are
-   several ranks) and .PID (in a forked child, or with DMLC_ROLE) are inserted before .json, so that each process has its
-   own file. */
-static void dt__trace_env_path(char *to, size_t nbytes, const char *from, bool child)
+DT__INSIDE void dt__trace_env_path(char *to, size_t nbytes, const char *from, bool child)
 {
     size_t n = strlen(from), at = 0, stem = n > 5 && !strcmp(from + n - 5, ".json") ? n - 5 : n;
     char   pid[24];
@@ -3919,6 +3932,7 @@ static bool dt__has_weights(const dt__node *n)
 /* ---- backward */
 static void dt__hooks_ready(dt__ctx *t, dt_tensor *p)
 {
+    if (__builtin_expect(t->timing != NULL, 0) && t->timing->ready) t->timing->ready(t->timing->user, p);
     for (int i = 0; i < DT__MAX_HOOKS; i++)
         if (t->hook_used[i] && t->hook[i].ready) t->hook[i].ready(t->hook[i].user, p);
 }
@@ -4112,12 +4126,13 @@ DT__INSIDE int dt__backward(dt_tensor *const *root, dt_tensor *const *grad, int 
         if (t->hook_used[i] && t->hook[i].begin) t->hook[i].begin(t->hook[i].user);
     for (int64_t s = first; s >= 0 && s < t->tape.n && !rc && !t->stop_backward; s--) {
         dt__node *node = (dt__node *)t->tape.at[s];
-        if (__builtin_expect(t->split != NULL, 0) && t->split->node) t->split->node(t->split->user, s);
+        if (__builtin_expect(t->timing != NULL, 0)) t->timing->node(t->timing->user, s);
         if (node->mark != id) continue;
         rc = dt__backward_node(t, node);
         if (!rc && none) rc = dt__node_free_values(t, node, none);
         if (!rc && dt__err.code != DT_OK) rc = dt__err.code;
     }
+    if (__builtin_expect(t->timing != NULL, 0)) t->timing->node(t->timing->user, -1);
     for (int64_t s = first; s >= 0 && s < t->tape.n; s--) { /* free remaining partials and, unless retained, the saved tensors */
         dt__node *node = (dt__node *)t->tape.at[s];
         if (node->mark != id) continue;
