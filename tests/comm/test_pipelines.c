@@ -538,7 +538,7 @@ UTEST(refused, options_with_a_remedy)
                 { { .kind = DT_PIPE_INTERLEAVED, .ranks = 4, .chunks = 2, .micro = 3 }, "take 4 or 8 micro-batches" },
                 { { .kind = DT_PIPE_INTERLEAVED, .ranks = 4, .chunks = 1, .micro = 8 }, "take DT_PIPE_1F1B" },
                 { { .kind = DT_PIPE_1F1B, .ranks = 4, .chunks = 2, .micro = 8 }, "take DT_PIPE_INTERLEAVED" },
-                { { .kind = DT_PIPE_1F1B, .ranks = 0, .micro = 8 }, "ranks is 0: expected 1 to 1024" },
+                { { .kind = DT_PIPE_1F1B, .ranks = 0, .micro = 8 }, "ranks is 0: expected 1 to 4096" },
                 { { .kind = DT_PIPE_1F1B, .ranks = 4097, .micro = 8 }, "ranks is 4097" },
                 { { .kind = DT_PIPE_1F1B, .ranks = -1, .micro = 8 }, "ranks is -1" },
                 { { .kind = DT_PIPE_GPIPE, .ranks = 2, .micro = 0 }, "micro is 0: expected 1 to 65536" },
