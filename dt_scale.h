@@ -523,7 +523,7 @@ static const char *dt__scale_read(const char *text, size_t n, dt_scale_unit unit
     for (const dt__scale_suffix *s = dt__scale_units[unit].suffix; s->text; s++)
         if (strlen(s->text) == n - at && !memcmp(s->text, text + at, n - at)) {
             *out = v * s->factor;
-            return NULL;
+            return v * s->factor > 1.001e18 ? "a quantity above 10^18" : NULL;
         }
     return "an unknown unit";
 }
@@ -1117,6 +1117,7 @@ static int dt__scale_begin(dt__scale_text_in *t, const char *what, const char *f
     return dt__scale_line_end(t);
 }
 /* ---- profiles */
+#define DT__SCALE_PARAMS 1e13 /* bytes of a layer: the sum over all layers of the longest text fits into 64 bits */
 static int dt__scale_read_layer(dt__scale_text_in *t, dt_scale_model *m)
 {
     dt_scale_layer *l = dt__scale_add(m);
@@ -1133,6 +1134,7 @@ static int dt__scale_read_layer(dt__scale_text_in *t, dt_scale_model *m)
     for (int i = 0; i < 3; i++)
         if (!(seen & 1u << i)) return dt__scale_expected(t, "%s and its value: each layer needs it", key[i].name);
     if (params > 0 && !(seen & 1u << 6)) return dt__scale_expected(t, "ready and a time: each layer with parameters needs it");
+    if (params > DT__SCALE_PARAMS) return dt__scale_expected(t, "params of at most 10TB");
     l->params = (int64_t)params; /* bytes, until all lines are read */
     l->flops = flops, l->held = held, l->out = out;
     return 0;
@@ -1160,6 +1162,7 @@ static int dt__scale_read_grad(dt__scale_text_in *t, dt_scale_model *m)
         m->grad = (dt_scale_grad *)q;
         m->grad_cap = cap;
     }
+    if (nbytes > DT__SCALE_PARAMS) return dt__scale_expected(t, "bytes of at most 10TB");
     g.params = (int64_t)nbytes;
     m->grad[m->ngrads++] = g;
     return 0;
