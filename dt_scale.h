@@ -1,4 +1,4 @@
-/* dt_scale.h - v0.2.0 - will it scale? models, devices, links and clusters described, and steps of training predicted */
+/* dt_scale.h - v0.2.0 - will it scale? models, clusters, predicted steps */
 /*
 DO THIS
 
