@@ -22,8 +22,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (n) memcpy(text, data, n);
     memset(&c, 0, sizeof c);
     if (dt_scale_cluster_parse(&c, "cluster", text, n) == 0) {
-        bool ok = c.machines > 0 && c.per_machine > 0 && (int64_t)c.machines * c.per_machine <= 1 << 20 && c.device.speed > 0 && isfinite(c.device.speed) &&
-                  c.together >= 0 && c.together <= 1 && c.busy >= 0 && c.busy <= 1 && (c.per_machine == 1 || c.intra.rate >= 1) && (c.machines == 1 || c.inter.rate >= 1);
+        bool ok = c.machines > 0 && c.per_machine > 0 && (int64_t)c.machines * c.per_machine <= 1 << 20 && c.device.speed > 0 &&
+                  isfinite(c.device.speed) && c.together >= 0 && c.together <= 1 && c.busy >= 0 && c.busy <= 1 &&
+                  (c.per_machine == 1 || c.intra.rate >= 1) && (c.machines == 1 || c.inter.rate >= 1);
         if (!ok) abort();
         if (c.machines * c.per_machine <= 64) { /* whatever was read can be predicted with */
             dt_scale_opts   o = DT__NO_OPTIONS;

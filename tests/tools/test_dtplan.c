@@ -83,12 +83,16 @@ static double number(const char *name) /* the first value of this name in the JS
 UTEST(dtplan, answers_in_words)
 {
     EXPECT_EQ(0, run(ASK));
-    EXPECT_TRUE(says("32 x a100") && says("T1 computation") && says("T2 communication") && says("bottleneck") && says("Buckets of gradients"));
-    EXPECT_TRUE(says("ZeRO-3") && says("Best layouts for 1024 images") && says(" 5. ") && says("What would help") && says("BytePS") && says("of linear"));
+    EXPECT_TRUE(says("32 x a100") && says("T1 computation") && says("T2 communication") && says("bottleneck") &&
+                says("Buckets of gradients"));
+    EXPECT_TRUE(says("ZeRO-3") && says("Best layouts for 1024 images") && says(" 5. ") && says("What would help") &&
+                says("BytePS") && says("of linear"));
 }
 UTEST(dtplan, a_device_of_ones_own)
 {
-    EXPECT_EQ(0, run("--model vgg16 --machines 2 --per-machine 2 --flops 15T --memory 80GB --intra 10GB/s,3us --inter 10Gbit/s --json"));
+    EXPECT_EQ(
+        0,
+        run("--model vgg16 --machines 2 --per-machine 2 --flops 15T --memory 80GB --intra 10GB/s,3us --inter 10Gbit/s --json"));
     EXPECT_TRUE(is_json());
     EXPECT_TRUE(number("parameters") == 138357544 && number("devices") == 4 && number("step") > 0);
 }
@@ -96,9 +100,11 @@ UTEST(dtplan, json_is_json_and_has_what_the_text_has)
 {
     EXPECT_EQ(0, run(ASK "--json"));
     EXPECT_TRUE(is_json());
-    double step = number("step"), parts = number("forward") + number("backward") + number("update") + number("exposed") + number("bubble") + number("input");
+    double step = number("step"), parts = number("forward") + number("backward") + number("update") + number("exposed") +
+                                          number("bubble") + number("input");
     EXPECT_NEAR(1, parts / step, 1e-6);
-    EXPECT_TRUE(number("efficiency") > 0.1 && number("efficiency") < 1 && says("\"best\"") && says("\"changes\"") && says("\"machines_curve\""));
+    EXPECT_TRUE(number("efficiency") > 0.1 && number("efficiency") < 1 && says("\"best\"") && says("\"changes\"") &&
+                says("\"machines_curve\""));
     EXPECT_EQ(0, run(ASK "--json --layout pipe=2,micro=4,schedule=gpipe,recompute=full"));
     EXPECT_TRUE(is_json() && number("bubble") > 0 && says("\"pipe\": 2") && says("\"gpipe\""));
 }
@@ -107,7 +113,8 @@ UTEST(dtplan, pictures_pages_and_timelines)
     EXPECT_EQ(0, run(ASK "--svg"));
     EXPECT_TRUE(!strncmp(out, "<svg ", 5) && says("T1 = T2") && says("</svg>"));
     EXPECT_EQ(0, run(ASK "--html"));
-    EXPECT_TRUE(!strncmp(out, "<!doctype html>", 15) && says("<svg ") && says("Best layouts") && says("</html>") && !strstr(out, "src=") && !strstr(out, "href="));
+    EXPECT_TRUE(!strncmp(out, "<!doctype html>", 15) && says("<svg ") && says("Best layouts") && says("</html>") &&
+                !strstr(out, "src=") && !strstr(out, "href="));
     EXPECT_EQ(0, run(ASK "--trace"));
     EXPECT_TRUE(is_json() && says("\"ph\":\"X\"") && says("forward conv1") && says("reduce "));
     EXPECT_EQ(0, run(ASK "--trace --layout pipe=4,micro=8"));
@@ -118,7 +125,8 @@ UTEST(dtplan, pictures_pages_and_timelines)
 UTEST(dtplan, the_table_has_alexnet_last_and_inception_first_of_the_images)
 {
     EXPECT_EQ(0, run("--table"));
-    const char *inception = strstr(out, "| inception-v3 |"), *resnet = strstr(out, "| resnet50 |"), *vgg = strstr(out, "| vgg16 |"), *alex = strstr(out, "| alexnet |");
+    const char *inception = strstr(out, "| inception-v3 |"), *resnet = strstr(out, "| resnet50 |"),
+               *vgg = strstr(out, "| vgg16 |"), *alex = strstr(out, "| alexnet |");
     EXPECT_TRUE(inception && resnet && vgg && alex && inception < resnet && resnet < vgg && vgg < alex);
 }
 UTEST(dtplan, is_judged_by_published_rows)
@@ -141,7 +149,8 @@ UTEST(dtplan, is_judged_by_published_rows)
 UTEST(dtplan, every_collective_and_schedule_at_a_few_hundred_ranks)
 {
     EXPECT_EQ(0, run("--scale 256"));
-    EXPECT_TRUE(says("| allreduce | ring |") && says("| alltoall | bruck |") && says("| zb_h1 |") && says("| interleaved | 256 |"));
+    EXPECT_TRUE(says("| allreduce | ring |") && says("| alltoall | bruck |") && says("| zb_h1 |") &&
+                says("| interleaved | 256 |"));
 }
 UTEST(dtplan, reads_files)
 {
