@@ -151,7 +151,7 @@ static bool lazy(void)
 }
 static void deterministic(bool on)
 {
-    for (int i = 0; i < dt_cuda_count(); i++) dt_cuda_set(dt_cuda(i), .deterministic = on);
+    for (int i = 0; i < dt_cuda_count(); i++) dt_cuda_set(dt_cuda(i), .deterministic = on ? DT_YES : DT_NO);
 }
 #define NEED(k) \
     if (dt_cuda_count() < (k)) UTEST_SKIP("fewer GPUs than " #k)
