@@ -50,7 +50,7 @@ static int devices(dt_device **dev)
     if (s && strcmp(s, "cuda") == 0) {
         dt_cuda_opts o;
         memset((void *)&o, 0, sizeof o);
-        o.deterministic = true; /* some tests compare bits of two runs */
+        o.deterministic = DT_YES; /* some tests compare bits of two runs */
         dev[0] = dt_cuda(0);
         if (dev[0] && dt_cuda_set_with(dev[0], o) == DT_OK) return 1;
         fprintf(stderr, "%s\n", dt_error()); /* the tests must not go on elsewhere */
