@@ -5866,7 +5866,7 @@ typedef struct dt__profile_rows { /* the rows that count, by time; the middle ha
 } dt__profile_rows;
 static int dt__profile_pick(const dt__profile *p, int64_t n, dt__profile_rows *r)
 {
-    int64_t warm = n / 2 < DT__PROFILE_WARM ? n / 2 : DT__PROFILE_WARM;
+    int64_t warm = n / 2 < DT__PROFILE_WARM ? n / 2 : (int64_t)DT__PROFILE_WARM;
     bool    host = dt__is_host(p->m->device);
     memset(r, 0, sizeof *r);
     r->all = (const double **)dt_mem_alloc((size_t)n * 2 * sizeof *r->all);
