@@ -1297,6 +1297,21 @@ DT__IROW(u_AFFINE, ua * DT__UX + ub)
 DT__IROW(u_ABS, x[i] < 0 ? 0 - DT__UX : DT__UX)
 DT__IROW(u_CLAMP, (x[i] > a ? x[i] : a) < b ? (x[i] > a ? x[i] : a) : b)
 DT__IROW(b_ADD, ua * (DT__UX + ub * DT__UY))
+static void DT__K(irow_b_PLUS)(int64_t *out, const int64_t *x, const int64_t *y, int64_t n, int64_t a, int64_t b)
+{
+    int64_t i = 0;
+    (void)a, (void)b;
+#if DT__HAS_AVX2
+    for (; i + 8 <= n; i += 8) {
+        __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)(x + i)), w = _mm256_loadu_si256((const __m256i *)(const void *)(x + i + 4));
+        v = _mm256_add_epi64(v, _mm256_loadu_si256((const __m256i *)(const void *)(y + i)));
+        w = _mm256_add_epi64(w, _mm256_loadu_si256((const __m256i *)(const void *)(y + i + 4)));
+        _mm256_storeu_si256((__m256i *)(void *)(out + i), v);
+        _mm256_storeu_si256((__m256i *)(void *)(out + i + 4), w);
+    }
+#endif
+    for (; i < n; i++) out[i] = (int64_t)(DT__UX + DT__UY);
+}
 DT__IROW(b_MUL, ua * (DT__UX * DT__UY))
 DT__IROW(b_MAX, ua * (x[i] > y[i] ? DT__UX : DT__UY))
 DT__IROW(b_MIN, ua * (x[i] < y[i] ? DT__UX : DT__UY))
@@ -1408,17 +1423,49 @@ static void DT__K(to_floats)(float *dst, const void *src, int dtype, int64_t n)
     if (!DT__K(is_int)(dtype)) {
         DT__K(load_row)(dst, src, dtype, n);
     } else if (dtype == DT_I32) {
-        for (int64_t i = 0; i < n; i++) dst[i] = (float)((const int32_t *)src)[i];
+        int64_t i = 0;
+        for (; i + DT__W <= n; i += DT__W)
+            DT__K(st)(dst + i, DT__K(tofloat)((dt__vi)*(const DT__K(viu_t) *)((const int32_t *)src + i)));
+        for (; i < n; i++) dst[i] = (float)((const int32_t *)src)[i];
     } else if (dtype == DT_I64) {
-        for (int64_t i = 0; i < n; i++) dst[i] = (float)((const int64_t *)src)[i];
+        int64_t i = 0;
+#if DT__HAS_AVX2
+        for (; i + 8 <= n; i += 8) { /* eight that fit 32 bits at once */
+            const int64_t *s = (const int64_t *)src + i;
+            __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)s), b = _mm256_loadu_si256((const __m256i *)(const void *)(s + 4));
+            __m256  lo = _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0x88);
+            __m256  hi = _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0xdd);
+            __m256i sign = _mm256_srai_epi32(_mm256_castps_si256(lo), 31);
+            if (_mm256_movemask_epi8(_mm256_cmpeq_epi32(sign, _mm256_castps_si256(hi))) == -1) {
+                __m256i v = _mm256_permute4x64_epi64(_mm256_castps_si256(lo), 0xd8);
+                _mm256_storeu_ps(dst + i, _mm256_cvtepi32_ps(v));
+            } else {
+                for (int k = 0; k < 8; k++) dst[i + k] = (float)s[k];
+            }
+        }
+#endif
+        for (; i < n; i++) dst[i] = (float)((const int64_t *)src)[i];
     } else {
-        for (int64_t i = 0; i < n; i++) dst[i] = (float)((const uint8_t *)src)[i];
+        int64_t i = 0;
+#if DT__HAS_AVX2
+        for (; i + 8 <= n; i += 8) {
+            __m128i b = _mm_loadl_epi64((const __m128i *)(const void *)((const uint8_t *)src + i));
+            _mm256_storeu_ps(dst + i, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(b)));
+        }
+#endif
+        for (; i < n; i++) dst[i] = (float)((const uint8_t *)src)[i];
     }
 }
 static void DT__K(to_ints)(int64_t *dst, const void *src, int dtype, int64_t n)
 {
     if (dtype == DT_I32) {
-        for (int64_t i = 0; i < n; i++) dst[i] = ((const int32_t *)src)[i];
+        int64_t i = 0;
+#if DT__HAS_AVX2
+        for (; i + 4 <= n; i += 4)
+            _mm256_storeu_si256((__m256i *)(void *)(dst + i),
+                                _mm256_cvtepi32_epi64(_mm_loadu_si128((const __m128i *)(const void *)((const int32_t *)src + i))));
+#endif
+        for (; i < n; i++) dst[i] = ((const int32_t *)src)[i];
     } else if (dtype == DT_I64) {
         memcpy(dst, src, (size_t)n * 8);
     } else {
@@ -1541,6 +1588,8 @@ struct DT__K(plan) {
     int64_t ia, ib;
     DT__K(row_fn) row;
     DT__K(irow_fn) irow;
+    DT__K(row_fn) row1; /* a function of one operand that is the same if the other is one number: of (x, number, number); or NULL */
+    bool   commutes;    /* ... whichever of the two it is */
     void (*tile)(const DT__K(plan_t) *e, char **p, int64_t cols, int64_t rows, DT__K(tilebuf_t) *w);
 };
 
@@ -1670,8 +1719,24 @@ static const void *DT__K(tile_in)(const DT__K(plan_t) *e, int k, char **p, int64
     w->seen_n[k] = cols * DT__TILE + rows;
     return x;
 }
+/* A row of x and one number: the operand with stride 0 is not spread over a buffer. False: this is not such a tile. */
+static bool DT__K(number_tile)(const DT__K(plan_t) *e, char **p, int64_t cols, int64_t rows)
+{
+    int k = e->s[2][0] == 0 ? 2 : 1;
+    if (!e->row1 || cols < 64 || e->add || (k == 1 && !e->commutes)) return false;
+    if (e->s[0][0] != 1 || e->s[3 - k][0] != 1 || e->s[k][0] != 0) return false;
+    for (int i = 0; i < 3; i++)
+        if (e->dtype[i] != DT_F32) return false;
+    for (int64_t j = 0; j < rows; j++) {
+        const float *x = (const float *)(void *)p[3 - k] + j * e->s[3 - k][1];
+        float        y = ((const float *)(void *)p[k])[j * e->s[k][1]];
+        DT__K(row_any)(e->row1, (float *)(void *)p[0] + j * e->s[0][1], x, x, cols, y, e->b * y);
+    }
+    return true;
+}
 static void DT__K(float_tile)(const DT__K(plan_t) *e, char **p, int64_t cols, int64_t rows, DT__K(tilebuf_t) *w)
 {
+    if (e->row1 && DT__K(number_tile)(e, p, cols, rows)) return;
     const float *x = (const float *)DT__K(tile_in)(e, 1, p, cols, rows, w, false), *y = x;
     if (e->nop > 2) y = (const float *)DT__K(tile_in)(e, 2, p, cols, rows, w, false);
     bool direct = !e->add && e->dtype[0] == DT_F32 && e->s[0][0] == 1 && (rows == 1 || e->s[0][1] == cols);
@@ -1683,6 +1748,10 @@ static void DT__K(int_tile)(const DT__K(plan_t) *e, char **p, int64_t cols, int6
 {
     const int64_t *x = (const int64_t *)DT__K(tile_in)(e, 1, p, cols, rows, w, true), *y = x;
     if (e->nop > 2) y = (const int64_t *)DT__K(tile_in)(e, 2, p, cols, rows, w, true);
+    if (!e->add && e->dtype[0] == DT_I64 && e->s[0][0] == 1 && (rows == 1 || e->s[0][1] == cols)) {
+        e->irow((int64_t *)(void *)p[0], x, y, cols * rows, e->ia, e->ib);
+        return;
+    }
     e->irow(w->op[0].l, x, y, cols * rows, e->ia, e->ib);
     DT__K(put_ints)(p[0], e->dtype[0], e->s[0][0], e->s[0][1], w->op[0].l, cols, rows, e->add);
 }
@@ -1784,7 +1853,10 @@ static int DT__K(binary)(dt_device *dev, const dt_call *c)
     e.row = rows[fn].row;
     e.irow = rows[fn].irow;
     if (a == 1 && fn == DT_B_ADD && b == 1) e.row = DT__K(row_b_PLUS);
-    if (a == 1 && fn == DT_B_MUL) e.row = DT__K(row_b_TIMES);
+    if (a == 1 && fn == DT_B_MUL) e.row = DT__K(row_b_TIMES), e.row1 = DT__K(row_u_SCALE);
+    if (a == 1 && fn == DT_B_ADD && (b == 1 || b == -1)) e.row1 = DT__K(row_u_SHIFT);
+    e.commutes = fn == DT_B_MUL || b == 1;
+    if (a == 1 && fn == DT_B_ADD && b == 1) e.irow = DT__K(irow_b_PLUS);
     if (a == 1 && fn == DT_B_DIV) e.row = DT__K(row_b_OVER);
     return DT__K(plan_apply)(&e, "binary", rows[fn].cost != DT_COST_CHEAP);
 }
@@ -1803,6 +1875,22 @@ static void DT__K(same_irow)(int64_t *out, const int64_t *x, const int64_t *y, i
     (void)y, (void)a, (void)b;
     memmove(out, x, (size_t)n * 8);
 }
+/* Rows whose result needs no buffer */
+static bool DT__K(cast_direct)(int to, int from)
+{
+    return to == DT_F32 || (to == DT_I64 && DT__K(is_int)(from)) || (from == DT_F32 && !DT__K(is_int)(to));
+}
+static void DT__K(cast_tile)(const DT__K(plan_t) *e, char **p, int64_t cols, int64_t rows, DT__K(tilebuf_t) *w)
+{
+    (void)w;
+    for (int64_t j = 0; j < rows; j++) {
+        char       *d = p[0] + j * e->s[0][1] * e->size[0];
+        const char *s = p[1] + j * e->s[1][1] * e->size[1];
+        if (e->dtype[0] == DT_F32) DT__K(to_floats)((float *)(void *)d, s, e->dtype[1], cols);
+        else if (e->dtype[0] == DT_I64) DT__K(to_ints)((int64_t *)(void *)d, s, e->dtype[1], cols);
+        else DT__K(store_row)(d, e->dtype[0], (const float *)(const void *)s, cols);
+    }
+}
 static int DT__K(copy)(dt_device *dev, const dt_call *c)
 {
     const dt_view  *v[2] = { &c->out[0], &c->in[0] };
@@ -1810,6 +1898,11 @@ static int DT__K(copy)(dt_device *dev, const dt_call *c)
     (void)dev;
     if (!DT__K(plan_make)(&e, v, 2)) return 0;
     e.add = c->acc & 1;
+    if (!e.add && e.dtype[0] != e.dtype[1] && e.n[0] >= 64 && e.s[0][0] == 1 && e.s[1][0] == 1 &&
+        DT__K(cast_direct)(e.dtype[0], e.dtype[1])) {
+        e.tile = DT__K(cast_tile);
+        return DT__K(plan_run)(&e, 8 * DT__TILE, 65536);
+    }
     if (e.dtype[0] == e.dtype[1] && !e.add) {
         e.tile = DT__K(raw_tile);
         return DT__K(plan_run)(&e, 16 * DT__TILE, 65536);
@@ -1945,6 +2038,7 @@ static int DT__K(where)(dt_device *dev, const dt_call *c)
      by columns  all outputs of the group at once, 64 rows in f32, then double; when few columns are dense, several rows
                  are folded into one wide row
    The variance is two passes over a block that is still in cache, merged by Chan's formula. */
+#define DT__COLS 512 /* outputs of a group at most */
 typedef struct DT__K(state) {
     double  s, q;    /* sum, maximum or mean; sum of squares about the mean */
     int64_t n, i, v; /* elements so far; index of the maximum; integer value */
@@ -2069,15 +2163,36 @@ DT__INLINE dt__vf DT__K(vtop)(dt__vf x, dt__vf m, bool least) /* the larger (sma
 {
     return least ? DT__SEL((x < m) | (x != x), x, m) : DT__SEL((x > m) | (x != x), x, m);
 }
+/* the larger (smaller) of both, m if x is NaN */
+DT__INLINE dt__vf DT__K(vmore)(dt__vf x, dt__vf m, bool least) { return least ? DT__K(vmin)(x, m) : DT__K(vmax)(x, m); }
+DT__INLINE bool   DT__K(any)(dt__vi mask)
+{
+#if DT__HAS_AVX2
+    return _mm256_movemask_ps((__m256)mask) != 0;
+#else
+    int32_t any = 0;
+    for (int k = 0; k < DT__W; k++) any |= mask[k];
+    return any != 0;
+#endif
+}
 DT__INLINE float DT__K(leaf_extreme)(const float *x, int64_t n, bool least)
 {
-    dt__vf  m0 = DT__C(x[0]), m1 = m0;
+    dt__vf  m0 = DT__C(x[0]), m1 = m0, m2 = m0, m3 = m0;
+    dt__vi  nan = (dt__vi)(m0 != m0);
     float   t[DT__W], m;
     int64_t i = 0;
-    for (; i + 2 * DT__W <= n; i += 2 * DT__W) {
-        m0 = DT__K(vtop)(DT__K(ld)(x + i), m0, least);
-        m1 = DT__K(vtop)(DT__K(ld)(x + i + DT__W), m1, least);
+    for (; i + 4 * DT__W <= n; i += 4 * DT__W) {
+        dt__vf a = DT__K(ld)(x + i), b = DT__K(ld)(x + i + DT__W), c = DT__K(ld)(x + i + 2 * DT__W);
+        dt__vf d = DT__K(ld)(x + i + 3 * DT__W);
+        nan |= ((dt__vi)(a != a) | (dt__vi)(b != b)) | ((dt__vi)(c != c) | (dt__vi)(d != d));
+        m0 = DT__K(vmore)(a, m0, least);
+        m1 = DT__K(vmore)(b, m1, least);
+        m2 = DT__K(vmore)(c, m2, least);
+        m3 = DT__K(vmore)(d, m3, least);
     }
+    m0 = DT__K(vmore)(m2, m0, least);
+    m1 = DT__K(vmore)(m3, m1, least);
+    if (DT__K(any)(nan)) return NAN;
     for (; i < n; i += DT__W)
         m0 = DT__K(vtop)(n - i < DT__W ? DT__K(tail)(x + i, n - i, x[0]) : DT__K(ld)(x + i), m0, least);
     DT__K(st)(t, DT__K(vtop)(m1, m0, least));
@@ -2134,6 +2249,19 @@ static void DT__K(leaf)(const DT__K(red_t) *r, DT__K(state_t) *s, const void *p,
     }
 }
 
+/* By rows, each one contiguous piece of f32: without states. The same bits. */
+static void DT__K(red_short)(const DT__K(red_t) *r, char *y, const char *x, int64_t g)
+{
+    float f[DT__COLS];
+    for (int64_t o = 0; o < g; o++) {
+        const float *p = (const float *)(const void *)x + o * r->kx[0];
+        if (r->fn == DT_R_MAX) f[o] = DT__K(leaf_max)(p, r->n);
+        else if (r->fn == DT_R_MIN) f[o] = DT__K(leaf_min)(p, r->n);
+        else f[o] = DT__K(leaf_sum)(p, r->n);
+        if (r->fn == DT_R_MEAN) f[o] = (float)((double)f[o] / (double)r->n);
+    }
+    DT__K(put_floats)(y, r->ytype, r->ky[0], 0, f, g, 1, r->add);
+}
 /* By rows: pieces [from, to) of each of g outputs */
 static void DT__K(red_rows)(const DT__K(red_t) *r, DT__K(state_t) *st, const char *x, int64_t g, int64_t from,
                             int64_t to)
@@ -2158,7 +2286,6 @@ static void DT__K(red_rows)(const DT__K(red_t) *r, DT__K(state_t) *st, const cha
 }
 
 /* By columns: kernels over up to 8 rows of w columns. The loops over the last columns round like the vectors. */
-#define DT__COLS 512
 typedef struct DT__K(colbuf) {
     float   acc[DT__COLS], mu[DT__COLS], q[DT__COLS];
     int32_t at[DT__COLS], row; /* argmax: row of the maximum within the block; the next row */
@@ -2218,8 +2345,13 @@ DT__INLINE void DT__K(cols_extreme)(DT__K(colbuf_t) *b, const float *const *p, i
     b->first = false;
     for (; i + DT__W <= w; i += DT__W) {
         dt__vf m = DT__K(ld)(b->acc + i);
-        for (int64_t j = 0; j < nrows; j++) m = DT__K(vtop)(DT__K(ld)(p[j] + i), m, least);
-        DT__K(st)(b->acc + i, m);
+        dt__vi nan = (dt__vi)(m != m);
+        for (int64_t j = 0; j < nrows; j++) {
+            dt__vf x = DT__K(ld)(p[j] + i);
+            m = DT__K(vmore)(x, m, least);
+            nan |= (dt__vi)(x != x);
+        }
+        DT__K(st)(b->acc + i, DT__K(sel)(nan, DT__C(NAN), m));
     }
     for (; i < w; i++)
         for (int64_t j = 0; j < nrows; j++) {
@@ -2323,11 +2455,37 @@ static void DT__K(cols_block)(const DT__K(red_t) *r, DT__K(state_t) *st, const c
         DT__K(state_merge)(r, &st[i], &s);
     }
 }
+/* Sum, mean, maximum or minimum of the columns of a group by one task: without states, which are larger than a column of few
+   rows. The same bits. */
+static void DT__K(red_few)(const DT__K(red_t) *r, char *y, const char *x, int64_t g)
+{
+    DT__K(colbuf_t) b;
+    double sum[DT__COLS];
+    bool   adds = r->fn == DT_R_SUM || r->fn == DT_R_MEAN, one = r->units <= 64;
+    memset(b.acc, 0, (size_t)g * 4);
+    if (adds && !one) memset(sum, 0, (size_t)g * sizeof *sum);
+    b.first = true;
+    for (int64_t u = 0; u < r->units; u += 64) {
+        DT__K(cols_walk)(r, &b, r->fn == DT_R_MAX ? DT__K(cols_max) : adds ? DT__K(cols_sum) : DT__K(cols_min), x, g, u,
+                         u + 64 < r->units ? u + 64 : r->units);
+        if (!adds || one) continue;
+        for (int64_t i = 0; i < g; i++) sum[i] += (double)b.acc[i];
+        memset(b.acc, 0, (size_t)g * 4);
+    }
+    for (int64_t i = 0; adds && !one && i < g; i++) b.acc[i] = (float)(r->fn == DT_R_MEAN ? sum[i] / (double)r->n : sum[i]);
+    for (int64_t i = 0; r->fn == DT_R_MEAN && one && i < g; i++) b.acc[i] = (float)((double)b.acc[i] / (double)r->n);
+    if (r->ytype == DT_F32 && r->ky[0] == 1 && !r->add) memcpy(y, b.acc, (size_t)g * 4);
+    else DT__K(put_floats)(y, r->ytype, r->ky[0], 0, b.acc, g, 1, r->add);
+}
 static void DT__K(red_cols)(const DT__K(red_t) *r, DT__K(state_t) *st, const char *x, int64_t g, int64_t from,
                             int64_t to)
 {
     DT__K(state_t) wide[DT__COLS];
     int64_t w = g * r->fold;
+    if (r->fold == 1 && (r->fn == DT_R_MAX || r->fn == DT_R_MIN)) { /* nothing is rounded: one block */
+        DT__K(cols_block)(r, st, x, g, from, to);
+        return;
+    }
     if (r->fold == 1) {
         for (int64_t u = from; u < to; u += 64) DT__K(cols_block)(r, st, x, g, u, u + 64 < to ? u + 64 : to);
         return;
@@ -2382,6 +2540,15 @@ static void DT__K(red_task)(void *ctx, int64_t task, int worker)
         int64_t xo, yo, g = DT__K(red_place)(r, it / r->nchunks, &xo, &yo), from = it % r->nchunks * r->chunk;
         int64_t to = from + r->chunk < r->units ? from + r->chunk : r->units;
         DT__K(state_t) *st = r->part ? r->part + it * r->group : own;
+        if (!r->columns && !r->part && r->units == 1 && r->rows == 1 && r->rx[0] == 1 && r->xtype == DT_F32 && !r->ints &&
+            r->fn != DT_R_ARGMAX && r->fn != DT_R_VAR) {
+            DT__K(red_short)(r, r->y + yo * r->ysize, r->x + xo * r->xsize, g);
+            continue;
+        }
+        if (r->columns && !r->part && r->fold == 1 && r->fn != DT_R_ARGMAX && r->fn != DT_R_VAR) {
+            DT__K(red_few)(r, r->y + yo * r->ysize, r->x + xo * r->xsize, g);
+            continue;
+        }
         memset(st, 0, (size_t)g * sizeof *st);
         if (r->columns) DT__K(red_cols)(r, st, r->x + xo * r->xsize, g, from, to);
         else DT__K(red_rows)(r, st, r->x + xo * r->xsize, g, from, to);
@@ -3401,6 +3568,199 @@ static int DT__K(gemm_cblas)(const DT__K(gemm_job) *g, const dt_view *bias) /* 1
 }
 #endif
 
+/* ---- a matrix times a vector, and the product of two vectors: bound by memory, so nothing is packed
+   y[r] = sum over k of m[r][k] v[k], rows of m contiguous ("by rows"), or y[j] = sum over k of v[k] m[k][j] ("by columns").
+   Tasks are ranges of y and, if these are few, of k; the sums of the ranges of k are added in order. */
+#define DT__THIN_COLS 1024 /* by columns: sums of a task, in L1 */
+typedef struct DT__K(thin) {
+    const float *m, *v;
+    float       *part; /* [range of k][ny], ny padded */
+    int64_t      ld, ny, nk, ys, ks, nyt, pad; /* of a task: outputs, terms; tasks along y */
+    bool         by_rows;
+} DT__K(thin);
+DT__INLINE dt__vf DT__K(thin_at)(const float *p, int64_t left) /* the vector at p; beyond the end: 0 */
+{
+    return left < DT__W ? DT__K(ld_some)(p, left) : DT__K(ld)(p);
+}
+static void DT__K(thin_rows)(float *y, const float *m, int64_t ld, const float *v, int64_t ny, int64_t nk)
+{
+    int64_t r = 0;
+    for (; r + 4 <= ny; r += 4, m += 4 * ld) {
+        dt__vf a0 = DT__K(zero)(), a1 = a0, b0 = a0, b1 = a0, c0 = a0, c1 = a0, d0 = a0, d1 = a0;
+        int64_t k = 0;
+        for (; k + 2 * DT__W <= nk; k += 2 * DT__W) {
+            dt__vf x = DT__K(ld)(v + k), z = DT__K(ld)(v + k + DT__W);
+            a0 = DT__K(fma)(DT__K(ld)(m + k), x, a0), a1 = DT__K(fma)(DT__K(ld)(m + k + DT__W), z, a1);
+            b0 = DT__K(fma)(DT__K(ld)(m + ld + k), x, b0), b1 = DT__K(fma)(DT__K(ld)(m + ld + k + DT__W), z, b1);
+            c0 = DT__K(fma)(DT__K(ld)(m + 2 * ld + k), x, c0), c1 = DT__K(fma)(DT__K(ld)(m + 2 * ld + k + DT__W), z, c1);
+            d0 = DT__K(fma)(DT__K(ld)(m + 3 * ld + k), x, d0), d1 = DT__K(fma)(DT__K(ld)(m + 3 * ld + k + DT__W), z, d1);
+        }
+        for (; k < nk; k += DT__W) {
+            dt__vf x = DT__K(thin_at)(v + k, nk - k);
+            a0 = DT__K(fma)(DT__K(thin_at)(m + k, nk - k), x, a0);
+            b0 = DT__K(fma)(DT__K(thin_at)(m + ld + k, nk - k), x, b0);
+            c0 = DT__K(fma)(DT__K(thin_at)(m + 2 * ld + k, nk - k), x, c0);
+            d0 = DT__K(fma)(DT__K(thin_at)(m + 3 * ld + k, nk - k), x, d0);
+        }
+        y[r] = DT__K(hsum)(a0 + a1), y[r + 1] = DT__K(hsum)(b0 + b1);
+        y[r + 2] = DT__K(hsum)(c0 + c1), y[r + 3] = DT__K(hsum)(d0 + d1);
+    }
+    for (; r < ny; r++, m += ld) {
+        dt__vf a0 = DT__K(zero)(), a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
+        int64_t k = 0;
+        for (; k + 8 * DT__W <= nk; k += 8 * DT__W) {
+            a0 = DT__K(fma)(DT__K(ld)(m + k), DT__K(ld)(v + k), a0);
+            a1 = DT__K(fma)(DT__K(ld)(m + k + DT__W), DT__K(ld)(v + k + DT__W), a1);
+            a2 = DT__K(fma)(DT__K(ld)(m + k + 2 * DT__W), DT__K(ld)(v + k + 2 * DT__W), a2);
+            a3 = DT__K(fma)(DT__K(ld)(m + k + 3 * DT__W), DT__K(ld)(v + k + 3 * DT__W), a3);
+            b0 = DT__K(fma)(DT__K(ld)(m + k + 4 * DT__W), DT__K(ld)(v + k + 4 * DT__W), b0);
+            b1 = DT__K(fma)(DT__K(ld)(m + k + 5 * DT__W), DT__K(ld)(v + k + 5 * DT__W), b1);
+            b2 = DT__K(fma)(DT__K(ld)(m + k + 6 * DT__W), DT__K(ld)(v + k + 6 * DT__W), b2);
+            b3 = DT__K(fma)(DT__K(ld)(m + k + 7 * DT__W), DT__K(ld)(v + k + 7 * DT__W), b3);
+        }
+        for (; k < nk; k += DT__W) a0 = DT__K(fma)(DT__K(thin_at)(m + k, nk - k), DT__K(thin_at)(v + k, nk - k), a0);
+        y[r] = DT__K(hsum)(((a0 + a1) + (a2 + a3)) + ((b0 + b1) + (b2 + b3)));
+    }
+}
+static void DT__K(thin_cols)(float *y, const float *m, int64_t ld, const float *v, int64_t ny, int64_t nk)
+{
+    memset(y, 0, (size_t)ny * 4);
+    int64_t k = 0, j;
+    for (; k + 8 <= nk; k += 8, m += 8 * ld) {
+        dt__vf v0 = DT__K(set1)(v[k]), v1 = DT__K(set1)(v[k + 1]), v2 = DT__K(set1)(v[k + 2]), v3 = DT__K(set1)(v[k + 3]);
+        dt__vf v4 = DT__K(set1)(v[k + 4]), v5 = DT__K(set1)(v[k + 5]), v6 = DT__K(set1)(v[k + 6]), v7 = DT__K(set1)(v[k + 7]);
+        for (j = 0; j + DT__W <= ny; j += DT__W) {
+            const float *p = m + j, *q = p + 4 * ld;
+            dt__vf s = DT__K(fma)(DT__K(ld)(p), v0, DT__K(ld)(y + j)), t = DT__K(ld)(p + ld) * v1;
+            s = DT__K(fma)(DT__K(ld)(p + 2 * ld), v2, s), t = DT__K(fma)(DT__K(ld)(p + 3 * ld), v3, t);
+            s = DT__K(fma)(DT__K(ld)(q), v4, s), t = DT__K(fma)(DT__K(ld)(q + ld), v5, t);
+            s = DT__K(fma)(DT__K(ld)(q + 2 * ld), v6, s), t = DT__K(fma)(DT__K(ld)(q + 3 * ld), v7, t);
+            DT__K(st)(y + j, s + t);
+        }
+        for (; j < ny; j++)
+            for (int i = 0; i < 8; i++) y[j] = DT__K(fma1)(m[i * ld + j], v[k + i], y[j]);
+    }
+    for (; k < nk; k++, m += ld) {
+        dt__vf v0 = DT__K(set1)(v[k]);
+        for (j = 0; j + DT__W <= ny; j += DT__W) DT__K(st)(y + j, DT__K(fma)(DT__K(ld)(m + j), v0, DT__K(ld)(y + j)));
+        for (; j < ny; j++) y[j] = DT__K(fma1)(m[j], v[k], y[j]);
+    }
+}
+static void DT__K(thin_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(thin) *t = (const DT__K(thin) *)ctx;
+    int64_t y0 = task % t->nyt * t->ys, k0 = task / t->nyt * t->ks;
+    int64_t ny = t->ny - y0 < t->ys ? t->ny - y0 : t->ys, nk = t->nk - k0 < t->ks ? t->nk - k0 : t->ks;
+    float  *y = t->part + task / t->nyt * t->pad + y0;
+    (void)worker;
+    if (t->by_rows) DT__K(thin_rows)(y, t->m + y0 * t->ld + k0, t->ld, t->v + k0, ny, nk);
+    else DT__K(thin_cols)(y, t->m + k0 * t->ld + y0, t->ld, t->v + k0, ny, nk);
+}
+/* n elements of a vector with any stride as f32: where they are, or in buf */
+static const float *DT__K(thin_vector)(float *buf, const char *p, int dtype, int64_t stride, int64_t n)
+{
+    if (dtype == DT_F32 && (stride == 1 || n == 1)) return (const float *)(const void *)p;
+    int64_t es = DT__K(gemm_es)(dtype);
+    if (stride == 1 || n == 1) DT__K(load_row)(buf, p, dtype, n);
+    for (int64_t i = 0; stride != 1 && n > 1 && i < n; i++) DT__K(load_row)(buf + i, p + i * stride * es, dtype, 1);
+    return buf;
+}
+/* c has one row or one column: 1 if it is done here, else 0, or a negative status */
+static int DT__K(gemm_thin)(const DT__K(gemm_job) *g, const dt_view *bias)
+{
+    DT__K(thin) t;
+    bool flat = g->m == 1 && !(g->n == 1 && g->b_k != 1); /* c is a row: the matrix is b */
+    if (g->matrices != 1 || (g->m > 1 && g->n > 1) || (flat ? g->bdt : g->adt) != DT_F32) return 0;
+    t.m = (const float *)(const void *)(flat ? g->b : g->a);
+    t.ny = flat ? g->n : g->m, t.nk = g->k;
+    t.by_rows = (flat ? g->b_k : g->a_k) == 1;
+    if (!t.by_rows && (flat ? g->b_n : g->a_m) != 1) return 0;
+    t.ld = t.by_rows ? (flat ? g->b_n : g->a_m) : (flat ? g->b_k : g->a_k);
+    /* about 64 Ki terms a task */
+    t.ys = t.by_rows ? (65536 / t.nk + 3) / 4 * 4 : DT__THIN_COLS;
+    if (t.ys < 4) t.ys = 4;
+    if (t.ys > t.ny) t.ys = t.ny;
+    t.nyt = (t.ny + t.ys - 1) / t.ys;
+    int64_t most = t.ny * t.nk / 65536, parts = most / t.nyt;
+    if (parts > 32) parts = 32;
+    if (parts > t.nk / 64) parts = t.nk / 64;
+    if (parts < 1) parts = 1;
+    t.ks = ((t.nk + parts - 1) / parts + 15) / 16 * 16;
+    parts = (t.nk + t.ks - 1) / t.ks;
+    t.pad = (t.ny + 15) / 16 * 16;
+    float *s = (float *)dt_scratch((size_t)(t.pad * (parts + 1) + t.nk) * 4);
+    if (!s) return DT_ERR_MEMORY;
+    t.part = s;
+    t.v = DT__K(thin_vector)(s + t.pad * (parts + 1), flat ? g->a : g->b, flat ? g->adt : g->bdt, flat ? g->a_k : g->b_k, t.nk);
+    dt__pool_run(t.nyt * parts, DT__K(thin_task), &t);
+    for (int64_t p = 1; p < parts; p++) DT__K(add_row)(s, s + p * t.pad, t.ny);
+    float *more = s + parts * t.pad;
+    if (g->alpha != 1.0f)
+        for (int64_t i = 0; i < t.ny; i++) s[i] *= g->alpha;
+    if (bias && g->m == 1 && g->n > 1) {
+        DT__K(load_row)(more, bias->data, bias->dtype, g->n);
+        DT__K(add_row)(s, more, g->n);
+    } else if (bias) { /* one column: one bias */
+        DT__K(load_row)(more, bias->data, bias->dtype, 1);
+        for (int64_t i = 0; i < t.ny; i++) s[i] += more[0];
+    }
+    if (g->act != DT_ACT_NONE && !g->add) DT__K(gemm_act)(s, t.ny, g->act);
+    int64_t cs = g->m == 1 ? 1 : g->c_m, es = DT__K(gemm_es)(g->cdt);
+    if (cs == 1) DT__K(put_row)(g->c, g->cdt, s, t.ny, g->add);
+    for (int64_t i = 0; cs != 1 && i < t.ny; i++) DT__K(put_row)(g->c + i * cs * es, g->cdt, s + i, 1, g->add);
+    return 1;
+}
+/* k = 1: c = a b, a column times a row */
+typedef struct DT__K(outer) {
+    const DT__K(gemm_job) *g;
+    const float *a, *b;
+    int64_t      per, cols, nct; /* of a task: rows, columns; tasks along the columns */
+} DT__K(outer);
+static void DT__K(outer_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(outer) *o = (const DT__K(outer) *)ctx;
+    const DT__K(gemm_job) *g = o->g;
+    (void)worker;
+    int64_t j0 = task % o->nct * o->cols, n = g->n - j0 < o->cols ? g->n : j0 + o->cols;
+    task /= o->nct;
+    for (int64_t i = task * o->per; i < (task + 1) * o->per && i < g->m; i++) {
+        float  *c = (float *)(void *)g->c + i * g->c_m;
+        float   x = o->a[i] * g->alpha;
+        dt__vf  v = DT__K(set1)(x);
+        int64_t j = j0;
+        if (g->add) {
+            for (; j + DT__W <= n; j += DT__W) DT__K(st)(c + j, DT__K(fma)(v, DT__K(ld)(o->b + j), DT__K(ld)(c + j)));
+            for (; j < n; j++) c[j] = DT__K(fma1)(x, o->b[j], c[j]);
+        } else {
+            for (; j + DT__W <= n; j += DT__W) DT__K(st)(c + j, v * DT__K(ld)(o->b + j));
+            for (; j < n; j++) c[j] = x * o->b[j];
+        }
+    }
+}
+static int DT__K(gemm_outer)(DT__K(gemm_job) *g)
+{
+    DT__K(outer) o;
+    if (g->n == 1 && g->m > 1 && g->c_m == 1) { /* a column is a row of c^T */
+        const char *p = g->a;
+        int         dtype = g->adt;
+        int64_t     stride = g->a_m;
+        g->a = g->b, g->adt = g->bdt, g->a_m = g->b_n;
+        g->b = p, g->bdt = dtype, g->b_n = stride;
+        g->n = g->m, g->m = 1;
+    }
+    float *s = (float *)dt_scratch((size_t)(g->m + g->n + 16) * 4);
+    if (!s) return DT_ERR_MEMORY;
+    o.g = g;
+    o.a = DT__K(thin_vector)(s, g->a, g->adt, g->a_m, g->m);
+    o.b = DT__K(thin_vector)(s + (g->m + 15) / 16 * 16, g->b, g->bdt, g->b_n, g->n);
+    o.cols = g->n < 65536 ? g->n : 65536;
+    o.nct = (g->n + o.cols - 1) / o.cols;
+    int64_t ntasks = dt__cut(g->m, o.cols, 65536, &o.per);
+    dt__pool_run(ntasks * o.nct, DT__K(outer_task), &o);
+    return 0;
+}
+#undef DT__THIN_COLS
+
 /* A dim of size 1 can be given any stride: take the one that makes the matrix dense in one of its dims. Then fold the
    inner batch dims into m where b is the same for all of them. */
 static void DT__K(gemm_normal)(DT__K(gemm_job) *g)
@@ -3464,6 +3824,9 @@ static __attribute__((unused)) int DT__K(gemm)(dt_device *dev, const dt_call *ca
 #ifdef DT_USE_CBLAS
     if (DT__K(gemm_cblas)(&g, bias)) return 0;
 #endif
+    if (g.k == 1 && g.matrices == 1 && g.cdt == DT_F32 && !bias && g.act == DT_ACT_NONE) return DT__K(gemm_outer)(&g);
+    int thin = DT__K(gemm_thin)(&g, bias);
+    if (thin) return thin < 0 ? thin : 0;
     if (g.matrices == 1 && g.k >= 2048 && g.m * g.n <= 16384 && g.k / 16 >= g.m && g.k / 16 >= g.n)
         return DT__K(gemm_split)(&g, bias, g.k / 1024 < 16 ? g.k / 1024 : 16);
     if (g.matrices == 1 && g.a_k == 1 && g.b_k == 1 && g.b_n != 1 && g.bdt == DT_F32 && g.k <= 4096 && g.m >= 12 &&
