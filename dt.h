@@ -868,6 +868,8 @@ typedef struct dt_backend {
     void (*group_free)(void *group);
     int (*group_broadcast)(void *group, void *const *stream, const dt_view *block, int nblocks);
     int (*group_sum)(void *group, void *const *stream, const dt_view *block, int nblocks);
+    /* 1: in evaluation this kernel (batch_norm) and its gradient also take image operands that are all plain; NULL entry: 0 */
+    int (*image_plain)(dt_device *dev, int kernel);
 } dt_backend;
 
 DT_API dt_device  *dt_device_new(const dt_backend *be, int index, void *impl); /* keeps the pointer be */
@@ -5937,6 +5939,13 @@ DT_API dt_tensor *dt_adaptive_avgpool2d(dt_tensor *x, int64_t out_h, int64_t out
         return NULL;
     }
     int64_t shape[4] = { x->shape[0], x->shape[1], out_h, out_w };
+    if (out_h == 1 && out_w == 1 && x->layout == DT_LAYOUT_PLAIN) { /* the mean of each image, without a change of layout */
+        dt_reduce_opts o;
+        memset(&o, 0, sizeof o);
+        o.dims = DT_DIM(2) | DT_DIM(3);
+        o.keepdim = true;
+        return dt__reduce("dt_adaptive_avgpool2d", DT_R_MEAN, x, o);
+    }
     dt__call_begin(&c, DT_K_pool2d);
     c.u.pool.adaptive = 1;
     return dt__pool2d("dt_adaptive_avgpool2d", x, &c, shape);
@@ -5983,7 +5992,7 @@ static int dt__batch_norm_sums(dt__node *n, dt_tensor *g, dt_tensor *x, dt_tenso
 }
 static int dt__batch_norm_bwd(dt__node *n, dt_tensor *g)
 {
-    int        layout = dt__image_layout(g->st->dev, DT_K_batch_norm);
+    int        layout = n->i[1] ? (int)DT_LAYOUT_PLAIN : dt__image_layout(g->st->dev, DT_K_batch_norm);
     dt_tensor *gi = dt__in_layout("backward", g, layout), *t[4] = { NULL, NULL, NULL, NULL }; /* x, weight, bias, add */
     dt_tensor *x = gi ? dt__in_layout("backward", n->saved[0], layout) : NULL; /* a view may have converted it to plain */
     dt_tensor *y = x && n->saved[4] ? dt__in_layout("backward", n->saved[4], layout) : NULL;
@@ -6043,11 +6052,19 @@ static int64_t dt__batch_norm_stats(dt__norm_sync *sync, dt_tensor *x, dt_tensor
     }
     return rc ? rc : sync->stats(sync->user, mean, var, x->shape[0] * x->shape[2] * x->shape[3], rm, rv, momentum);
 }
+/* Is x computed as it is, because a conversion to the layout of images would take longer than the kernel? */
+static bool dt__batch_norm_plain(const dt_tensor *x, bool given)
+{
+    const dt_backend *be = x->st->dev->be;
+    return given && x->layout == DT_LAYOUT_PLAIN && x->shape[2] * x->shape[3] >= 16 && be->image_plain &&
+           be->image_plain(x->st->dev, DT_K_batch_norm);
+}
 static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *rm,
                                   dt_tensor *rv, dt_op_batch_norm_opts o, dt__norm_sync *sync)
 {
     int64_t    total = 0;
-    int        layout = dt__image_layout(x->st->dev, DT_K_batch_norm);
+    bool       plain = dt__batch_norm_plain(x, o.eval && rm && rv && !sync);
+    int        layout = plain ? (int)DT_LAYOUT_PLAIN : dt__image_layout(x->st->dev, DT_K_batch_norm);
     int64_t    channels = x->shape[1];
     dt_tensor *xi = dt__in_layout(call, x, layout), *add = xi && o.add ? dt__in_layout(call, o.add, layout) : NULL;
     dt_tensor *y = xi && (add || !o.add) ? dt__new_like(call, xi, x->dtype) : NULL;
@@ -6097,6 +6114,7 @@ static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *wei
         dt__save(n, o.act ? y : NULL);
         memcpy(n->u, &c.u, sizeof c.u);
         n->i[0] = total;
+        n->i[1] = plain;
         n->user = sync;
     }
     for (int i = 0; i < 4; i++) dt__unref(v[i]);

@@ -529,6 +529,11 @@ static int dt__cpu_order(dt_device *dev, void *after, void *before)
     (void)dev, (void)after, (void)before;
     return 0;
 }
+static int dt__cpu_image_plain(dt_device *dev, int kernel)
+{
+    (void)dev;
+    return kernel == DT_K_batch_norm;
+}
 static int dt__cpu_image_layout(dt_device *dev, int kernel)
 {
     (void)dev, (void)kernel;
@@ -597,6 +602,7 @@ static void dt__cpu_init(void)
     be->wait = dt__cpu_wait;
     be->order = dt__cpu_order;
     be->image_layout = dt__cpu_image_layout;
+    be->image_plain = dt__cpu_image_plain;
 #ifdef DT_NO_PORTABLE
     for (int i = 0; i < DT_K_COUNT; i++) be->kernel[i] = dt__cpu_fail;
 #endif
@@ -5941,6 +5947,32 @@ static void DT__K(bn_apply_task)(void *ctx, int64_t task, int worker)
         DT__K(row_end)(&c->out[0], at, y, n, 0);
     }
 }
+/* Plain images in evaluation: a task has some channels, of all images. */
+static void DT__K(bn_plain_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(bn_ctx) *p = (const DT__K(bn_ctx) *)ctx;
+    const dt_call *c = p->c;
+    int64_t        plane = c->in[0].shape[2] * c->in[0].shape[3], images = c->in[0].shape[0];
+    float          in[512], add[512], out[512];
+    int            relu = c->u.norm.act == DT_ACT_RELU;
+    (void)worker;
+    for (int64_t t = task * p->per; t < (task + 1) * p->per && t < p->ch * images; t++) {
+        dt__vf a = DT__K(set1)(DT__K(bn_table)(p, 0)[t % p->ch]), b = DT__K(set1)(DT__K(bn_table)(p, 1)[t % p->ch]);
+        for (int64_t at = 0; at < plane; at += 512) {
+            int64_t      n = plane - at < 512 ? plane - at : 512, e = t * plane + at;
+            const float *x = DT__K(row_in)(in, &c->in[0], e, n), *z = NULL;
+            float       *y = DT__K(row_out)(out, &c->out[0], e, 0);
+            if (DT__K(has_in)(c, 5)) z = DT__K(row_in)(add, &c->in[5], e, n);
+            for (int64_t j = 0; j < n; j += DT__W) {
+                dt__vf v = DT__K(fma)(DT__K(row_ld)(x + j, n - j), a, b);
+                if (z) v += DT__K(row_ld)(z + j, n - j);
+                if (relu) v = DT__K(vmax)(DT__K(zero)(), v);
+                DT__K(row_st)(y + j, v, n - j);
+            }
+            DT__K(row_end)(&c->out[0], e, y, n, 0);
+        }
+    }
+}
 static int DT__K(batch_norm)(dt_device *dev, const dt_call *c)
 {
     DT__K(bn_ctx) p;
@@ -5964,6 +5996,12 @@ static int DT__K(batch_norm)(dt_device *dev, const dt_call *c)
         }
     }
     DT__K(bn_finish)(&p);
+    if (x->layout == DT_LAYOUT_PLAIN) {
+        int64_t plane = x->shape[2] * x->shape[3];
+        ntasks = dt__cut(p.total / plane, plane, 65536, &p.per);
+        DT__K(run_rows)(ntasks, DT__K(bn_plain_task), &p, p.total);
+        return 0;
+    }
     DT__K(run_rows)(ntasks, DT__K(bn_apply_task), &p, p.total);
     return 0;
 }
@@ -6102,9 +6140,58 @@ static void DT__K(bn_bwd_task)(void *ctx, int64_t task, int worker)
         if (dz) DT__K(row_end)(&c->out[3], at, dz, n, add_z);
     }
 }
+/* Plain images in evaluation: dx, dadd and the two sums of some channels. The sums of an image are in f32, over images in double. */
+static void DT__K(bn_plain_bwd_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(bn_ctx) *p = (const DT__K(bn_ctx) *)ctx;
+    const dt_call *c = p->c;
+    int64_t        plane = c->in[1].shape[2] * c->in[1].shape[3], images = c->in[1].shape[0];
+    float          g0[512], x0[512], y0[512], d0[512], z0[512];
+    int            add_x = DT__K(acc_bit)(c, 0), add_z = DT__K(acc_bit)(c, 3);
+    (void)worker;
+    for (int64_t k = task * p->per; k < (task + 1) * p->per && k < p->ch; k++) {
+        double rstd = (double)DT__K(elem)(&c->in[4], k), s1 = 0, s2 = 0;
+        dt__vf a = DT__K(set1)((float)(DT__K(has_in)(c, 2) ? rstd * (double)DT__K(elem)(&c->in[2], k) : rstd));
+        dt__vf mean = DT__K(set1)(DT__K(elem)(&c->in[3], k));
+        for (int64_t i = 0; i < images; i++) {
+            dt__vf q1 = DT__K(zero)(), q2 = q1;
+            for (int64_t at = 0; at < plane; at += 512) {
+                int64_t      n = plane - at < 512 ? plane - at : 512, e = (i * p->ch + k) * plane + at;
+                const float *dy = DT__K(row_in)(g0, &c->in[0], e, n), *y = NULL, *x = dy;
+                float       *dx = DT__K(row_out)(d0, &c->out[0], e, add_x), *dz = NULL;
+                if (p->sums) x = DT__K(row_in)(x0, &c->in[1], e, n);
+                if (DT__K(has_in)(c, 5)) y = DT__K(row_in)(y0, &c->in[5], e, n);
+                if (DT__K(has_out)(c, 3)) dz = DT__K(row_out)(z0, &c->out[3], e, add_z);
+                for (int64_t j = 0; j < n; j += DT__W) {
+                    dt__vf g = DT__K(bn_gate)(dy, y, j, n - j), d = DT__K(row_ld)(x + j, n - j) - mean;
+                    q1 += g; /* lanes beyond the end: g is 0 */
+                    q2 = DT__K(fma)(g, d, q2);
+                    DT__K(row_st)(dx + j, g * a, n - j);
+                    if (dz) DT__K(row_st)(dz + j, g, n - j);
+                }
+                DT__K(row_end)(&c->out[0], e, dx, n, add_x);
+                if (dz) DT__K(row_end)(&c->out[3], e, dz, n, add_z);
+            }
+            s1 += (double)DT__K(hsum)(q1);
+            s2 += (double)DT__K(hsum)(q2);
+        }
+        if (DT__K(has_out)(c, 1)) DT__K(set_elem)(&c->out[1], k, (float)(s2 * rstd), DT__K(acc_bit)(c, 1));
+        if (DT__K(has_out)(c, 2)) DT__K(set_elem)(&c->out[2], k, (float)s1, DT__K(acc_bit)(c, 2));
+    }
+}
 static int DT__K(batch_norm_bwd)(dt_device *dev, const dt_call *c)
 {
     DT__K(bn_ctx) p;
+    if (c->in[1].layout == DT_LAYOUT_PLAIN) { /* only in evaluation */
+        memset(&p, 0, sizeof p);
+        p.c = c;
+        p.ch = c->in[1].shape[1];
+        p.sums = DT__K(has_out)(c, 1) || DT__K(has_out)(c, 2);
+        p.total = p.ch * c->in[1].shape[0] * c->in[1].shape[2] * c->in[1].shape[3];
+        int64_t ntasks = dt__cut(p.ch, p.ch ? p.total / p.ch : 1, 32768, &p.per);
+        DT__K(run_rows)(ntasks, DT__K(bn_plain_bwd_task), &p, p.total);
+        return 0;
+    }
     (void)dev;
     if (c->in[1].shape[1] == 0) return 0;
     int64_t ntasks = DT__K(bn_begin)(&p, c, &c->in[1], 3);
@@ -6685,20 +6772,31 @@ static int DT__K(embedding_bwd)(dt_device *dev, const dt_call *c)
     return 0;
 }
 
-/* y[j][i] = x[index[j][i]][i] for one outer and some j; size is a constant where it is called */
-DT__INLINE void DT__K(gather_rows)(DT__K(ix_ctx) *p, int64_t first, int64_t last, size_t size)
+/* y[j][i] = x[index[j][i]][i] for some rows j of all outers; size and wide (indices are i64) are constants where it is called */
+DT__INLINE void DT__K(gather_rows)(DT__K(ix_ctx) *p, int64_t first, int64_t last, size_t size, bool wide)
 {
-    char       *y = (char *)p->c->out[0].data;
-    const char *x = (const char *)p->c->in[0].data;
-    for (int64_t row = first; row < last; row++)
-        for (int64_t i = 0; i < p->inner; i++) {
-            int64_t at = row * p->inner + i, k = DT__K(index_at)(p->index, at);
-            if (k < 0 || k >= p->rows) {
-                DT__K(note_bad)(&p->bad, at);
+    int64_t     inner = p->inner, rows = p->rows, o = first / p->ny, j = first % p->ny;
+    char       *y = (char *)p->c->out[0].data + (size_t)(first * inner) * size;
+    const char *x = (const char *)p->c->in[0].data + (size_t)(o * rows * inner) * size;
+    const int64_t *index = wide ? (const int64_t *)p->index->data + first * inner : NULL;
+    for (int64_t row = first; row < last; row++) {
+        for (int64_t i = 0; i < inner; i++, y += size) {
+            int64_t k = wide ? *index++ : DT__K(index_at)(p->index, row * inner + i);
+            if ((uint64_t)k >= (uint64_t)rows) {
+                DT__K(note_bad)(&p->bad, row * inner + i);
                 return;
             }
-            memcpy(y + (size_t)at * size, x + (size_t)((row / p->ny * p->rows + k) * p->inner + i) * size, size);
+            memcpy(y, x + (size_t)(k * inner + i) * size, size);
         }
+        if (++j < p->ny) continue;
+        j = 0;
+        x += (size_t)(rows * inner) * size;
+    }
+}
+DT__INLINE void DT__K(gather_any)(DT__K(ix_ctx) *p, int64_t first, int64_t last, size_t size)
+{
+    if (p->index->dtype == DT_I64) DT__K(gather_rows)(p, first, last, size, true);
+    else DT__K(gather_rows)(p, first, last, size, false);
 }
 static void DT__K(gather_task)(void *ctx, int64_t task, int worker)
 {
@@ -6706,10 +6804,10 @@ static void DT__K(gather_task)(void *ctx, int64_t task, int worker)
     int64_t first = task * p->per, last = first + p->per < p->items ? first + p->per : p->items;
     (void)worker;
     switch (DT__K(elem_size)(p->c->out[0].dtype)) {
-    case 1: DT__K(gather_rows)(p, first, last, 1); break;
-    case 2: DT__K(gather_rows)(p, first, last, 2); break;
-    case 4: DT__K(gather_rows)(p, first, last, 4); break;
-    case 8: DT__K(gather_rows)(p, first, last, 8); break;
+    case 1: DT__K(gather_any)(p, first, last, 1); break;
+    case 2: DT__K(gather_any)(p, first, last, 2); break;
+    case 4: DT__K(gather_any)(p, first, last, 4); break;
+    case 8: DT__K(gather_any)(p, first, last, 8); break;
     }
 }
 static void DT__K(gather_begin)(DT__K(ix_ctx) *p, const dt_call *c, const dt_view *y, const dt_view *x)
@@ -6744,7 +6842,17 @@ static void DT__K(gather_bwd_item)(DT__K(ix_ctx) *p, float *buf, int64_t o, int6
     int            add = DT__K(acc_bit)(c, 0), direct = dx->dtype == DT_F32;
     float         *dybuf = buf, *sum = direct ? (float *)dx->data + o * p->rows * p->inner + col : buf + p->cols;
     int64_t        pitch = direct ? p->inner : n;
-    for (int64_t r = 0; r < p->rows && !(direct && add); r++) memset(sum + r * pitch, 0, (size_t)n * 4);
+    if (pitch == n && !(direct && add)) memset(sum, 0, (size_t)(p->rows * n) * 4);
+    for (int64_t r = 0; r < p->rows && pitch != n && !(direct && add); r++) memset(sum + r * pitch, 0, (size_t)n * 4);
+    if (p->inner == 1 && direct && c->in[0].dtype == DT_F32) { /* one index a row */
+        const float *dy = (const float *)c->in[0].data + o * p->ny;
+        for (int64_t j = 0; j < p->ny; j++) {
+            int64_t k = DT__K(index_at)(p->index, o * p->ny + j);
+            if (k >= 0 && k < p->rows) sum[k] += dy[j];
+            else DT__K(note_bad)(&p->bad, o * p->ny + j);
+        }
+        return;
+    }
     for (int64_t j = 0; j < p->ny; j++) {
         int64_t      at = (o * p->ny + j) * p->inner + col;
         const float *dy = DT__K(row_in)(dybuf, &c->in[0], at, n);
