@@ -2083,16 +2083,27 @@ DT_API void dt_empty_cache(void)
    - randperm: Fisher-Yates with one word per swap; for n >= 2^32/20, the "inside-out" variant with two words.
    Every fused multiply-add is written as fma, and no other product is an operand of a sum, so the bits do not depend on
    -ffp-contract. The f64 path uses log1p, sin and cos of libm, as PyTorch does. */
+typedef uint32_t dt__rng_w4 __attribute__((vector_size(16)));
+typedef uint32_t dt__rng_w4_at __attribute__((vector_size(16), aligned(4), may_alias));
+#define DT__RNG_TWIST(u, v, far) ((far) ^ ((((u) & 0x80000000u) | ((v) & 0x7fffffffu)) >> 1) ^ ((0u - ((v) & 1u)) & 0x9908b0dfu))
+static inline void dt__rng_twist(uint32_t *s, int far, int from, int to) /* four words at a time: none depends on another */
+{
+    int i = from;
+    for (; i + 4 <= to; i += 4) {
+        dt__rng_w4 u = *(const dt__rng_w4_at *)(s + i), v = *(const dt__rng_w4_at *)(s + i + 1);
+        *(dt__rng_w4_at *)(s + i) = DT__RNG_TWIST(u, v, *(const dt__rng_w4_at *)(s + i + far));
+    }
+    for (; i < to; i++) s[i] = DT__RNG_TWIST(s[i], s[i + 1], s[i + far]);
+}
 static void dt__rng_refill(dt_rng *r)
 {
     uint32_t *s = r->state;
-    for (int i = 0; i < 624; i++) {
-        uint32_t u = s[i], v = s[i < 623 ? i + 1 : 0];
-        uint32_t y = ((u & 0x80000000u) | (v & 0x7fffffffu)) >> 1;
-        s[i] = s[i < 227 ? i + 397 : i - 227] ^ y ^ (0x9908b0dfu & (0u - (v & 1u)));
-    }
+    dt__rng_twist(s, 397, 0, 227);
+    dt__rng_twist(s, -227, 227, 623);
+    s[623] = DT__RNG_TWIST(s[623], s[0], s[396]);
     r->next = 0;
 }
+#undef DT__RNG_TWIST
 
 static inline uint32_t dt__rng_temper(uint32_t y)
 {
@@ -2106,6 +2117,26 @@ static inline uint32_t dt__rng_next(dt_rng *r)
 {
     if ((uint32_t)r->next >= 624u) dt__rng_refill(r);
     return dt__rng_temper(r->state[r->next++]);
+}
+
+static void dt__rng_words(dt_rng *r, uint32_t *out, int64_t n)
+{
+    while (n > 0) {
+        if ((uint32_t)r->next >= 624u) dt__rng_refill(r);
+        const uint32_t *s = r->state + r->next;
+        int64_t         m = 624 - r->next < n ? 624 - r->next : n, i = 0;
+        for (; i + 4 <= m; i += 4) {
+            dt__rng_w4 y = *(const dt__rng_w4_at *)(s + i);
+            y ^= y >> 11;
+            y ^= (y << 7) & 0x9d2c5680u;
+            y ^= (y << 15) & 0xefc60000u;
+            *(dt__rng_w4_at *)(out + i) = y ^ (y >> 18);
+        }
+        for (; i < m; i++) out[i] = dt__rng_temper(s[i]);
+        r->next += (int32_t)m;
+        out += m;
+        n -= m;
+    }
 }
 
 static inline uint64_t dt__rng_next64(dt_rng *r)
@@ -2139,89 +2170,128 @@ static bool     dt__rng_args(const char *call, dt_rng **r, const void *out, int6
     return false;
 }
 
-static inline float dt__rng_unit(uint32_t word) /* [0, 1), exact */
+/* Loops over eight floats, compiled with and without the FMA instruction (then each fma is a call of libm): the same bits.
+   scale: out = [0, 1) with 24 bits of a word, * range + from; a value that rounds to 'to' is 'from'.
+   box: Box-Muller in place on 16 floats. log x for normal x > 0: x = m 2^e with sqrt(1/2) <= m < sqrt(2), then a polynomial in
+   m - 1. Sine and cosine of 0 <= x < 7: reduced by a multiple of pi/2 in three steps, then two polynomials. */
+typedef float    dt__rng_f8 __attribute__((vector_size(32)));
+typedef int32_t  dt__rng_i8 __attribute__((vector_size(32)));
+typedef float    dt__rng_f8_at __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int32_t  dt__rng_i8_at __attribute__((vector_size(32), aligned(4), may_alias));
+#define DT__RNG_KERNELS(suffix, attr, FMA, SQRT)                                                                             \
+    static attr void dt__rng_scale##suffix(float *out, const uint32_t *w, int64_t n, float range, float from, float to)      \
+    {                                                                                                                        \
+        dt__rng_f8 none = { 0 }, r = none + range, f = none + from;                                                          \
+        int64_t    i = 0;                                                                                                    \
+        for (; i + 8 <= n; i += 8) {                                                                                         \
+            dt__rng_i8 v = *(const dt__rng_i8_at *)(w + i) & 0xffffff, same;                                                 \
+            dt__rng_f8 x = __builtin_convertvector(v, dt__rng_f8) * 5.9604644775390625e-8f;                                  \
+            FMA(x, x, r, f);                                                                                                 \
+            same = (dt__rng_i8)(x == none + to);                                                                             \
+            *(dt__rng_f8_at *)(out + i) = (dt__rng_f8_at)(((dt__rng_i8)f & same) | ((dt__rng_i8)x & ~same));                 \
+        }                                                                                                                    \
+        for (; i < n; i++) {                                                                                                 \
+            float x = __builtin_fmaf((float)(int32_t)(w[i] & 0xffffffu) * 5.9604644775390625e-8f, range, from);              \
+            out[i] = x == to ? from : x;                                                                                     \
+        }                                                                                                                    \
+    }                                                                                                                        \
+    static attr void dt__rng_box##suffix(float *d, float mean, float std)                                                    \
+    {                                                                                                                        \
+        dt__rng_f8 none = { 0 }, u = 1.0f - *(const dt__rng_f8_at *)d, t = *(const dt__rng_f8_at *)(d + 8);                  \
+        dt__rng_f8 m = (dt__rng_f8)(((dt__rng_i8)u & 0x007fffff) | 0x3f000000), y, z, e, k, c, s, x, a, b, r;                \
+        dt__rng_i8 low = (dt__rng_i8)(m < none + 0.707106781186547524f), q, odd;                                             \
+        e = __builtin_convertvector(((dt__rng_i8)u >> 23) - 126 + low, dt__rng_f8);                                          \
+        m = (m - 1.0f) + (dt__rng_f8)((dt__rng_i8)m & low);                                                                  \
+        z = m * m;                                                                                                           \
+        y = none + 7.0376836292e-2f;                                                                                         \
+        FMA(y, y, m, none + -1.1514610310e-1f);                                                                              \
+        FMA(y, y, m, none + 1.1676998740e-1f);                                                                               \
+        FMA(y, y, m, none + -1.2420140846e-1f);                                                                              \
+        FMA(y, y, m, none + 1.4249322787e-1f);                                                                               \
+        FMA(y, y, m, none + -1.6668057665e-1f);                                                                              \
+        FMA(y, y, m, none + 2.0000714765e-1f);                                                                               \
+        FMA(y, y, m, none + -2.4999993993e-1f);                                                                              \
+        FMA(y, y, m, none + 3.3333331174e-1f);                                                                               \
+        y = y * m;                                                                                                           \
+        FMA(y, y, z, e * -2.12194440e-4f);                                                                                   \
+        FMA(y, z, none + -0.5f, y);                                                                                          \
+        FMA(y, e, none + 0.693359375f, m + y);                                                                               \
+        y = y * -2.0f;                                                                                                       \
+        SQRT(r, y);                                                                                                          \
+        x = t * 6.283185307179586f;                                                                                          \
+        q = (__builtin_convertvector(x * 1.27323954473516f, dt__rng_i8) + 1) & ~1; /* the octant, made even */               \
+        k = __builtin_convertvector(q, dt__rng_f8);                                                                          \
+        FMA(x, k, none + -0.78515625f, x);                                                                                   \
+        FMA(x, k, none + -2.4187564849853515625e-4f, x);                                                                     \
+        FMA(x, k, none + -3.77489497744594108e-8f, x);                                                                       \
+        z = x * x;                                                                                                           \
+        FMA(c, none + 2.443315711809948e-5f, z, none + -1.388731625493765e-3f);                                              \
+        FMA(c, c, z, none + 4.166664568298827e-2f);                                                                          \
+        FMA(c, c * z, z, z * -0.5f);                                                                                         \
+        c = c + 1.0f;                                                                                                        \
+        FMA(s, none + -1.9515295891e-4f, z, none + 8.3321608736e-3f);                                                        \
+        FMA(s, s, z, none + -1.6666654611e-1f);                                                                              \
+        FMA(s, s * z, x, x);                                                                                                 \
+        odd = (dt__rng_i8)((q & 2) != 0);                                                                                    \
+        a = (dt__rng_f8)((((dt__rng_i8)c & odd) | ((dt__rng_i8)s & ~odd)) ^ ((q & 4) << 29));                                \
+        b = (dt__rng_f8)((((dt__rng_i8)s & odd) | ((dt__rng_i8)c & ~odd)) ^ ((~(q - 2) & 4) << 29));                         \
+        FMA(x, r * b, none + std, none + mean);                                                                              \
+        FMA(y, r * a, none + std, none + mean);                                                                              \
+        *(dt__rng_f8_at *)d = (dt__rng_f8_at)x;                                                                              \
+        *(dt__rng_f8_at *)(d + 8) = (dt__rng_f8_at)y;                                                                        \
+    }
+#define DT__RNG_FMA(to, a, b, c)                                                          \
+    do {                                                                                  \
+        dt__rng_f8 a_ = a, b_ = b, c_ = c;                                                \
+        for (int i_ = 0; i_ < 8; i_++) c_[i_] = __builtin_fmaf(a_[i_], b_[i_], c_[i_]);   \
+        to = c_;                                                                          \
+    } while (0)
+#define DT__RNG_SQRT(to, a)                                            \
+    for (int i_ = 0; i_ < 8; i_++) to[i_] = __builtin_sqrtf(a[i_])
+DT__RNG_KERNELS(, , DT__RNG_FMA, DT__RNG_SQRT)
+#undef DT__RNG_FMA
+#undef DT__RNG_SQRT
+#if defined(__x86_64__) && !defined(__FMA__)
+#define DT__RNG_FMA(to, a, b, c)                                                                              \
+    do {                                                                                                      \
+        dt__rng_f8 a_ = a, b_ = b, c_ = c;                                                                    \
+        __asm__("vfmadd231ps {%2, %1, %0|%0, %1, %2}" : "+x"(c_) : "x"(a_), "x"(b_));                         \
+        to = c_;                                                                                              \
+    } while (0)
+#define DT__RNG_SQRT(to, a) __asm__("vsqrtps {%1, %0|%0, %1}" : "=x"(to) : "x"(a))
+DT__RNG_KERNELS(_fma, __attribute__((target("avx2,fma"))), DT__RNG_FMA, DT__RNG_SQRT)
+#undef DT__RNG_FMA
+#undef DT__RNG_SQRT
+#endif
+#undef DT__RNG_KERNELS
+typedef struct dt__rng_code {
+    void (*scale)(float *out, const uint32_t *w, int64_t n, float range, float from, float to);
+    void (*box)(float *d, float mean, float std);
+} dt__rng_code;
+static dt__rng_code dt__rng_best(void)
 {
-    return (float)(int32_t)(word & 0xffffffu) * 5.9604644775390625e-8f;
+    dt__rng_code f = { dt__rng_scale, dt__rng_box };
+#if defined(__x86_64__) && !defined(__FMA__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) f.scale = dt__rng_scale_fma, f.box = dt__rng_box_fma;
+#endif
+    return f;
+}
+static void dt__rng_fill(const dt__rng_code *f, dt_rng *r, float *out, int64_t n, float range, float from, float to)
+{
+    uint32_t w[1024];
+    for (int64_t i = 0, m; i < n; i += m) {
+        m = n - i < 1024 ? n - i : 1024;
+        dt__rng_words(r, w, m);
+        f->scale(out + i, w, m, range, from, to);
+    }
 }
 
 DT_API void dt_rng_uniform(dt_rng *r, float *out, int64_t n, double lo, double hi)
 {
     if (!dt__rng_args("dt_rng_uniform", &r, out, n)) return;
-    float from = (float)lo, to = (float)hi, range = to - from;
-    for (int64_t i = 0; i < n; i++) {
-        float x = __builtin_fmaf(dt__rng_unit(dt__rng_next(r)), range, from);
-        out[i] = x == to ? from : x;
-    }
+    dt__rng_code f = dt__rng_best();
+    dt__rng_fill(&f, r, out, n, (float)hi - (float)lo, (float)lo, (float)hi);
 }
-
-/* log x for normal x > 0: x = m 2^e with sqrt(1/2) <= m < sqrt(2), then a polynomial in m - 1 */
-static inline __attribute__((always_inline)) float dt__rng_log(float x)
-{
-    uint32_t u, half;
-    float    m, y, z, e;
-    memcpy(&u, &x, 4);
-    half = (u & 0x007fffffu) | 0x3f000000u;
-    memcpy(&m, &half, 4);
-    int32_t low = m < 0.707106781186547524f;
-    e = (float)((int32_t)(u >> 23) - 126 - low);
-    m = low ? (m - 1.0f) + m : m - 1.0f;
-    z = m * m;
-    y = __builtin_fmaf(7.0376836292e-2f, m, -1.1514610310e-1f);
-    y = __builtin_fmaf(y, m, 1.1676998740e-1f);
-    y = __builtin_fmaf(y, m, -1.2420140846e-1f);
-    y = __builtin_fmaf(y, m, 1.4249322787e-1f);
-    y = __builtin_fmaf(y, m, -1.6668057665e-1f);
-    y = __builtin_fmaf(y, m, 2.0000714765e-1f);
-    y = __builtin_fmaf(y, m, -2.4999993993e-1f);
-    y = __builtin_fmaf(y, m, 3.3333331174e-1f);
-    y = y * m;
-    y = __builtin_fmaf(y, z, e * -2.12194440e-4f);
-    y = __builtin_fmaf(z, -0.5f, y);
-    return __builtin_fmaf(e, 0.693359375f, m + y);
-}
-
-/* sine and cosine of 0 <= x < 7: reduced by a multiple of pi/2 in three steps, then two polynomials */
-static inline __attribute__((always_inline)) void dt__rng_sincos(float *sine, float *cosine, float x)
-{
-    int32_t  q = ((int32_t)(x * 1.27323954473516f) + 1) & ~1; /* the octant, made even */
-    float    k = (float)q, z, c, s;
-    uint32_t sign_s = (uint32_t)(q & 4) << 29, sign_c = (uint32_t)(~(q - 2) & 4) << 29, bs, bc;
-    x = __builtin_fmaf(k, -0.78515625f, x);
-    x = __builtin_fmaf(k, -2.4187564849853515625e-4f, x);
-    x = __builtin_fmaf(k, -3.77489497744594108e-8f, x);
-    z = x * x;
-    c = __builtin_fmaf(2.443315711809948e-5f, z, -1.388731625493765e-3f);
-    c = __builtin_fmaf(c, z, 4.166664568298827e-2f);
-    c = __builtin_fmaf(c * z, z, z * -0.5f);
-    c = c + 1.0f;
-    s = __builtin_fmaf(-1.9515295891e-4f, z, 8.3321608736e-3f);
-    s = __builtin_fmaf(s, z, -1.6666654611e-1f);
-    s = __builtin_fmaf(s * z, x, x);
-    memcpy(&bs, q & 2 ? &c : &s, 4);
-    memcpy(&bc, q & 2 ? &s : &c, 4);
-    bs ^= sign_s;
-    bc ^= sign_c;
-    memcpy(sine, &bs, 4);
-    memcpy(cosine, &bc, 4);
-}
-
-static inline __attribute__((always_inline)) void dt__rng_box16(float *d, float mean, float std)
-{
-    for (int j = 0; j < 8; j++) {
-        float s, c, radius = __builtin_sqrtf(-2.0f * dt__rng_log(1.0f - d[j]));
-        dt__rng_sincos(&s, &c, 6.283185307179586f * d[j + 8]);
-        d[j] = __builtin_fmaf(radius * c, std, mean);
-        d[j + 8] = __builtin_fmaf(radius * s, std, mean);
-    }
-}
-static void dt__rng_normal16(float *d, float mean, float std) { dt__rng_box16(d, mean, std); }
-#if defined(__x86_64__) && !defined(__FMA__)
-/* The same bits, with the FMA instruction instead of libm's fmaf. */
-__attribute__((target("avx2,fma"))) static void dt__rng_normal16_fma(float *d, float mean, float std)
-{
-    dt__rng_box16(d, mean, std);
-}
-#endif
 
 static double dt__rng_normal1(dt_rng *r) /* one standard normal in f64 */
 {
@@ -2240,20 +2310,17 @@ static double dt__rng_normal1(dt_rng *r) /* one standard normal in f64 */
 DT_API void dt_rng_normal(dt_rng *r, float *out, int64_t n, double mean, double std)
 {
     if (!dt__rng_args("dt_rng_normal", &r, out, n)) return;
-    void (*box)(float *, float, float) = dt__rng_normal16;
     if (n < 16) {
         for (int64_t i = 0; i < n; i++) out[i] = (float)__builtin_fma(dt__rng_normal1(r), std, mean);
         return;
     }
-#if defined(__x86_64__) && !defined(__FMA__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) box = dt__rng_normal16_fma;
-#endif
-    for (int64_t i = 0; i < n; i++) out[i] = dt__rng_unit(dt__rng_next(r));
-    for (int64_t i = 0; i + 16 <= n; i += 16) box(out + i, (float)mean, (float)std);
+    dt__rng_code f = dt__rng_best();
+    dt__rng_fill(&f, r, out, n, 1.0f, 0.0f, 1.0f);
+    for (int64_t i = 0; i + 16 <= n; i += 16) f.box(out + i, (float)mean, (float)std);
     if (n % 16 != 0) {
         out += n - 16;
-        for (int i = 0; i < 16; i++) out[i] = dt__rng_unit(dt__rng_next(r));
-        box(out, (float)mean, (float)std);
+        dt__rng_fill(&f, r, out, 16, 1.0f, 0.0f, 1.0f);
+        f.box(out, (float)mean, (float)std);
     }
 }
 

@@ -119,6 +119,18 @@ static inline int64_t dt__cut(int64_t n, int64_t cost, int64_t grain, int64_t *p
     return (n + per - 1) / per;
 }
 
+/* AVX-512, unless DT_CPU_ISA names less */
+static inline bool dt__cpu_has_avx512(void)
+{
+#if defined(__x86_64__)
+    const char *want = getenv("DT_CPU_ISA");
+    if (want && (!strcmp(want, "avx2") || !strcmp(want, "portable"))) return false;
+    return __builtin_cpu_supports("avx512f");
+#else
+    return false;
+#endif
+}
+
 #if defined(DT_NO_PORTABLE) && defined(DT_NO_AVX2)
 #error "dt_cpu.h: DT_NO_PORTABLE and DT_NO_AVX2 together leave no kernels; define one of them"
 #endif
@@ -581,12 +593,12 @@ static void dt__cpu_init(void)
 #ifdef DT__BUILT_AVX2
     if (dt__cpu_has_avx2() && !portable) {
         table = dt__avx2_table;
-        dt__cpu_isa_name = "avx2";
+        dt__cpu_isa_name = dt__cpu_has_avx512() ? "avx512" : "avx2";
     }
 #endif
     if (table && want && *want && strcmp(want, dt__cpu_isa_name)) {
         char text[160];
-        snprintf(text, sizeof text, "DT_CPU_ISA=%.40s is not supported by this CPU or build; using %s (known: portable, avx2)",
+        snprintf(text, sizeof text, "DT_CPU_ISA=%.40s is not supported by this CPU or build; using %s (known: portable, avx2, avx512)",
                  want, dt__cpu_isa_name);
         dt__log(DT_LOG_WARN, text);
     }
@@ -721,11 +733,17 @@ DT__INLINE dt__vf DT__K(tofloat)(dt__vi a)
 }
 DT__INLINE float DT__K(hsum)(dt__vf v) /* a fixed tree */
 {
+#if DT__HAS_AVX2
+    __m128 h = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+    h = _mm_add_ps(h, _mm_movehl_ps(h, h));
+    return _mm_cvtss_f32(_mm_add_ss(h, _mm_shuffle_ps(h, h, 1)));
+#else
     float t[DT__W];
     DT__K(st)(t, v);
     for (int s = DT__W / 2; s > 0; s /= 2)
         for (int i = 0; i < s; i++) t[i] += t[i + s];
     return t[0];
+#endif
 }
 
 /* Loads and stores of the first n elements of a vector; n may be below 0 or above DT__W. */
@@ -2131,7 +2149,7 @@ static float DT__K(leaf_sum)(const float *x, int64_t n) /* sums of 16 terms per 
         }
     }
     for (; i + DT__W <= n; i += DT__W) a0 += DT__K(ld)(x + i);
-    if (i < n) a1 += DT__K(tail)(x + i, n - i, 0.0f);
+    if (i < n) a1 += DT__K(ld_some)(x + i, n - i);
     return DT__K(hsum)(all + ((a0 + a1) + (a2 + a3)));
 }
 static void DT__K(leaf_var)(DT__K(state_t) *s, const float *x, int64_t n)
@@ -2906,15 +2924,188 @@ DT__CALLED void DT__K(mk_packed5)(const DT__K(mk_t) *m, const float *a, float *o
 }
 static const DT__K(mk_fn) DT__K(mk)[DT__MR + 1] = { NULL, DT__K(mk1), DT__K(mk2), DT__K(mk3), DT__K(mk4), DT__K(mk5),
                                                     DT__K(mk6) };
+
+/* With AVX-512 a row of b is one vector. Tiles of 6 rows, where two of them lie at equal distances 12 rows, and pairs of packed
+   panels. Every sum has the same terms in the same order as above: the same bits. */
+#define DT__WIDE_CODE __attribute__((target("avx512f,avx2,fma,f16c")))
+typedef float DT__K(wf_t) __attribute__((vector_size(64)));
+typedef float DT__K(wf_at) __attribute__((vector_size(64), aligned(4), may_alias));
+#define dt__wf DT__K(wf_t)
+#define DT__WLD(p) ((dt__wf) * (const DT__K(wf_at) *)(p))
+#define DT__WST(p, v) (*(DT__K(wf_at) *)(p) = (DT__K(wf_at))(v))
+#define DT__MK_EACH(X) X(0) X(1) X(2) X(3) X(4) X(5)
+#define DT__MK_EACH12(X) DT__MK_EACH(X) X(6) X(7) X(8) X(9) X(10) X(11)
+#define DT__MK_ZERO(i) dt__wf c##i = { 0 };
+#define DT__MK_FROM(i) c##i = DT__WLD(from + i * m->ldf);
+#define DT__MK_ALPHA(i) c##i *= m->alpha[i];
+#define DT__MK_ADD(i) c##i += DT__WLD(out + (ooff ? ooff[i] : i * m->ldo));
+#define DT__MK_RELU(i) __asm__("vmaxps {%1, %2, %0|%0, %2, %1}" : "=v"(c##i) : "v"(c##i), "v"(none_)); /* NaN stays */
+#define DT__MK_STORE(i) DT__WST(out + (ooff ? ooff[i] : i * m->ldo), c##i);
+#define DT__MK_END(EACH)                \
+    if (m->add) { EACH(DT__MK_ADD) }    \
+    if (m->relu) { EACH(DT__MK_RELU) }  \
+    EACH(DT__MK_STORE)
+#define DT__MK_BEGIN(EACH)                         \
+    dt__wf none_ = { 0 };                          \
+    EACH(DT__MK_ZERO)                              \
+    if (m->from) {                                 \
+        const float *from = m->from;               \
+        EACH(DT__MK_FROM)                          \
+        if (m->alpha) { EACH(DT__MK_ALPHA) }       \
+    }
+#undef DT__MK_FMA
+#define DT__MK_FMA(c, x) __asm__("vfmadd231ps {%2%{1to16%}, %1, %0|%0, %1, %2%{1to16%}}" : "+v"(c) : "v"(b_), "m"(x));
+
+static DT__WIDE_CODE __attribute__((noinline)) void DT__K(mw6)(const DT__K(mk_t) *m, const float *a, const int64_t *aoff,
+                                                               float *out, const int64_t *ooff)
+{
+    const float *b = m->b;
+#define DT__ROW(i) const float *p##i = a + (aoff ? aoff[i] : i * m->lda);
+    DT__MK_EACH(DT__ROW)
+#undef DT__ROW
+    DT__MK_BEGIN(DT__MK_EACH)
+    for (int64_t s = 0; s < m->nseg; s++) {
+        int64_t at = m->segoff[s], k = m->len, ldb = m->ldb;
+#define DT__K1(o)                                                                                                 \
+    {                                                                                                             \
+        dt__wf b_ = DT__WLD(b);                                                                           \
+        DT__MK_FMA(c0, p0[at + o]) DT__MK_FMA(c1, p1[at + o]) DT__MK_FMA(c2, p2[at + o])                          \
+        DT__MK_FMA(c3, p3[at + o]) DT__MK_FMA(c4, p4[at + o]) DT__MK_FMA(c5, p5[at + o])                          \
+        b += ldb;                                                                                                 \
+    }
+        for (; k >= 4 && m->step == 1; k -= 4, at += 4) {
+            DT__K1(0) DT__K1(1) DT__K1(2) DT__K1(3)
+            __asm__("" : "+r"(at)); /* keeps one index for all rows */
+        }
+        for (; k > 0; k--, at += m->step) DT__K1(0)
+#undef DT__K1
+    }
+    DT__MK_END(DT__MK_EACH)
+}
+/* rows ld apart */
+static DT__WIDE_CODE __attribute__((noinline)) void DT__K(mw12)(const DT__K(mk_t) *m, const float *a, int64_t ld, float *out,
+                                                                const int64_t *ooff)
+{
+    const float *b = m->b;
+    DT__MK_BEGIN(DT__MK_EACH12)
+    for (int64_t s = 0; s < m->nseg; s++) {
+        const float *q0 = a + m->segoff[s], *q3 = q0 + 3 * ld, *q6 = q3 + 3 * ld, *q9 = q6 + 3 * ld;
+        int64_t      k = m->len, ldb = m->ldb, step = m->step;
+#define DT__K1(o)                                                                                                    \
+    {                                                                                                                \
+        dt__wf b_ = DT__WLD(b);                                                                              \
+        DT__MK_FMA(c0, q0[o]) DT__MK_FMA(c1, q0[ld + o]) DT__MK_FMA(c2, q0[2 * ld + o])                              \
+        DT__MK_FMA(c3, q3[o]) DT__MK_FMA(c4, q3[ld + o]) DT__MK_FMA(c5, q3[2 * ld + o])                              \
+        DT__MK_FMA(c6, q6[o]) DT__MK_FMA(c7, q6[ld + o]) DT__MK_FMA(c8, q6[2 * ld + o])                              \
+        DT__MK_FMA(c9, q9[o]) DT__MK_FMA(c10, q9[ld + o]) DT__MK_FMA(c11, q9[2 * ld + o])                            \
+        b += ldb;                                                                                                    \
+    }
+        for (; k >= 4 && step == 1; k -= 4, q0 += 4, q3 += 4, q6 += 4, q9 += 4) { DT__K1(0) DT__K1(1) DT__K1(2) DT__K1(3) }
+        for (; k > 0; k--, q0 += step, q3 += step, q6 += step, q9 += step) DT__K1(0)
+#undef DT__K1
+    }
+    DT__MK_END(DT__MK_EACH12)
+}
+/* two panels of packed a, of r0 and r1 rows (5 or 6), with one panel of packed b */
+#define DT__MW_PAIR(r0, r1, EACH0, EACH1)                                                                            \
+    static DT__WIDE_CODE __attribute__((noinline)) void DT__K(mw_pair##r0##r1)(                                      \
+        const DT__K(mk_t) *m, const float *a, const float *a2, float *out, float *out2)                              \
+    {                                                                                                                \
+        const float   *b = m->b;                                                                                     \
+        const int64_t *ooff = NULL;                                                                                  \
+        DT__MK_BEGIN(DT__MK_EACH12)                                                                                  \
+        for (int64_t k = m->len; k > 0; k--, a += DT__MR, a2 += DT__MR, b += DT__NR) {                               \
+            dt__wf b_ = DT__WLD(b);                                                                          \
+            EACH0(DT__MW_FIRST) EACH1(DT__MW_SECOND)                                                                 \
+        }                                                                                                            \
+        if (m->add) { EACH0(DT__MK_ADD) EACH1(DT__MW_ADD) }                                                          \
+        if (m->relu) { EACH0(DT__MK_RELU) EACH1(DT__MW_RELU) }                                                       \
+        EACH0(DT__MK_STORE) EACH1(DT__MW_STORE)                                                                      \
+        (void)c5, (void)c11, (void)none_;                                                                                        \
+    }
+#define DT__MW_6_0 c6
+#define DT__MW_6_1 c7
+#define DT__MW_6_2 c8
+#define DT__MW_6_3 c9
+#define DT__MW_6_4 c10
+#define DT__MW_6_5 c11
+#define DT__MW_FIRST(i) DT__MK_FMA(c##i, a[i])
+#define DT__MW_SECOND(i) DT__MK_FMA(DT__MW_6_##i, a2[i])
+#define DT__MW_ADD(i) DT__MW_6_##i += DT__WLD(out2 + i * m->ldo);
+#define DT__MW_RELU(i) __asm__("vmaxps {%1, %2, %0|%0, %2, %1}" : "=v"(DT__MW_6_##i) : "v"(DT__MW_6_##i), "v"(none_));
+#define DT__MW_STORE(i) DT__WST(out2 + i * m->ldo, DT__MW_6_##i);
+#define DT__MK_EACH5(X) X(0) X(1) X(2) X(3) X(4)
+DT__MW_PAIR(6, 6, DT__MK_EACH, DT__MK_EACH)
+DT__MW_PAIR(6, 5, DT__MK_EACH, DT__MK_EACH5)
+DT__MW_PAIR(5, 5, DT__MK_EACH5, DT__MK_EACH5)
+#undef DT__MW_PAIR
+#undef DT__MW_6_0
+#undef DT__MW_6_1
+#undef DT__MW_6_2
+#undef DT__MW_6_3
+#undef DT__MW_6_4
+#undef DT__MW_6_5
+#undef DT__MW_FIRST
+#undef DT__MW_SECOND
+#undef DT__MW_ADD
+#undef DT__MW_RELU
+#undef DT__MW_STORE
+#undef DT__MK_EACH5
+#undef DT__MK_EACH12
+#undef DT__MK_ZERO
+#undef DT__MK_FROM
+#undef DT__MK_ALPHA
+#undef DT__MK_ADD
+#undef DT__MK_RELU
+#undef DT__MK_STORE
+#undef DT__MK_END
+#undef DT__MK_BEGIN
+static void DT__K(mk6_wide)(const DT__K(mk_t) *m, int64_t n, const float *a, const int64_t *aoff, float *out,
+                            const int64_t *ooff)
+{
+    DT__K(mk_t) q = *m;
+    for (; n > 0;) {
+        int64_t mr = n >= 12 ? 12 : 6, ld = aoff ? aoff[1] - aoff[0] : m->lda;
+        for (int64_t i = 2; aoff && i < mr && mr == 12; i++)
+            if (aoff[i] - aoff[i - 1] != ld) mr = 6;
+        if (mr == 12) DT__K(mw12)(&q, aoff ? a + aoff[0] : a, ld, out, ooff);
+        else DT__K(mw6)(&q, a, aoff, out, ooff);
+        n -= mr;
+        if (aoff) aoff += mr;
+        else a += mr * m->lda;
+        if (ooff) ooff += mr;
+        else out += mr * m->ldo;
+        if (q.from) q.from += mr * m->ldf;
+        if (q.alpha) q.alpha += mr;
+    }
+}
+static const DT__K(mk_fn) DT__K(mkw)[DT__MR + 1] = { NULL, DT__K(mk1), DT__K(mk2), DT__K(mk3), DT__K(mk4), DT__K(mk5),
+                                                     DT__K(mk6_wide) };
+DT__INLINE bool DT__K(wide)(void) /* does this CPU have AVX-512, and may it be used? */
+{
+    static int known; /* 0: not asked yet; atomic */
+    int        k = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (!k) {
+        k = dt__cpu_has_avx512() ? 2 : 1;
+        __atomic_store_n(&known, k, __ATOMIC_RELAXED);
+    }
+    return k == 2;
+}
+DT__INLINE const DT__K(mk_fn) *DT__K(mk_best)(void) { return DT__K(wide)() ? DT__K(mkw) : DT__K(mk); }
 #else
 static const DT__K(mk_fn) DT__K(mk)[DT__MR + 1] = { NULL, DT__K(mk6), DT__K(mk6), DT__K(mk6), DT__K(mk6), DT__K(mk6),
                                                     DT__K(mk6) };
+DT__INLINE const DT__K(mk_fn) *DT__K(mk_best)(void) { return DT__K(mk); }
 #endif
 #undef DT__MK
 #undef DT__MK_STEP
 #undef DT__MK_ROW
 #undef DT__MK_EACH
 #undef DT__MK_FMA
+#undef DT__WIDE_CODE
+#undef DT__WLD
+#undef DT__WST
+#undef dt__wf
 
 /* The product. c is cut into tiles of tm rows and tn columns, k into blocks of kc: tiles are tasks, a task runs its
    blocks in order, so each sum's order is a function of the shape alone. Inside a block the panels of b (kc x DT__NR,
@@ -2989,8 +3180,12 @@ static void DT__K(gemm_sweep)(const DT__K(gemm_blk) *g)
 {
     int64_t     np = (g->m + DT__MR - 1) / DT__MR, q = g->m / np, r = g->m % np, next_at = 0;
     const char *next = g->next, *stop = next ? next + (g->next_rows - 1) * g->next_ld + g->next_n : NULL;
-    float       t[DT__MR * DT__NR];
+    float       t[2 * DT__MR * DT__NR];
     DT__K(mk_t) m = { NULL, NULL, NULL, DT__K(mk_whole), 1, g->kc, g->a_k, g->a_m, 0, 0, 0, 0, 0 };
+    const DT__K(mk_fn) *mk = DT__K(mk_best)();
+#if DT__HAS_AVX2
+    bool wide = DT__K(wide)();
+#endif
     for (int64_t j = 0; j < g->n; j += DT__NR) {
         int          nv = (int)(g->n - j < DT__NR ? g->n - j : DT__NR);
         int          rag = nv < DT__NR && g->b_ragged, one = g->alpha == 1.0f, direct = nv == DT__NR && one;
@@ -3012,11 +3207,24 @@ static void DT__K(gemm_sweep)(const DT__K(gemm_blk) *g)
             for (int i = 0; i < mr && g->kc >= 128; i++) __builtin_prefetch(c + i * g->ldc, 1); /* stored to later */
             float *out = direct ? c : t;
 #if DT__HAS_AVX2
+            if (wide && packed && mr > 4 && p + 1 < np) { /* two panels at once */
+                int    mr2 = (int)(q + (p + 1 < r));
+                float *out2 = direct ? c + mr * g->ldc : t + mr * DT__NR;
+                if (mr + mr2 >= 10) {
+                    (mr + mr2 == 12 ? DT__K(mw_pair66) : mr + mr2 == 11 ? DT__K(mw_pair65) : DT__K(mw_pair55))(&m, a, a + g->ps, out, out2);
+                    p++;
+                    mr += mr2;
+                    goto stored;
+                }
+            }
             if (packed && mr == 6) DT__K(mk_packed6)(&m, a, out);
             else if (packed && mr == 5) DT__K(mk_packed5)(&m, a, out);
             else
 #endif
-                DT__K(mk)[mr](&m, mr, a, NULL, out, NULL);
+                mk[mr](&m, mr, a, NULL, out, NULL);
+#if DT__HAS_AVX2
+        stored:
+#endif
             if (!direct) DT__K(gemm_put_rows)(c, t, mr, g, one ? NULL : bias, nv);
             at += mr;
             for (int64_t x = 0; x < g->next_per && next < stop; x++) {
@@ -4184,10 +4392,10 @@ static void DT__K(conv_run)(const DT__K(conv_run_t) *r)
     float       tile[DT__MR * DT__NR];
     int64_t     at = 0, whole = plain ? r->npix / DT__MR * DT__MR : 0;
     m.add = r->add;
-    if (whole) DT__K(mk6)(&m, whole, r->src, r->soff, (float *)(void *)r->dst, r->doff);
+    if (whole) DT__K(mk_best)()[DT__MR](&m, whole, r->src, r->soff, (float *)(void *)r->dst, r->doff);
     m.add = 0;
     for (at = whole; at < r->npix; at += DT__MR) {
-        DT__K(mk6)(&m, DT__MR, r->src, r->soff + at, tile, NULL);
+        DT__K(mk_best)()[DT__MR](&m, DT__MR, r->src, r->soff + at, tile, NULL);
         DT__K(conv_store)(r, r->doff + at, DT__K(conv_min)(r->npix - at, DT__MR), tile);
     }
 }
@@ -4349,7 +4557,7 @@ typedef struct DT__K(conv_sum_t) {
 static void DT__K(conv_wtile)(int64_t mr, const DT__K(conv_sum_t) *r, const float *a, const int64_t *off, float *out)
 {
     DT__K(mk_t) m = { r->b, NULL, NULL, r->aoff, r->k, 1, 1, 0, r->ldb, 0, DT__NR, 1, 0 };
-    DT__K(mk)[mr](&m, (int)mr, a, off, out, NULL);
+    DT__K(mk_best)()[mr](&m, (int)mr, a, off, out, NULL);
 }
 
 static void DT__K(conv_wsum)(float *out, const DT__K(conv_sum_t) *r) /* out[NR] += the sum of dy */
@@ -4891,6 +5099,10 @@ static void DT__K(wino_pack_task)(void *ctx, int64_t task, int worker)
 DT__CALLED void DT__K(wino_mul)(float *out, const float *v, int64_t ld, const float *u, int64_t c, int64_t n)
 {
     DT__K(mk_t) m = { u, NULL, NULL, DT__K(mk_whole), 1, c, 1, ld, DT__NR, 0, DT__NR, 0, 0 };
+    if (DT__K(wide)()) {
+        DT__K(mk6_wide)(&m, (n + DT__MR - 1) / DT__MR * DT__MR, v, NULL, out, NULL);
+        return;
+    }
     for (int64_t t = 0; t < n; t += DT__MR) /* few channels make short sums: inlined here to avoid the call */
         DT__K(mk_tile)(DT__MR, DT__MR, 0, &m, v + t * ld, NULL, out + t * DT__NR, NULL);
 }
@@ -5112,7 +5324,7 @@ static void DT__K(wino_wmul)(float *s, int64_t c, const float *v, int64_t ld, co
     int64_t     np = (c + DT__MR - 1) / DT__MR, at; /* even panels: 4, 5 or 6 rows each, for c > 9 */
     for (int64_t i = 0; i < np; i++) {
         int mr = DT__K(gemm_panel)(&at, c, i);
-        DT__K(mk)[mr](&m, mr, v + at, NULL, s + at * DT__NR, NULL);
+        DT__K(mk_best)()[mr](&m, mr, v + at, NULL, s + at * DT__NR, NULL);
     }
 }
 
@@ -5363,14 +5575,9 @@ DT__INLINE void DT__K(row_st)(float *p, dt__vf v, int64_t left)
     if (left >= DT__W) DT__K(st)(p, v);
     else DT__K(st_some)(p, v, left);
 }
-/* Across the lanes of a vector: the sum by the tree of hsum(), and the maximum where no lane is NaN. */
+/* Across the lanes of a vector: the sum, and the maximum where no lane is NaN. */
+DT__INLINE float DT__K(row_hsum)(dt__vf v) { return DT__K(hsum)(v); }
 #if DT__HAS_AVX2
-DT__INLINE float DT__K(row_hsum)(dt__vf v)
-{
-    __m128 a = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
-    a = _mm_add_ps(a, _mm_movehl_ps(a, a));
-    return _mm_cvtss_f32(_mm_add_ss(a, _mm_shuffle_ps(a, a, 1)));
-}
 DT__INLINE float DT__K(row_hmax)(dt__vf v)
 {
     __m128 a = _mm_max_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
@@ -5378,7 +5585,6 @@ DT__INLINE float DT__K(row_hmax)(dt__vf v)
     return _mm_cvtss_f32(_mm_max_ss(a, _mm_shuffle_ps(a, a, 1)));
 }
 #else
-DT__INLINE float DT__K(row_hsum)(dt__vf v) { return DT__K(hsum)(v); }
 DT__INLINE float DT__K(row_hmax)(dt__vf v)
 {
     float t = v[0];
@@ -5963,7 +6169,9 @@ static void DT__K(bn_plain_task)(void *ctx, int64_t task, int worker)
             const float *x = DT__K(row_in)(in, &c->in[0], e, n), *z = NULL;
             float       *y = DT__K(row_out)(out, &c->out[0], e, 0);
             if (DT__K(has_in)(c, 5)) z = DT__K(row_in)(add, &c->in[5], e, n);
-            for (int64_t j = 0; j < n; j += DT__W) {
+            int64_t j = 0;
+            for (; j + DT__W <= n && !z && !relu; j += DT__W) DT__K(st)(y + j, DT__K(fma)(DT__K(ld)(x + j), a, b));
+            for (; j < n; j += DT__W) {
                 dt__vf v = DT__K(fma)(DT__K(row_ld)(x + j, n - j), a, b);
                 if (z) v += DT__K(row_ld)(z + j, n - j);
                 if (relu) v = DT__K(vmax)(DT__K(zero)(), v);
@@ -6501,6 +6709,7 @@ static void DT__K(layer_norm_task)(void *ctx, int64_t task, int worker)
     const DT__K(ln_ctx) *p = (const DT__K(ln_ctx) *)ctx;
     const dt_call *c = p->c;
     float         *buf = p->work + worker * p->nwork;
+    const float   *w = p->weight, *b = p->bias;
     int64_t        n = p->cols, last = (task + 1) * p->per < p->rows ? (task + 1) * p->per : p->rows;
     for (int64_t row = task * p->per; row < last; row++) {
         const float *x = DT__K(row_in)(buf, &c->in[0], row * n, n);
@@ -6509,10 +6718,14 @@ static void DT__K(layer_norm_task)(void *ctx, int64_t task, int worker)
         if (DT__K(has_out)(c, 1)) DT__K(set_elem)(&c->out[1], row, mean, 0);
         if (DT__K(has_out)(c, 2)) DT__K(set_elem)(&c->out[2], row, rstd, 0);
         dt__vf m = DT__K(set1)(mean), r = DT__K(set1)(rstd);
-        for (int64_t i = 0; i < n; i += DT__W) {
-            dt__vf v = (DT__K(row_ld)(x + i, n - i) - m) * r;
-            v = DT__K(fma)(v, DT__K(row_ld)(p->weight + i, n - i), DT__K(row_ld)(p->bias + i, n - i));
-            DT__K(row_st)(y + i, v, n - i);
+        int64_t i = 0;
+        for (; i + DT__W <= n; i += DT__W) {
+            dt__vf v = (DT__K(ld)(x + i) - m) * r;
+            DT__K(st)(y + i, DT__K(fma)(v, DT__K(ld)(w + i), DT__K(ld)(b + i)));
+        }
+        if (i < n) {
+            dt__vf v = (DT__K(ld_some)(x + i, n - i) - m) * r;
+            DT__K(st_some)(y + i, DT__K(fma)(v, DT__K(ld_some)(w + i, n - i), DT__K(ld_some)(b + i, n - i)), n - i);
         }
         DT__K(row_end)(&c->out[0], row * n, y, n, 0);
     }
@@ -7337,8 +7550,8 @@ static void DT__K(attn_scores)(float *out, const DT__K(attn_keys_t) *k, const fl
         int end = DT__K(attn_min)(g->nk, DT__K(attn_min)(p + DT__NR, g->nq) + g->diag);
         m.b = turned + p * dp;
         int whole = end > 0 ? end / DT__MR * DT__MR : 0, rest = end - whole;
-        if (whole) DT__K(mk6)(&m, whole, k->p, NULL, out + p, NULL);
-        if (rest > 0) DT__K(mk)[rest](&m, rest, k->p + whole * k->ld, NULL, out + whole * DT__AQ + p, NULL);
+        if (whole) DT__K(mk_best)()[DT__MR](&m, whole, k->p, NULL, out + p, NULL);
+        if (rest > 0) DT__K(mk_best)()[rest](&m, rest, k->p + whole * k->ld, NULL, out + whole * DT__AQ + p, NULL);
     }
 }
 /* out (nk, dp) (+)= w (nk, nq) times panels of a query block */
@@ -7354,7 +7567,7 @@ static void DT__K(attn_to_keys)(float *out, int64_t ldo, int64_t dp, const float
             m.len = g->nq - first;
             m.b = panels + c * DT__AQ + first * DT__NR;
             m.from = add ? to : NULL;
-            DT__K(mk)[mr](&m, mr, w + j * DT__AQ + first, NULL, to, NULL);
+            DT__K(mk_best)()[mr](&m, mr, w + j * DT__AQ + first, NULL, to, NULL);
         }
     }
 }
@@ -7371,7 +7584,7 @@ static void DT__K(attn_to_queries)(float *out, int64_t ldo, int64_t dp, const fl
             m.len = DT__K(attn_clamp)(i + mr + g->diag, 0, g->nk); /* keys that the last of them sees */
             m.from = add ? to : NULL;
             m.alpha = add && alpha ? alpha + i : NULL;
-            DT__K(mk)[mr](&m, mr, w + i, NULL, to, NULL);
+            DT__K(mk_best)()[mr](&m, mr, w + i, NULL, to, NULL);
         }
     }
 }
