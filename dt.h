@@ -107,7 +107,7 @@ MACROS
     DT_NO_AVX2          omits the AVX2 kernels
     DT_NO_PORTABLE      omits the portable kernels: the CPU must support AVX2, FMA and F16C (dt_cpu.h)
 
-    Environment variables: DT_NUM_THREADS (CPU threads), DT_CPU_ISA (portable, avx2), DT_LOG (error, warn, info, debug),
+    Environment variables: DT_NUM_THREADS (CPU threads), DT_CPU_ISA (portable, avx2, avx512), DT_LOG (error, warn, info, debug),
     DT_TRACE (the file that the timeline of the run is written to).
 
 MEMORY
@@ -615,7 +615,7 @@ DT_API dt_status   dt_synchronize(dt_device *dev);
 DT_API void        dt_device_allow_fallback(dt_device *dev, bool yes);
 DT_API void        dt_set_num_threads(int n);            /* CPU threads; 0: cores of the affinity mask / local ranks */
 DT_API int         dt_get_num_threads(void);
-DT_API const char *dt_cpu_isa(void);                 /* "avx2", "portable" ...: in use (DT_CPU_ISA selects one) */
+DT_API const char *dt_cpu_isa(void);                 /* "avx512", "avx2", "portable": in use (DT_CPU_ISA selects one) */
 
 /* ---------------------------------------------------------------------------------------------------- >>trace
    A timeline of the run for ui.perfetto.dev or chrome://tracing. The environment variable DT_TRACE=file.json (%p in the
@@ -2078,7 +2078,7 @@ DT_API void dt_empty_cache(void)
    MT19937 and the distributions of PyTorch, bit-identical (PyTorch 2.15, x86-64 with AVX2, float tensors):
    - uniform: 24 bits of one word, then one fused multiply-add; a value that rounded up to hi becomes lo.
    - normal, n >= 16: n uniforms first, then Box-Muller in place on groups of 16 (lanes j and j + 8 make a pair) in f32
-     with Cephes' polynomials; if 16 does not divide n, the last 16 are drawn and computed again.
+     with Cephes' polynomials; if 16 does not divide n, the last 16 are drawn and computed again. Halves: see dt__draw.
    - normal, n < 16: Box-Muller in f64 on 53-bit uniforms; the second value of a pair is kept for the next call.
    - randperm: Fisher-Yates with one word per swap; for n >= 2^32/20, the "inside-out" variant with two words.
    Every fused multiply-add is written as fma, and no other product is an operand of a sum, so the bits do not depend on
@@ -6008,7 +6008,7 @@ DT_API dt_tensor *dt_adaptive_avgpool2d(dt_tensor *x, int64_t out_h, int64_t out
     int64_t shape[4] = { x->shape[0], x->shape[1], out_h, out_w };
     if (out_h == 1 && out_w == 1 && x->layout == DT_LAYOUT_PLAIN) { /* the mean of each image, without a change of layout */
         dt_reduce_opts o;
-        memset(&o, 0, sizeof o);
+        DT__CLEAR(o);
         o.dims = DT_DIM(2) | DT_DIM(3);
         o.keepdim = true;
         return dt__reduce("dt_adaptive_avgpool2d", DT_R_MEAN, x, o);

@@ -67,7 +67,8 @@ HOW IT IS BUILT
     Every kernel is written once, over vectors of DT__W floats (GNU vector_size types), and compiled once for each
     instruction set: this file includes itself with DT__ISA defined. DT__K(name) is the name with the instruction set
     in it. The instances: portable (4 lanes, any CPU) and avx2 (8 lanes, AVX2 + FMA + F16C), chosen by cpuid when the
-    device is first used, or forced with DT_CPU_ISA.
+    device is first used, or forced with DT_CPU_ISA. On a CPU with AVX-512 the avx2 instance uses wider micro-kernels for
+    matrix products and convolutions (DT_CPU_ISA=avx2: not); their results have the same bits.
 
     Images are (n, h, w, c) in memory between convolution, pooling and batch norm (DT_LAYOUT_NHWC), so that every inner
     loop runs over channels and convolution reads its input in place: no im2col.
@@ -2728,7 +2729,7 @@ static int DT__K(reduce)(dt_device *dev, const dt_call *c)
    One micro-kernel, shared with convolution, Winograd and attention: a tile of up to DT__MR rows and DT__NR columns of
    sums is held in registers (12 accumulators, 2 vectors of b, 1 broadcast of a with 16 registers) while k runs. With
    AVX2 it is compiled for each number of rows, so that only the rows that exist are computed; elsewhere the tile always
-   has DT__MR rows, the missing ones repeat the first and are not stored. */
+   has DT__MR rows, the missing ones repeat the first and are not stored. A matrix times a vector has kernels of its own. */
 #define DT__MR 6
 #define DT__NR (2 * DT__W)
 
