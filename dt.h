@@ -754,11 +754,14 @@ enum { DT_REDUCE_FNS(DT__ENUM_R) DT_R_COUNT };
     X(pool2d_bwd)      /* image: dx <- dy, [index]                                                      + */ \
     X(batch_norm)      /* image: y, mean, rstd (f32), [running_mean, running_var: updated] <- x, [weight, */ \
                        /*      bias, running_mean, running_var, add]; norm.train .eps .momentum .act;     */ \
-                       /*      without y: only the mean, and the biased variance in place of rstd         */ \
+                       /*      without y: only the mean, and the biased variance in place of rstd;        */ \
+                       /*      extended: with running statistics as inputs, images that are all plain     */ \
     X(batch_norm_bwd)  /* image: [dx, dweight, dbias, dadd] <- dy, x, [weight], mean, rstd, [y: relu],  + */ \
                        /*      [sums (2c) of dy and of dy xhat over norm.n values a channel: with train,  */ \
                        /*      dx uses these; if absent, the sums of this call's dy and x]                */ \
-    X(layer_norm)      /* y, [mean], rstd <- x (rows, cols), [weight, bias]; norm.rms .eps                */ \
+    X(layer_norm)      /* y, [mean], rstd <- x (rows, cols), [weight, bias]; norm.rms .eps; extended:     */ \
+                       /*      norm.n > 0: a row has n channels, and weight (channels) and bias have one  */ \
+                       /*      value for each; row r begins with channel r*n modulo channels              */ \
     X(layer_norm_bwd)  /* dx, [dweight, dbias] <- dy, x, [weight, mean], rstd                           + */ \
     X(embedding)       /* y (n, d) <- index (n), weight (v, d)                                            */ \
     X(embedding_bwd)   /* dweight (v, d) <- dy (n, d), index; zeroes first unless acc                   + */ \
@@ -868,8 +871,8 @@ typedef struct dt_backend {
     void (*group_free)(void *group);
     int (*group_broadcast)(void *group, void *const *stream, const dt_view *block, int nblocks);
     int (*group_sum)(void *group, void *const *stream, const dt_view *block, int nblocks);
-    /* 1: in evaluation this kernel (batch_norm) and its gradient also take image operands that are all plain; NULL entry: 0 */
-    int (*image_plain)(dt_device *dev, int kernel);
+    /* 1: this kernel and its gradient also take what their line in DT_KERNELS calls extended; NULL entry: none does */
+    int (*extended)(dt_device *dev, int kernel);
 } dt_backend;
 
 DT_API dt_device  *dt_device_new(const dt_backend *be, int index, void *impl); /* keeps the pointer be */
@@ -1147,6 +1150,9 @@ DT__INSIDE int dt__pack(dt_block *b, dt_tensor **params, int n, dt_tensor *grad)
 DT__INSIDE int64_t dt__pack_next(int64_t end, int dtype); /* offset of a parameter after one that ends at 'end' */
 DT__INSIDE dt_tensor *dt__batch_norm(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *running_mean,
                                      dt_tensor *running_var, dt_op_batch_norm_opts o, dt__norm_sync *sync);
+/* x (n, c, ...), c a multiple of groups, weight and bias (c); only for devices with dt__extended(DT_K_layer_norm) */
+DT__INSIDE dt_tensor *dt__group_norm(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, int64_t groups, double eps);
+DT__INSIDE bool       dt__extended(dt_device *dev, int kernel);
 /* ---- the trace */
 enum { DT__TRACK_STEPS = 1, DT__TRACK_LAYERS = 2, DT__TRACK_OPS = 3, DT__TRACK_NAMED = 100000 };
 DT__INSIDE int dt__trace_on(void);
@@ -3110,6 +3116,7 @@ static int dt__image_layout(dt_device *dev, int kernel)
 {
     return dev->be->image_layout ? dev->be->image_layout(dev, kernel) : DT_LAYOUT_PLAIN;
 }
+DT__INSIDE bool dt__extended(dt_device *dev, int kernel) { return dev->be->extended && dev->be->extended(dev, kernel); }
 /* Converts t itself to the plain layout, which views and visible strides need. The values are the same, so the version
    does not change. */
 DT__INSIDE int dt__make_plain(dt_tensor *t)
@@ -6122,9 +6129,7 @@ static int64_t dt__batch_norm_stats(dt__norm_sync *sync, dt_tensor *x, dt_tensor
 /* Is x computed as it is, because a conversion to the layout of images would take longer than the kernel? */
 static bool dt__batch_norm_plain(const dt_tensor *x, bool given)
 {
-    const dt_backend *be = x->st->dev->be;
-    return given && x->layout == DT_LAYOUT_PLAIN && x->shape[2] * x->shape[3] >= 16 && be->image_plain &&
-           be->image_plain(x->st->dev, DT_K_batch_norm);
+    return given && x->layout == DT_LAYOUT_PLAIN && x->shape[2] * x->shape[3] >= 16 && dt__extended(x->st->dev, DT_K_batch_norm);
 }
 static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *rm,
                                   dt_tensor *rv, dt_op_batch_norm_opts o, dt__norm_sync *sync)
@@ -6279,12 +6284,12 @@ static int dt__layer_norm_bwd(dt__node *n, dt_tensor *g)
         dt__view_dense(dt__out(&c, t[0] ? t[0] : unwanted), 2, rows, cols, 0);
         for (int k = 1; k < 3; k++) {
             dt_view *v = dt__out(&c, t[k]);
-            if (t[k]) dt__view_dense(v, 1, cols, 0, 0);
+            if (t[k]) dt__view_dense(v, 1, t[k]->numel, 0, 0);
         }
         dt__view_dense(dt__in(&c, d), 2, rows, cols, 0);
         dt__view_dense(dt__in(&c, n->saved[0]), 2, rows, cols, 0);
         dt_view *w = dt__in(&c, n->saved[1]);
-        if (n->saved[1]) dt__view_dense(w, 1, cols, 0, 0);
+        if (n->saved[1]) dt__view_dense(w, 1, n->saved[1]->numel, 0, 0);
         dt__in(&c, n->saved[2]);
         dt__in(&c, n->saved[3]);
         for (int k = 0; k < 3; k++) c.acc |= acc[k] << k;
@@ -6310,8 +6315,9 @@ static bool dt__norm_param_ok(const char *call, const char *arg, const dt_tensor
             dt__text(x));
     return false;
 }
+/* groups > 0: group norm over that many groups of channels of x (n, c, ...), with weight and bias (c) */
 static dt_tensor *dt__layer_norm(const char *call, dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_op_norm_opts o,
-                                 int rms)
+                                 int rms, int64_t groups)
 {
     int dims = o.normalized_dims ? o.normalized_dims : 1;
     if (!dt__ok(call, "x", x) || !dt__want_float(call, x)) return NULL;
@@ -6321,10 +6327,14 @@ static dt_tensor *dt__layer_norm(const char *call, dt_tensor *x, dt_tensor *weig
                 x->ndim);
         return NULL;
     }
-    if (!dt__norm_param_ok(call, "weight", x, weight, dims) || !dt__norm_param_ok(call, "bias", x, bias,
-            dims)) return NULL;
+    if (!groups && (!dt__norm_param_ok(call, "weight", x, weight, dims) || !dt__norm_param_ok(call, "bias", x, bias, dims)))
+        return NULL;
     int64_t rows = 1, cols = 1;
     for (int i = 0; i < x->ndim; i++) *(i < x->ndim - dims ? &rows : &cols) *= x->shape[i];
+    if (groups) {
+        rows = x->shape[0] * groups;
+        cols = rows ? x->numel / rows : 0;
+    }
     dt_tensor *d = dt__dense(call, x), *y = d ? dt__new(call, x->st->dev, x->dtype, x->shape, x->ndim,
                                                         DT_LAYOUT_PLAIN) : NULL;
     dt_tensor *wd = y && weight ? dt__dense(call, weight) : NULL, *bd = y && bias ? dt__dense(call, bias) : NULL;
@@ -6335,19 +6345,20 @@ static dt_tensor *dt__layer_norm(const char *call, dt_tensor *x, dt_tensor *weig
     dt__call_begin(&c, DT_K_layer_norm);
     c.u.norm.rms = rms;
     c.u.norm.eps = o.eps;
+    c.u.norm.n = groups ? x->shape[1] / groups : 0;
     if (!rc && x->numel) {
         dt__view_dense(dt__out(&c, y), 2, rows, cols, 0);
         dt__out(&c, mean);
         dt__out(&c, rstd);
         dt__view_dense(dt__in(&c, d), 2, rows, cols, 0);
         dt_view *v = dt__in(&c, wd);
-        if (wd) dt__view_dense(v, 1, cols, 0, 0);
+        if (wd) dt__view_dense(v, 1, wd->numel, 0, 0);
         v = dt__in(&c, bd);
-        if (bd) dt__view_dense(v, 1, cols, 0, 0);
+        if (bd) dt__view_dense(v, 1, bd->numel, 0, 0);
         rc = dt__go(x->st->dev, &c);
     }
     dt_tensor *in[3] = { x, weight, bias };
-    dt__node  *n = rc ? NULL : dt__record(rms ? "rms_norm" : "layer_norm", y, dt__layer_norm_bwd, 3, in);
+    dt__node  *n = rc ? NULL : dt__record(groups ? "group_norm" : rms ? "rms_norm" : "layer_norm", y, dt__layer_norm_bwd, 3, in);
     if (n) {
         dt__save(n, d);
         dt__save(n, wd);
@@ -6366,11 +6377,18 @@ static dt_tensor *dt__layer_norm(const char *call, dt_tensor *x, dt_tensor *weig
 }
 DT_API dt_tensor *dt_op_layer_norm_with(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_op_norm_opts o)
 {
-    return dt__layer_norm("dt_op_layer_norm", dt__in_f32(x), weight, bias, o, 0);
+    return dt__layer_norm("dt_op_layer_norm", dt__in_f32(x), weight, bias, o, 0, 0);
+}
+DT__INSIDE dt_tensor *dt__group_norm(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, int64_t groups, double eps)
+{
+    dt_op_norm_opts o;
+    DT__CLEAR(o);
+    o.eps = eps;
+    return dt__layer_norm("dt_groupnorm", dt__in_f32(x), weight, bias, o, 0, groups);
 }
 DT_API dt_tensor *dt_op_rms_norm_with(dt_tensor *x, dt_tensor *weight, dt_op_norm_opts o)
 {
-    return dt__layer_norm("dt_op_rms_norm", dt__in_f32(x), weight, NULL, o, 1);
+    return dt__layer_norm("dt_op_rms_norm", dt__in_f32(x), weight, NULL, o, 1, 0);
 }
 
 /* ==================================================================================================== >>indexing */

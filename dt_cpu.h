@@ -542,10 +542,10 @@ static int dt__cpu_order(dt_device *dev, void *after, void *before)
     (void)dev, (void)after, (void)before;
     return 0;
 }
-static int dt__cpu_image_plain(dt_device *dev, int kernel)
+static int dt__cpu_extended(dt_device *dev, int kernel)
 {
     (void)dev;
-    return kernel == DT_K_batch_norm;
+    return kernel == DT_K_batch_norm || kernel == DT_K_layer_norm;
 }
 static int dt__cpu_image_layout(dt_device *dev, int kernel)
 {
@@ -615,7 +615,7 @@ static void dt__cpu_init(void)
     be->wait = dt__cpu_wait;
     be->order = dt__cpu_order;
     be->image_layout = dt__cpu_image_layout;
-    be->image_plain = dt__cpu_image_plain;
+    be->extended = dt__cpu_extended;
 #ifdef DT_NO_PORTABLE
     for (int i = 0; i < DT_K_COUNT; i++) be->kernel[i] = dt__cpu_fail;
 #endif
@@ -6816,12 +6816,134 @@ static int DT__K(ln_begin)(DT__K(ln_ctx) *p, const dt_call *c, const dt_view *x,
     memset(p->bias, 0, (size_t)p->cols * 4);
     return 0;
 }
+/* Group norm: a row is a group of channels of an image, norm.n of them, and weight and bias have one value for each channel.
+   The sums of a channel over an image go to part[row][2][channel]; dweight and dbias add them over the images in double. */
+typedef struct DT__K(gn_row) {
+    int64_t n, first; /* channels, elements of one; the first channel */
+    int64_t plane;
+} DT__K(gn_row);
+DT__INLINE DT__K(gn_row) DT__K(gn_place)(const DT__K(ln_ctx) *p, int64_t row, int64_t channels)
+{
+    DT__K(gn_row) g;
+    g.n = p->c->u.norm.n;
+    g.first = row % (channels / g.n) * g.n;
+    g.plane = p->cols / g.n;
+    return g;
+}
+static void DT__K(group_norm_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(ln_ctx) *p = (const DT__K(ln_ctx) *)ctx;
+    const dt_call *c = p->c;
+    float         *buf = p->work + worker * p->nwork;
+    int64_t        n = p->cols, last = (task + 1) * p->per < p->rows ? (task + 1) * p->per : p->rows;
+    for (int64_t row = task * p->per; row < last; row++) {
+        DT__K(gn_row) g = DT__K(gn_place)(p, row, c->in[1].shape[0]);
+        const float *x = DT__K(row_in)(buf, &c->in[0], row * n, n);
+        float       *y = DT__K(row_out)(buf + n, &c->out[0], row * n, 0), mean, rstd;
+        DT__K(ln_stats)(&mean, &rstd, x, n, c->u.norm.eps, 0);
+        if (DT__K(has_out)(c, 1)) DT__K(set_elem)(&c->out[1], row, mean, 0);
+        if (DT__K(has_out)(c, 2)) DT__K(set_elem)(&c->out[2], row, rstd, 0);
+        for (int64_t k = 0; k < g.n; k++) {
+            const float *s = x + k * g.plane;
+            float       *d = y + k * g.plane;
+            dt__vf       m = DT__K(set1)(mean), a = DT__K(set1)(rstd * p->weight[g.first + k]), b = DT__K(set1)(p->bias[g.first + k]);
+            int64_t      i = 0;
+            for (; i + DT__W <= g.plane; i += DT__W) DT__K(st)(d + i, DT__K(fma)(DT__K(ld)(s + i) - m, a, b));
+            if (i < g.plane) DT__K(st_some)(d + i, DT__K(fma)(DT__K(ld_some)(s + i, g.plane - i) - m, a, b), g.plane - i);
+        }
+        DT__K(row_end)(&c->out[0], row * n, y, n, 0);
+    }
+}
+static void DT__K(group_norm_bwd_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(ln_ctx) *p = (const DT__K(ln_ctx) *)ctx;
+    const dt_call *c = p->c;
+    float         *buf = p->work + worker * p->nwork;
+    int            add = DT__K(acc_bit)(c, 0);
+    int64_t        n = p->cols, last = (task + 1) * p->per < p->rows ? (task + 1) * p->per : p->rows;
+    for (int64_t row = task * p->per; row < last; row++) {
+        DT__K(gn_row) g = DT__K(gn_place)(p, row, c->in[2].shape[0]);
+        const float *dy = DT__K(row_in)(buf, &c->in[0], row * n, n), *x = DT__K(row_in)(buf + n, &c->in[1], row * n, n);
+        float       *part = p->part + row * 2 * g.n, rstd = DT__K(elem)(&c->in[4], row);
+        dt__vf       m = DT__K(set1)(DT__K(elem)(&c->in[3], row)), r = DT__K(set1)(rstd);
+        double       c1 = 0, c2 = 0;
+        for (int64_t k = 0; k < g.n; k++) {
+            const float *u = dy + k * g.plane, *v = x + k * g.plane;
+            dt__vf       s1 = DT__K(zero)(), s2 = s1, t1 = s1, t2 = s1;
+            int64_t      i = 0;
+            for (; i + 2 * DT__W <= g.plane; i += 2 * DT__W) {
+                dt__vf e = DT__K(ld)(u + i), f = DT__K(ld)(u + i + DT__W);
+                s1 += e;
+                t1 += f;
+                s2 = DT__K(fma)(e, DT__K(ld)(v + i) - m, s2);
+                t2 = DT__K(fma)(f, DT__K(ld)(v + i + DT__W) - m, t2);
+            }
+            for (; i < g.plane; i += DT__W) {
+                dt__vf e = DT__K(row_ld)(u + i, g.plane - i);
+                s1 += e;
+                s2 = DT__K(fma)(e, DT__K(row_ld_or)(v + i, g.plane - i, m[0]) - m, s2);
+            }
+            part[k] = DT__K(hsum)(s2 + t2) * rstd;
+            part[g.n + k] = DT__K(hsum)(s1 + t1);
+            c1 += (double)part[g.n + k] * (double)p->weight[g.first + k];
+            c2 += (double)part[k] * (double)p->weight[g.first + k];
+        }
+        if (!DT__K(has_out)(c, 0)) continue;
+        /* dx = r (dy w - c1 - (x - m) r c2) */
+        float *dx = DT__K(row_out)(buf + 2 * n, &c->out[0], row * n, add);
+        dt__vf less1 = DT__K(set1)((float)(-c1 / (double)n)), less2 = DT__K(set1)((float)(-c2 / (double)n) * rstd);
+        for (int64_t k = 0; k < g.n; k++) {
+            const float *u = dy + k * g.plane, *v = x + k * g.plane;
+            float       *d = dx + k * g.plane;
+            dt__vf       w = DT__K(set1)(p->weight[g.first + k]);
+            int64_t      i = 0;
+            for (; i + DT__W <= g.plane; i += DT__W)
+                DT__K(st)(d + i, r * DT__K(fma)(DT__K(ld)(v + i) - m, less2, DT__K(fma)(DT__K(ld)(u + i), w, less1)));
+            for (; i < g.plane; i += DT__W) {
+                int64_t left = g.plane - i;
+                DT__K(row_st)(d + i, r * DT__K(fma)(DT__K(row_ld)(v + i, left) - m, less2, DT__K(fma)(DT__K(row_ld)(u + i, left), w, less1)),
+                              left);
+            }
+        }
+        DT__K(row_end)(&c->out[0], row * n, dx, n, add);
+    }
+}
+/* x: (rows, columns); w: (channels); b or NULL */
+static int DT__K(group_norm)(const dt_call *c, const dt_view *x, const dt_view *w, const dt_view *b, bool back)
+{
+    DT__K(ln_ctx) p;
+    int64_t channels = w->shape[0], pad = DT__K(round16)(channels);
+    memset(&p, 0, sizeof p);
+    p.c = c;
+    p.rows = x->shape[0];
+    p.cols = x->shape[1];
+    int64_t ntasks = dt__cut(p.rows, p.cols, 32768, &p.per), n = c->u.norm.n;
+    p.nwork = DT__K(round16)((back ? 3 : 2) * p.cols);
+    p.weight = (float *)dt_scratch((size_t)(2 * pad + (back ? p.rows * 2 * n : 0) + p.nwork * dt__pool_size()) * 4 + 64);
+    if (!p.weight) return DT_ERR_MEMORY;
+    p.bias = p.weight + pad;
+    p.part = p.bias + pad;
+    p.work = p.part + (back ? DT__K(round16)(p.rows * 2 * n) : 0);
+    DT__K(load_row)(p.weight, w->data, w->dtype, channels);
+    if (b) DT__K(load_row)(p.bias, b->data, b->dtype, channels);
+    DT__K(run_rows)(ntasks, back ? DT__K(group_norm_bwd_task) : DT__K(group_norm_task), &p, p.rows * p.cols);
+    for (int k = 1; back && k < 3; k++) {
+        if (!DT__K(has_out)(c, k)) continue;
+        for (int64_t ch = 0; ch < channels; ch++) {
+            double s = 0;
+            for (int64_t row = ch / n; row < p.rows; row += channels / n) s += (double)p.part[row * 2 * n + (k - 1) * n + ch % n];
+            DT__K(set_elem)(&c->out[k], ch, (float)s, DT__K(acc_bit)(c, k));
+        }
+    }
+    return 0;
+}
 static int DT__K(layer_norm)(dt_device *dev, const dt_call *c)
 {
     DT__K(ln_ctx) p;
     int64_t ntasks;
     (void)dev;
     if (c->in[0].shape[0] * c->in[0].shape[1] == 0) return 0;
+    if (c->u.norm.n > 0) return DT__K(group_norm)(c, &c->in[0], &c->in[1], DT__K(has_in)(c, 2) ? &c->in[2] : NULL, false);
     if (DT__K(ln_begin)(&p, c, &c->in[0], 2, &ntasks, 0) != 0) return DT_ERR_MEMORY;
     if (DT__K(has_in)(c, 1)) DT__K(load_row)(p.weight, c->in[1].data, c->in[1].dtype, p.cols);
     if (DT__K(has_in)(c, 2)) DT__K(load_row)(p.bias, c->in[2].data, c->in[2].dtype, p.cols);
@@ -6835,6 +6957,7 @@ static int DT__K(layer_norm_bwd)(dt_device *dev, const dt_call *c)
     int     part = DT__K(has_out)(c, 1) || DT__K(has_out)(c, 2);
     (void)dev;
     if (c->in[1].shape[1] == 0) return 0;
+    if (c->u.norm.n > 0) return DT__K(group_norm)(c, &c->in[1], &c->in[2], NULL, true);
     if (DT__K(ln_begin)(&p, c, &c->in[1], 3, &ntasks, part) != 0) return DT_ERR_MEMORY;
     if (DT__K(has_in)(c, 2)) DT__K(load_row)(p.weight, c->in[2].data, c->in[2].dtype, p.cols);
     DT__K(run_rows)(ntasks, DT__K(layer_norm_bwd_task), &p, p.rows * p.cols * 2);

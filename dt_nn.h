@@ -2922,8 +2922,8 @@ DT_API dt_tensor *dt_rmsnorm_with(dt_model *m, const char *name, dt_tensor *x, d
 {
     return dt__layernorm(m, "dt_rmsnorm", name, x, o, 1);
 }
-/* A layer norm without weights over each group of channels, followed by a weight and a bias for each channel: a batch norm with
-   mean 0 and variance 1, in one pass over memory. */
+/* Where no kernel does it: a layer norm without weights over each group of channels, followed by a weight and a bias for each
+   channel, which are a batch norm with mean 0 and variance 1. */
 DT_API dt_tensor *dt_groupnorm_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
 {
     dt__layer *l = dt__layer_begin(m, "dt_groupnorm", name, x, &o, DT__L(groups) | DT__L(eps) | DT__L(no_affine) | DT__L(split));
@@ -2949,6 +2949,8 @@ DT_API dt_tensor *dt_groupnorm_with(dt_model *m, const char *name, dt_tensor *x,
         b = w ? dt__layer_param(m, l, 1, "bias", c, zero, 0) : NULL;
     }
     if (dt__err.code != DT_OK) return NULL;
+    if (w && dt__extended(x->st->dev, DT_K_layer_norm))
+        return dt__layer_end(l, dt__group_norm(dt__layer_input(m, x), w, b, o.groups, o.eps), 8.0 * (double)x->numel);
     rows.ndim = 3;
     rows.dim[1] = o.groups;
     rows.dim[2] = x->shape[0] ? x->numel / x->shape[0] / o.groups : 0;
