@@ -853,6 +853,11 @@ static __attribute__((unused)) void DT__K(store_row)(void *dst, int dtype, const
         uint16_t *d = (uint16_t *)dst;
         int64_t   i = 0;
 #if DT__HAS_AVX2
+        for (; i + 16 <= n; i += 16) {
+            __m128i a = _mm256_cvtps_ph(_mm256_loadu_ps(src + i), 0), b = _mm256_cvtps_ph(_mm256_loadu_ps(src + i + 8), 0);
+            _mm_storeu_si128((__m128i *)(void *)(d + i), a);
+            _mm_storeu_si128((__m128i *)(void *)(d + i + 8), b);
+        }
         for (; i + 8 <= n; i += 8) _mm_storeu_si128((__m128i *)(void *)(d + i),
                                                     _mm256_cvtps_ph(_mm256_loadu_ps(src + i), 0));
 #endif
@@ -3103,10 +3108,6 @@ DT__INLINE const DT__K(mk_fn) *DT__K(mk_best)(void) { return DT__K(mk); }
 #undef DT__MK_ROW
 #undef DT__MK_EACH
 #undef DT__MK_FMA
-#undef DT__WIDE_CODE
-#undef DT__WLD
-#undef DT__WST
-#undef dt__wf
 
 /* The product. c is cut into tiles of tm rows and tn columns, k into blocks of kc: tiles are tasks, a task runs its
    blocks in order, so each sum's order is a function of the shape alone. Inside a block the panels of b (kc x DT__NR,
@@ -4400,9 +4401,43 @@ static void DT__K(conv_run)(const DT__K(conv_run_t) *r)
         DT__K(conv_store)(r, r->doff + at, DT__K(conv_min)(r->npix - at, DT__MR), tile);
     }
 }
+#if DT__HAS_AVX2
+/* conv_run_depth and conv_wdepth with AVX-512: the same bits */
+#define DT__WIDE_FMA(c, x, w) __asm__("vfmadd231ps {%2, %1, %0|%0, %1, %2}" : "+v"(c) : "v"(w), "m"(*(const DT__K(wf_at) *)(x)));
+static DT__WIDE_CODE __attribute__((noinline)) void DT__K(conv_run_depth_wide)(const DT__K(conv_run_t) *r)
+{
+    dt__wf none = { 0 }, bias = DT__WLD(r->bias);
+    int    relu = r->act == DT_ACT_RELU, plain = r->dtype == DT_F32 && r->m == DT__NR && r->act <= DT_ACT_RELU && !r->add;
+    for (int64_t at = 0; at < r->npix; at += DT__MR) {
+        float        tile[DT__MR * DT__NR];
+        const float *w = r->w, *src = r->src;
+        const int64_t *so = r->soff + at;
+        dt__wf       c0 = bias, c1 = bias, c2 = bias, c3 = bias, c4 = bias, c5 = bias;
+        const float *a0 = src + so[0], *a1 = src + so[1], *a2 = src + so[2], *a3 = src + so[3], *a4 = src + so[4], *a5 = src + so[5];
+        for (int s = 0; s < r->nseg; s++, w += DT__NR) {
+            dt__wf  v = DT__WLD(w);
+            int64_t off = r->segoff[s];
+            DT__WIDE_FMA(c0, a0 + off, v) DT__WIDE_FMA(c1, a1 + off, v) DT__WIDE_FMA(c2, a2 + off, v)
+            DT__WIDE_FMA(c3, a3 + off, v) DT__WIDE_FMA(c4, a4 + off, v) DT__WIDE_FMA(c5, a5 + off, v)
+        }
+#define DT__CONV_ONE(i)                                                                                                    \
+    if (relu) __asm__("vmaxps {%1, %2, %0|%0, %2, %1}" : "=v"(c##i) : "v"(c##i), "v"(none)); /* NaN stays */               \
+    DT__WST(plain && at + i < r->npix ? (float *)(void *)r->dst + r->doff[at + i] : tile + i * DT__NR, c##i);
+        DT__CONV_ONE(0) DT__CONV_ONE(1) DT__CONV_ONE(2) DT__CONV_ONE(3) DT__CONV_ONE(4) DT__CONV_ONE(5)
+#undef DT__CONV_ONE
+        if (!plain) DT__K(conv_store)(r, r->doff + at, DT__K(conv_min)(r->npix - at, DT__MR), tile);
+    }
+}
+#endif
 /* The same for a depthwise convolution: channel by channel */
 static void DT__K(conv_run_depth)(const DT__K(conv_run_t) *r)
 {
+#if DT__HAS_AVX2
+    if (DT__K(wide)()) {
+        DT__K(conv_run_depth_wide)(r);
+        return;
+    }
+#endif
     dt__vf zero = DT__K(zero)();
     for (int64_t at = 0; at < r->npix; at += DT__MR) {
         float        tile[DT__MR * DT__NR];
@@ -4583,8 +4618,42 @@ static void DT__K(conv_wsum)(float *out, const DT__K(conv_sum_t) *r) /* out[NR] 
 }
 
 /* Depthwise: tiles of taps instead of rows, channel by channel. */
+#if DT__HAS_AVX2
+static DT__WIDE_CODE __attribute__((noinline)) void DT__K(conv_wdepth_wide)(const DT__K(conv_t) *p, const DT__K(conv_sum_t) *r, float *out)
+{
+    for (int64_t t = 0; t < p->ntap; t += DT__MR) {
+        const int64_t *so = p->segoff;
+        int64_t        last = p->ntap - 1;
+        dt__wf         c0 = { 0 }, c1 = c0, c2 = c0, c3 = c0, c4 = c0, c5 = c0;
+        const float   *a0 = r->a + so[t], *a1 = r->a + so[t + 1 < last ? t + 1 : last], *a2 = r->a + so[t + 2 < last ? t + 2 : last];
+        const float   *a3 = r->a + so[t + 3 < last ? t + 3 : last], *a4 = r->a + so[t + 4 < last ? t + 4 : last];
+        const float   *a5 = r->a + so[t + 5 < last ? t + 5 : last];
+        for (int64_t k = 0; k < r->k; k++) {
+            dt__wf  v = DT__WLD(r->b + k * r->ldb);
+            int64_t at = r->aoff[k];
+            DT__WIDE_FMA(c0, a0 + at, v) DT__WIDE_FMA(c1, a1 + at, v) DT__WIDE_FMA(c2, a2 + at, v)
+            DT__WIDE_FMA(c3, a3 + at, v) DT__WIDE_FMA(c4, a4 + at, v) DT__WIDE_FMA(c5, a5 + at, v)
+        }
+#define DT__CONV_ONE(i) \
+    if (t + i < p->ntap) DT__WST(out + (t + i) * DT__NR, DT__WLD(out + (t + i) * DT__NR) + c##i);
+        DT__CONV_ONE(0) DT__CONV_ONE(1) DT__CONV_ONE(2) DT__CONV_ONE(3) DT__CONV_ONE(4) DT__CONV_ONE(5)
+#undef DT__CONV_ONE
+    }
+}
+#undef DT__WIDE_FMA
+#undef DT__WIDE_CODE
+#undef DT__WLD
+#undef DT__WST
+#undef dt__wf
+#endif
 static void DT__K(conv_wdepth)(const DT__K(conv_t) *p, const DT__K(conv_sum_t) *r, float *out)
 {
+#if DT__HAS_AVX2
+    if (DT__K(wide)()) {
+        DT__K(conv_wdepth_wide)(p, r, out);
+        return;
+    }
+#endif
     for (int64_t t = 0; t < p->ntap; t += DT__MR) {
         const float *a[DT__MR];
         dt__vf       acc[DT__MR][2];

@@ -202,17 +202,17 @@ static uint64_t bits_of_kernels(void)
     static const int64_t size[][3] = { { 7, 33, 50 }, { 64, 64, 64 }, { 130, 100, 600 }, { 1, 300, 700 }, { 300, 1, 700 }, { 23, 17, 1 } };
     uint64_t             hash = 1469598103934665603u;
     dt_manual_seed(4);
-    for (int k = 0; k < 12; k++) {
+    for (int k = 0; k < 13; k++) {
         dt_tensor *x, *w, *y, *out[3] = { NULL, NULL, NULL };
         if (k < 6) {
             x = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(size[k][0], size[k][2])));
             w = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(size[k][1], size[k][2])));
             y = dt_op_linear(x, w, NULL, .act = k % 2 ? DT_ACT_RELU : DT_ACT_NONE);
-        } else if (k < 11) { /* Winograd, stride, large kernel, 1x1, groups */
+        } else if (k < 12) { /* Winograd, stride, large kernel, 1x1, groups, depthwise */
             int kernel = k == 8 ? 5 : k == 9 ? 1 : 3;
             x = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(2, 16, 13, 11)));
-            w = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(24, k == 10 ? 8 : 16, kernel, kernel)));
-            y = dt_op_conv2d(x, w, NULL, .stride = k == 7 ? 2 : 1, .pad = kernel / 2, .groups = k == 10 ? 2 : 1, .act = k % 2 ? DT_ACT_RELU : DT_ACT_NONE);
+            w = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(k == 11 ? 16 : 24, k == 11 ? 1 : k == 10 ? 8 : 16, kernel, kernel)));
+            y = dt_op_conv2d(x, w, NULL, .stride = k == 7 ? 2 : 1, .pad = kernel / 2, .groups = k == 11 ? 16 : k == 10 ? 2 : 1, .act = k % 2 ? DT_ACT_RELU : DT_ACT_NONE);
         } else {
             x = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(1, 2, 37, 24)));
             w = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(1, 2, 37, 24)));
