@@ -1425,6 +1425,30 @@ static void DT__K(move_tile)(void *dst, int64_t ds0, int64_t ds1, const void *sr
         return;
     }
 #if DT__HAS_AVX2
+    if (size == 4 && ds0 == 1 && ss1 == 1 && (cols == 3 || cols == 4)) { /* images of few channels */
+        DT__K(a32_t) *d = (DT__K(a32_t) *)dst;
+        const DT__K(a32_t) *s0 = (const DT__K(a32_t) *)src, *s1 = s0 + ss0, *s2 = s1 + ss0, *s3 = cols == 4 ? s2 + ss0 : s2;
+        if (cols == 3)
+            for (int64_t j = 0; j < rows; j++, d += ds1) {
+                uint32_t a = s0[j], b = s1[j], c = s2[j];
+                d[0] = a, d[1] = b, d[2] = c;
+            }
+        else
+            for (int64_t j = 0; j < rows; j++, d += ds1) {
+                uint32_t a = s0[j], b = s1[j], c = s2[j], e = s3[j];
+                d[0] = a, d[1] = b, d[2] = c, d[3] = e;
+            }
+        return;
+    }
+    if (size == 4 && ds0 == 1 && ss1 == 1 && rows == 3) { /* and back */
+        DT__K(a32_t) *d0 = (DT__K(a32_t) *)dst, *d1 = d0 + ds1, *d2 = d1 + ds1;
+        const DT__K(a32_t) *s = (const DT__K(a32_t) *)src;
+        for (int64_t i = 0; i < cols; i++, s += ss0) {
+            uint32_t a = s[0], b = s[1], c = s[2];
+            d0[i] = a, d1[i] = b, d2[i] = c;
+        }
+        return;
+    }
     if (size == 4 && ds0 == 1 && ss1 == 1 && cols * rows <= DT__TILE) {
         uint32_t buf[DT__TILE]; /* cache lines a large stride apart evict each other, so each is touched only once */
         bool     far = ds1 > cols;
