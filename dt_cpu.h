@@ -6583,9 +6583,37 @@ DT__CALLED dt__vf DT__K(col_sumexp)(dt__vf *top, float *e, int64_t n, int64_t pi
     *top = m;
     return s;
 }
+/* Four vectors of columns at once, so that the chains of maxima and sums overlap */
+DT__CALLED void DT__K(softmax_columns4)(float *e, int64_t n, int64_t pitch, int logs)
+{
+    dt__vf m0 = DT__K(set1)(-INFINITY), m1 = m0, m2 = m0, m3 = m0, s0 = DT__K(zero)(), s1 = s0, s2 = s0, s3 = s0;
+    float *p = e;
+    for (int64_t k = 0; k < n; k++, p += pitch) {
+        m0 = DT__K(vmax)(DT__K(ld)(p), m0), m1 = DT__K(vmax)(DT__K(ld)(p + DT__W), m1);
+        m2 = DT__K(vmax)(DT__K(ld)(p + 2 * DT__W), m2), m3 = DT__K(vmax)(DT__K(ld)(p + 3 * DT__W), m3);
+    }
+    p = e;
+    for (int64_t k = 0; k < n; k++, p += pitch) {
+        dt__vf d0 = DT__K(ld)(p) - m0, d1 = DT__K(ld)(p + DT__W) - m1;
+        dt__vf d2 = DT__K(ld)(p + 2 * DT__W) - m2, d3 = DT__K(ld)(p + 3 * DT__W) - m3;
+        dt__vf v0 = DT__K(vexp)(d0), v1 = DT__K(vexp)(d1), v2 = DT__K(vexp)(d2), v3 = DT__K(vexp)(d3);
+        s0 += v0, s1 += v1, s2 += v2, s3 += v3;
+        DT__K(st)(p, logs ? d0 : v0), DT__K(st)(p + DT__W, logs ? d1 : v1);
+        DT__K(st)(p + 2 * DT__W, logs ? d2 : v2), DT__K(st)(p + 3 * DT__W, logs ? d3 : v3);
+    }
+    p = e;
+    if (logs) s0 = DT__K(vlog)(s0), s1 = DT__K(vlog)(s1), s2 = DT__K(vlog)(s2), s3 = DT__K(vlog)(s3);
+    for (int64_t k = 0; k < n; k++, p += pitch) {
+        dt__vf v0 = DT__K(ld)(p), v1 = DT__K(ld)(p + DT__W), v2 = DT__K(ld)(p + 2 * DT__W), v3 = DT__K(ld)(p + 3 * DT__W);
+        DT__K(st)(p, logs ? v0 - s0 : v0 / s0), DT__K(st)(p + DT__W, logs ? v1 - s1 : v1 / s1);
+        DT__K(st)(p + 2 * DT__W, logs ? v2 - s2 : v2 / s2), DT__K(st)(p + 3 * DT__W, logs ? v3 - s3 : v3 / s3);
+    }
+}
 static void DT__K(softmax_columns)(float *e, int64_t n, int64_t pitch, int64_t cols, int logs)
 {
-    for (int64_t j = 0; j < cols; j += DT__W) {
+    int64_t j = 0;
+    for (; j + 4 * DT__W <= cols; j += 4 * DT__W) DT__K(softmax_columns4)(e + j, n, pitch, logs);
+    for (; j < cols; j += DT__W) {
         int64_t left = cols - j;
         dt__vf  top, s = DT__K(col_sumexp)(&top, e + j, n, pitch, left, logs, 0);
         if (logs) s = DT__K(vlog)(s);
@@ -7209,7 +7237,20 @@ DT__INLINE void DT__K(gather_rows)(DT__K(ix_ctx) *p, int64_t first, int64_t last
     char       *y = (char *)p->c->out[0].data + (size_t)(first * inner) * size;
     const char *x = (const char *)p->c->in[0].data + (size_t)(o * rows * inner) * size;
     const int64_t *index = wide ? (const int64_t *)p->index->data + first * inner : NULL;
-    for (int64_t row = first; row < last; row++) {
+    for (int64_t row = first, n; inner == 1 && row < last; row += n, j = 0, x += (size_t)rows * size) { /* one outer at a time */
+        n = last - row < p->ny - j ? last - row : p->ny - j;
+        for (int64_t i = 0; i < n; i++) {
+            int64_t k = wide ? index[i] : DT__K(index_at)(p->index, row + i);
+            if ((uint64_t)k >= (uint64_t)rows) {
+                DT__K(note_bad)(&p->bad, row + i);
+                return;
+            }
+            memcpy(y + (size_t)i * size, x + (size_t)k * size, size);
+        }
+        y += (size_t)n * size;
+        if (wide) index += n;
+    }
+    for (int64_t row = first; inner != 1 && row < last; row++) {
         for (int64_t i = 0; i < inner; i++, y += size) {
             int64_t k = wide ? *index++ : DT__K(index_at)(p->index, row * inner + i);
             if ((uint64_t)k >= (uint64_t)rows) {
