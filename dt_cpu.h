@@ -599,8 +599,8 @@ static void dt__cpu_init(void)
 #endif
     if (table && want && *want && strcmp(want, dt__cpu_isa_name)) {
         char text[160];
-        snprintf(text, sizeof text, "DT_CPU_ISA=%.40s is not supported by this CPU or build; using %s (known: portable, avx2, avx512)",
-                 want, dt__cpu_isa_name);
+        snprintf(text, sizeof text,
+                 "DT_CPU_ISA=%.40s is not supported by this CPU or build; using %s (known: portable, avx2, avx512)", want, dt__cpu_isa_name);
         dt__log(DT_LOG_WARN, text);
     }
 #ifndef __OPTIMIZE__
@@ -1333,7 +1333,8 @@ static void DT__K(irow_b_PLUS)(int64_t *out, const int64_t *x, const int64_t *y,
     (void)a, (void)b;
 #if DT__HAS_AVX2
     for (; i + 8 <= n; i += 8) {
-        __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)(x + i)), w = _mm256_loadu_si256((const __m256i *)(const void *)(x + i + 4));
+        __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)(x + i));
+        __m256i w = _mm256_loadu_si256((const __m256i *)(const void *)(x + i + 4));
         v = _mm256_add_epi64(v, _mm256_loadu_si256((const __m256i *)(const void *)(y + i)));
         w = _mm256_add_epi64(w, _mm256_loadu_si256((const __m256i *)(const void *)(y + i + 4)));
         _mm256_storeu_si256((__m256i *)(void *)(out + i), v);
@@ -1486,7 +1487,8 @@ static void DT__K(to_floats)(float *dst, const void *src, int dtype, int64_t n)
 #if DT__HAS_AVX2
         for (; i + 8 <= n; i += 8) { /* eight that fit 32 bits at once */
             const int64_t *s = (const int64_t *)src + i;
-            __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)s), b = _mm256_loadu_si256((const __m256i *)(const void *)(s + 4));
+            __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)s);
+            __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(s + 4));
             __m256  lo = _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0x88);
             __m256  hi = _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0xdd);
             __m256i sign = _mm256_srai_epi32(_mm256_castps_si256(lo), 31);
@@ -1515,9 +1517,10 @@ static void DT__K(to_ints)(int64_t *dst, const void *src, int dtype, int64_t n)
     if (dtype == DT_I32) {
         int64_t i = 0;
 #if DT__HAS_AVX2
-        for (; i + 4 <= n; i += 4)
-            _mm256_storeu_si256((__m256i *)(void *)(dst + i),
-                                _mm256_cvtepi32_epi64(_mm_loadu_si128((const __m128i *)(const void *)((const int32_t *)src + i))));
+        for (; i + 4 <= n; i += 4) {
+            __m128i four = _mm_loadu_si128((const __m128i *)(const void *)((const int32_t *)src + i));
+            _mm256_storeu_si256((__m256i *)(void *)(dst + i), _mm256_cvtepi32_epi64(four));
+        }
 #endif
         for (; i < n; i++) dst[i] = ((const int32_t *)src)[i];
     } else if (dtype == DT_I64) {
@@ -1642,7 +1645,7 @@ struct DT__K(plan) {
     int64_t ia, ib;
     DT__K(row_fn) row;
     DT__K(irow_fn) irow;
-    DT__K(row_fn) row1; /* a function of one operand that is the same if the other is one number: of (x, number, number); or NULL */
+    DT__K(row_fn) row1; /* the function of (x, number, b*number) if one operand is one number for a row, or NULL */
     bool   commutes;    /* ... whichever of the two it is */
     void (*tile)(const DT__K(plan_t) *e, char **p, int64_t cols, int64_t rows, DT__K(tilebuf_t) *w);
 };
@@ -3237,7 +3240,9 @@ static void DT__K(gemm_sweep)(const DT__K(gemm_blk) *g)
                 int    mr2 = (int)(q + (p + 1 < r));
                 float *out2 = direct ? c + mr * g->ldc : t + mr * DT__NR;
                 if (mr + mr2 >= 10) {
-                    (mr + mr2 == 12 ? DT__K(mw_pair66) : mr + mr2 == 11 ? DT__K(mw_pair65) : DT__K(mw_pair55))(&m, a, a + g->ps, out, out2);
+                    if (mr + mr2 == 12) DT__K(mw_pair66)(&m, a, a + g->ps, out, out2);
+                    else if (mr + mr2 == 11) DT__K(mw_pair65)(&m, a, a + g->ps, out, out2);
+                    else DT__K(mw_pair55)(&m, a, a + g->ps, out, out2);
                     p++;
                     mr += mr2;
                     goto stored;
@@ -4437,7 +4442,8 @@ static DT__WIDE_CODE __attribute__((noinline)) void DT__K(conv_run_depth_wide)(c
         const float *w = r->w, *src = r->src;
         const int64_t *so = r->soff + at;
         dt__wf       c0 = bias, c1 = bias, c2 = bias, c3 = bias, c4 = bias, c5 = bias;
-        const float *a0 = src + so[0], *a1 = src + so[1], *a2 = src + so[2], *a3 = src + so[3], *a4 = src + so[4], *a5 = src + so[5];
+        const float *a0 = src + so[0], *a1 = src + so[1], *a2 = src + so[2];
+        const float *a3 = src + so[3], *a4 = src + so[4], *a5 = src + so[5];
         for (int s = 0; s < r->nseg; s++, w += DT__NR) {
             dt__wf  v = DT__WLD(w);
             int64_t off = r->segoff[s];
@@ -4643,13 +4649,15 @@ static void DT__K(conv_wsum)(float *out, const DT__K(conv_sum_t) *r) /* out[NR] 
 
 /* Depthwise: tiles of taps instead of rows, channel by channel. */
 #if DT__HAS_AVX2
-static DT__WIDE_CODE __attribute__((noinline)) void DT__K(conv_wdepth_wide)(const DT__K(conv_t) *p, const DT__K(conv_sum_t) *r, float *out)
+static DT__WIDE_CODE __attribute__((noinline)) void DT__K(conv_wdepth_wide)(const DT__K(conv_t) *p,
+                                                                            const DT__K(conv_sum_t) *r, float *out)
 {
     for (int64_t t = 0; t < p->ntap; t += DT__MR) {
         const int64_t *so = p->segoff;
         int64_t        last = p->ntap - 1;
         dt__wf         c0 = { 0 }, c1 = c0, c2 = c0, c3 = c0, c4 = c0, c5 = c0;
-        const float   *a0 = r->a + so[t], *a1 = r->a + so[t + 1 < last ? t + 1 : last], *a2 = r->a + so[t + 2 < last ? t + 2 : last];
+        const float   *a0 = r->a + so[t], *a1 = r->a + so[t + 1 < last ? t + 1 : last];
+        const float   *a2 = r->a + so[t + 2 < last ? t + 2 : last];
         const float   *a3 = r->a + so[t + 3 < last ? t + 3 : last], *a4 = r->a + so[t + 4 < last ? t + 4 : last];
         const float   *a5 = r->a + so[t + 5 < last ? t + 5 : last];
         for (int64_t k = 0; k < r->k; k++) {
@@ -6442,7 +6450,8 @@ static void DT__K(bn_bwd_task)(void *ctx, int64_t task, int worker)
         if (dz) DT__K(row_end)(&c->out[3], at, dz, n, add_z);
     }
 }
-/* Plain images in evaluation: dx, dadd and the two sums of some channels. The sums of an image are in f32, over images in double. */
+/* Plain images in evaluation: dx, dadd and the two sums of some channels. The sums of an image are in f32, those over images in
+   double. */
 static void DT__K(bn_plain_bwd_task)(void *ctx, int64_t task, int worker)
 {
     const DT__K(bn_ctx) *p = (const DT__K(bn_ctx) *)ctx;
@@ -6967,7 +6976,8 @@ static void DT__K(group_norm_task)(void *ctx, int64_t task, int worker)
         for (int64_t k = 0; k < g.n; k++) {
             const float *s = x + k * g.plane;
             float       *d = y + k * g.plane;
-            dt__vf       m = DT__K(set1)(mean), a = DT__K(set1)(rstd * p->weight[g.first + k]), b = DT__K(set1)(p->bias[g.first + k]);
+            dt__vf       m = DT__K(set1)(mean), a = DT__K(set1)(rstd * p->weight[g.first + k]);
+            dt__vf       b = DT__K(set1)(p->bias[g.first + k]);
             int64_t      i = 0;
             for (; i + DT__W <= g.plane; i += DT__W) DT__K(st)(d + i, DT__K(fma)(DT__K(ld)(s + i) - m, a, b));
             if (i < g.plane) DT__K(st_some)(d + i, DT__K(fma)(DT__K(ld_some)(s + i, g.plane - i) - m, a, b), g.plane - i);
@@ -7022,8 +7032,8 @@ static void DT__K(group_norm_bwd_task)(void *ctx, int64_t task, int worker)
                 DT__K(st)(d + i, r * DT__K(fma)(DT__K(ld)(v + i) - m, less2, DT__K(fma)(DT__K(ld)(u + i), w, less1)));
             for (; i < g.plane; i += DT__W) {
                 int64_t left = g.plane - i;
-                DT__K(row_st)(d + i, r * DT__K(fma)(DT__K(row_ld)(v + i, left) - m, less2, DT__K(fma)(DT__K(row_ld)(u + i, left), w, less1)),
-                              left);
+                dt__vf  e = DT__K(fma)(DT__K(row_ld)(u + i, left), w, less1);
+                DT__K(row_st)(d + i, r * DT__K(fma)(DT__K(row_ld)(v + i, left) - m, less2, e), left);
             }
         }
         DT__K(row_end)(&c->out[0], row * n, dx, n, add);
