@@ -1710,7 +1710,8 @@ static const dt_backend dt__cuda_backend = { "cuda",
                                              dt__cuda_group_new,
                                              dt__cuda_group_free,
                                              dt__cuda_group_broadcast,
-                                             dt__cuda_group_sum };
+                                             dt__cuda_group_sum,
+                                             NULL };
 static int              dt__cuda_asked(int *count) /* the number of devices; returns the error if there are none */
 {
     int         n = 0; /* cudaGetDeviceCount does not write it when it fails */
