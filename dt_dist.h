@@ -1063,7 +1063,7 @@ static int dt__bucket_publish(dt_ddp *d, int i) /* what a hook sees of it */
     k->rank = d->rank;
     k->world = d->world;
     if (!d->way_set || dt__ddp_alone(d)) return 0;
-    k->grad = dt__slice(d->m->block[b->block].b.grad, 0, b->at, b->length);
+    k->grad = d->unit ? dt__ref(d->unit[i].grad) : dt__slice(d->m->block[b->block].b.grad, 0, b->at, b->length);
     return k->grad ? 0 : (int)DT_ERR_MEMORY;
 }
 static bool dt__same_layer(const dt__param *a, const dt__param *b)
@@ -1210,6 +1210,7 @@ static int dt__ddp_scale(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, double 
    own: ranks may be at different stages of different buckets. */
 static int  dt__ddp_wait(dt_ddp *d, dt_work *w);
 static void dt__unit_reduced(dt__unit *u);
+static dt_work *dt__unit_sum(dt_ddp *d, const dt_ddp_bucket *b, void *x, void *out, int dtype);
 static int  dt__shards_begin(dt_ddp *d);
 static int  dt__shard_masters(dt_ddp *d, dt__mblock *b);
 static int  dt__way_allreduce(dt_ddp_bucket *b, dt_work **work, void *user) /* DDP's own way */
@@ -1281,6 +1282,7 @@ static int dt__way_next(dt_ddp *d, dt__bucket *b) /* waits for its work, if ther
 static int dt__ways_advance(dt_ddp *d)
 {
     int least = DT__DDP_STAGES, rc = 0; /* the least stage of the buckets before */
+    if (d->o.shard == 3) return 0;      /* see dt__grad_room */
     for (int i = 0; i < d->next && d->way.stages > 1 && !rc; i++) {
         dt__bucket *b = &d->bucket[i];
         while (!rc && b->stage >= 0 && b->stage < least && (!b->work || dt_work_test(b->work))) rc = dt__way_next(d, b);
@@ -2051,9 +2053,9 @@ static int dt__squeeze_gathered(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *
     s->on_wire = s->each * (b->world - 1);
     return *work ? 0 : DT_ERR_COMM;
 }
-static int64_t dt__squeeze_ring(const dt_ddp_bucket *b, int64_t nbytes) /* what each rank sends in an allreduce */
+static int64_t dt__squeeze_ring(const dt_ddp_bucket *b, int64_t nbytes, bool half) /* what each rank sends in an allreduce, or in half of it */
 {
-    return 2 * nbytes * (b->world - 1) / b->world;
+    return (half ? 1 : 2) * nbytes * (b->world - 1) / b->world;
 }
 static int dt__squeeze_summed(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, float *x, dt_work **work)
 {
@@ -2063,12 +2065,12 @@ static int dt__squeeze_summed(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s,
     if (dt__squeeze_wire(&s->wire, &s->c, b->comm, &s->nwire, s->each)) return dt__err.code;
     if (dt__squeeze_encode(z, b, s, -1, x, s->wire, s->each)) return dt__err.code;
     dt__squeeze_measure(z, b, s, x);
-    int     dtype = c.kind == DT_CODEC_F16 ? DT_COMM_F16 : c.kind == DT_CODEC_BF16 ? DT_COMM_BF16 : DT_COMM_F32;
+    char   *payload = s->wire + DT_CODEC_HEADER;
     int64_t nbytes = s->each - DT_CODEC_HEADER;
-    *work = dt_comm_allreduce_start(b->comm, s->wire + DT_CODEC_HEADER, nbytes / (dtype == DT_COMM_F32 ? 4 : 2), dtype,
-                                    DT_COMM_SUM);
+    if (s->kind != DT__SQ_RANDOMK) *work = dt__unit_sum(z->d, b, payload, NULL, s->kind == DT__SQ_F16 ? DT_F16 : DT_BF16);
+    else *work = dt_comm_allreduce_start(b->comm, payload, nbytes / 4, DT_COMM_F32, DT_COMM_SUM);
     b->sent = nbytes;
-    s->on_wire = dt__squeeze_ring(b, nbytes);
+    s->on_wire = dt__squeeze_ring(b, nbytes, z->d->unit && s->kind != DT__SQ_RANDOMK);
     return *work ? 0 : DT_ERR_COMM;
 }
 /* PowerSGD: M = gradient + rest, in the other rest. P = M Q is summed, then Q = M^T P with P orthonormal; P Q^T replaces
@@ -2100,7 +2102,7 @@ static int dt__powersgd_start(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s,
     }
     *work = dt_comm_allreduce_start(b->comm, p, s->np, DT_COMM_F32, DT_COMM_SUM);
     b->sent = (s->np + s->nq) * 4;
-    s->on_wire = dt__squeeze_ring(b, b->sent);
+    s->on_wire = dt__squeeze_ring(b, b->sent, false);
     return *work ? 0 : DT_ERR_COMM;
 }
 static int dt__powersgd_middle(dt_ddp_bucket *b, dt__squeezed *s, dt_work **work)
@@ -2151,13 +2153,13 @@ static void dt__powersgd_finish(dt_ddp_bucket *b, dt__squeezed *s, float *x)
     if (s->sampled) s->lost = s->all > 0 ? sqrt(dt__squeeze_squares(m, NULL, b->n) / s->all) : 0;
 }
 /* Without compression in this step: what was kept before goes along. */
-static int dt__squeeze_whole(dt_ddp_bucket *b, dt__squeezed *s, float *x, dt_work **work)
+static int dt__squeeze_whole(const dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, float *x, dt_work **work)
 {
     for (int64_t i = 0; i < b->n; i++) x[i] += s->rest[s->now][i];
     memset(s->rest[1 - s->now], 0, (size_t)b->n * sizeof *x);
     if (s->x && !dt__squeeze_narrow(b->data, s->x, b->dtype, b->n)) b->nonfinite = true;
-    *work = dt_comm_allreduce_start(b->comm, b->data, b->n, b->dtype, DT_COMM_SUM);
-    s->on_wire = dt__squeeze_ring(b, b->sent);
+    *work = dt__unit_sum(z->d, b, b->data, NULL, b->dtype);
+    s->on_wire = dt__squeeze_ring(b, b->sent, z->d->unit != NULL);
     return *work ? 0 : DT_ERR_COMM;
 }
 static int dt__squeeze_device(const dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s,
@@ -2168,9 +2170,9 @@ static int dt__squeeze_device(const dt__squeeze *z, dt_ddp_bucket *b, dt__squeez
     if (!s->half && !(s->half = dt__new("dt_ddp", b->grad->st->dev, dtype, &b->n, 1, DT_LAYOUT_PLAIN)))
         return DT_ERR_MEMORY;
     if (dt__copy_to(s->half, b->grad, 0)) return dt__err.code ? (int)dt__err.code : (int)DT_ERR_MEMORY;
-    *work = dt_comm_allreduce_start(b->comm, s->half->st->ptr, b->n, dtype, DT_COMM_SUM);
+    *work = dt__unit_sum(z->d, b, s->half->st->ptr, NULL, dtype);
     b->sent = 2 * b->n;
-    s->on_wire = dt__squeeze_ring(b, b->sent);
+    s->on_wire = dt__squeeze_ring(b, b->sent, z->d->unit != NULL);
     return *work ? 0 : DT_ERR_COMM;
 }
 static int dt__squeeze_kind(const dt__squeeze *z, const dt_ddp_bucket *b, const dt__squeezed *s) /* of this step */
@@ -2189,14 +2191,17 @@ static int dt__squeeze_kind(const dt__squeeze *z, const dt_ddp_bucket *b, const 
 static int dt__squeeze_begin(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, dt_work **work)
 {
     float *x = s->x ? s->x : (float *)b->data;
-    if (s->kind == DT__SQ_NONE && (!s->dirty || z->d->on_device)) return dt__way_allreduce(b, work, NULL);
+    if (s->kind == DT__SQ_NONE && (!s->dirty || z->d->on_device)) {
+        *work = dt__unit_sum(z->d, b, b->data, NULL, b->dtype);
+        return *work ? 0 : (int)DT_ERR_COMM;
+    }
     if (z->d->on_device) return dt__squeeze_device(z, b, s, work);
     if (s->x) dt__squeeze_widen(s->x, b->data, b->dtype, b->n);
     dt__squeeze_rescale(s, b->n, b->loss_scale);
     s->changed = s->kind != DT__SQ_NONE ? z->feedback || s->kind == DT__SQ_DGC || s->kind == DT__SQ_POWERSGD : s->dirty;
     if (s->changed && s->nq && s->kind != DT__SQ_POWERSGD) /* auto: Q goes on with the next step of powersgd */
         memcpy(s->q[1 - s->now], s->q[s->now], (size_t)s->nq * sizeof(float));
-    if (s->kind == DT__SQ_NONE) return dt__squeeze_whole(b, s, x, work);
+    if (s->kind == DT__SQ_NONE) return dt__squeeze_whole(z, b, s, x, work);
     if (s->kind == DT__SQ_POWERSGD) return dt__powersgd_start(z, b, s, x, work);
     return dt__squeeze_about[s->kind].gathers ? dt__squeeze_gathered(z, b, s, x, work)
                                               : dt__squeeze_summed(z, b, s, x, work);
@@ -2243,9 +2248,29 @@ static int dt__squeeze_done(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, d
             for (int r = 0; r < b->world && !rc; r++)
                 rc =
                     dt__squeeze_decode(z, b, s, i, s->wire + s->each * r + s->at[i], s->at[i + 1] - s->at[i], x, r > 0);
+    } else if (z->d->unit && s->kind != DT__SQ_RANDOMK) { /* see dt__squeeze_agree */
+        const dt__unit *u = &z->d->unit[b->index];
+        int64_t         n = u->count[b->rank];
+        dt__squeeze_widen(x + u->mine, s->wire + DT_CODEC_HEADER + 2 * u->mine, s->kind == DT__SQ_F16 ? DT_F16 : DT_BF16, n);
+        if (!dt__squeeze_finite(x + u->mine, n)) b->nonfinite = true;
     } else rc = dt__squeeze_decode(z, b, s, -1, s->wire, s->each, x, false);
     if (!rc && s->x && !dt__squeeze_narrow(b->data, s->x, b->dtype, b->n)) b->nonfinite = true;
     return rc;
+}
+/* After all buckets. Of a sum of halves a sharded rank sees its own range only: a value that is not finite there is told to all. */
+static int dt__squeeze_agree(dt_ddp *d)
+{
+    int64_t bad = 0;
+    bool    halves = false;
+    for (int i = 0; i < d->nbuckets && d->unit; i++) {
+        const dt__squeezed *s = (const dt__squeezed *)d->bucket[i].pub.state;
+        halves = halves || (s && (s->kind == DT__SQ_F16 || s->kind == DT__SQ_BF16));
+        if (d->bucket[i].pub.nonfinite && !bad) bad = d->nbuckets - i;
+    }
+    if (!halves) return 0;
+    if (dt_comm_allreduce(d->c, &bad, 1, DT_COMM_I64, DT_COMM_MAX)) return dt__ddp_comm_fail(d, "dt_backward");
+    if (bad) d->bucket[d->nbuckets - bad].pub.nonfinite = true;
+    return 0;
 }
 static int dt__squeeze_finish(dt_ddp_bucket *b, dt_work **work, void *user)
 {
@@ -2876,6 +2901,7 @@ static int dt__ddp_finish(dt_ddp *d)
 {
     dt_model *m = d->m;
     int       staged = d->staging_work != NULL, rc = dt__ddp_drain(d);
+    if (!rc && d->squeeze) rc = dt__squeeze_agree(d);
     bool      counts = !rc && dt__ways_counts(d);
     dt__ways_end(d, counts);
     d->synced++;
@@ -3352,11 +3378,14 @@ static int dt__grad_gaps(dt__unit *u) /* zeros between the parameters */
 static int dt__grad_room(dt__unit *u)
 {
     dt_ddp *d = u->d;
-    while (d->phase != DT__DDP_IDLE && !d->no_sync) { /* wait for a bucket if two are on their way */
+    /* Wait for a bucket if two are on their way. With .shard = 3 ranks also wait for each other's gathers meanwhile. So a bucket
+       begins its later collectives only here and in dt__ddp_drain: these are the same places between the gathers on all ranks. */
+    while (d->phase != DT__DDP_IDLE && !d->no_sync) {
         int flying = 0, oldest = -1;
         for (int i = 0; i < d->next; i++) {
-            if (d->bucket[i].stage < 0 || !d->bucket[i].work) continue;
-            if (dt_work_test(d->bucket[i].work)) flying += 2;
+            const dt__bucket *b = &d->bucket[i];
+            if (b->stage < 0) continue;
+            if (d->way.stages == 1 && b->work && dt_work_test(b->work)) flying += 2;
             flying++;
             if (oldest < 0) oldest = i;
         }
@@ -3402,17 +3431,23 @@ static void dt__grad_drop(dt__unit *u, dt__unit_state state)
 }
 static void dt__unit_reduced(dt__unit *u)
 {
-    if (u->d->way_set && u->own_grad) /* a hook has left the sum in the bucket */
+    if (u->d->way_set && u->own_grad) /* a hook has left the sum in the bucket, or this rank's range of it */
         dt__copy_part(u->own_grad, u->own_at, u->grad, u->mine, u->count[u->d->rank]);
     dt__grad_drop(u, DT__UNIT_CUT);
+}
+/* The sum of x over the ranks; sharded: this rank's range of it. x: of the bucket's length. out NULL: in place */
+static dt_work *dt__unit_sum(dt_ddp *d, const dt_ddp_bucket *b, void *x, void *out, int dtype)
+{
+    if (!d->unit) return dt_comm_allreduce_start(b->comm, x, b->n, dtype, DT_COMM_SUM);
+    const dt__unit *u = &d->unit[b->index];
+    if (!out) out = (char *)x + (size_t)u->mine * dt__dtype_size[dtype];
+    return dt_comm_reduce_scatter_start(b->comm, x, out, 0, u->count, dtype, DT_COMM_SUM);
 }
 static int dt__way_scatter(dt_ddp_bucket *b, dt_work **work, void *user) /* the way of a sharded model */
 {
     dt_ddp   *d = (dt_ddp *)user;
     dt__unit *u = &d->unit[b->index];
-    char     *out = u->own_grad ? dt__tensor_at(u->own_grad, u->own_at)
-                                : (char *)b->data + (size_t)u->mine * dt__dtype_size[u->dtype];
-    *work = dt_comm_reduce_scatter_start(b->comm, b->data, out, 0, u->count, b->dtype, DT_COMM_SUM);
+    *work = dt__unit_sum(d, b, b->data, u->own_grad ? dt__tensor_at(u->own_grad, u->own_at) : NULL, b->dtype);
     return *work ? 0 : (int)DT_ERR_COMM;
 }
 /* Before a backward: gradients that it adds to become whole, the others go. */
@@ -3923,9 +3958,11 @@ static int dt__shards_attach(dt_ddp *d)
     if (dt__shards_outcome(d, "dt_ddp_new")) return dt__err.code;
     if (dt_comm_dup(d->user, &d->gathers)) return dt_fail(DT_ERR_COMM, "dt_ddp_new: %s", dt_comm_error(d->user));
     d->recent[0] = d->recent[1] = d->recent[2] = d->ahead = -1;
-    d->way.start = dt__way_scatter;
-    d->way.user = d;
-    snprintf(d->way_name, sizeof d->way_name, "reduce_scatter");
+    if (!d->way_set) { /* .compress has set a hook */
+        d->way.start = dt__way_scatter;
+        d->way.user = d;
+        snprintf(d->way_name, sizeof d->way_name, "reduce_scatter");
+    }
     d->shards.user = d;
     d->shards.rank = d->rank;
     d->shards.cut = dt__shards_cut;
@@ -4631,9 +4668,6 @@ static int dt__way_set(dt_ddp *d, const char *call, dt_ddp_hook h)
     if (d->o.slots)
         return dt_fail(DT_ERR_STATE, "%s: .slots has an order of its own for sums, which the hook '%s' would replace; leave out "
                        "one of them", call, name);
-    if (d->o.shard > 1 && !dt__ddp_alone(d))
-        return dt_fail(DT_ERR_STATE, "%s: this ddp has .shard = %d, where no rank has the sum of a whole bucket; the hook '%s' goes "
-                       "with .shard = 1 or none", call, d->o.shard, name);
     if (d->way_set)
         return dt_fail(DT_ERR_STATE, "%s: this ddp has the hook '%s' already; set one hook, once", call, d->way_name);
     if (d->version || d->agreed)

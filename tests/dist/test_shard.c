@@ -27,6 +27,8 @@ typedef struct run {
     int         late, write, apart, groups, frozen, branch, shared, clip, weighted, two, skip, syncnorm, eval;
     int         overflow;
     bool        ordered;
+    const char *compress;
+    bool        whole; /* one bucket: .shard = 3 cuts others than DDP, and some methods depend on them */
 } run;
 static dt_optimizer *optimizer(dt_model *m, const run *p, const char *params)
 {
@@ -91,8 +93,10 @@ static int train(crew *k, const run *p, int shard, float *out)
         else dt_backward(loss);
         dt_step(opt);
     }
-    dt_ddp *d = dt_ddp_new(m, k->c, .shard = shard, .first_bucket_mb = 0.0003, .bucket_mb = 0.001,
-                           .sync_batchnorm = p->syncnorm != 0);
+    dt_ddp *d = dt_ddp_new(m, k->c, .shard = shard, .first_bucket_mb = p->whole ? 5 : 0.0003, .bucket_mb = 0.001,
+                           .sync_batchnorm = p->syncnorm != 0,
+                           .compress = { .kind = p->compress, .ratio = 0.2, .rank = 2, .start = 1, .min_rate = 1e-9,
+                                         .bucket = 64, .momentum = 0.5, .every = 2 });
     for (int s = 0; s < p->steps; s++) {
         bool have = !(p->skip && s % 2 == 1 && k->rank == 1);
         for (int t = 0; t < (p->every ? p->every : 1); t++) {
@@ -363,6 +367,7 @@ static dt_tensor *odd(dt_model *m, dt_tensor *x) /* parameters of 1 and 5 elemen
 typedef struct layouts {
     const char *dir;
     const char *level;
+    int         shard;
 } layouts;
 static void place(char *path, size_t n, const layouts *p, const char *what, int world, int shard)
 {
@@ -477,7 +482,7 @@ UTEST(shard, every_layout_reads_the_checkpoints_of_every_other)
 {
     char *dir = temp_dir();
     for (int l = 0; l < 2; l++) {
-        layouts p = { dir, l ? "O2" : NULL };
+        layouts p = { dir, l ? "O2" : NULL, 0 };
         for (int world = 1; world <= 4; world++) EXPECT_EQ(0, crew_run("shm", world, save_all, &p));
         for (int world = 1; world <= 4; world++) EXPECT_EQ(0, crew_run("shm", world, load_all, &p));
     }
@@ -530,7 +535,7 @@ UTEST(shard, a_resumed_training_has_the_bits_of_one_that_went_on)
 {
     char *dir = temp_dir();
     for (int l = 0; l < 2; l++) {
-        layouts p = { dir, l ? "O2" : NULL };
+        layouts p = { dir, l ? "O2" : NULL, 0 };
         EXPECT_EQ(0, crew_run("shm", 3 - l, save_and_resume, &p));
     }
     temp_remove(dir);
@@ -792,7 +797,7 @@ static void stream(crew *k)
 UTEST(shard, loading_and_saving_need_64_mib_at_most)
 {
     char   *dir = temp_dir();
-    layouts p = { dir, NULL };
+    layouts p = { dir, NULL, 0 };
     if (dt_test_quick()) {
         temp_remove(dir);
         UTEST_SKIP("it needs a model of more than 64 MiB, and takes seconds");
@@ -801,7 +806,71 @@ UTEST(shard, loading_and_saving_need_64_mib_at_most)
     temp_remove(dir);
 }
 
-/* ---------------------------------------------------------------------------------------------------- hooks */
+/* ---------------------------------------------------------------------------------------------------- compression, hooks */
+UTEST(shard, compressed_gradients_have_the_bits_of_ddp)
+{
+    static const char *const kind[] = { "f16", "bf16", "topk", "dgc", "sign", "onebit", "randomk", "qsgd", "powersgd" };
+    for (int i = 0; i < 9; i++)
+        for (int l = 0; l < 3; l++) {
+            if (dt_test_quick() && (i + l) % 3) continue;
+            run p = base(i % 2 ? 1 : 0);
+            p.compress = kind[i];
+            p.whole = i > 5;
+            p.level = l == 1 ? "O1" : l == 2 ? "O2" : NULL;
+            p.overflow = l ? i % 3 : 0;
+            p.every = l ? 0 : 2;
+            p.weighted = l == 0;
+            EXPECT_EQ(0, crew_run(l == 1 ? "tcp" : "shm", l == 1 ? 2 : 3, compare, &p));
+        }
+}
+/* Several collectives of a bucket, and gathers of .shard = 3 between them */
+static void stages(crew *k)
+{
+    const run *p = (const run *)k->arg;
+    float     *mine = k->box->x[k->rank];
+    for (int shard = 1; shard <= 3; shard++) {
+        int n = train(k, p, shard, mine);
+        dt_comm_barrier(k->c);
+        for (int r = 0; r < k->world; r++) crew_check(k, !memcmp(mine, k->box->x[r], (size_t)n * sizeof *mine), "other weights");
+        dt_comm_barrier(k->c);
+    }
+}
+UTEST(shard, collectives_that_depend_on_each_other_do_not_wait_for_gathers)
+{
+    static const char *const kind[] = { "powersgd", "randomk", "auto" };
+    for (int i = 0; i < 3; i++) {
+        run p = base(0);
+        p.compress = kind[i];
+        p.steps = 24;
+        p.branch = 1;
+        EXPECT_EQ(0, crew_run(i ? "shm" : "tcp", 3, stages, &p));
+    }
+}
+/* f16: a sum that no rank's own value tells is too large, in the range of one rank */
+static void too_large(crew *k)
+{
+    int           shard = *(const int *)k->arg;
+    dt_model     *m = dt_model_new(.seed = 3);
+    dt_optimizer *opt = dt_sgd(m, .lr = 1e-9);
+    dt_ddp       *d = dt_ddp_new(m, k->c, .shard = shard, .compress = { "f16" });
+    for (int s = 0; s < 3 && dt_error_code() == DT_OK; s++) {
+        dt_tensor *w = dt_parameter(m, "w", DT_SHAPE(300), .init = DT_INIT_CONST, .a = 1);
+        double     scale = s < 2 ? 1 : 60000.0 * k->world;
+        dt_backward(dt_mul_scalar(dt_sum(dt_narrow(w, 0, s < 2 ? 0 : 299, 1)), scale));
+        if (dt_error_code() == DT_OK) dt_step(opt);
+    }
+    crew_check(k, dt_error_code() == DT_ERR_NUMERIC && strstr(dt_error(), "cannot send") && strstr(dt_error(), "all ranks"),
+               "a sum that f16 cannot hold");
+    dt_error_clear();
+    dt_ddp_free(d);
+    dt_error_clear();
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+}
+UTEST(shard, a_sum_that_f16_cannot_hold_is_an_error_on_all_ranks)
+{
+    for (int shard = 0; shard <= 3; shard++) EXPECT_EQ(0, crew_run("shm", 2, too_large, &shard));
+}
 static int hook_start(dt_ddp_bucket *b, dt_work **work, void *user)
 {
     (void)user;
@@ -827,8 +896,10 @@ static void hooked(crew *k)
     const layouts *p = (const layouts *)k->arg;
     float          want[8192], got[8192];
     int64_t        epoch, step;
-    for (int part = 0; part < 3; part++) { /* DDP; .shard = 1; resumed */
-        trainee t = trainee_new(k, p->dir, NULL, part ? 1 : 0, 5);
+    char           dir[300];
+    snprintf(dir, sizeof dir, "%s/%d", p->dir, p->shard);
+    for (int part = 0; part < 3; part++) { /* DDP; .shard; resumed */
+        trainee t = trainee_new(k, dir, NULL, part ? p->shard : 0, 5);
         dt_ddp_set_hook(t.d, .name = "sum", .start = hook_start, .saved = hook_saved, .gone = hook_gone, .sums = true);
         if (part == 2) crew_check(k, dt_checkpoint_resume(t.c, &epoch, &step) == 1, "resume");
         for (int s = part == 2 ? 2 : 0; s < 4; s++) {
@@ -839,25 +910,20 @@ static void hooked(crew *k)
         if (part) crew_check(k, !memcmp(want, got, (size_t)n * sizeof *got), "with a hook");
         trainee_free(&t);
     }
-    dt_model *m = dt_model_new(.seed = 1);
-    dt_ddp   *d = dt_ddp_new(m, k->c, .shard = 2);
-    crew_check(k, dt_ddp_set_hook(d, .start = hook_start) == DT_ERR_STATE && strstr(dt_error(), ".shard = 2"),
-               "a hook with .shard = 2");
-    dt_error_clear();
-    dt_ddp_free(d);
-    dt_model_free(m);
-    char        path[300], name[64];
-    dt_archive *a = dt_checkpoint_latest(p->dir, NULL, path, sizeof path) ? dt_archive_open(path) : NULL;
+    char        path[400], name[64];
+    dt_archive *a = dt_checkpoint_latest(dir, NULL, path, sizeof path) ? dt_archive_open(path) : NULL;
     for (int r = 0; r < k->world; r++) { /* the state of every rank is in the file */
         snprintf(name, sizeof name, "ddp.count.c.bias.%d", r);
         crew_check(k, dt_archive_find(a, name) >= 0, name);
     }
     dt_archive_free(a);
 }
-UTEST(shard, hooks_go_with_shard_1)
+UTEST(shard, hooks_have_whole_buckets)
 {
-    char   *dir = temp_dir();
-    layouts p = { dir, NULL };
-    EXPECT_EQ(0, crew_run("shm", 3, hooked, &p));
+    char *dir = temp_dir();
+    for (int shard = 1; shard <= 3; shard++) {
+        layouts p = { dir, NULL, shard };
+        EXPECT_EQ(0, crew_run("shm", 3, hooked, &p));
+    }
     temp_remove(dir);
 }
