@@ -354,9 +354,15 @@ DT_API int dt_ddp_state_integer(dt_ddp_state *s, const char *name, int64_t *x); 
    computed by one rank, and all ranks combine all parts in the same order: every element counts once, and the bits do not depend on the number
    of ranks. So a parameter of fewer elements is on one rank.
 
-   With dt_ddp_no_sync gradients stay whole on each rank until the synchronised backward. dt_ddp_skip is refused with .shard = 3,
-   hooks with 2 and 3, .slots, dt_ddp_broadcast after the seal and models on GPUs with all. Until the seal (the first backward) a
-   rank has the whole model.
+   With dt_ddp_no_sync gradients stay whole on each rank until the synchronised backward. Hooks see whole buckets; with f16 and bf16
+   of .compress halves are reduced by a reduce_scatter, the other methods send what they send without .shard. What a hook keeps (the
+   residuals of error feedback) is whole on each rank. Refused are .slots, dt_ddp_broadcast after the seal and models on GPUs. Until
+   the seal (the first backward) a rank has the whole model.
+
+   dt_ddp_skip with 3: the others gather layers in their forward, so the rank repeats the gathers of its own last step. That must have
+   been a whole one: in the first two steps, also after parameters were frozen or unfrozen, every rank needs data. If the others use
+   other layers than in that step, it is an error on all ranks. What the program does with parameters between two backwards beside the
+   forward it does in each step, or between dt_no_grad_begin and dt_no_grad_end.
 
    Memory of a rank, for P parameters in blocks, N ranks, an optimiser with s states (Adam 2), without activations and buffers:
        f32                        1: 8 P + 4 s P/N                2: 4 P + (4 + 4 s) P/N       3: (8 + 4 s) P/N
@@ -586,6 +592,7 @@ enum { DT__DDP_STAGES = 8 };
 enum { DT__DDP_IDLE = 0, DT__DDP_BACKWARD, DT__DDP_SKIP };
 
 /* ---- sharding. A unit is a bucket of a sharded model: its values and gradients. */
+enum { DT__WALK_VALUE, DT__WALK_BEGIN, DT__WALK_GRAD, DT__WALK_START }; /* dt_ddp.walk: what | index << 2 */
 typedef struct dt__room { /* memory for a unit that is whole for a while */
     dt_tensor *t;         /* 1-d */
     bool       used;
@@ -686,6 +693,10 @@ struct dt_ddp {
     int          use_cap, used_cap;
     int          use_said;   /* .shard 1 and 2: so many of `use` all ranks have, in this order, if use_agreed: see dt__info_receive */
     bool         use_agreed;
+    int         *walk, *walked; /* .shard = 3, for dt_ddp_skip: see dt__walk_record. Since the last backward, and in that one */
+    int          nwalk, nwalked, walk_cap, walked_cap;
+    int          walk_version;  /* of the model's blocks, in walked; 0: there is none */
+    bool         walking;       /* dt_ddp_skip repeats it */
     /* batch norm over all ranks */
     dt_comm      *norm; /* a second duplicate, since buckets run on c meanwhile; NULL without .sync_batchnorm */
     dt__norm_sync sync;
@@ -1212,6 +1223,8 @@ static int  dt__ddp_wait(dt_ddp *d, dt_work *w);
 static void dt__unit_reduced(dt__unit *u);
 static dt_work *dt__unit_sum(dt_ddp *d, const dt_ddp_bucket *b, void *x, void *out, int dtype);
 static int  dt__shards_begin(dt_ddp *d);
+static void dt__walk_record(dt_ddp *d, int what, int index);
+static void dt__walk_end(dt_ddp *d);
 static int  dt__shard_masters(dt_ddp *d, dt__mblock *b);
 static int  dt__way_allreduce(dt_ddp_bucket *b, dt_work **work, void *user) /* DDP's own way */
 {
@@ -2740,6 +2753,7 @@ static int dt__bucket_start(dt_ddp *d, dt__bucket *b)
 {
     dt_model  *m = d->m;
     int64_t    at;
+    dt__walk_record(d, DT__WALK_START, (int)(b - d->bucket));
     dt_tensor *g = dt__bucket_grad(d, b, &at);
     int        bad = 0, rc = dt__info_receive(d), halves = g->dtype != DT_F32;
     if (rc || (d->driven && m->block[b->block].use_mgrad)) return rc;
@@ -3009,6 +3023,7 @@ static void dt__ddp_begin(void *user)
     int       rc = m && dt__err.code == DT_OK ? dt__ddp_start_step(d, DT__DDP_BACKWARD) : 1;
     if (rc < 0) dt__ddp_send_error(d);
     if (rc || d->no_sync || d->o.slots || dt__ddp_alone(d)) return;
+    dt__walk_record(d, DT__WALK_BEGIN, 0);
     for (int i = 0; i < d->nbuckets; i++) {
         dt__bucket *b = &d->bucket[i];
         b->waiting = 0;
@@ -3064,6 +3079,7 @@ static void dt__ddp_end_step(dt_ddp *d, dt_status status)
         dt_fail(DT_ERR_STATE, "dt_backward: bucket %d of %d did not become ready in this backward; this is a bug in dt",
                 d->next, d->nbuckets);
     if (dt__err.code == DT_OK) dt__ddp_finish(d);
+    dt__walk_end(d);
     dt__ddp_send_error(d);
     d->weight = -1;
     uint64_t now = dt_trace_now();
@@ -3225,8 +3241,9 @@ static int dt__gather_fail(dt__unit *u, const char *call)
         return dt_fail(
             DT_ERR_COMM,
             "%s: rank %d uses the parameters %s, rank %d uses %s: all ranks of a sharded model must use the same "
-            "layers in the same order",
-            call, rank[0], text[0], rank[1], text[1]);
+            "layers in the same order%s",
+            call, rank[0], text[0], rank[1], text[1],
+            d->walking ? " (this rank skips: it repeats the layers of its last backward)" : "");
     }
     snprintf(why, sizeof why, "%.500s",
              dt_comm_error(d->gathers) ? dt_comm_error(d->gathers) : "the communicator failed");
@@ -3314,15 +3331,41 @@ static void dt__value_drop(dt__unit *u) /* .shard = 3 */
     dt__room_give(u->d, &u->vroom);
     u->value->st->ptr = NULL;
 }
-static void dt__use_record(dt_ddp *d, int unit)
+static bool dt__list_add(int **list, int *n, int *cap, int x)
 {
-    int64_t cap = d->use_cap;
-    if (d->nuse >= 1 << 16) return;
-    int *list = (int *)dt__enlarge(d->use, d->nuse, &cap, sizeof *list);
-    if (!list) return; /* nothing is gathered ahead */
-    d->use = list;
-    d->use_cap = (int)cap;
-    d->use[d->nuse++] = unit;
+    int64_t room = *cap;
+    int    *at = *n < 1 << 16 ? (int *)dt__enlarge(*list, *n, &room, sizeof *at) : NULL;
+    if (!at) return false;
+    *list = at;
+    *cap = (int)room;
+    at[(*n)++] = x;
+    return true;
+}
+static void dt__use_record(dt_ddp *d, int unit) /* what is not in the list is not gathered ahead */
+{
+    dt__list_add(&d->use, &d->nuse, &d->use_cap, unit);
+}
+/* .shard = 3: what a rank did since its last synchronised backward that others wait for, in order. A rank that skips repeats it:
+   used values, the begin of the backward, memory of gradients (which may wait for buckets), buckets that started. Values that are
+   used without gradients, as in an evaluation, are no part of a training step: a rank that skips reads them itself. */
+static void dt__walk_record(dt_ddp *d, int what, int index)
+{
+    int x = what | index << 2;
+    if (d->o.shard != 3 || !d->unit || d->nwalk < 0) return;
+    if (what == DT__WALK_VALUE && dt__tls.no_grad && !dt__tls.in_backward && !d->walking) return;
+    if (what == DT__WALK_VALUE && d->nwalk && d->walk[d->nwalk - 1] == x) return;
+    if (!dt__list_add(&d->walk, &d->nwalk, &d->walk_cap, x)) d->nwalk = -1; /* too long, or out of memory: until the next backward */
+}
+static void dt__walk_end(dt_ddp *d) /* the backward has ended */
+{
+    int *list = d->walked, cap = d->walked_cap;
+    d->walked = d->walk;
+    d->walked_cap = d->walk_cap;
+    d->nwalked = d->nwalk;
+    d->walk_version = d->nwalk > 0 ? d->m->version : 0;
+    d->walk = list;
+    d->walk_cap = cap;
+    d->nwalk = 0;
 }
 static int dt__use_next(dt_ddp *d, int unit) /* the unit that was used after this one in the step before, or -1 */
 {
@@ -3345,6 +3388,7 @@ static void dt__value_touch(dt__lazy *l)
         dt__value_wait(u);
         return;
     }
+    dt__walk_record(d, DT__WALK_VALUE, u->index);
     if (u->vstate == DT__UNIT_HERE && d->recent[0] == u->index) return;
     dt__use_record(d, u->index);
     int next = dt__use_next(d, u->index);
@@ -3417,6 +3461,7 @@ static void dt__grad_touch(dt__lazy *l)
         return;
     }
     u->gstate = DT__UNIT_HERE;
+    if (u->d->phase != DT__DDP_IDLE && !u->d->no_sync) dt__walk_record(u->d, DT__WALK_GRAD, u->index);
     if (!dt__grad_room(u)) dt__grad_gaps(u);
 }
 static void dt__grad_drop(dt__unit *u, dt__unit_state state)
@@ -3614,7 +3659,8 @@ static int dt__shards_cut(void *user) /* dt__sharding.cut */
     d->unit = NULL;
     d->nunits = 0;
     d->recent[0] = d->recent[1] = d->recent[2] = d->ahead = -1;
-    d->nuse = d->nused = d->use_at = 0;
+    d->nuse = d->nused = d->use_at = d->walk_version = 0;
+    d->nwalk = dt__tls.tape.n ? -1 : 0; /* -1: there was no unit yet in a part of the forward */
     for (int i = 0; i < m->nparams && !rc; i++)
         if (m->param[i]->old_block >= 0 && m->param[i]->block < 0 && !m->param[i]->buffer && d->nold)
             rc = dt__unit_leave(m->param[i]);
@@ -4033,6 +4079,8 @@ static void dt__shards_free(dt_ddp *d)
     dt_mem_free(d->room, (size_t)d->room_cap * sizeof *d->room);
     dt_mem_free(d->use, (size_t)d->use_cap * sizeof *d->use);
     dt_mem_free(d->used, (size_t)d->used_cap * sizeof *d->used);
+    dt_mem_free(d->walk, (size_t)d->walk_cap * sizeof *d->walk);
+    dt_mem_free(d->walked, (size_t)d->walked_cap * sizeof *d->walked);
     dt_comm_free(d->gathers);
 }
 DT_API dt_ddp_memory dt_ddp_get_memory(const dt_ddp *d)
@@ -4714,6 +4762,50 @@ DT_API bool dt_ddp_more(dt_ddp *d, bool have)
     }
     return any != 0;
 }
+/* ---- a rank without data: its buckets hold zeros */
+static int dt__skip_begin(dt_ddp *d)
+{
+    if ((d->m->amp && dt__amp_stash(d->m)) || dt__ddp_start_step(d, DT__DDP_SKIP)) return dt__err.code;
+    for (int i = 0; i < d->nbuckets; i++) d->bucket[i].waiting = 1;
+    for (int i = 0; i < d->m->nblocks; i++) dt_block_zero_grad(&d->m->block[i].b);
+    return dt__err.code;
+}
+static int dt__skip_start(dt_ddp *d, int n) /* the first n buckets, unless they have started */
+{
+    for (int i = 0; i < n && i < d->nbuckets; i++) d->bucket[i].waiting = 0;
+    return dt__buckets_start_ready(d);
+}
+/* .shard = 3: takes part in the gathers of the others' forward and backward, which are those of this rank's last step; buckets start
+   between them as they did there. What the program has used since that step is done already. */
+static int dt__walk_repeat(dt_ddp *d)
+{
+    int at = 0, rc = 0;
+    if (!d->walk_version || d->walk_version != d->m->version)
+        return dt_fail(DT_ERR_STATE,
+                       "dt_ddp_skip: with .shard = 3 a rank that skips repeats the gathers of its last step, but there was none "
+                       "with a whole forward since parameters were sharded, frozen or unfrozen; give every rank data in the first two "
+                       "steps from then on");
+    while (at < d->nwalk && at < d->nwalked && d->walk[at] == d->walked[at]) at++;
+    if (at < d->nwalk) at = 0;
+    d->walking = true;
+    rc = dt__syncnorm_skip(d);
+    for (; at < d->nwalked && !rc && dt__err.code == DT_OK; at++) {
+        int       what = d->walked[at] & 3, index = d->walked[at] >> 2;
+        dt__unit *u = &d->unit[index];
+        if (what == DT__WALK_VALUE) dt__value_touch(&u->lazy_value.lazy);
+        else if (what == DT__WALK_GRAD) dt__grad_touch(&u->lazy_grad.lazy);
+        else if (what == DT__WALK_START) rc = dt__skip_start(d, index + 1);
+        else if (!(rc = dt__skip_begin(d))) {
+            dt__walk_record(d, DT__WALK_BEGIN, 0);
+            if (d->m->version != d->walk_version)
+                rc = dt_fail(DT_ERR_STATE, "dt_ddp_skip: parameters were frozen or unfrozen since this rank's last step, which .shard = 3 "
+                                           "repeats; give every rank data in the two steps after that");
+            if (!rc) rc = dt__info_send(d);
+        }
+    }
+    d->walking = false;
+    return rc ? rc : dt__err.code;
+}
 DT_API dt_status dt_ddp_skip(dt_ddp *d)
 {
     if (!dt__ddp_ok("dt_ddp_skip", d)) return dt_error_code();
@@ -4722,11 +4814,6 @@ DT_API dt_status dt_ddp_skip(dt_ddp *d)
                                   d->no_sync   ? "called inside dt_ddp_no_sync; call dt_ddp_no_sync(d, false) first"
                                   : d->o.slots ? "called with .slots; every slot needs a backward"
                                                : "called in a world of one rank, where no other rank has data");
-    if (d->o.shard == 3)
-        return (dt_status)dt_fail(
-            DT_ERR_STATE,
-            "dt_ddp_skip: with .shard = 3 a rank must take part in every forward, whose layers are gathered "
-            "from all ranks; use .shard = 2, or give all loaders the same number of batches");
     if (!d->m->sealed)
         return (dt_status)dt_fail(DT_ERR_STATE,
                                   "dt_ddp_skip: the model has had no backward on this rank, expected one; the first step "
@@ -4734,13 +4821,12 @@ DT_API dt_status dt_ddp_skip(dt_ddp *d)
     dt_amp *amp = d->m->amp;
     if (amp && amp->nlosses != 1)
         return (dt_status)dt_fail(DT_ERR_STATE, "dt_ddp_skip: mixed precision with %d losses, expected 1", amp->nlosses);
-    if (!amp || !dt__amp_stash(d->m)) dt__ddp_start_step(d, DT__DDP_SKIP);
-    if (dt__err.code == DT_OK) dt__syncnorm_skip(d);
-    if (dt__err.code == DT_OK) {
-        for (int i = 0; i < d->nbuckets; i++) d->bucket[i].waiting = 0;
-        for (int i = 0; i < d->m->nblocks; i++) dt_block_zero_grad(&d->m->block[i].b);
-        if (!dt__info_send(d)) dt__buckets_start_ready(d);
-    }
+    if (d->o.shard == 3) {
+        if (dt__walk_repeat(d) && d->phase == DT__DDP_IDLE) {
+            dt__ddp_send_error(d);
+            dt__ddp_drain(d);
+        }
+    } else if (!dt__skip_begin(d) && !dt__syncnorm_skip(d) && !dt__info_send(d)) dt__skip_start(d, d->nbuckets);
     dt__ddp_end_step(d, dt_error_code());
     if (amp && dt__err.code == DT_OK && !dt__amp_take_back(d->m, &amp->scaler[0], NULL)) amp->scaler[0].used = 1;
     return dt_error_code();

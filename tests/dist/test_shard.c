@@ -98,11 +98,11 @@ static int train(crew *k, const run *p, int shard, float *out)
                            .compress = { .kind = p->compress, .ratio = 0.2, .rank = 2, .start = 1, .min_rate = 1e-9,
                                          .bucket = 64, .momentum = 0.5, .every = 2 });
     for (int s = 0; s < p->steps; s++) {
-        bool have = !(p->skip && s % 2 == 1 && k->rank == 1);
+        bool skips = p->skip && s > 1 && (s + p->skip) % 3 && k->rank == 1 + (s + k->world) % (k->world - 1);
         for (int t = 0; t < (p->every ? p->every : 1); t++) {
             if (p->every && !p->sync) dt_ddp_no_sync(d, t + 1 < p->every);
-            if (have) backward(k, d, amp, m, p, s, t);
-            else dt_ddp_skip(d);
+            if (!skips || t < p->every / 2) backward(k, d, amp, m, p, s, t); /* or it has data for a part of the step */
+            else if (t + 1 >= p->every) dt_ddp_skip(d);
         }
         if (p->clip) dt_clip_grad_norm(opt, 0.02);
         if (p->two) dt_update(rest);
@@ -153,7 +153,7 @@ static void compare(crew *k)
     char       what[200];
     int        n = train(k, p, 0, want);
     for (int shard = 1; shard <= 3 && dt_error_code() == DT_OK; shard++) {
-        if ((p->skip || p->apart) && shard == 3) continue;
+        if (p->apart && shard == 3) continue;
         int n2 = train(k, p, shard, got), first = 0;
         while (first < n && !memcmp(&want[first], &got[first], sizeof *got)) first++;
         snprintf(what, sizeof what, "shard %d, optimiser %d, level %s: element %d of %d differs: %g, %g", shard,
@@ -253,6 +253,27 @@ UTEST(shard, reduce_scatter_has_the_bits_of_allreduce)
 {
     for (int world = 2; world <= 4; world++) EXPECT_EQ(0, crew_run("shm", world, scatter_as_all, NULL));
 }
+UTEST(shard, a_rank_without_data_repeats_its_last_step)
+{
+    static const char *const kind[4] = { NULL, "powersgd", "bf16", "topk" };
+    for (int what = 0; what < 8; what++) {
+        run p = base(what % 3);
+        if (dt_test_quick() && what % 2) continue;
+        p.steps = 9;
+        p.skip = 1 + what % 2;
+        p.level = what == 1 ? "O1" : what == 2 ? "O2" : NULL;
+        p.syncnorm = what == 3 || what == 4;
+        p.eval = what == 4 || what == 5;
+        p.write = what == 5;
+        p.shared = what == 6;
+        p.frozen = 0;
+        p.every = what == 7 ? 4 : 0;
+        p.compress = kind[what % 4];
+        p.whole = what % 4 == 1;
+        p.clip = what == 0;
+        EXPECT_EQ(0, crew_run(what == 1 ? "tcp" : "shm", what == 1 ? 2 : 3, compare, &p));
+    }
+}
 UTEST(shard, the_rest_of_training_has_the_bits_of_ddp)
 {
     for (int what = 0; what < 18; what++)
@@ -267,7 +288,7 @@ UTEST(shard, the_rest_of_training_has_the_bits_of_ddp)
             p.clip = what == 4;
             p.weighted = what == 5;
             p.two = what == 6;
-            p.skip = what == 7;
+            p.skip = what == 7 ? 1 + kind / 4 : 0;
             p.syncnorm = what == 8;
             p.eval = what == 9;
             p.groups = p.groups || what == 10;
@@ -566,6 +587,7 @@ static void go_wrong(crew *k)
 {
     const wrong  *p = (const wrong *)k->arg;
     run           r = base(0);
+    r.branch = p->what == 13;
     dt_model     *m = dt_model_new(.seed = 3);
     dt_optimizer *opt = dt_adam(m, .lr = 0.01);
     int         shard = p->what == 3 ? (k->rank ? 2 : 1) : p->what == 4 ? 4 : p->what == 5 ? -1 : p->what == 10 ? 1 : 3;
@@ -587,7 +609,15 @@ static void go_wrong(crew *k)
             else dt_copy_out(dt_model_find(m, "c.weight"), (float[OUT * 21]){ 0 }, OUT * 21 * 4);
         }
         if (p->what == 2 && s == 2 && k->rank == 1) break; /* ends its training */
-        if (p->what == 7 && s == 2) dt_ddp_skip(d);
+        if (p->what == 7 && s == 1 && k->rank) dt_ddp_skip(d); /* the first whole step */
+        if (p->what == 12 && s == 2) {
+            dt_ddp_skip(d);
+            break;
+        }
+        if (p->what == 13 && s == 2 && k->rank) { /* the others use one layer more */
+            dt_ddp_skip(d);
+            break;
+        }
         if (p->what == 8 && s == 2 && k->rank == 1) {
             dt_tensor *y, *x = batch(0, 4, &y);
             dt_backward(dt_mul_scalar(dt_cross_entropy(net(m, &r, x, s), y), INFINITY));
@@ -595,7 +625,7 @@ static void go_wrong(crew *k)
             continue;
         }
         if (p->what == 11 && s == 2) dt_ddp_broadcast(d);
-        step_of(m, opt, &r, k, s);
+        step_of(m, opt, &r, k, r.branch && s == 2 ? 3 : s);
     }
     if (p->what == 2 && k->rank == 1) {
         dt_ddp_free(d);
@@ -629,11 +659,13 @@ UTEST(shard, ranks_that_differ_are_named)
         { 4, { ".shard is 4", "it must be 1" }, NULL, 2 },
         { 5, { ".shard is -1", NULL }, NULL, 2 },
         { 6, { ".state_dir /proc/self/nothing", "cannot make a file" }, NULL, 2 },
-        { 7, { "dt_ddp_skip", ".shard = 2" }, NULL, 2 },
+        { 7, { "dt_ddp_skip", "the first two steps" }, NULL, 2 },
         { 8, { "rank 1", "is not finite" }, NULL, 3 },
         { 9, { ".slots", NULL }, NULL, 2 },
         { 10, { "rank 1", "bytes for optimiser states" }, dir, 2 },
         { 11, { "dt_ddp_broadcast", "sharded" }, NULL, 2 },
+        { 12, { "all ranks skip this step", NULL }, NULL, 2 },
+        { 13, { "uses the parameters", "the same layers" }, NULL, 3 },
     };
     double before = crew_timeout;
     crew_timeout = 2 * dt_test_slow();
@@ -877,6 +909,7 @@ static int hook_start(dt_ddp_bucket *b, dt_work **work, void *user)
     if (!b->state) b->state = calloc((size_t)b->n, sizeof(float));
     if (!b->state) return -1;
     ((float *)b->state)[0] += (float)(b->rank + 1);
+    if (dt_numel(b->grad) != b->n || dt_data_ptr(b->grad) != b->data) return dt_fail(DT_ERR_STATE, ".grad is not .data");
     *work = dt_comm_allreduce_start(b->comm, b->data, b->n, b->dtype, DT_COMM_SUM);
     return *work ? 0 : -1;
 }
