@@ -874,7 +874,7 @@ UTEST(shard, collectives_that_depend_on_each_other_do_not_wait_for_gathers)
         run p = base(0);
         p.compress = kind[i];
         p.steps = 24;
-        p.branch = 1;
+        p.skip = 1;
         EXPECT_EQ(0, crew_run(i ? "shm" : "tcp", 3, stages, &p));
     }
 }
