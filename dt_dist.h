@@ -356,8 +356,8 @@ DT_API int dt_ddp_state_integer(dt_ddp_state *s, const char *name, int64_t *x); 
 
    With dt_ddp_no_sync gradients stay whole on each rank until the synchronised backward. Hooks see whole buckets; with f16 and bf16
    of .compress halves are reduced by a reduce_scatter, the other methods send what they send without .shard. What a hook keeps (the
-   residuals of error feedback) is whole on each rank. Refused are .slots, dt_ddp_broadcast after the seal and models on GPUs. Until
-   the seal (the first backward) a rank has the whole model.
+   residuals of error feedback) is whole on each rank. Refused are .slots, and dt_ddp_broadcast after the seal.
+   Until the seal (the first backward) a rank has the whole model.
 
    dt_ddp_skip with 3: the others gather layers in their forward, so the rank repeats the gathers of its own last step. That must have
    been a whole one: in the first two steps, also after parameters were frozen or unfrozen, every rank needs data. If the others use
@@ -373,7 +373,10 @@ DT_API int dt_ddp_state_integer(dt_ddp_state *s, const char *name, int64_t *x); 
    Checkpoints: all ranks write their ranges into one file at the same time, in the format and with the names of a model that is
    not sharded. So any number of ranks with any .shard reads it, and so does PyTorch. It gets its name when all ranks have synced their parts.
 
-   .state_dir: each rank has its states in files there, which are mapped. They have no name, so they vanish with the process. */
+   .state_dir: each rank has its states in files there, which are mapped. They have no name, so they vanish with the process. Not for
+   models on GPUs.
+
+   On GPUs (.backend = DT_NCCL) all arrays are in their memory, and reduce_scatter and allgather go by NCCL. */
 typedef struct dt_ddp_memory { /* of this rank, in bytes, as allocated now */
     int64_t parameters; /* in blocks; with .shard = 3 the ranges */
     int64_t gradients;  /* with .shard 2 and 3 the ranges */
@@ -2246,8 +2249,7 @@ static int dt__squeeze_done(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, d
         float found = 0;
         rc = dt__copy_to(b->grad, s->half, 0);
         if (!rc)
-            rc = dt__ddp_scale_flag(z->d, z->d->m->block[z->d->bucket[b->index].block].b.grad,
-                                    z->d->bucket[b->index].at, b->n, 1, z->d->flag, 0);
+            rc = dt__ddp_scale_flag(z->d, b->grad, 0, b->n, 1, z->d->flag, 0);
         if (!rc && b->last) rc = dt__download(z->d->flag, &found);
         if (!rc && b->last && found != 0) b->nonfinite = true;
         return rc;
@@ -2843,6 +2845,22 @@ DT__INSIDE void dt__drop_grads(dt_model *m)
         for (int k = 0; k < m->block[i].n; k++) m->order[m->block[i].first + k]->reached = 0;
     }
 }
+/* Is an element of p's summed gradient not finite? Sharded: one of this rank's ranges */
+static int dt__sum_bad(dt_ddp *d, int block, const dt__param *p, int *bad)
+{
+    const dt__mblock *b = &d->m->block[block];
+    int               rc = 0, here = 0;
+    *bad = 0;
+    if (!b->cut) return dt__ddp_scale(d, b->b.grad, p->offset, p->t->numel, 1, bad);
+    for (int k = 0; k < b->nranges && !rc; k++) {
+        int64_t lo = p->offset > b->range[k].lo ? p->offset : b->range[k].lo, hi = p->offset + p->t->numel;
+        if (hi > b->range[k].hi) hi = b->range[k].hi;
+        int64_t at = b->cut & DT__CUT_GRAD ? b->range[k].at + (lo - b->range[k].lo) : lo;
+        if (lo < hi) rc = dt__ddp_scale(d, b->b.grad, at, hi - lo, 1, &here);
+        *bad = *bad || here;
+    }
+    return rc;
+}
 static int dt__ddp_nonfinite(dt_ddp *d)
 {
     int bad = -1, sum = -1;
@@ -2866,12 +2884,14 @@ static int dt__ddp_nonfinite(dt_ddp *d)
     bool loss = d->bad[bad] == d->norder;
     if (d->bad[bad] > d->norder) { /* a bucket on the device: find the parameter */
         const dt__bucket *b = &d->bucket[d->bad[bad] - d->norder - 1];
-        d->bad[bad] = b->first; /* used if the loop finds no other */
+        int64_t found = INT64_MAX;
         for (int k = b->n - 1, here = 0; k >= 0; k--) {
-            const dt__param *p = d->m->order[b->first + k];
-            if (dt__ddp_scale(d, d->m->block[b->block].b.grad, p->offset, p->t->numel, 1, &here)) return dt__err.code;
-            if (here) d->bad[bad] = b->first + k;
+            if (dt__sum_bad(d, b->block, d->m->order[b->first + k], &here)) return dt__err.code;
+            if (here) found = b->first + k;
         }
+        /* sharded: each rank has seen its ranges of the sum */
+        if (d->unit && dt_comm_allreduce(d->c, &found, 1, DT_COMM_I64, DT_COMM_MIN)) return dt__ddp_comm_fail(d, "dt_backward");
+        d->bad[bad] = found < d->norder ? found : b->first;
     }
     dt__drop_grads(d->m);
     d->error_known = 1; /* all ranks report this error */
@@ -3267,13 +3287,13 @@ static int dt__room_take(dt_ddp *d, size_t nbytes) /* its index, or -1 after dt_
     }
     if (best < 0 && smaller >= 0) { /* in its place a larger one */
         dt__unref(d->room[smaller].t);
-        d->room[smaller].t = dt__ddp_alloc(d, dt_cpu(), DT_U8, (int64_t)nbytes);
+        d->room[smaller].t = dt__ddp_alloc(d, d->m->device, DT_U8, (int64_t)nbytes);
         best = d->room[smaller].t ? smaller : -1;
     } else if (best < 0) {
         for (int i = 0; i < d->nrooms && best < 0; i++)
             if (!d->room[i].t) best = i;
         if (best < 0 && d->nrooms < 2 * (d->nunits + d->nold) + 8) best = d->nrooms++;
-        if (best >= 0) d->room[best].t = dt__ddp_alloc(d, dt_cpu(), DT_U8, (int64_t)nbytes);
+        if (best >= 0) d->room[best].t = dt__ddp_alloc(d, d->m->device, DT_U8, (int64_t)nbytes);
         if (best >= 0 && !d->room[best].t) best = -1;
     }
     if (best >= 0) d->room[best].used = true;
@@ -3316,12 +3336,13 @@ static int dt__value_wait(dt__unit *u)
 /* What the program changed in the values goes to this rank's range. */
 static int dt__value_keep(dt__unit *u)
 {
-    size_t size = dt__dtype_size[u->dtype], n = (size_t)u->count[u->d->rank] * size;
+    dt__lazy *lazy = u->value->st->lazy;
     if (!u->own_value || u->vstate != DT__UNIT_HERE || u->value->st->version == u->version) return 0;
     u->version = u->value->st->version;
-    /* not by a kernel: it would touch the unit, as a use */
-    if (n) memcpy(dt__tensor_at(u->own_value, u->own_at), (char *)u->value->st->ptr + (size_t)u->mine * size, n);
-    return 0;
+    u->value->st->lazy = NULL; /* it is no use of the unit */
+    int rc = dt__copy_part(u->own_value, u->own_at, u->value, u->mine, u->count[u->d->rank]);
+    u->value->st->lazy = lazy;
+    return rc;
 }
 static void dt__value_drop(dt__unit *u) /* .shard = 3 */
 {
@@ -3668,8 +3689,9 @@ static int dt__shards_cut(void *user) /* dt__sharding.cut */
     for (int i = 0; i < m->nblocks; i++) n += m->block[i].n;
     for (int i = 0; i < m->nparams; i++) {
         const dt__param *p = m->param[i];
-        if (p->block >= 0 && p->t->st->dev != dt_cpu())
-            return dt_fail(DT_ERR_DEVICE, "dt_ddp_new: .shard needs a model on the CPU; parameter '%s' is on %s", p->name, p->t->st->dev->name);
+        if (p->block >= 0 && p->t->st->dev != m->device)
+            return dt_fail(DT_ERR_DEVICE, "dt_ddp_new: .shard needs a model on one device; parameter '%s' is on %s, the model on %s", p->name,
+                           p->t->st->dev->name, m->device->name);
         if (p->cut.parts)
             return dt_fail(DT_ERR_STATE, "dt_ddp_new: .shard cannot be used with a tensor axis: '%s' is split already; leave out one of them", p->name);
     }
@@ -3710,9 +3732,9 @@ static int dt__shards_cut(void *user) /* dt__sharding.cut */
 }
 static void dt__hold_release(void *user) { dt__unref((dt_tensor *)user); }
 /* A tensor of n elements with a storage of its own: memory of `of` from element at on, or (of NULL) none yet. */
-static dt_tensor *dt__unit_tensor(dt_tensor *of, int64_t at, int dtype, int64_t n)
+static dt_tensor *dt__unit_tensor(dt_device *dev, dt_tensor *of, int64_t at, int dtype, int64_t n)
 {
-    dt_tensor *t = dt__adopt("dt_ddp", dt_cpu(), of ? dt__tensor_at(of, at) : NULL, dtype, &n, 1);
+    dt_tensor *t = dt__adopt("dt_ddp", dev, of ? dt__tensor_at(of, at) : NULL, dtype, &n, 1);
     if (!t || !of) return t;
     t->st->release = dt__hold_release;
     t->st->user = dt__ref(of);
@@ -3724,8 +3746,8 @@ static int dt__unit_bind(dt__unit *u, dt__mblock *b, dt_tensor *value, dt_tensor
     bool    set = false;
     int     rc = 0;
     for (int k = u->first; k < u->first + u->n; k++) set = set || d->m->order[k]->t->grad_state != DT__GRAD_EMPTY;
-    u->value = dt__unit_tensor(d->o.shard < 3 ? b->b.value : NULL, u->at, u->dtype, u->length);
-    u->grad = dt__unit_tensor(d->o.shard < 2 ? b->b.grad : NULL, u->at, u->dtype, u->length);
+    u->value = dt__unit_tensor(d->m->device, d->o.shard < 3 ? b->b.value : NULL, u->at, u->dtype, u->length);
+    u->grad = dt__unit_tensor(d->m->device, d->o.shard < 2 ? b->b.grad : NULL, u->at, u->dtype, u->length);
     if (!u->value || !u->grad) return DT_ERR_MEMORY;
     if (d->o.shard >= 3) u->own_value = dt__ref(value);
     if (d->o.shard >= 2) u->own_grad = dt__ref(grad);
@@ -3750,8 +3772,8 @@ static int dt__shards_bind(void *user, dt__mblock *b) /* dt__sharding.bind */
     dt_ddp *d = (dt_ddp *)user;
     int     block = (int)(b - d->m->block), rc = 0, dtype = b->b.value->dtype;
     if (d->ending) return 0;
-    dt_tensor *value = dt__ddp_alloc(d, dt_cpu(), dtype, d->o.shard >= 3 ? b->own : b->numel);
-    dt_tensor *grad = d->o.shard >= 2 ? dt__ddp_alloc(d, dt_cpu(), dtype, b->own) : NULL;
+    dt_tensor *value = dt__ddp_alloc(d, d->m->device, dtype, d->o.shard >= 3 ? b->own : b->numel);
+    dt_tensor *grad = d->o.shard >= 2 ? dt__ddp_alloc(d, d->m->device, dtype, b->own) : NULL;
     if (!value || (d->o.shard >= 2 && !grad))
         rc = dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the parameters (DT_COMM_ARENA limits them)");
     if (!rc && d->o.shard < 3) rc = dt__copy_part(value, 0, b->b.value, 0, b->numel);
@@ -3870,6 +3892,12 @@ static dt_tensor *dt__shards_array(void *user, const char *call, int64_t n, bool
 {
     dt_ddp    *d = (dt_ddp *)user;
     dt_tensor *t = NULL;
+    if (d->on_device) {
+        t = dt__new(call, d->m->device, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
+        if (!t || !n || !dt__fill(t, 0)) return t;
+        dt__unref(t);
+        return NULL;
+    }
     if (!d->o.state_dir || !n || !state) return dt__shards_memory(call, n);
     dt__state_map *k = (dt__state_map *)dt_mem_alloc(sizeof *k);
     int            fd = k ? dt__state_file(d, call, (size_t)n * sizeof(float)) : -1;
@@ -4063,7 +4091,7 @@ static void dt__shards_end(dt_ddp *d)
             *part[k] = NULL;
         }
         b->cut &= DT__CUT_VALUE;
-        for (int k = 0; k < 2 && b->cut; k++) { /* this rank's ranges leave the communicator's memory */
+        for (int k = 0; k < 2 && b->cut && !d->on_device; k++) { /* this rank's ranges leave the communicator's memory */
             dt_tensor **at = k ? &b->b.grad : &b->b.value, *old = *at;
             *at = dt__new("dt_ddp_free", old->st->dev, old->dtype, old->shape, old->ndim, DT_LAYOUT_PLAIN);
             if (*at && old->numel) memcpy((*at)->st->ptr, dt__tensor_at(old, 0), (size_t)dt__tensor_nbytes(old));
@@ -4573,7 +4601,7 @@ static int dt__ddp_attach(dt_ddp *d)
     dt__watch_add(m, &d->watch);
     if (d->c && m->nparams && dt__ddp_sync_model(d)) return dt__err.code;
     if (d->c && dt__shards_attach(d)) return dt__err.code;
-    if (m->sealed && d->c && !d->on_device && dt__model_pack(m)) return dt__err.code;
+    if (m->sealed && d->c && (!d->on_device || d->o.shard) && dt__model_pack(m)) return dt__err.code;
     const char *path = getenv("DT_VERIFY"), *why = NULL;
     d->verifying = path && *path;
     if (d->verifying && d->rank == 0) {
@@ -4623,10 +4651,13 @@ DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, bool dri
                 "%s: .shard cannot be used with .slots, whose sum every rank needs whole; leave out one of them", call);
     else if (o.shard && driven)
         dt_fail(DT_ERR_ARG, "%s: .shard cannot be used with a pipeline; leave out one of them", call);
-    else if (o.shard && m->device != dt_cpu())
-        dt_fail(DT_ERR_DEVICE, "%s: .shard needs a model on the CPU, this one is on %s; leave out .shard", call,
+    else if (o.shard && dt__is_host(m->device) && m->device != dt_cpu())
+        dt_fail(DT_ERR_DEVICE, "%s: .shard needs a model on the CPU or on a GPU, this one is on %s; leave out .shard", call,
                 m->device->name);
     else if (o.state_dir && !o.shard) dt_fail(DT_ERR_ARG, "%s: .state_dir needs .shard", call);
+    else if (o.state_dir && m->device != dt_cpu())
+        dt_fail(DT_ERR_DEVICE, "%s: .state_dir maps files into the memory of the host, and the model is on %s; leave it out", call,
+                m->device->name);
     else if (o.first_bucket_mb < 0 || o.bucket_mb < 0 || o.first_bucket_mb > 65536 || o.bucket_mb > 65536)
         dt_fail(DT_ERR_ARG, "%s: buckets of %g and %g MiB; they must be between 0 and 65536", call, o.first_bucket_mb,
                 o.bucket_mb);

@@ -270,6 +270,8 @@ typedef struct recipe {
     dt_dtype    dtype;
     bool        sync_batchnorm, weighted, accumulate, uneven, slots;
     const char *compress; /* of dt_ddp_new, or NULL */
+    int         shard;
+    double      clip;
 } recipe;
 static recipe the; /* set before the ranks are started */
 static double loss_of[2][8][STEPS], norm_of[2][8], buffers_of[2][8];
@@ -302,11 +304,11 @@ static void train_rank(rank_arg *a)
     int            gpu = dt_default_device() != dt_cpu();
     dt_manual_seed(7);
     dt_model     *m = dt_model_new(.seed = 1 + (uint64_t)a->rank, .device = dt_default_device()); /* rank 0's counts */
-    dt_optimizer *opt = dt_sgd(m, .lr = 0.05, .momentum = 0.9);
+    dt_optimizer *opt = dt_sgd(m, .lr = 0.05, .momentum = 0.9, .clip_norm = the.clip);
     dt_amp       *amp = the.level ? dt_amp_new(m, .level = the.level, .dtype = the.dtype) : NULL;
     dt_ddp       *ddp = dt_ddp_new(m, a->c, .first_bucket_mb = 0.002, .bucket_mb = 0.004,
                                    .sync_batchnorm = the.sync_batchnorm, .slots = the.slots ? a->world : 0,
-                                   .compress = { .kind = the.compress });
+                                   .compress = { .kind = the.compress }, .shard = the.shard);
     MUST(ddp != NULL);
     for (int i = 0; i < STEPS && !a->failed; i++) {
         bool have = !the.uneven || i < STEPS - 1 || a->rank != 1;
@@ -367,6 +369,18 @@ UTEST(ddp, conv_net_on_two) { compare(utest_result, 2, (recipe){ .net = 0 }); }
 UTEST(ddp, conv_net_on_four) { compare(utest_result, 4, (recipe){ .net = 0 }); }
 UTEST(ddp, resnet_20_with_batch_norms_over_all_ranks) { compare(utest_result, 2, (recipe){ .net = 1, .sync_batchnorm = true }); }
 UTEST(ddp, gpt) { compare(utest_result, 2, (recipe){ .net = 2 }); }
+/* sharded: the same losses as on the CPU, where tests/dist/test_shard.c shows that they have the bits of DDP */
+UTEST(sharded, stage_1_conv_net) { compare(utest_result, 2, (recipe){ .net = 0, .shard = 1 }); }
+UTEST(sharded, stage_2_gpt_clipped) { compare(utest_result, 2, (recipe){ .net = 2, .shard = 2, .clip = 0.5 }); }
+UTEST(sharded, stage_3_conv_net_on_four) { compare(utest_result, 4, (recipe){ .net = 0, .shard = 3 }); }
+UTEST(sharded, stage_3_gpt) { compare(utest_result, 2, (recipe){ .net = 2, .shard = 3, .clip = 0.5, .accumulate = true }); }
+UTEST(sharded, stage_3_where_a_rank_runs_out)
+{
+    compare(utest_result, 2, (recipe){ .net = 0, .shard = 3, .uneven = true, .sync_batchnorm = true });
+}
+UTEST(sharded, stage_2_in_bf16) { compare(utest_result, 2, (recipe){ .net = 0, .shard = 2, .level = "O2", .dtype = DT_BF16 }); }
+UTEST(sharded, stage_3_in_f16) { compare(utest_result, 2, (recipe){ .net = 2, .shard = 3, .level = "O1", .dtype = DT_F16 }); }
+UTEST(sharded, stage_3_compressed) { compare(utest_result, 2, (recipe){ .net = 2, .shard = 3, .compress = "bf16" }); }
 UTEST(ddp, weighted) { compare(utest_result, 2, (recipe){ .net = 2, .weighted = true }); }
 UTEST(ddp, accumulated) { compare(utest_result, 2, (recipe){ .net = 2, .accumulate = true }); }
 UTEST(ddp, a_rank_that_runs_out) { compare(utest_result, 2, (recipe){ .net = 0, .uneven = true, .sync_batchnorm = true }); }
