@@ -47,9 +47,11 @@ bench-shard: build/bench/bench_shard ## .shard = 1, 2 and 3 beside DDP, and besi
 	@+$(peer_python)
 	build/bench/bench_shard --python $(PEER_PYTHON)
 
+# PART: options of bench_compress, to measure a part and add it to build/compress.csv; none: everything, from the beginning
 bench-compress: build/bench/bench_compress ## compressed gradients beside dense ones and PyTorch's hooks, by bandwidth; a picture
 	@+$(peer_python) || true
-	build/bench/bench_compress --python $(PEER_PYTHON)
+	@$(if $(PART),,rm -f build/compress.csv)
+	build/bench/bench_compress --python $(PEER_PYTHON) $(PART)
 
 bench-compress-accuracy: build/bench/bench_compress_accuracy ## accuracy with each method of compression on the digits, five seeds; no timing
 	build/bench/bench_compress_accuracy
