@@ -553,8 +553,7 @@ DT_API dt_status   dt_error_code(void) { return dt__err.code; }
 DT_API void        dt_error_clear(void)
 {
     dt__err.code = DT_OK;
-    dt__err.message[0] = 0;
-    dt__err.bad_loss = NULL;
+    dt__err.message[0] = 0; /* bad_loss stays: it is no error yet, and dt_step must still refuse */
 }
 DT_API int dt_check(const char *program)
 {
