@@ -354,15 +354,15 @@ DT_API int dt_ddp_state_integer(dt_ddp_state *s, const char *name, int64_t *x); 
    computed by one rank, and all ranks combine all parts in the same order: every element counts once, and the bits do not depend on the number
    of ranks. So a parameter of fewer elements is on one rank.
 
-   With dt_ddp_no_sync gradients stay whole on each rank until the synchronised backward. Hooks see whole buckets; with f16 and bf16
-   of .compress halves are reduced by a reduce_scatter, the other methods send what they send without .shard. What a hook keeps (the
-   residuals of error feedback) is whole on each rank. Refused are .slots, and dt_ddp_broadcast after the seal.
-   Until the seal (the first backward) a rank has the whole model.
+   With dt_ddp_no_sync gradients stay whole on each rank until the synchronised backward. Hooks see whole buckets; with f16
+   and bf16 of .compress halves are reduced by a reduce_scatter, the other methods send what they send without .shard. What a
+   hook keeps (the residuals of error feedback) is whole on each rank. Refused are .slots, and dt_ddp_broadcast after the
+   seal. Until the seal (the first backward) a rank has the whole model.
 
-   dt_ddp_skip with 3: the others gather layers in their forward, so the rank repeats the gathers of its own last step. That must have
-   been a whole one: in the first two steps, also after parameters were frozen or unfrozen, every rank needs data. If the others use
-   other layers than in that step, it is an error on all ranks. What the program does with parameters between two backwards beside the
-   forward it does in each step, or between dt_no_grad_begin and dt_no_grad_end.
+   dt_ddp_skip with 3: the others gather layers in their forward, so the rank repeats the gathers of its own last step. That
+   must have been a whole one: in the first two steps, also after parameters were frozen or unfrozen, every rank needs data.
+   If the others use other layers than in that step, it is an error on all ranks. What the program does with parameters
+   between two backwards beside the forward it does in each step, or between dt_no_grad_begin and dt_no_grad_end.
 
    Memory of a rank, for P parameters in blocks, N ranks, an optimiser with s states (Adam 2), without activations and buffers:
        f32                        1: 8 P + 4 s P/N                2: 4 P + (4 + 4 s) P/N       3: (8 + 4 s) P/N
@@ -373,8 +373,8 @@ DT_API int dt_ddp_state_integer(dt_ddp_state *s, const char *name, int64_t *x); 
    Checkpoints: all ranks write their ranges into one file at the same time, in the format and with the names of a model that is
    not sharded. So any number of ranks with any .shard reads it, and so does PyTorch. It gets its name when all ranks have synced their parts.
 
-   .state_dir: each rank has its states in files there, which are mapped. They have no name, so they vanish with the process. Not for
-   models on GPUs.
+   .state_dir: each rank has its states in files there, which are mapped. They have no name, so they vanish with the process.
+   Not for models on GPUs.
 
    On GPUs (.backend = DT_NCCL) all arrays are in their memory, and reduce_scatter and allgather go by NCCL. */
 typedef struct dt_ddp_memory { /* of this rank, in bytes, as allocated now */
@@ -2069,7 +2069,8 @@ static int dt__squeeze_gathered(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *
     s->on_wire = s->each * (b->world - 1);
     return *work ? 0 : DT_ERR_COMM;
 }
-static int64_t dt__squeeze_ring(const dt_ddp_bucket *b, int64_t nbytes, bool half) /* what each rank sends in an allreduce, or in half of it */
+/* What each rank sends in an allreduce, or in half of one */
+static int64_t dt__squeeze_ring(const dt_ddp_bucket *b, int64_t nbytes, bool half)
 {
     return (half ? 1 : 2) * nbytes * (b->world - 1) / b->world;
 }
@@ -2272,7 +2273,7 @@ static int dt__squeeze_done(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, d
     if (!rc && s->x && !dt__squeeze_narrow(b->data, s->x, b->dtype, b->n)) b->nonfinite = true;
     return rc;
 }
-/* After all buckets. Of a sum of halves a sharded rank sees its own range only: a value that is not finite there is told to all. */
+/* After all buckets. A sharded rank sees its own range of a sum of halves: a value that is not finite there is told to all. */
 static int dt__squeeze_agree(dt_ddp *d)
 {
     int64_t bad = 0;
@@ -3366,16 +3367,17 @@ static void dt__use_record(dt_ddp *d, int unit) /* what is not in the list is no
 {
     dt__list_add(&d->use, &d->nuse, &d->use_cap, unit);
 }
-/* .shard = 3: what a rank did since its last synchronised backward that others wait for, in order. A rank that skips repeats it:
-   used values, the begin of the backward, memory of gradients (which may wait for buckets), buckets that started. Values that are
-   used without gradients, as in an evaluation, are no part of a training step: a rank that skips reads them itself. */
+/* .shard = 3: what a rank did since its last synchronised backward that others wait for, in order. A rank that skips repeats
+   it: used values, the begin of the backward, memory of gradients (which may wait for buckets), buckets that started. Values
+   that are used without gradients, as in an evaluation, are no part of a step: a rank that skips reads them itself. */
 static void dt__walk_record(dt_ddp *d, int what, int index)
 {
     int x = what | index << 2;
     if (d->o.shard != 3 || !d->unit || d->nwalk < 0) return;
     if (what == DT__WALK_VALUE && dt__tls.no_grad && !dt__tls.in_backward && !d->walking) return;
     if (what == DT__WALK_VALUE && d->nwalk && d->walk[d->nwalk - 1] == x) return;
-    if (!dt__list_add(&d->walk, &d->nwalk, &d->walk_cap, x)) d->nwalk = -1; /* too long, or out of memory: until the next backward */
+    /* too long, or out of memory: none until the next backward */
+    if (!dt__list_add(&d->walk, &d->nwalk, &d->walk_cap, x)) d->nwalk = -1;
 }
 static void dt__walk_end(dt_ddp *d) /* the backward has ended */
 {
@@ -3443,8 +3445,9 @@ static int dt__grad_gaps(dt__unit *u) /* zeros between the parameters */
 static int dt__grad_room(dt__unit *u)
 {
     dt_ddp *d = u->d;
-    /* Wait for a bucket if two are on their way. With .shard = 3 ranks also wait for each other's gathers meanwhile. So a bucket
-       begins its later collectives only here and in dt__ddp_drain: these are the same places between the gathers on all ranks. */
+    /* Wait for a bucket if two are on their way. With .shard = 3 ranks also wait for each other's gathers meanwhile. So a
+       bucket begins its later collectives only here and in dt__ddp_drain: these are the same places between the gathers on
+       all ranks. */
     while (d->phase != DT__DDP_IDLE && !d->no_sync) {
         int flying = 0, oldest = -1;
         for (int i = 0; i < d->next; i++) {
@@ -3690,7 +3693,8 @@ static int dt__shards_cut(void *user) /* dt__sharding.cut */
     for (int i = 0; i < m->nparams; i++) {
         const dt__param *p = m->param[i];
         if (p->block >= 0 && p->t->st->dev != m->device)
-            return dt_fail(DT_ERR_DEVICE, "dt_ddp_new: .shard needs a model on one device; parameter '%s' is on %s, the model on %s", p->name,
+            return dt_fail(DT_ERR_DEVICE,
+                           "dt_ddp_new: .shard needs a model on one device; parameter '%s' is on %s, the model on %s", p->name,
                            p->t->st->dev->name, m->device->name);
         if (p->cut.parts)
             return dt_fail(DT_ERR_STATE, "dt_ddp_new: .shard cannot be used with a tensor axis: '%s' is split already; leave out one of them", p->name);
@@ -4656,7 +4660,8 @@ DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, bool dri
                 m->device->name);
     else if (o.state_dir && !o.shard) dt_fail(DT_ERR_ARG, "%s: .state_dir needs .shard", call);
     else if (o.state_dir && m->device != dt_cpu())
-        dt_fail(DT_ERR_DEVICE, "%s: .state_dir maps files into the memory of the host, and the model is on %s; leave it out", call,
+        dt_fail(DT_ERR_DEVICE,
+                "%s: .state_dir maps files into the memory of the host, and the model is on %s; leave it out", call,
                 m->device->name);
     else if (o.first_bucket_mb < 0 || o.bucket_mb < 0 || o.first_bucket_mb > 65536 || o.bucket_mb > 65536)
         dt_fail(DT_ERR_ARG, "%s: buckets of %g and %g MiB; they must be between 0 and 65536", call, o.first_bucket_mb,
@@ -4806,18 +4811,18 @@ static int dt__skip_start(dt_ddp *d, int n) /* the first n buckets, unless they 
     for (int i = 0; i < n && i < d->nbuckets; i++) d->bucket[i].waiting = 0;
     return dt__buckets_start_ready(d);
 }
-/* .shard = 3: takes part in the gathers of the others' forward and backward, which are those of this rank's last step; buckets start
-   between them as they did there. What the program has used since that step is done already. */
+/* .shard = 3: takes part in the gathers of the others' forward and backward, which are those of this rank's last step;
+   buckets start between them as they did there. What the program has used since that step is done already. */
 static int dt__walk_repeat(dt_ddp *d)
 {
     int at = 0, rc = 0;
     if (!d->walk_version || d->walk_version != d->m->version)
         return dt_fail(DT_ERR_STATE,
-                       "dt_ddp_skip: with .shard = 3 a rank that skips repeats the gathers of its last step, but there was none "
-                       "with a whole forward since parameters were sharded, frozen or unfrozen; give every rank data in the first two "
-                       "steps from then on");
+                       "dt_ddp_skip: with .shard = 3 a rank that skips repeats the gathers of its last step, but there was "
+                       "none with a whole forward since parameters were sharded, frozen or unfrozen; give every rank data "
+                       "in the first two steps from then on");
     while (at < d->nwalk && at < d->nwalked && d->walk[at] == d->walked[at]) at++;
-    if (at < d->nwalk) at = 0;
+    if (at < d->nwalk) at = d->nwalk = 0;
     d->walking = true;
     rc = dt__syncnorm_skip(d);
     for (; at < d->nwalked && !rc && dt__err.code == DT_OK; at++) {
@@ -4829,8 +4834,9 @@ static int dt__walk_repeat(dt_ddp *d)
         else if (!(rc = dt__skip_begin(d))) {
             dt__walk_record(d, DT__WALK_BEGIN, 0);
             if (d->m->version != d->walk_version)
-                rc = dt_fail(DT_ERR_STATE, "dt_ddp_skip: parameters were frozen or unfrozen since this rank's last step, which .shard = 3 "
-                                           "repeats; give every rank data in the two steps after that");
+                rc = dt_fail(DT_ERR_STATE,
+                             "dt_ddp_skip: parameters were frozen or unfrozen since this rank's last step, which .shard = 3 "
+                             "repeats; give every rank data in the two steps after that");
             if (!rc) rc = dt__info_send(d);
         }
     }
