@@ -381,8 +381,9 @@ static int measure_picture(job *j, const char *list)
 }
 static int draw(const char *csv, const char *path) /* rows of pace with 2 ranks */
 {
-    static double x[METHODS][POINTS], y[METHODS][POINTS];
-    dt_series     series[METHODS];
+    static double    x[METHODS][POINTS], y[METHODS][POINTS];
+    static const int color[METHODS] = { 1, 2, 2 + 16, 3, 4, 3 + 16, 6, 6 + 16, 5, 7, 8 };
+    dt_series        series[METHODS];
     dt_plot       plot;
     char          line[256], link[16], name[32];
     double        mbit, ms;
@@ -413,7 +414,8 @@ static int draw(const char *csv, const char *path) /* rows of pace with 2 ranks 
         series[n].x = x[m];
         series[n].y = y[m];
         series[n].dots = true;
-        series[n].color = m % 8 + 1;
+        series[n].color = color[m] & 15; /* of two of a kind the second is pale */
+        series[n].light = color[m] > 15;
         n++;
     }
     plot.title = "Step time with compressed gradients, 4 MiB, 2 ranks";
