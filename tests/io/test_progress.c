@@ -1071,8 +1071,9 @@ UTEST_F(progress, a_locale_with_a_comma_changes_nothing)
     fclose(f);
 }
 
-UTEST(plot, a_long_legend_takes_several_rows)
+UTEST_F(progress, a_long_legend_takes_several_rows)
 {
+    (void)utest_fixture;
     double    v[2] = { 1, 2 };
     dt_series e[12];
     dt_plot   p;
