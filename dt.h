@@ -5934,23 +5934,23 @@ DT_API dt_tensor *dt_op_conv_transpose2d_with(dt_tensor *x, dt_tensor *w, dt_ten
     dt_tensor *xi = dt__in_layout(call, x, layout), *wd = xi ? dt__dense(call, w) : NULL;
     dt_tensor *y = wd ? dt__new(call, x->st->dev, dt__promote(x, w), shape, 4, layout) : NULL;
     int        rc = y ? 0 : DT_ERR_MEMORY;
-    if (!rc && y->numel) {
-        dt__out(&c, y);
-        dt__in(&c, xi);
-        dt__in(&c, wd);
-        rc = dt__go(x->st->dev, &c);
-    }
-    if (!rc && b && y->numel) { /* added in place */
-        dt_call add;
-        dt__call_begin(&add, DT_K_copy);
-        dt__out(&add, y);
-        dt_view *v = dt__in(&add, b);
+    if (!rc && b && y->numel) { /* the kernel adds to the bias */
+        dt_call start;
+        dt__call_begin(&start, DT_K_copy);
+        dt__out(&start, y);
+        dt_view *v = dt__in(&start, b);
         v->stride[1] = b->stride[0];
         v->stride[0] = v->stride[2] = v->stride[3] = 0;
         memcpy(v->shape, shape, sizeof shape);
         v->ndim = 4;
-        add.acc = 1;
-        rc = dt__go(x->st->dev, &add);
+        rc = dt__go(x->st->dev, &start);
+    }
+    if (!rc && y->numel) {
+        dt__out(&c, y);
+        dt__in(&c, xi);
+        dt__in(&c, wd);
+        c.acc = b != NULL;
+        rc = dt__go(x->st->dev, &c);
     }
     dt_tensor *in[3] = { x, w, b };
     dt__node  *n = rc ? NULL : dt__record("conv_transpose2d", y, dt__deconv_bwd, 3, in);

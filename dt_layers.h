@@ -1278,7 +1278,7 @@ static bool dt__average_ok(const char *call, const dt_average *a)
 static int dt__average_grow(const char *call, dt_average *a)
 {
     dt_model *m = a->m;
-    if (a->n == m->nparams) return 0;
+    if (a->n && a->n == m->nparams) return 0;
     if (m->nparams == 0) return dt_fail(DT_ERR_STATE, "%s: the model has no parameters yet; call it after the first forward", call);
     dt_tensor **t = (dt_tensor **)dt__alloc_zero((size_t)m->nparams * sizeof *t);
     if (!t) return dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
@@ -1348,7 +1348,8 @@ DT_API dt_status dt_average_swap(dt_average *a)
 {
     const char *call = "dt_average_swap";
     if (!dt__average_ok(call, a)) return dt_error_code();
-    if (a->updates == 0) return (dt_status)dt_fail(DT_ERR_STATE, "%s: there was no dt_average_update yet", call);
+    if (a->updates == 0)
+        return (dt_status)dt_fail(DT_ERR_STATE, "%s: there was no dt_average_update yet", call);
     dt_no_grad_begin();
     for (int i = 0; i < a->n && dt__err.code == DT_OK; i++) {
         if (!a->t[i]) continue;
