@@ -817,6 +817,8 @@ enum { DT_REDUCE_FNS(DT__ENUM_R) DT_R_COUNT };
     X(lamb)            /* u, m, v <- p, g, [gscale]: u = (m/c1)/(sqrt(v/c2) + eps) + wd*p                 */ \
     X(lamb_apply)      /* p, [copy] <- u, [wnorm, unorm, segments]: p -= lr*|w|/|u|*u; ratio 1 where a    */ \
                        /*      norm is 0 or absent                                                        */ \
+    X(lion)            /* p, m, [copy] <- g, [gscale]: p *= 1 - lr*wd; p -= lr*sign(b1*m + (1-b1)*g);     */ \
+                       /*      m = b2*m + (1-b2)*g                                                        */ \
     X(norms)           /* y (nseg) <- x (n), [segments]: the L2 norm of each segment, or of all           */ \
     X(unscale)         /* [y (n)], flag (1) <- x (n): y = ew.a*x (y may be x); flag := 1 if some x is not  */ \
                        /*      finite, else unchanged                                                   + */

@@ -7389,6 +7389,20 @@ static __attribute__((noinline)) void DT__K(adagrad_row)(const dt_call *c, const
         DT__K(st)(p + i, w + lr * g / (DT__K(vsqrt)(s) + eps));
     }
 }
+static __attribute__((noinline)) void DT__K(lion_row)(const dt_call *c, const DT__K(opt_rows) *x)
+{
+    float       *p = x->r[0], *m = x->r[1];
+    const float *grad = x->g;
+    int64_t      n = x->n;
+    dt__vf       keep = DT__C((float)(1 - c->u.opt.lr * c->u.opt.wd)), lr = DT__C((float)c->u.opt.lr), zero = DT__K(zero)();
+    for (int64_t i = 0; i < n; i += DT__W) {
+        dt__vf w = DT__K(ld)(p + i) * keep, g = DT__K(ld)(grad + i), mean = DT__K(ld)(m + i);
+        dt__vf u = DT__K(opt_lerp)(mean, g, c->u.opt.b1);
+        u = DT__K(sel)((dt__vi)(u > zero), lr, DT__K(sel)((dt__vi)(u < zero), zero - lr, u * zero)); /* NaN stays */
+        DT__K(st)(p + i, w - u);
+        DT__K(st)(m + i, DT__K(opt_lerp)(mean, g, c->u.opt.b2));
+    }
+}
 static __attribute__((noinline)) void DT__K(lamb_row)(const dt_call *c, const DT__K(opt_rows) *x)
 {
     float       *u = x->r[0], *m = x->r[1], *v = x->r[2];
@@ -7537,6 +7551,11 @@ static int DT__K(adagrad)(dt_device *dev, const dt_call *c)
 {
     (void)dev;
     return DT__K(opt_run)(c, DT__K(adagrad_row), 2, 2, 0, 1, -1);
+}
+static int DT__K(lion)(dt_device *dev, const dt_call *c)
+{
+    (void)dev;
+    return DT__K(opt_run)(c, DT__K(lion_row), 2, 2, 0, 1, -1);
 }
 static int DT__K(lamb)(dt_device *dev, const dt_call *c)
 {

@@ -44,8 +44,8 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    It has no layer objects and no module tree: the forward function is the model. It has no L-BFGS, no sparse gradients and
-    no recurrent layers.
+    It has no layer objects and no module tree: the forward function is the model. It has no L-BFGS and no sparse gradients.
+    Recurrent, 1-d and transformer layers are in dt_layers.h.
 
 OPTIONS
 
@@ -60,7 +60,7 @@ CONTENTS
 
     >>models         models by name: scopes, modes, parameters, groups, summary
     >>layers         layers with parameters
-    >>optimizers     SGD, Adam, AdamW, RMSProp, Adagrad, LARS, LAMB; clipping; the step
+    >>optimizers     SGD, Adam, AdamW, RMSProp, Adagrad, LARS, LAMB, Lion, Muon; clipping; the step
     >>schedules      learning rates over time
     >>amp            mixed precision O0..O3 and loss scaling
     >>archives       tensors in the safetensors files of dt_io.h
@@ -330,13 +330,13 @@ DT_API dt_tensor *dt_cross_entropy_parts_with(dt_model *m, dt_tensor *logits, dt
 typedef struct dt_optimizer_opts {
     const char *dt__first DT_D;         /* the options as written, if a macro set them */
     const char *params DT_D;            /* pattern of names; default: all that no earlier optimiser of the model has */
-    double      lr DT_D;                /* 1e-3; RMSProp, Adagrad: 1e-2; LARS: 0.1 */
-    double      weight_decay DT_D;      /* 0; AdamW, LAMB: 1e-2 */
-    double      momentum DT_D;          /* SGD, RMSProp: 0; LARS: 0.9 */
+    double      lr DT_D;                /* 1e-3; RMSProp, Adagrad: 1e-2; LARS: 0.1; Lion: 1e-4 */
+    double      weight_decay DT_D;      /* 0; AdamW, LAMB: 1e-2; Muon: 0.1 */
+    double      momentum DT_D;          /* SGD, RMSProp: 0; LARS: 0.9; Muon: 0.95 */
     double      dampening DT_D;         /* SGD: 0 */
     bool        nesterov DT_D;          /* SGD, LARS */
-    double      beta1 DT_D, beta2 DT_D; /* Adam, AdamW, LAMB: 0.9, 0.999 */
-    double      eps DT_D;               /* Adam, AdamW, RMSProp, LARS: 1e-8; Adagrad: 1e-10; LAMB: 1e-6 */
+    double      beta1 DT_D, beta2 DT_D; /* Adam, AdamW, LAMB: 0.9, 0.999; Lion: 0.9, 0.99 */
+    double      eps DT_D;               /* Adam, AdamW, RMSProp, LARS: 1e-8; Adagrad: 1e-10; LAMB: 1e-6; Muon: 1e-7 */
     bool        amsgrad DT_D;           /* Adam, AdamW */
     double      alpha DT_D;             /* RMSProp: 0.99 */
     bool        centered DT_D;          /* RMSProp */
@@ -355,6 +355,13 @@ DT_API dt_optimizer *dt_rmsprop_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt
 DT_API dt_optimizer *dt_adagrad_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
 DT_API dt_optimizer *dt_lars_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
 DT_API dt_optimizer *dt_lamb_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
+/* Chen et al. 2023: the sign of a mean of gradients, and weight decay as in AdamW. */
+DT_API dt_optimizer *dt_lion_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
+/* torch.optim.Muon with its defaults (nesterov, adjust_lr_fn "original"), in f32 where PyTorch uses bf16; with momentum 0 it keeps no
+   mean. It updates matrices and refuses other parameters. Which ones it gets is the program's choice:
+       dt_muon(m, .params = "blocks.*.weight", .lr = 0.02);  dt_adamw(m);                       AdamW has the rest
+   It needs whole matrices: not with .shard, .split or a parameter server. */
+DT_API dt_optimizer *dt_muon_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
 /* Adds a parameter group: parameters of the optimiser whose names match the pattern get these options. Options that are
    0 are inherited from the optimiser. If several groups match, the latest one applies. Call it before the seal or between
    steps. Returns the group's index (the optimiser itself is group 0) or a negative status:
@@ -369,6 +376,8 @@ DT_API int dt_optimizer_add_group_with(dt_optimizer *opt, const char *pattern,
 #define dt_adagrad(...) dt_adagrad_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
 #define dt_lars(...) dt_lars_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
 #define dt_lamb(...) dt_lamb_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
+#define dt_lion(...) dt_lion_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
+#define dt_muon(...) dt_muon_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
 #define dt_optimizer_add_group(opt, ...) \
     dt_optimizer_add_group_with(opt, DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
 #else /* C++17: options as a struct, or none */
@@ -379,6 +388,8 @@ DT_API int dt_optimizer_add_group_with(dt_optimizer *opt, const char *pattern,
 #define dt_adagrad dt_adagrad_with
 #define dt_lars dt_lars_with
 #define dt_lamb dt_lamb_with
+#define dt_lion dt_lion_with
+#define dt_muon dt_muon_with
 #define dt_optimizer_add_group dt_optimizer_add_group_with
 #endif
 DT_API void      dt_optimizer_free(dt_optimizer *opt);
@@ -3361,7 +3372,12 @@ enum {
       DT__TRUST_RATIO | DT__NORM_INPUTS | DT__COUNT_MOMENTUM, dt__arguments_sgd, dt__before_lars, dt__update_fused)   \
     X(lamb, DT_K_lamb, DT__OPTIONS(DT__COMMON(1e-3, 1e-2, 1.0), DT__BETAS(1e-6), DT__OPTION(no_trust_ratio, 0)),      \
       DT__STATES(DT__STATE("exp_avg", DT__ALWAYS), DT__STATE("exp_avg_sq", DT__ALWAYS)),                              \
-      DT__TRUST_RATIO | DT__DIVIDES | DT__UPDATE_TENSOR, dt__arguments_adam, dt__before_lamb, dt__update_lamb)
+      DT__TRUST_RATIO | DT__DIVIDES | DT__UPDATE_TENSOR, dt__arguments_adam, dt__before_lamb, dt__update_lamb)                      \
+    X(lion, DT_K_lion, DT__OPTIONS(DT__COMMON(1e-4, 0, 0), DT__OPTION(beta1, 0.9), DT__OPTION(beta2, 0.99)),          \
+      DT__STATES(DT__STATE("exp_avg", DT__ALWAYS)), DT__DECOUPLED, dt__arguments_lion, NULL, dt__update_fused)        \
+    X(muon, DT_K_sgd, DT__OPTIONS(DT__COMMON(1e-3, 0.1, 0), DT__OPTION(momentum, 0.95), DT__OPTION(eps, 1e-7)),       \
+      DT__STATES(DT__STATE("momentum_buffer", DT__ALWAYS)), DT__DECOUPLED | DT__UPDATE_TENSOR, dt__arguments_lion,    \
+      dt__before_muon, dt__update_muon)
 
 typedef struct dt__step_temp { /* for each of opt->places */
     dt_tensor *gscale[DT__MAX_PLACES]; /* the clip coefficient, or NULL */
@@ -3405,6 +3421,9 @@ static int  dt__before_lars(const dt__optim_operands *v, const dt_optimizer_opts
 static int  dt__before_lamb(const dt__optim_operands *v, const dt_optimizer_opts *g, double t);
 static int  dt__update_fused(const dt__optim_operands *v, const dt__optim_kind *k, const dt_optimizer_opts *g, double t);
 static int  dt__update_lamb(const dt__optim_operands *v, const dt__optim_kind *k, const dt_optimizer_opts *g, double t);
+static void dt__arguments_lion(dt_call *c, const dt_optimizer_opts *o, double t);
+static int  dt__before_muon(const dt__optim_operands *v, const dt_optimizer_opts *g, double t);
+static int  dt__update_muon(const dt__optim_operands *v, const dt__optim_kind *k, const dt_optimizer_opts *g, double t);
 #define DT__OPTIM_KIND(name, kernel, options, states, traits, arguments, before, update) DT__KIND_##name,
 enum { DT__OPTIMIZERS(DT__OPTIM_KIND) DT__OPTIM_KINDS };
 #undef DT__OPTIM_KIND
@@ -4282,6 +4301,153 @@ static int dt__update_lamb(const dt__optim_operands *v, const dt__optim_kind *k,
     dt__in_view(&c, ratio ? &v->segments : &none);
     c.u.opt.lr = g->lr;
     return dt__go(v->dev, &c);
+}
+static void dt__arguments_lion(dt_call *c, const dt_optimizer_opts *o, double t)
+{
+    (void)t;
+    c->u.opt.b1 = o->beta1;
+    c->u.opt.b2 = o->beta2;
+}
+
+/* ---- Muon: the momentum of each matrix, made nearly orthogonal by five Newton-Schulz steps. With n = min(rows, columns), a step is
+   a = x x^T (or x^T x), b = -4.775 a + 2.0315 a a, x = 3.4445 x + b x (or x b). Computed in f32. */
+static int dt__muon_binary(dt_device *dev, int fn, const dt_view *z, const dt_view *x, const dt_view *y, double a, double b)
+{
+    dt_call c;
+    dt__call_begin(&c, DT_K_binary);
+    c.u.ew.fn = fn;
+    c.u.ew.a = a;
+    c.u.ew.b = b;
+    dt__out_view(&c, z);
+    dt__in_view(&c, x);
+    dt__in_view(&c, y);
+    return dt__go(dev, &c);
+}
+static int dt__muon_product(dt_device *dev, const dt_view *y, const dt_view *a, const dt_view *b, double alpha)
+{
+    dt_call c;
+    dt__call_begin(&c, DT_K_gemm);
+    c.u.gemm.alpha = alpha;
+    dt__out_view(&c, y);
+    dt__in_view(&c, a);
+    dt__in_view(&c, b);
+    return dt__go(dev, &c);
+}
+static dt_view dt__muon_view(const dt_view *v, int64_t rows, int64_t cols, bool turned)
+{
+    dt_view m = *v;
+    m.ndim = 2;
+    m.shape[0] = turned ? cols : rows;
+    m.shape[1] = turned ? rows : cols;
+    m.stride[0] = turned ? 1 : cols;
+    m.stride[1] = turned ? cols : 1;
+    return m;
+}
+static int dt__muon_orthogonal(dt_device *dev, const dt_view *u, int64_t rows, int64_t cols, double eps)
+{
+    bool       tall = rows > cols;
+    int64_t    n = tall ? cols : rows, square[2] = { n, n }, whole[2] = { rows, cols }, one = 1;
+    dt_tensor *t[4] = { dt__new("dt_muon", dev, DT_F32, square, 2, DT_LAYOUT_PLAIN), NULL, NULL, NULL };
+    if (t[0]) t[1] = dt__new("dt_muon", dev, DT_F32, square, 2, DT_LAYOUT_PLAIN);
+    if (t[1]) t[2] = dt__new("dt_muon", dev, DT_F32, whole, 2, DT_LAYOUT_PLAIN);
+    if (t[2]) t[3] = dt__new("dt_muon", dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN);
+    int     rc = t[3] ? 0 : DT_ERR_MEMORY;
+    dt_view x = dt__muon_view(u, rows, cols, false), xt = dt__muon_view(u, rows, cols, true), a, aa, next, norm;
+    if (!rc) {
+        dt_call c;
+        dt__view_of(&a, t[0]);
+        dt__view_of(&aa, t[1]);
+        dt__view_of(&next, t[2]);
+        dt__view_of(&norm, t[3]);
+        rc = dt__norm_of(dev, &norm, u);
+        for (int i = 0; i < 2 && !rc; i++) { /* 1/max(norm, eps) */
+            dt__call_begin(&c, DT_K_unary);
+            c.u.ew.fn = i ? DT_U_RECIP : DT_U_CLAMP;
+            c.u.ew.a = i ? 1 : eps;
+            c.u.ew.b = INFINITY;
+            dt__out_view(&c, &norm);
+            dt__in_view(&c, &norm);
+            rc = dt__go(dev, &c);
+        }
+        norm.shape[0] = u->shape[0];
+        norm.stride[0] = 0;
+        if (!rc) rc = dt__muon_binary(dev, DT_B_MUL, u, u, &norm, 1, 0);
+    }
+    for (int i = 0; i < 5 && !rc; i++) {
+        rc = dt__muon_product(dev, &a, tall ? &xt : &x, tall ? &x : &xt, 1);
+        if (!rc) rc = dt__muon_product(dev, &aa, &a, &a, 2.0315);
+        if (!rc) rc = dt__muon_binary(dev, DT_B_ADD, &aa, &aa, &a, 1, -4.7750);
+        if (!rc) rc = dt__muon_product(dev, &next, tall ? &x : &aa, tall ? &aa : &x, 1);
+        if (!rc) rc = dt__muon_binary(dev, DT_B_ADD, &x, &next, &x, 1, 3.4445);
+    }
+    for (int i = 0; i < 4; i++) dt__unref(t[i]);
+    return rc;
+}
+/* The part of a run's operand that belongs to parameter i of the run */
+static dt_view dt__muon_part(const dt__optim_operands *v, const dt_view *x, int i)
+{
+    const dt__param *p = v->m->order[v->run->first + i];
+    dt_view          y = *x;
+    if (y.ndim >= 0) dt__view_part(&y, p->offset - v->run->offset, p->t->numel);
+    return y;
+}
+static int dt__before_muon(const dt__optim_operands *v, const dt_optimizer_opts *g, double t)
+{
+    double m = g->momentum;
+    int    rc = 0;
+    (void)t;
+    if (!v->m || !v->run || v->m->shards)
+        return dt_fail(DT_ERR_STATE, "dt_muon: it needs whole matrices, and %s; use another optimiser", v->m && v->m->shards
+                       ? "the model is sharded (.shard)" : "a parameter server has parts of them");
+    if (!(m < 1)) return dt_fail(DT_ERR_ARG, "dt_muon: .momentum is %g; it must be below 1", m);
+    for (int i = 0; i < v->run->nparams; i++) {
+        const dt__param *p = v->m->order[v->run->first + i];
+        if (p->t->ndim != 2 || p->cut.parts)
+            return dt_fail(DT_ERR_SHAPE, "dt_muon: parameter '%s' is %s%s; Muon updates whole matrices: give it those by .params, and the "
+                           "others to another optimiser", p->name, dt__text(p->t), p->cut.parts ? ", split over ranks" : "");
+    }
+    for (int i = 0; i < v->run->nparams && !rc; i++) {
+        const dt_tensor *p = v->m->order[v->run->first + i]->t;
+        dt_view          u = dt__muon_part(v, &v->update, i), grad = dt__muon_part(v, &v->grad, i), buf = dt__muon_part(v, &v->state[0], i);
+        dt_view          scale = v->gscale;
+        double           sign = g->maximize ? -1 : 1;
+        if (!p->numel) continue;
+        if (scale.ndim >= 0) {
+            scale.ndim = 1;
+            scale.shape[0] = u.shape[0];
+            scale.stride[0] = 0;
+            rc = dt__muon_binary(v->dev, DT_B_MUL, &u, &grad, &scale, sign, 0);
+        } else {
+            rc = dt__muon_binary(v->dev, DT_B_ADD, &u, &grad, &grad, sign, 0);
+        }
+        if (!rc && m > 0) rc = dt__muon_binary(v->dev, DT_B_ADD, &buf, &buf, &u, m, (1 - m) / m); /* lerp(buf, g, 1 - m) */
+        if (!rc && m > 0) rc = dt__muon_binary(v->dev, DT_B_ADD, &u, &u, &buf, 1 - m, m / (1 - m)); /* Nesterov */
+        if (!rc) rc = dt__muon_orthogonal(v->dev, &u, p->shape[0], p->shape[1], g->eps);
+    }
+    return rc;
+}
+static int dt__update_muon(const dt__optim_operands *v, const dt__optim_kind *k, const dt_optimizer_opts *g, double t)
+{
+    int rc = 0;
+    (void)k;
+    (void)t;
+    for (int i = 0; i < v->run->nparams && !rc; i++) {
+        const dt_tensor *p = v->m->order[v->run->first + i]->t;
+        dt_view          value = dt__muon_part(v, &v->value, i), half = dt__muon_part(v, &v->half, i), u = dt__muon_part(v, &v->update, i), none;
+        double           ratio = (double)p->shape[0] / (double)(p->shape[1] > 0 ? p->shape[1] : 1), lr = g->lr * sqrt(ratio > 1 ? ratio : 1);
+        dt_call          c;
+        if (!p->numel) continue;
+        none.ndim = -1;
+        dt__call_begin(&c, DT_K_sgd);
+        dt__out_view(&c, &value);
+        dt__out_view(&c, &none);
+        dt__out_view(&c, &half);
+        dt__in_view(&c, &u);
+        c.u.opt.lr = lr; /* p = (1 - g.lr wd) p - lr u */
+        c.u.opt.wd = lr > 0 ? g->lr * g->weight_decay / lr : 0;
+        rc = dt__go(v->dev, &c);
+    }
+    return rc;
 }
 static void dt__view_or_none(dt_view *v, const dt_tensor *t, int64_t offset, int64_t n)
 {

@@ -35,6 +35,10 @@ bench-train: build/bench/bench_train ## training and inference beside PyTorch: M
 	@+$(peer_python)
 	build/bench/bench_train --python $(PEER_PYTHON)
 
+bench-lstm: build/bench/bench_lstm ## training of LSTM and GRU layers beside PyTorch
+	@+$(peer_python)
+	build/bench/bench_lstm --python $(PEER_PYTHON)
+
 bench-loader: build/bench/bench_loader ## loading data beside PyTorch's DataLoader and beside memcpy
 	@+$(peer_python)
 	build/bench/bench_loader --python $(PEER_PYTHON)

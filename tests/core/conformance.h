@@ -1857,6 +1857,7 @@ enum {
     covered_kernel_rmsprop = sizeof(&cf_test_optim),
     covered_kernel_adagrad = sizeof(&cf_test_optim),
     covered_kernel_lamb = sizeof(&cf_test_optim),
+    covered_kernel_lion = sizeof(&cf_test_optim),
     covered_kernel_lamb_apply = sizeof(&cf_test_optim),
     covered_kernel_norms = sizeof(&cf_test_optim),
     covered_kernel_unscale = sizeof(&cf_test_optim)
