@@ -1078,6 +1078,7 @@ UTEST(saving, names_are_pytorchs)
         { dt_rmsprop_with, { .momentum = 0.9, .centered = true }, { "square_avg", "grad_avg", "momentum_buffer" } },
         { dt_adagrad_with, { .lr = 0.1 }, { "sum" } },
         { dt_lamb_with, { .lr = 0.1 }, { "exp_avg", "exp_avg_sq" } },
+        { dt_lion_with, { .lr = 0.1 }, { "exp_avg" } },
     };
     for (size_t k = 0; k < sizeof want / sizeof *want; k++) {
         toy_open(&t, NULL, DT_F32);
@@ -1289,7 +1290,7 @@ UTEST(muon, is_its_formulas_for_wide_and_tall_matrices_with_clipping_and_the_oth
     static const int shape[3][2] = { { 3, 7 }, { 9, 4 }, { 1, 5 } };
     for (int kind = 0; kind < 3; kind++) {
         dt_model     *m = dt_model_new(.seed = 1);
-        dt_optimizer *opt = dt_muon(m, .lr = 0.1, .weight_decay = kind ? 0.5 : 0, .clip_norm = kind == 1 ? 0.25 : 0, .maximize = kind == 2);
+        dt_optimizer *opt = dt_muon(m, .lr = 0.1, .weight_decay = kind ? 0.5 : 0.1, .clip_norm = kind == 1 ? 0.25 : 0, .maximize = kind == 2);
         double        w[3][40], buf[3][40] = { { 0 } };
         for (int step = 0; step < 3; step++) {
             dt_tensor *l = NULL, *p[3];
