@@ -39,6 +39,10 @@ bench-lstm: build/bench/bench_lstm ## training of LSTM and GRU layers beside PyT
 	@+$(peer_python)
 	build/bench/bench_lstm --python $(PEER_PYTHON)
 
+bench-ops: build/bench/bench_ops ## single ops beside PyTorch, forward and backward, one and two threads
+	@+$(peer_python)
+	build/bench/bench_ops --python $(PEER_PYTHON)
+
 bench-loader: build/bench/bench_loader ## loading data beside PyTorch's DataLoader and beside memcpy
 	@+$(peer_python)
 	build/bench/bench_loader --python $(PEER_PYTHON)
