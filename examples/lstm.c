@@ -1,15 +1,15 @@
 /* An LSTM that learns a text byte by byte, and then writes some. Its state passes from chunk to chunk (truncated backpropagation).
 
-   Build: cc -O2 -I.. lstm.c -o lstm -lm -lpthread            Run: ./lstm --text file.txt --steps 1000
-
-       --text FILE   default README.md        --steps N   300        --hidden N  128       --layers N  1
-       --gru         a GRU                    --batch N   16         --chunk N   32        --lr X      0.005
-       --sample N    200 bytes at the end                                                              */
+   Build: cc -O2 -I.. lstm.c -o lstm -lm -lpthread            Run: ./lstm --text file.txt --steps 1000 */
 #define DT_IMPLEMENTATION
 #include "dt_layers.h"
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "options.h"
+
+static const char *const lstm_help =
+    "lstm [options]: an LSTM learns a text byte by byte, and then writes\n"
+    "    --text FILE   README.md   --steps N   300        --hidden N  128       --layers N  1\n"
+    "    --gru         a GRU       --batch N   16         --chunk N   32        --lr X      0.005\n"
+    "    --sample N    200 bytes at the end\n";
 
 enum { VOCAB = 256, MOST = 1 << 20 };
 
@@ -57,15 +57,9 @@ static void sample(dt_model *m, const config *c, int64_t first, int n)
     dt_no_grad_end();
     state_set(&s, NULL, NULL);
 }
-static const char *option(int argc, char **argv, const char *name, const char *otherwise)
-{
-    for (int i = 1; i + 1 < argc; i++)
-        if (!strcmp(argv[i], name)) return argv[i + 1];
-    return otherwise;
-}
 static int64_t number(int argc, char **argv, const char *name, const char *otherwise, int64_t most)
 {
-    int64_t n = strtoll(option(argc, argv, name, otherwise), NULL, 10);
+    int64_t n = strtoll(example_option(argc, argv, name, otherwise), NULL, 10);
     if (n >= 1 && n <= most) return n;
     fprintf(stderr, "lstm: %s must be 1 to %lld\n", name, (long long)most);
     exit(2);
@@ -73,21 +67,22 @@ static int64_t number(int argc, char **argv, const char *name, const char *other
 int main(int argc, char **argv)
 {
     static unsigned char text[MOST];
-    const char *path = option(argc, argv, "--text", "README.md");
+    int         done = example_options(argc, argv, lstm_help);
+    if (done >= 0) return done;
+    const char *path = example_option(argc, argv, "--text", "README.md");
     FILE       *f = fopen(path, "rb");
     int64_t     n = f ? (int64_t)fread(text, 1, sizeof text, f) : 0;
     if (f) fclose(f);
-    config  c = { number(argc, argv, "--hidden", "128", 4096), number(argc, argv, "--layers", "1", 16), false };
+    config  c = { number(argc, argv, "--hidden", "128", 4096), number(argc, argv, "--layers", "1", 16), example_flag(argc, argv, "--gru") };
     int64_t steps = number(argc, argv, "--steps", "300", 1 << 30), batch = number(argc, argv, "--batch", "16", 1024);
     int64_t chunk = number(argc, argv, "--chunk", "32", 1024), part = n / batch; /* each sequence reads its part of the text */
-    for (int i = 1; i < argc; i++) c.gru |= !strcmp(argv[i], "--gru");
     if (part <= chunk) {
         fprintf(stderr, "lstm: %s has %lld bytes; it needs more than --batch times --chunk, %lld\n", path, (long long)n,
                 (long long)(batch * chunk));
         return 2;
     }
     dt_model     *m = dt_model_new(.seed = 1);
-    dt_optimizer *opt = dt_adam(m, .lr = atof(option(argc, argv, "--lr", "0.005")), .clip_norm = 1);
+    dt_optimizer *opt = dt_adam(m, .lr = atof(example_option(argc, argv, "--lr", "0.005")), .clip_norm = 1);
     state         s = { NULL, NULL }, last;
     int64_t      *x = (int64_t *)malloc((size_t)(batch * chunk) * sizeof *x), *y = (int64_t *)malloc((size_t)(batch * chunk) * sizeof *y);
     double        first = 0, loss = 0;

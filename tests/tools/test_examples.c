@@ -38,7 +38,6 @@
 #define state_set lstm_state_set
 #define net lstm_net
 #define sample lstm_sample
-#define option lstm_option
 #define number lstm_number
 #define VOCAB lstm_VOCAB
 #define MOST lstm_MOST
@@ -50,7 +49,6 @@
 #undef state_set
 #undef net
 #undef sample
-#undef option
 #undef number
 #undef VOCAB
 #undef MOST
@@ -158,7 +156,7 @@ UTEST(resnet, takes_the_recipe_for_large_batches_under_dtrun)
 
 UTEST(options, are_listed_and_others_refused_by_each_example)
 {
-    static const char *const names[] = { "mnist", "resnet", "gpt", "messages", "pipeline", "two_devices" };
+    static const char *const names[] = { "mnist", "resnet", "gpt", "lstm", "messages", "pipeline", "two_devices" };
     static char              out[65536];
     char                     arguments[64];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
