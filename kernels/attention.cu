@@ -18,7 +18,7 @@
    - mul: 64 x 64 weights from shared memory times 64 rows of W columns; a thread holds 4 x W/16 sums for each group of
      W columns. W is 32 or 64.
    f16 and bf16 are converted to f32 as they are loaded; tiles that the mask hides entirely are skipped. 34 KiB of shared
-   memory; two blocks fit a multiprocessor up to d = 64, one beyond.
+   memory; two blocks fit a multiprocessor up to d = 64, one beyond or with masks, lengths or a window.
 
    Roofline, a head, causal half of it: forward 4 t s d FLOPs, backward 14 t s d (the scores and do v^T twice), in f32
    FMA (A100: 19.5 TFLOP/s; tensor cores are not used). A pair of tiles loads 3 (forward), 6 (dk and dv) or 5 (dq) times
@@ -280,7 +280,7 @@ struct item {
 };
 
 template <int W, int NC, bool HIDES>
-static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
+static __global__ void __launch_bounds__(THREADS, NC == 1 && !HIDES ? 2 : 1)
     forward(args a, heads o, float *lse, heads q, heads k, heads v)
 {
     __shared__ __align__(16) float ab[2 * DEPTH * PITCH], tile[TILE * PITCH];
@@ -387,7 +387,7 @@ __device__ __forceinline__ void times_tile(float (&s)[4][4], const float *tile, 
 
 /* dk and dv: rows are keys */
 template <int W, int NC, bool HIDES>
-static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
+static __global__ void __launch_bounds__(THREADS, NC == 1 && !HIDES ? 2 : 1)
     backward_keys(args a, heads dk, heads dv, heads dy, heads q, heads k, heads v, const float *lse, const float *delta)
 {
     __shared__ __align__(16) float ab[2 * DEPTH * PITCH], tile[TILE * PITCH];
@@ -426,7 +426,7 @@ static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
 }
 /* dq: rows are queries */
 template <int W, int NC, bool HIDES>
-static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
+static __global__ void __launch_bounds__(THREADS, NC == 1 && !HIDES ? 2 : 1)
     backward_queries(args a, heads dq, heads dy, heads q, heads k, heads v, const float *lse, const float *delta)
 {
     __shared__ __align__(16) float ab[2 * DEPTH * PITCH], tile[TILE * PITCH];
