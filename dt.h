@@ -5939,6 +5939,30 @@ static int dt__deconv_bwd(dt__node *n, dt_tensor *g)
     dt__unref(gi);
     return rc;
 }
+/* An .output_pad that is not smaller than the stride: no convolution has an image of this size. The whole image, cut, with zeros
+   behind its end; then the bias. */
+static dt_tensor *dt__deconv_cut(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt_op_conv_transpose2d_opts o, const dt_call *c, const int64_t *shape)
+{
+    int64_t pads[4] = { 0, 0, 0, 0 };
+    o.pad = o.output_pad = 0;
+    o.pad_w = o.output_pad_w = DT_ZERO;
+    dt_tensor *y = dt_op_conv_transpose2d_with(x, w, NULL, o);
+    for (int i = 0; i < 2 && y; i++) {
+        int64_t n = y->shape[2 + i] - c->u.conv.pad[i];
+        if (n > shape[2 + i]) n = shape[2 + i];
+        if (n < 0) n = 0;
+        pads[1 + 2 * (1 - i)] = shape[2 + i] - n;
+        y = dt_narrow(y, 2 + i, n ? c->u.conv.pad[i] : 0, n);
+    }
+    if (y && (pads[1] || pads[3])) y = dt_pad(y, pads, 4, 0);
+    if (!y || !b) return y;
+    dt_shape side;
+    memset(&side, 0, sizeof side);
+    side.ndim = 3;
+    side.dim[0] = shape[1];
+    side.dim[1] = side.dim[2] = 1;
+    return dt_add(y, dt_reshape(b, side));
+}
 DT_API dt_tensor *dt_op_conv_transpose2d_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt_op_conv_transpose2d_opts o)
 {
     const char *call = "dt_op_conv_transpose2d";
@@ -5975,6 +5999,7 @@ DT_API dt_tensor *dt_op_conv_transpose2d_with(dt_tensor *x, dt_tensor *w, dt_ten
         }
     }
     if (!dt__vector_ok(call, "b", x, b, shape[1])) return NULL;
+    if (more[0] >= c.u.conv.stride[0] || more[1] >= c.u.conv.stride[1]) return dt__deconv_cut(x, w, b, o, &c, shape);
     int        layout = dt__image_layout(x->st->dev, DT_K_conv2d);
     dt_tensor *xi = dt__in_layout(call, x, layout), *wd = xi ? dt__dense(call, w) : NULL;
     dt_tensor *y = wd ? dt__new(call, x->st->dev, dt__promote(x, w), shape, 4, layout) : NULL;

@@ -150,6 +150,7 @@ static const kind kinds[] = {
     { "rmsprop", make_rmsprop, false },
     { "adagrad", make_adagrad, false },
     { "lars", make_lars, false },
+    { "lion", make_lion, false },
     { "lamb", make_lamb, false },
     { "groups", make_groups, false },
     { "clipped", make_clipped, true },
