@@ -5946,7 +5946,8 @@ static dt_tensor *dt__deconv_cut(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt_op
     int64_t pads[4] = { 0, 0, 0, 0 };
     o.pad = o.output_pad = 0;
     o.pad_w = o.output_pad_w = DT_ZERO;
-    dt_tensor *y = dt_op_conv_transpose2d_with(x, w, NULL, o);
+    dt_dtype   type = (dt_dtype)dt__promote(x, w); /* the sum is rounded once, at the end */
+    dt_tensor *y = dt_op_conv_transpose2d_with(dt_cast(x, DT_F32), dt_cast(w, DT_F32), NULL, o);
     for (int i = 0; i < 2 && y; i++) {
         int64_t n = y->shape[2 + i] - c->u.conv.pad[i];
         if (n > shape[2 + i]) n = shape[2 + i];
@@ -5955,13 +5956,13 @@ static dt_tensor *dt__deconv_cut(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt_op
         y = dt_narrow(y, 2 + i, n ? c->u.conv.pad[i] : 0, n);
     }
     if (y && (pads[1] || pads[3])) y = dt_pad(y, pads, 4, 0);
-    if (!y || !b) return y;
+    if (!y || !b) return y ? dt_cast(y, type) : NULL;
     dt_shape side;
     memset(&side, 0, sizeof side);
     side.ndim = 3;
     side.dim[0] = shape[1];
     side.dim[1] = side.dim[2] = 1;
-    return dt_add(y, dt_reshape(b, side));
+    return dt_cast(dt_add(y, dt_reshape(dt_cast(b, DT_F32), side)), type);
 }
 DT_API dt_tensor *dt_op_conv_transpose2d_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt_op_conv_transpose2d_opts o)
 {
