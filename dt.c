@@ -19,6 +19,7 @@
 #include "dt_io.h"
 #include "dt_plot.h"
 #include "dt_nn.h"
+#include "dt_layers.h"
 #include "dt_data.h"
 #include "dt_plan.h"
 #include "dt_scale.h"

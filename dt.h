@@ -487,6 +487,17 @@ typedef struct dt_op_conv2d_opts {
 DT_API dt_tensor *dt_op_conv2d_with(dt_tensor *x, dt_tensor *w, dt_tensor *b,
                                     dt_op_conv2d_opts o DT_OPT0(dt_op_conv2d_opts));
 
+typedef struct dt_op_conv_transpose2d_opts {
+    int dt__first DT_D;
+    int stride DT_D, pad DT_D, dilation DT_D; /* defaults 1, 0, 1 */
+    int stride_w DT_D, pad_w DT_D, dilation_w DT_D; /* default: as for the height; pad_w = DT_ZERO: no padding */
+    int output_pad DT_D, output_pad_w DT_D; /* rows and columns more at the end; 0 */
+    int groups DT_D; /* default 1 */
+} dt_op_conv_transpose2d_opts;
+/* x (n, c, h, w), w (c, out/groups, kh, kw), b (out) or NULL */
+DT_API dt_tensor *dt_op_conv_transpose2d_with(dt_tensor *x, dt_tensor *w, dt_tensor *b,
+                                              dt_op_conv_transpose2d_opts o DT_OPT0(dt_op_conv_transpose2d_opts));
+
 typedef struct dt_pool_opts {
     int  dt__first DT_D;
     int  kernel DT_D, stride DT_D, pad DT_D;       /* kernel required; stride default kernel; pad 0 */
@@ -506,7 +517,7 @@ typedef struct dt_op_batch_norm_opts {
     dt_act     act DT_D;      /* fused activation: DT_ACT_NONE or DT_ACT_RELU */
     dt_tensor *add DT_D;      /* fused residual: the result is act(norm(x) + add) */
 } dt_op_batch_norm_opts;
-/* x (n, c), (n, c, l) or (n, c, h, w); weight, bias, running_mean, running_var (c), each may be NULL */
+/* x (n, c), (n, c, l), (n, c, h, w) or (n, c, d, h, w); weight, bias, running_mean, running_var (c), each may be NULL */
 DT_API dt_tensor *dt_op_batch_norm_with(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *running_mean,
                                         dt_tensor *running_var, dt_op_batch_norm_opts o DT_OPT0(dt_op_batch_norm_opts));
 typedef struct dt_op_norm_opts {
@@ -552,11 +563,16 @@ DT_API dt_tensor *dt_smooth_l1_loss_with(dt_tensor *x, dt_tensor *y, dt_loss_opt
 DT_API dt_tensor *dt_bce_with_logits_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o DT_OPT0(dt_loss_opts));
 
 typedef struct dt_attention_opts {
-    int    dt__first DT_D;
-    bool   causal DT_D;
-    double scale DT_D; /* default 1/sqrt(d); DT_ZERO: 0 */
+    int        dt__first DT_D;
+    bool       causal DT_D;   /* query i sees the keys up to i + .offset */
+    double     scale DT_D;    /* default 1/sqrt(d); DT_ZERO: 0 */
+    int64_t    offset DT_D;   /* the position of query 0 among the keys, for .causal and .window: keys of a cache come before */
+    int64_t    window DT_D;   /* with .causal: a query sees itself and the .window - 1 keys before it; default: all */
+    dt_tensor *mask DT_D;     /* broadcasts to (b, h, t, s). u8: 0 hides the key; a float: is added to the scores (no gradient) */
+    dt_tensor *lengths DT_D;  /* (b), i64: how many keys each sequence has; the others are hidden */
 } dt_attention_opts;
-/* q (b, h, t, d), k and v (b, h, s, d) -> (b, h, t, d); softmax(scale q k^T) v; the t x s matrix is never stored */
+/* q (b, h, t, d), k (b, hk, s, d), v (b, hk, s, dv) -> (b, h, t, dv); softmax(scale q k^T + mask) v; the t x s matrix is never
+   stored. hk divides h: head i of q uses head i/(h/hk) of k and v (grouped queries, enable_gqa). A query that sees no key gives 0. */
 DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v,
                                     dt_attention_opts o DT_OPT0(dt_attention_opts));
 #ifdef DT__LIT
@@ -564,6 +580,8 @@ DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v,
     dt_op_linear_with(x, w, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_op_linear_opts, __VA_ARGS__, ))
 #define dt_op_conv2d(x, w, ...) \
     dt_op_conv2d_with(x, w, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_op_conv2d_opts, __VA_ARGS__, ))
+#define dt_op_conv_transpose2d(x, w, ...) \
+    dt_op_conv_transpose2d_with(x, w, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_op_conv_transpose2d_opts, __VA_ARGS__, ))
 #define dt_maxpool2d(...) dt_maxpool2d_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_pool_opts, __VA_ARGS__, ))
 #define dt_avgpool2d(...) dt_avgpool2d_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_pool_opts, __VA_ARGS__, ))
 #define dt_op_batch_norm(x, weight, bias, mean, ...) \
@@ -587,6 +605,7 @@ DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v,
 #else /* C++17: options as a struct, or none */
 #define dt_op_linear dt_op_linear_with
 #define dt_op_conv2d dt_op_conv2d_with
+#define dt_op_conv_transpose2d dt_op_conv_transpose2d_with
 #define dt_maxpool2d dt_maxpool2d_with
 #define dt_avgpool2d dt_avgpool2d_with
 #define dt_op_batch_norm dt_op_batch_norm_with
@@ -777,6 +796,18 @@ enum { DT_REDUCE_FNS(DT__ENUM_R) DT_R_COUNT };
     X(attention)       /* o (b,h,t,d), lse (b,h,t) <- q, k, v; unit stride in d, other strides any (of o  */ \
                        /*      too; lse dense); attn.causal .scale; h                                     */ \
     X(attention_bwd)   /* dq, dk, dv (strides as any of q, k, v) <- do, q, k, v, o, lse                 + */ \
+                       /*      Both take [mask (b,h,t,s), any strides: u8: 0 hides the key; h: is added to the    */ \
+                       /*      scores] and [lengths (b), i64: keys from there on are hidden] after these. k and v */ \
+                       /*      may have fewer heads than q (a divisor); dk and dv have as many as q. causal: query */ \
+                       /*      i sees keys up to i + offset; window > 0: no key before i + offset - window + 1    */ \
+    X(rnn_cell)        /* h, [c, f32], [y], gates, [hn: GRU] <- gates, [recurrent: GRU], h, [c], [lengths (b),   */ \
+                       /*      i64]: one time step of b rows, strides of rows any; cell.kind, .t. gates (b, g n): */ \
+                       /*      the sums, without the recurrent part if that is an operand; the result, which may  */ \
+                       /*      be in their place, is what the gradient needs. y is h, or 0 where t >= length;     */ \
+                       /*      there h and c pass on                                                              */ \
+    X(rnn_cell_bwd)    /* dgates, [drecurrent: GRU], [dh], [dc, f32] <- [dy], [dh], [dc], gates, [c: LSTM, hn:    */ \
+                       /*      GRU], [c before: LSTM, h before: GRU], [lengths]; dh: what does not go through the */ \
+                       /*      gates                                                                              */ \
     /* Optimisers: 1-d, f32 but for p, g, x and copy (h). p and the states change in place; copy := p rounded.    */ \
     /* gscale (1) multiplies every g first, opt.maximize negates it. segments (i64, nseg + 1): where each          */ \
     /* parameter begins, and the end; norms have one element for each segment.                                     */ \
@@ -791,15 +822,19 @@ enum { DT_REDUCE_FNS(DT__ENUM_R) DT_R_COUNT };
     X(lamb)            /* u, m, v <- p, g, [gscale]: u = (m/c1)/(sqrt(v/c2) + eps) + wd*p                 */ \
     X(lamb_apply)      /* p, [copy] <- u, [wnorm, unorm, segments]: p -= lr*|w|/|u|*u; ratio 1 where a    */ \
                        /*      norm is 0 or absent                                                        */ \
+    X(lion)            /* p, m, [copy] <- g, [gscale]: p *= 1 - lr*wd; p -= lr*sign(b1*m + (1-b1)*g);     */ \
+                       /*      m = b2*m + (1-b2)*g                                                        */ \
     X(norms)           /* y (nseg) <- x (n), [segments]: the L2 norm of each segment, or of all           */ \
     X(unscale)         /* [y (n)], flag (1) <- x (n): y = ew.a*x (y may be x); flag := 1 if some x is not  */ \
                        /*      finite, else unchanged                                                   + */
+
+typedef enum dt_cell { DT_CELL_TANH = 0, DT_CELL_RELU, DT_CELL_LSTM, DT_CELL_GRU } dt_cell; /* recurrent layers: dt_layers.h */
 
 #define DT__ENUM_K(n) DT_K_##n,
 enum { DT_KERNELS(DT__ENUM_K) DT_K_COUNT };
 
 #define DT_MAX_OUT 5
-#define DT_MAX_IN 7
+#define DT_MAX_IN 8
 typedef struct dt_call {
     int32_t  op; /* DT_K_... */
     int32_t  nout, nin;
@@ -815,7 +850,8 @@ typedef struct dt_call {
         struct { double eps, momentum; int64_t n; int32_t train, act, rms; } norm;
         struct { uint64_t seed, offset; double p; } dropout;
         struct { double smoothing; int64_t ignore; int32_t reduction, nll; } loss;
-        struct { double scale; int32_t causal; } attn;
+        struct { double scale; int64_t offset, window; int32_t causal; } attn;
+        struct { int64_t t; int32_t kind; } cell; /* kind: dt_cell */
         struct { double lr, wd, b1, b2, eps, c1, c2, trust; int32_t nesterov, first, maximize, decoupled; } opt;
     } u;
     dt_view out[DT_MAX_OUT];
@@ -1057,7 +1093,7 @@ enum {                   /* states of dt_tensor.partial, if it is not NULL */
 typedef int (*dt__backward_fn)(dt__node *n, dt_tensor *g); /* g: the gradient of the node's output */
 
 #define DT__NODE_IN 6
-#define DT__NODE_SAVED 6
+#define DT__NODE_SAVED 10
 struct dt__node {
     const char     *name;
     dt__backward_fn backward;
@@ -1151,6 +1187,15 @@ DT__INSIDE int dt__step_trim(dt_device *dev);
 DT__INSIDE dt_device *dt__ghost_device(void);
 DT__INSIDE void *dt__ghost_alloc(dt_device *dev, size_t nbytes);
 static inline __attribute__((unused)) bool dt__is_ghost(const dt_tensor *t) { return t->st->dev->be->alloc == dt__ghost_alloc; }
+/* Ops of other headers begin with dt__ok for each tensor, and end with dt__finish. dt__in_half: autocast of an operand of a product. */
+DT__INSIDE dt_tensor *dt__in_half(dt_tensor *x);
+DT__INSIDE dt_tensor *dt__finish(dt_tensor *t, int rc);
+DT__INSIDE bool dt__want_float(const char *call, const dt_tensor *x);
+DT__INSIDE bool dt__same_device(const char *call, const dt_tensor *a, const dt_tensor *b);
+DT__INSIDE void dt__save(dt__node *n, dt_tensor *t); /* up to DT__NODE_SAVED tensors for the backward */
+DT__INSIDE bool dt__needs_grad(const dt__node *n, int k);
+DT__INSIDE dt_tensor *dt__grad_begin(dt_tensor *x, int layout, uint32_t *acc); /* then the kernel, then dt__grad_end */
+DT__INSIDE int dt__grad_end(dt_tensor *x, dt_tensor *t);
 /* Ops of other headers: dt__record after the result was made; the backward passes gradients on with dt__grad_put. */
 DT__INSIDE dt__node *dt__record(const char *name, dt_tensor *out, dt__backward_fn fn, int nin, dt_tensor *const *in);
 DT__INSIDE int dt__grad_put(dt_tensor *x, dt_tensor *g);
@@ -1987,14 +2032,14 @@ DT__INSIDE bool dt__ok(const char *call, const char *arg, const dt_tensor *t)
     }
     return true;
 }
-static bool dt__same_device(const char *call, const dt_tensor *a, const dt_tensor *b)
+DT__INSIDE bool dt__same_device(const char *call, const dt_tensor *a, const dt_tensor *b)
 {
     if (!b || a->st->dev == b->st->dev) return true;
     dt_fail(DT_ERR_DEVICE, "%s: tensors are on %s and %s; move one with dt_to()", call, a->st->dev->name,
             b->st->dev->name);
     return false;
 }
-static bool dt__want_float(const char *call, const dt_tensor *t)
+DT__INSIDE bool dt__want_float(const char *call, const dt_tensor *t)
 {
     if (dt__is_float(t->dtype)) return true;
     dt_fail(DT_ERR_DTYPE, "%s: takes f32, f16 or bf16, not %s; dt_cast() it first", call, dt_dtype_name((dt_dtype)t->dtype));
@@ -3191,7 +3236,7 @@ DT__INSIDE int dt__download(const dt_tensor *t, void *host) /* t dense */
     if (rc) dt_fail((dt_status)rc, "download of %zu bytes from %s failed with status %d", n, dev->name, rc);
     return rc;
 }
-static dt_tensor *dt__finish(dt_tensor *t, int rc) /* passes t to the step, or frees it if rc is an error */
+DT__INSIDE dt_tensor *dt__finish(dt_tensor *t, int rc) /* passes t to the step, or frees it if rc is an error */
 {
     if (!rc) return dt__give(t);
     dt__unref(t);
@@ -3840,7 +3885,7 @@ DT__INSIDE dt__node *dt__record(const char *name, dt_tensor *out, dt__backward_f
     out->requires_grad = 1;
     return n;
 }
-static void dt__save(dt__node *n, dt_tensor *t)
+DT__INSIDE void dt__save(dt__node *n, dt_tensor *t)
 {
     n->version[n->nsaved] = t ? t->st->version : 0;
     n->saved[n->nsaved++] = dt__ref(t);
@@ -3935,7 +3980,7 @@ static int dt__partial_own(dt_tensor *x) /* brings the partial into the state DT
 }
 /* Returns a tensor, in the given layout, into which the caller writes the gradient of x. If *acc is 1, the caller must
    add to it instead of overwriting it. The caller must call dt__grad_end afterwards. */
-static dt_tensor *dt__grad_begin(dt_tensor *x, int layout, uint32_t *acc)
+DT__INSIDE dt_tensor *dt__grad_begin(dt_tensor *x, int layout, uint32_t *acc)
 {
     *acc = 0;
     if (!x->node) { /* a leaf: its gradient is in the plain layout, and its memory must not change */
@@ -3981,7 +4026,7 @@ DT__INSIDE int dt__grad_put(dt_tensor *x, dt_tensor *g)
     x->partial_state = DT__PARTIAL_OWNED;
     return x->partial ? dt__copy_to(x->partial, g, 0) : DT_ERR_MEMORY;
 }
-static int dt__grad_end(dt_tensor *x, dt_tensor *t)
+DT__INSIDE int dt__grad_end(dt_tensor *x, dt_tensor *t)
 {
     int rc = 0;
     if (t && t != x->partial && t != x->grad) {
@@ -3992,7 +4037,7 @@ static int dt__grad_end(dt_tensor *x, dt_tensor *t)
     return rc;
 }
 static bool dt__is_weight(const dt_tensor *x) { return !x->node && !x->boundary; }
-static bool dt__needs_grad(const dt__node *n, int k)
+DT__INSIDE bool dt__needs_grad(const dt__node *n, int k)
 {
     const dt_tensor *x = n->in[k];
     int              part = dt__tls.backward_part;
@@ -4802,7 +4847,7 @@ static dt_tensor *dt__autocast_to(dt_tensor *t, int dtype)
     c->version = t->st->version;
     return y;
 }
-static dt_tensor *dt__in_half(dt_tensor *t) /* for ops that are faster in 16 bits */
+DT__INSIDE dt_tensor *dt__in_half(dt_tensor *t) /* for ops that are faster in 16 bits */
 {
     dt_autocast a = dt__tls.autocast;
     return a.mode == DT_AUTOCAST_OPS ? dt__autocast_to(t, a.dtype) : t;
@@ -5815,6 +5860,16 @@ static bool dt__number_or(const char *call, const char *option, double *x, doubl
     return false;
 }
 
+/* given: stride, pad and dilation of the height, then of the width */
+static void dt__conv_options(dt_call *c, const int *given, int groups)
+{
+    for (int i = 0; i < 2; i++) {
+        c->u.conv.stride[i] = dt__option_or(given[3 * i], i ? c->u.conv.stride[0] : 1);
+        c->u.conv.pad[i] = dt__option_or(given[3 * i + 1], i ? c->u.conv.pad[0] : 0);
+        c->u.conv.dilation[i] = dt__option_or(given[3 * i + 2], i ? c->u.conv.dilation[0] : 1);
+    }
+    c->u.conv.groups = groups ? groups : 1;
+}
 static int dt__conv_bwd_data(dt__node *n, dt_tensor *g, int layout)
 {
     uint32_t   acc;
@@ -5907,13 +5962,8 @@ DT_API dt_tensor *dt_op_conv2d_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt
             w)) return NULL;
     if (!dt__act_ok(call, o.act, false)) return NULL;
     dt__call_begin(&c, DT_K_conv2d);
-    c.u.conv.stride[0] = dt__option_or(o.stride, 1);
-    c.u.conv.pad[0] = dt__option_or(o.pad, 0);
-    c.u.conv.dilation[0] = dt__option_or(o.dilation, 1);
-    c.u.conv.stride[1] = dt__option_or(o.stride_w, c.u.conv.stride[0]);
-    c.u.conv.pad[1] = dt__option_or(o.pad_w, c.u.conv.pad[0]);
-    c.u.conv.dilation[1] = dt__option_or(o.dilation_w, c.u.conv.dilation[0]);
-    c.u.conv.groups = o.groups ? o.groups : 1;
+    int given[6] = { o.stride, o.pad, o.dilation, o.stride_w, o.pad_w, o.dilation_w };
+    dt__conv_options(&c, given, o.groups);
     c.u.conv.act = o.act;
     if (!dt__conv_shape(call, x, w, &c, shape) || !dt__vector_ok(call, "b", x, b, w->shape[0])) return NULL;
     int        layout = dt__image_layout(x->st->dev, DT_K_conv2d);
@@ -5940,6 +5990,139 @@ DT_API dt_tensor *dt_op_conv2d_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt
     dt__unref(xi);
     dt__unref(wd);
     dt__unref(bd);
+    return y ? dt__finish(y, rc ? rc : (int)dt__err.code) : NULL;
+}
+
+/* ---- transposed convolution: the gradient of a convolution by its image, with w (in, out/groups, kh, kw) as the weights of that
+   convolution. Saved: x, w. */
+static int dt__deconv_bwd(dt__node *n, dt_tensor *g)
+{
+    int        layout = dt__image_layout(g->st->dev, DT_K_conv2d);
+    uint32_t   acc = 0;
+    dt_tensor *gi = dt__in_layout("backward", g, layout), *x = gi ? dt__in_layout("backward", n->saved[0], layout) : NULL, *t = NULL;
+    int        rc = x ? 0 : DT_ERR_MEMORY;
+    dt_call    c;
+    if (!rc && dt__needs_grad(n, 0)) {
+        t = dt__new("backward", g->st->dev, n->in[0]->dtype, n->in[0]->shape, 4, layout); /* the kernel cannot add */
+        dt__call_begin(&c, DT_K_conv2d);
+        memcpy(&c.u, n->u, sizeof c.u);
+        dt__out(&c, t);
+        dt__in(&c, gi);
+        dt__in(&c, n->saved[1]);
+        rc = !t ? DT_ERR_MEMORY : t->numel ? dt__go(g->st->dev, &c) : 0;
+        if (!rc) rc = dt__grad_put(n->in[0], t);
+        dt__unref(t);
+    }
+    if (!rc && dt__needs_grad(n, 1)) {
+        t = dt__grad_begin(n->in[1], DT_LAYOUT_PLAIN, &acc);
+        dt__call_begin(&c, DT_K_conv2d_bwd_weight);
+        memcpy(&c.u, n->u, sizeof c.u);
+        dt__out(&c, t);
+        dt__out(&c, NULL);
+        dt__in(&c, x);
+        dt__in(&c, gi);
+        c.acc = acc;
+        rc = !t ? DT_ERR_MEMORY : t->numel ? dt__go(g->st->dev, &c) : 0;
+        rc = dt__grad_end(n->in[1], t) || rc;
+    }
+    if (!rc && dt__needs_grad(n, 2)) rc = dt__put_channel_sum(n->in[2], gi, 1);
+    dt__unref(x);
+    dt__unref(gi);
+    return rc;
+}
+/* An .output_pad that is not smaller than the stride: no convolution has an image of this size. The whole image, cut, with zeros
+   behind its end; then the bias. */
+static dt_tensor *dt__deconv_cut(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt_op_conv_transpose2d_opts o, const dt_call *c, const int64_t *shape)
+{
+    int64_t pads[4] = { 0, 0, 0, 0 };
+    o.pad = o.output_pad = 0;
+    o.pad_w = o.output_pad_w = DT_ZERO;
+    dt_dtype   type = (dt_dtype)dt__promote(x, w); /* the sum is rounded once, at the end */
+    dt_tensor *y = dt_op_conv_transpose2d_with(dt_cast(x, DT_F32), dt_cast(w, DT_F32), NULL, o);
+    for (int i = 0; i < 2 && y; i++) {
+        int64_t n = y->shape[2 + i] - c->u.conv.pad[i];
+        if (n > shape[2 + i]) n = shape[2 + i];
+        if (n < 0) n = 0;
+        pads[1 + 2 * (1 - i)] = shape[2 + i] - n;
+        y = dt_narrow(y, 2 + i, n ? c->u.conv.pad[i] : 0, n);
+    }
+    if (y && (pads[1] || pads[3])) y = dt_pad(y, pads, 4, 0);
+    if (!y || !b) return y ? dt_cast(y, type) : NULL;
+    dt_shape side;
+    memset(&side, 0, sizeof side);
+    side.ndim = 3;
+    side.dim[0] = shape[1];
+    side.dim[1] = side.dim[2] = 1;
+    return dt_cast(dt_add(y, dt_reshape(dt_cast(b, DT_F32), side)), type);
+}
+DT_API dt_tensor *dt_op_conv_transpose2d_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt_op_conv_transpose2d_opts o)
+{
+    const char *call = "dt_op_conv_transpose2d";
+    int64_t     shape[4];
+    dt_call     c;
+    x = dt__in_half(x);
+    w = dt__in_half(w);
+    b = dt__in_half(b);
+    if (!dt__image_ok(call, x) || !dt__ok(call, "w", w) || !dt__want_float(call, w) || !dt__same_device(call, x, w)) return NULL;
+    dt__call_begin(&c, DT_K_conv2d_bwd_data);
+    int given[6] = { o.stride, o.pad, o.dilation, o.stride_w, o.pad_w, o.dilation_w };
+    dt__conv_options(&c, given, o.groups);
+    int more[2] = { dt__option_or(o.output_pad, 0), 0 };
+    more[1] = dt__option_or(o.output_pad_w, more[0]);
+    if (w->ndim != 4 || w->shape[0] != x->shape[1] || c.u.conv.groups < 1 || x->shape[1] % c.u.conv.groups || w->shape[1] < 1) {
+        dt_fail(DT_ERR_SHAPE, "%s: shapes x %s and w %s do not match with %d group(s): w must be (in, out/groups, kh, kw) and groups "
+                "must divide in", call, dt__text(x), dt__text(w), c.u.conv.groups);
+        return NULL;
+    }
+    shape[0] = x->shape[0];
+    shape[1] = w->shape[1] * c.u.conv.groups;
+    for (int i = 0; i < 2; i++) {
+        int64_t s = c.u.conv.stride[i], p = c.u.conv.pad[i], d = c.u.conv.dilation[i], k = w->shape[2 + i], h = x->shape[2 + i];
+        if (s < 1 || p < 0 || d < 1 || k < 1 || more[i] < 0 || (more[i] >= s && more[i] >= d)) {
+            dt_fail(DT_ERR_ARG, "%s: stride %d, pad %d, dilation %d, kernel %" PRId64 ", output_pad %d: they must be at least 1, 0, 1, "
+                    "1, 0, and output_pad smaller than stride or dilation", call, (int)s, (int)p, (int)d, k, more[i]);
+            return NULL;
+        }
+        shape[2 + i] = (h - 1) * s - 2 * p + d * (k - 1) + more[i] + 1;
+        if (h < 1 || shape[2 + i] < 1) {
+            dt_fail(DT_ERR_SHAPE, "%s: x %s and w %s with stride %d, pad %d give an image of size %" PRId64 "; decrease pad", call,
+                    dt__text(x), dt__text(w), (int)s, (int)p, shape[2 + i]);
+            return NULL;
+        }
+    }
+    if (!dt__vector_ok(call, "b", x, b, shape[1])) return NULL;
+    if (more[0] >= c.u.conv.stride[0] || more[1] >= c.u.conv.stride[1]) return dt__deconv_cut(x, w, b, o, &c, shape);
+    int        layout = dt__image_layout(x->st->dev, DT_K_conv2d);
+    dt_tensor *xi = dt__in_layout(call, x, layout), *wd = xi ? dt__dense(call, w) : NULL;
+    dt_tensor *y = wd ? dt__new(call, x->st->dev, dt__promote(x, w), shape, 4, layout) : NULL;
+    int        rc = y ? 0 : DT_ERR_MEMORY;
+    if (!rc && b && y->numel) { /* the kernel adds to the bias */
+        dt_call start;
+        dt__call_begin(&start, DT_K_copy);
+        dt__out(&start, y);
+        dt_view *v = dt__in(&start, b);
+        v->stride[1] = b->stride[0];
+        v->stride[0] = v->stride[2] = v->stride[3] = 0;
+        memcpy(v->shape, shape, sizeof shape);
+        v->ndim = 4;
+        rc = dt__go(x->st->dev, &start);
+    }
+    if (!rc && y->numel) {
+        dt__out(&c, y);
+        dt__in(&c, xi);
+        dt__in(&c, wd);
+        c.acc = b != NULL;
+        rc = dt__go(x->st->dev, &c);
+    }
+    dt_tensor *in[3] = { x, w, b };
+    dt__node  *n = rc ? NULL : dt__record("conv_transpose2d", y, dt__deconv_bwd, 3, in);
+    if (n) {
+        dt__save(n, xi);
+        dt__save(n, wd);
+        memcpy(n->u, &c.u, sizeof c.u);
+    }
+    dt__unref(xi);
+    dt__unref(wd);
     return y ? dt__finish(y, rc ? rc : (int)dt__err.code) : NULL;
 }
 
@@ -6218,8 +6401,8 @@ DT__INSIDE dt_tensor *dt__batch_norm(dt_tensor *x, dt_tensor *weight, dt_tensor 
 {
     const char *call = "dt_op_batch_norm";
     if (!dt__ok(call, "x", x) || !dt__want_float(call, x) || !dt__act_ok(call, o.act, true)) return NULL;
-    if (x->ndim < 2 || x->ndim > 4) {
-        dt_fail(DT_ERR_SHAPE, "%s: x is %s; it must be (n, c), (n, c, l) or (n, c, h, w)", call, dt__text(x));
+    if (x->ndim < 2 || x->ndim > 5) {
+        dt_fail(DT_ERR_SHAPE, "%s: x is %s; it must be (n, c), (n, c, l), (n, c, h, w) or (n, c, d, h, w)", call, dt__text(x));
         return NULL;
     }
     int64_t ch = x->shape[1];
@@ -6260,6 +6443,10 @@ DT__INSIDE dt_tensor *dt__batch_norm(dt_tensor *x, dt_tensor *weight, dt_tensor 
     dt_shape s = dt_shape_of(x), four = s;
     four.ndim = 4;
     for (int i = x->ndim; i < 4; i++) four.dim[i] = 1;
+    if (x->ndim == 5) { /* d and h as one dimension */
+        four.dim[2] = s.dim[2] * s.dim[3];
+        four.dim[3] = s.dim[4];
+    }
     dt_tensor *x4 = dt_reshape(x, four);
     if (o.add) o.add = dt_reshape(o.add, four);
     dt_tensor *y = x4 && dt__err.code == DT_OK
@@ -6890,29 +7077,65 @@ static dt_tensor *dt__attention_grad(dt__node *n, int k, uint32_t *acc)
     x->partial_state = DT__PARTIAL_OWNED;
     return dt__ref(x->partial);
 }
+/* The gradients of k and v of each head of q, added up over the heads that share them. */
+static int dt__attention_grouped(dt_tensor *t, const dt_tensor *each, int acc)
+{
+    dt_call c;
+    dt__call_begin(&c, DT_K_reduce);
+    dt_view *y = dt__out(&c, t), *x = dt__in(&c, each);
+    int64_t  rep = each->shape[1] / t->shape[1];
+    for (int i = 4; i > 1; i--) { /* (b, h, s, d) to (b, hk, rep, s, d) */
+        int from = i == 2 ? 1 : i - 1;
+        x->shape[i] = i == 2 ? rep : each->shape[from];
+        x->stride[i] = each->stride[from];
+        y->shape[i] = i == 2 ? 1 : t->shape[from];
+        y->stride[i] = i == 2 ? 0 : t->stride[from];
+    }
+    x->shape[1] = t->shape[1];
+    x->stride[1] = rep * each->stride[1];
+    x->ndim = y->ndim = 5;
+    c.u.reduce.fn = DT_R_SUM;
+    c.u.reduce.n = rep;
+    c.acc = (uint32_t)acc;
+    return t->numel ? dt__go(t->st->dev, &c) : 0;
+}
+static void dt__attention_masks(dt_call *c, const dt_tensor *q, const dt_tensor *k, const dt_tensor *mask, const dt_tensor *lengths)
+{
+    int64_t  shape[4] = { q->shape[0], q->shape[1], q->shape[2], k->shape[2] };
+    dt_view *v = dt__in(c, mask);
+    if (mask) dt__view_expand(v, shape, 4);
+    dt__in(c, lengths);
+}
 static int dt__attention_bwd(dt__node *n, dt_tensor *g)
 {
-    dt_tensor *d = dt__unit_inner("backward", g), *t[3] = { NULL, NULL, NULL };
+    dt_tensor *d = dt__unit_inner("backward", g), *t[3] = { NULL, NULL, NULL }, *each[3] = { NULL, NULL, NULL };
     uint32_t   acc[3] = { 0, 0, 0 };
     int        rc = d ? 0 : DT_ERR_MEMORY;
+    bool       grouped = n->saved[0]->shape[1] != n->saved[1]->shape[1];
+    int64_t    whole[4] = { n->saved[1]->shape[0], n->saved[0]->shape[1], n->saved[1]->shape[2], n->saved[1]->shape[3] };
     for (int k = 0; k < 3 && !rc; k++) {
         t[k] = dt__attention_grad(n, k, &acc[k]);
-        if (!t[k]) rc = DT_ERR_MEMORY;
+        if (t[k] && grouped && k > 0) each[k] = dt__new("backward", g->st->dev, DT_F32, whole, 4, DT_LAYOUT_PLAIN);
+        if (!t[k] || (grouped && k > 0 && !each[k])) rc = DT_ERR_MEMORY;
     }
     if (!rc && g->numel) {
         dt_call c;
         dt__call_begin(&c, DT_K_attention_bwd);
         memcpy(&c.u, n->u, sizeof c.u);
-        for (int k = 0; k < 3; k++) dt__out(&c, t[k]);
+        for (int k = 0; k < 3; k++) dt__out(&c, each[k] ? each[k] : t[k]);
         dt__in(&c, d);
         for (int k = 0; k < 5; k++) dt__in(&c, n->saved[k]);
-        for (int k = 0; k < 3; k++) c.acc |= acc[k] << k;
+        dt__attention_masks(&c, n->saved[0], n->saved[1], n->saved[5], n->saved[6]);
+        for (int k = 0; k < 3; k++) c.acc |= each[k] ? 0 : acc[k] << k;
         rc = dt__go(g->st->dev, &c);
+        for (int k = 1; k < 3 && !rc; k++)
+            if (each[k]) rc = dt__attention_grouped(t[k], each[k], (int)acc[k]);
     } else {
         for (int k = 0; k < 3 && !rc; k++)
             if (!acc[k]) rc = dt__fill(t[k], 0);
     }
     for (int k = 0; k < 3; k++) {
+        dt__unref(each[k]);
         if (dt__needs_grad(n, k))
             rc = dt__grad_end(n->in[k], t[k]) || rc;
         else
@@ -6920,6 +7143,52 @@ static int dt__attention_bwd(dt__node *n, dt_tensor *g)
     }
     dt__unref(d);
     return rc;
+}
+static bool dt__attention_ok(const char *call, const dt_tensor *q, const dt_tensor *k, const dt_tensor *v, const dt_attention_opts *o)
+{
+    bool fits = q->ndim == 4 && k->ndim == 4 && v->ndim == 4;
+    for (int i = 0; fits && i < 4; i++)
+        fits = (i == 2 || i == 1 || q->shape[i] == k->shape[i]) && (i == 3 || k->shape[i] == v->shape[i]);
+    if (!fits || !k->shape[1] != !q->shape[1] || (k->shape[1] && q->shape[1] % k->shape[1])) {
+        dt_fail(DT_ERR_SHAPE, "%s: shapes q %s, k %s and v %s do not match: they must be (b, h, t, d), (b, hk, s, d) and "
+                "(b, hk, s, dv), and hk must divide h", call, dt__text(q), dt__text(k), dt__text(v));
+        return false;
+    }
+    if (o->window < 0 || (o->window && !o->causal) || o->offset < 0 || (o->offset && !o->causal) ||
+        o->offset > INT32_MAX || o->window > INT32_MAX) {
+        dt_fail(DT_ERR_ARG, "%s: .window is %" PRId64 ", .offset %" PRId64 ", .causal %s: window and offset must be 0 or more, "
+                "and need .causal", call, o->window, o->offset, o->causal ? "true" : "false");
+        return false;
+    }
+    const dt_tensor *m = o->mask, *l = o->lengths;
+    if (m) {
+        if (!dt__ok(call, ".mask", m) || !dt__same_device(call, q, m)) return false;
+        bool    small = m->ndim <= 4 && (m->dtype == DT_U8 || dt__is_float(m->dtype));
+        int64_t whole[4] = { q->shape[0], q->shape[1], q->shape[2], k->shape[2] };
+        for (int i = 0; small && i < m->ndim; i++)
+            small = m->shape[i] == 1 || m->shape[i] == whole[4 - m->ndim + i];
+        if (!small) {
+            dt_fail(DT_ERR_SHAPE, "%s: .mask is %s; it must be u8 or a float and broadcast to (%" PRId64 ", %" PRId64 ", %" PRId64
+                    ", %" PRId64 ")", call, dt__text(m), whole[0], whole[1], whole[2], whole[3]);
+            return false;
+        }
+        if (m->requires_grad && !dt__tls.no_grad) {
+            dt_fail(DT_ERR_GRAD, "%s: .mask requires a gradient, which it does not get here; dt_detach() it, or write the attention "
+                    "as dt_matmul, dt_add, dt_softmax and dt_matmul", call);
+            return false;
+        }
+    }
+    if (!l) return true;
+    if (!dt__ok(call, ".lengths", l) || !dt__same_device(call, q, l)) return false;
+    if (l->ndim == 1 && l->shape[0] == q->shape[0] && l->dtype == DT_I64) return true;
+    dt_fail(DT_ERR_SHAPE, "%s: .lengths is %s; it must be i64 with one element for each of the %" PRId64 " sequences", call, dt__text(l),
+            q->shape[0]);
+    return false;
+}
+static dt_tensor *dt__attention_padded(dt_tensor *x, int64_t d) /* with zeros, to d columns */
+{
+    int64_t pads[2] = { 0, d - x->shape[3] };
+    return pads[1] ? dt_pad(x, pads, 2, 0) : x;
 }
 DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v, dt_attention_opts o)
 {
@@ -6932,15 +7201,14 @@ DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v, dt
     if (!dt__number_or(call, ".scale", &o.scale, 1.0 / sqrt((double)(d > 0 ? d : 1)), -INFINITY)) return NULL;
     if (!dt__same_device(call, q, k) || !dt__same_device(call, q, v) || !dt__want_float(call, q) ||
         !dt__want_float(call, k) ||
-        !dt__want_float(call, v))
+        !dt__want_float(call, v) || !dt__attention_ok(call, q, k, v, &o))
         return NULL;
-    bool fits = q->ndim == 4 && k->ndim == 4 && v->ndim == 4;
-    for (int i = 0; fits && i < 4; i++)
-        fits = (i == 2 || q->shape[i] == k->shape[i]) && k->shape[i] == v->shape[i];
-    if (!fits) {
-        dt_fail(DT_ERR_SHAPE, "%s: shapes q %s, k %s and v %s do not match: they must be (b, h, t, d), (b, h, s, d) and "
-                "(b, h, s, d)", call, dt__text(q), dt__text(k), dt__text(v));
-        return NULL;
+    if (q->shape[3] != v->shape[3]) { /* zeros change neither the scores nor the other columns of the result */
+        int64_t dv = v->shape[3];
+        if (dv > d) d = dv;
+        if (o.scale == 0) o.scale = DT_ZERO;
+        dt_tensor *y = dt_attention_with(dt__attention_padded(q, d), dt__attention_padded(k, d), dt__attention_padded(v, d), o);
+        return y && dv < d ? dt_narrow(y, 3, 0, dv) : y;
     }
     dt_tensor *p[3] = { q, k, v };
     bool       ok = true;
@@ -6950,15 +7218,19 @@ DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v, dt
     }
     dt_tensor *y = ok ? dt__new_ordered(call, p[0], dt__promote(q, k)) : NULL;
     dt_tensor *lse = y ? dt__new(call, q->st->dev, DT_F32, q->shape, 3, DT_LAYOUT_PLAIN) : NULL;
-    int        rc = lse ? 0 : DT_ERR_MEMORY;
+    dt_tensor *mask = lse && o.mask ? dt__dense(call, o.mask) : NULL, *len = lse && o.lengths ? dt__dense(call, o.lengths) : NULL;
+    int        rc = lse && !mask == !o.mask && !len == !o.lengths ? 0 : DT_ERR_MEMORY;
     dt_call    c;
     dt__call_begin(&c, DT_K_attention);
     c.u.attn.causal = o.causal;
     c.u.attn.scale = o.scale;
+    c.u.attn.offset = o.offset;
+    c.u.attn.window = o.window;
     if (!rc && y->numel) {
         dt__out(&c, y);
         dt__out(&c, lse);
         for (int i = 0; i < 3; i++) dt__in(&c, p[i]);
+        dt__attention_masks(&c, q, k, mask, len);
         rc = dt__go(q->st->dev, &c);
     }
     dt_tensor *in[3] = { q, k, v };
@@ -6967,10 +7239,14 @@ DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v, dt
         for (int i = 0; i < 3; i++) dt__save(n, p[i]);
         dt__save(n, y);
         dt__save(n, lse);
+        dt__save(n, mask);
+        dt__save(n, len);
         memcpy(n->u, &c.u, sizeof c.u);
     }
     for (int i = 0; i < 3; i++) dt__unref(p[i]);
     dt__unref(lse);
+    dt__unref(mask);
+    dt__unref(len);
     return y ? dt__finish(y, rc ? rc : (int)dt__err.code) : NULL;
 }
 DT__SLOW_END

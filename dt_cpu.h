@@ -50,6 +50,7 @@ CONTENTS
     >>crossentropy   cross entropy and nll
     >>attention      scaled dot-product attention
     >>optim          updates of the optimisers, norms, unscaling
+    >>recurrent      a time step of RNN, LSTM and GRU
     >>table          the list of kernels
 
 MACROS
@@ -7684,6 +7685,7 @@ static int DT__K(cross_entropy_bwd)(dt_device *dev, const dt_call *c)
    f16 and bf16 are converted to f32 as a block is loaded. Causal: a query sees the keys up to its own index; tiles
    beyond the diagonal are skipped, hidden scores inside a tile are set to 0.
    Forward: one item for each head and block of queries, running maximum and sum over the blocks of keys.
+   Masks, lengths and windows: attn_hide sets scores of a block to -inf before the softmax; blocks that nobody sees are skipped.
    Backward: p = exp(s - lse) again, ds = p (dp - delta), delta = rowsum(do o). With enough heads a task does a whole
    head (5 products); with few, the items are blocks of keys (dk, dv) and then blocks of queries (dq) (7 products).
    Either way the blocks are added in ascending order, so the bits are the same. f32 gradients whose rows are whole
@@ -7696,7 +7698,9 @@ typedef struct DT__K(attn_t) {
     const dt_call *c;
     int64_t        heads, h, t, s, d, dp; /* dp: d in whole panels of DT__NR */
     int64_t        nqb, nkb, items, per;  /* blocks of queries and of keys; items of work, and how many a task takes */
-    int            causal;
+    int64_t        hk, offset, window;    /* heads of k and v; see DT_KERNELS. window: INT64_MAX / 2 without one */
+    int            causal, hides;         /* hides: there are scores to change before the softmax */
+    const dt_view *mask, *lengths;        /* NULL: none */
     float          scale;
     float         *work, *delta; /* scratch of each worker; (heads, t) */
     int64_t        nwork;        /* floats of one worker */
@@ -7716,19 +7720,60 @@ static DT__K(attn_block_t) DT__K(attn_block)(const DT__K(attn_t) *a, int64_t q0,
     DT__K(attn_block_t) g;
     g.nq = DT__K(attn_min)(DT__AQ, a->t - q0);
     g.nk = DT__K(attn_min)(DT__AK, a->s - k0);
-    g.diag = a->causal ? DT__K(attn_min)(DT__AK, q0 - k0) : DT__AK;
+    int64_t d = q0 + a->offset - k0;
+    g.diag = a->causal && d < DT__AK ? (int)(d > -2 * DT__AQ ? d : -2 * DT__AQ) : DT__AK;
     return g;
 }
 static int64_t DT__K(attn_keys_seen)(const DT__K(attn_t) *a, int64_t q0) /* by any query of the block at q0 */
 {
-    int64_t end = q0 + DT__AQ < a->t ? q0 + DT__AQ : a->t;
+    int64_t end = (q0 + DT__AQ < a->t ? q0 + DT__AQ : a->t) + a->offset;
     return a->causal && end < a->s ? end : a->s;
+}
+static int64_t DT__K(attn_keys_from)(const DT__K(attn_t) *a, int64_t q0) /* the first block of keys that the block at q0 sees */
+{
+    int64_t first = q0 + a->offset - a->window + 1;
+    return first <= 0 ? 0 : first / DT__AK * DT__AK;
+}
+static int64_t DT__K(attn_length)(const DT__K(attn_t) *a, int64_t head)
+{
+    if (!a->lengths) return a->s;
+    int64_t n = ((const int64_t *)a->lengths->data)[head / a->h * a->lengths->stride[0]];
+    return n < 0 ? 0 : n < a->s ? n : a->s;
+}
+/* s [AK][AQ] of a block: -inf where mask, lengths or window hide the key, and the additive mask */
+static void DT__K(attn_hide)(const DT__K(attn_t) *a, float *s, int64_t head, int64_t q0, int64_t k0, const DT__K(attn_block_t) *g)
+{
+    int64_t        len = DT__K(attn_length)(a, head);
+    const dt_view *m = a->mask;
+    for (int i = 0; i < g->nq; i++) {
+        int64_t low = q0 + i + a->offset - a->window + 1 - k0; /* the keys [from, to) are not hidden by window and length */
+        int     from = DT__K(attn_min)(low < 0 ? 0 : low, g->nk);
+        int     to = DT__K(attn_min)(len - k0 < 0 ? 0 : len - k0, g->nk);
+        if (from > to) from = to;
+        for (int j = 0; j < from; j++) s[j * DT__AQ + i] = -INFINITY;
+        for (int j = to; j < g->nk; j++) s[j * DT__AQ + i] = -INFINITY;
+        if (!m) continue;
+        int64_t at = head / a->h * m->stride[0] + head % a->h * m->stride[1] + (q0 + i) * m->stride[2] + k0 * m->stride[3];
+        if (m->dtype == DT_U8) {
+            const uint8_t *p = (const uint8_t *)m->data + at;
+            for (int j = from; j < to; j++)
+                if (!p[j * m->stride[3]]) s[j * DT__AQ + i] = -INFINITY;
+        } else if (m->dtype == DT_F32) {
+            const float *p = (const float *)m->data + at;
+            for (int j = from; j < to; j++) s[j * DT__AQ + i] += p[j * m->stride[3]];
+        } else {
+            const uint16_t *p = (const uint16_t *)m->data + at;
+            for (int j = from; j < to; j++)
+                s[j * DT__AQ + i] += m->dtype == DT_F16 ? dt__f16_to_f32(p[j * m->stride[3]]) : dt__bf16_to_f32(p[j * m->stride[3]]);
+        }
+    }
 }
 
 /* ---- rows in and out */
 static char *DT__K(attn_at)(const DT__K(attn_t) *a, const dt_view *v, int64_t head, int64_t row)
 {
-    int64_t off = head / a->h * v->stride[0] + head % a->h * v->stride[1] + row * v->stride[2];
+    int64_t h = v->shape[1] == a->h ? head % a->h : head % a->h / (a->h / a->hk);
+    int64_t off = head / a->h * v->stride[0] + h * v->stride[1] + row * v->stride[2];
     return (char *)v->data + off * (v->dtype == DT_F32 ? 4 : 2);
 }
 /* n rows of d as f32, stride *ld: in place if they are f32, else in buf */
@@ -7930,7 +7975,7 @@ static void DT__K(attn_fwd_finish)(const DT__K(attn_t) *a, DT__K(attn_fwd_t) *w,
         char  *row = DT__K(attn_at)(a, out, head, q0 + i);
         int    direct = out->dtype == DT_F32 && a->d == a->dp;
         float *o = w->o + i * a->dp, *to = direct ? (float *)(void *)row : o;
-        dt__vf r = DT__K(set1)(1.0f / w->l[i]);
+        dt__vf r = DT__K(set1)(w->l[i] == 0 ? 0.0f : 1.0f / w->l[i]); /* 0: the query sees no key */
         for (int64_t k = 0; k < a->dp; k += DT__W) DT__K(st)(to + k, DT__K(ld)(o + k) * r);
         if (!direct) DT__K(store_row)(row, out->dtype, o, a->d);
         l[(q0 + i) * lse->stride[2]] = w->m[i];
@@ -7942,19 +7987,21 @@ static void DT__K(attn_fwd_block)(const DT__K(attn_t) *a, DT__K(attn_fwd_t) *w, 
     const dt_view       *q = &a->c->in[0], *k = &a->c->in[1], *v = &a->c->in[2];
     DT__K(attn_block_t)  g = DT__K(attn_block)(a, q0, 0);
     DT__K(attn_keys_t)   keys = { NULL, 0, a->d, 1, DT__K(mk_whole) };
-    int64_t              ld, seen = DT__K(attn_keys_seen)(a, q0);
+    int64_t              ld, seen = DT__K(attn_keys_seen)(a, q0), from = DT__K(attn_keys_from)(a, q0);
     const float         *rows = DT__K(attn_rows)(&ld, w->rows, a, q, head, q0, g.nq);
+    if (seen > DT__K(attn_length)(a, head)) seen = DT__K(attn_length)(a, head);
     DT__K(attn_turn)(w->q, rows, ld, g.nq, a->d, a->dp, a->scale);
-    for (int i = 0; i < DT__AQ; i++) w->m[i] = -INFINITY, w->l[i] = seen ? 0.0f : 1.0f;
-    if (seen == 0) memset(w->o, 0, (size_t)(DT__AQ * a->dp) * 4); /* no keys: o = 0, lse = -inf */
-    for (int64_t k0 = 0; k0 < seen; k0 += DT__AK) {
+    for (int i = 0; i < DT__AQ; i++) w->m[i] = -INFINITY, w->l[i] = seen > from ? 0.0f : 1.0f;
+    if (seen <= from) memset(w->o, 0, (size_t)(DT__AQ * a->dp) * 4); /* no keys: o = 0, lse = -inf */
+    for (int64_t k0 = from; k0 < seen; k0 += DT__AK) {
         g = DT__K(attn_block)(a, q0, k0);
         keys.p = DT__K(attn_rows)(&keys.ld, w->rows, a, k, head, k0, g.nk);
         DT__K(attn_scores)(w->s, &keys, w->q, a->dp, &g);
+        if (a->hides) DT__K(attn_hide)(a, w->s, head, q0, k0, &g);
         DT__K(attn_softmax)(w->s, w->m, w->l, w->alpha, &g);
         rows = DT__K(attn_rows)(&ld, w->rows, a, v, head, k0, g.nk);
         DT__K(attn_panels)(w->v, rows, ld, g.nk, a->d, DT__AK);
-        DT__K(attn_to_queries)(w->o, a->dp, a->dp, w->s, w->v, &g, k0 > 0 ? w->alpha : NULL, k0 > 0);
+        DT__K(attn_to_queries)(w->o, a->dp, a->dp, w->s, w->v, &g, k0 > from ? w->alpha : NULL, k0 > from);
     }
     DT__K(attn_fwd_finish)(a, w, head, q0, g.nq);
 }
@@ -7975,7 +8022,8 @@ static void DT__K(attn_fwd_task)(void *ctx, int64_t task, int worker)
         DT__K(attn_fwd_block)(a, &w, n / a->nqb, (a->nqb - 1 - n % a->nqb) * DT__AQ);
 }
 
-static void DT__K(attn_init)(DT__K(attn_t) *a, const dt_call *c, const dt_view *q, const dt_view *k)
+/* mask: the operand's number; the lengths follow it */
+static void DT__K(attn_init)(DT__K(attn_t) *a, const dt_call *c, const dt_view *q, const dt_view *k, int mask)
 {
     memset(a, 0, sizeof *a);
     a->c = c;
@@ -7989,6 +8037,12 @@ static void DT__K(attn_init)(DT__K(attn_t) *a, const dt_call *c, const dt_view *
     a->nkb = (a->s + DT__AK - 1) / DT__AK;
     a->causal = c->u.attn.causal != 0;
     a->scale = (float)c->u.attn.scale;
+    a->hk = k->shape[1] > 0 ? k->shape[1] : 1;
+    a->offset = a->causal ? c->u.attn.offset : 0;
+    a->window = a->causal && c->u.attn.window > 0 ? c->u.attn.window : INT64_MAX / 2;
+    a->mask = DT__K(has_in)(c, mask) ? &c->in[mask] : NULL;
+    a->lengths = DT__K(has_in)(c, mask + 1) ? &c->in[mask + 1] : NULL;
+    a->hides = a->mask || a->lengths || a->window < a->t + a->offset;
 }
 /* tasks of about a million multiply-adds; an item is 'products' products of a block with all blocks it sees */
 static void DT__K(attn_run)(DT__K(attn_t) *a, int64_t items, int64_t products, int64_t other, dt__task_fn fn)
@@ -8002,7 +8056,7 @@ static int DT__K(attention)(dt_device *dev, const dt_call *c)
 {
     DT__K(attn_t) a;
     (void)dev;
-    DT__K(attn_init)(&a, c, &c->in[0], &c->in[1]);
+    DT__K(attn_init)(&a, c, &c->in[0], &c->in[1], 3);
     if (a.heads == 0 || a.t == 0) return 0;
     a.nwork = (DT__AQ + DT__AK) * a.d + DT__AK * DT__AQ + (2 * DT__AQ + DT__AK) * a.dp + 3 * DT__AQ;
     a.work = (float *)dt_scratch((size_t)a.nwork * 4 * (size_t)dt__pool_size());
@@ -8064,6 +8118,7 @@ static void DT__K(attn_load_queries)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *
     if (panels) DT__K(attn_panels)(w->dyp, rows, ld, nq, a->d, DT__AQ);
     for (int i = 0; i < DT__AQ; i++) {
         w->lse[i] = i < nq ? l[(q0 + i) * lse->stride[2]] : INFINITY;
+        if (w->lse[i] == -INFINITY) w->lse[i] = INFINITY; /* it sees no key: p = exp(-inf - inf) = 0 */
         w->delta[i] = i < nq ? a->delta[head * a->t + q0 + i] : 0.0f;
     }
 }
@@ -8078,17 +8133,24 @@ static void DT__K(attn_load_keys)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, 
     DT__K(attn_panels)(w->vp + at * DT__AK * a->dp, rows, ld, nk, a->d, DT__AK);
 }
 /* p and ds of the loaded queries with block 'at' of the panels of keys */
-static void DT__K(attn_bwd_block)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, int64_t at, const DT__K(attn_block_t) *g)
+static void DT__K(attn_bwd_block)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, int64_t head, int64_t q0, int64_t k0, int64_t at,
+                                  const DT__K(attn_block_t) *g)
 {
     DT__K(attn_keys_t) k = { w->kp + at * DT__AK * a->dp, DT__NR, DT__NR, (int)(a->dp / DT__NR), a->panel_off }, v = k;
     v.p = w->vp + at * DT__AK * a->dp;
     DT__K(attn_scores)(w->p, &k, w->q, a->dp, g);
+    if (a->hides) DT__K(attn_hide)(a, w->p, head, q0, k0, g);
     DT__K(attn_scores)(w->ds, &v, w->dy, a->dp, g);
     DT__K(attn_softmax_bwd)(w->p, w->ds, w->lse, w->delta, a->scale, g);
 }
 static int64_t DT__K(attn_first_queries)(const DT__K(attn_t) *a, int64_t k0) /* the first block that sees a key at k0.. */
 {
-    return a->causal ? k0 / DT__AQ * DT__AQ : 0;
+    return a->causal && k0 > a->offset ? (k0 - a->offset) / DT__AQ * DT__AQ : 0;
+}
+static int DT__K(attn_any_query)(const DT__K(attn_t) *a, int64_t k0) /* does some block of queries see the keys at k0? */
+{
+    int64_t first = DT__K(attn_first_queries)(a, k0);
+    return first < a->t && k0 >= DT__K(attn_keys_from)(a, first);
 }
 /* the part of dv and dk that p and ds of a block are; 'at' is the block's place in their buffers */
 static void DT__K(attn_add_keys)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, int64_t head, int64_t k0, int64_t at,
@@ -8105,7 +8167,7 @@ static void DT__K(attn_put_keys)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, i
     float  *buf[3] = { NULL, w->dk + at * DT__AK * a->dp, w->dv + at * DT__AK * a->dp };
     int64_t nk = DT__K(attn_min)(DT__AK, a->s - k0);
     for (int out = 1; out < 3; out++) {
-        if (DT__K(attn_first_queries)(a, k0) < a->t) DT__K(attn_put)(a, out, head, k0, nk, buf[out]);
+        if (DT__K(attn_any_query)(a, k0)) DT__K(attn_put)(a, out, head, k0, nk, buf[out]);
         else DT__K(attn_put_zeros)(a, out, head, k0, nk, buf[out]); /* no query sees these keys */
     }
 }
@@ -8113,18 +8175,18 @@ static void DT__K(attn_put_keys)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, i
 /* a block of queries: dq. all: with the panels of all keys, and its part of dk and dv; else the panels are loaded */
 static void DT__K(attn_bwd_queries)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, int64_t head, int64_t q0, int all)
 {
-    int64_t seen = DT__K(attn_keys_seen)(a, q0), nq = DT__K(attn_min)(DT__AQ, a->t - q0), ld;
+    int64_t seen = DT__K(attn_keys_seen)(a, q0), nq = DT__K(attn_min)(DT__AQ, a->t - q0), from = DT__K(attn_keys_from)(a, q0), ld;
     float  *dq = DT__K(attn_sum)(&ld, a, 0, head, q0, w->dq);
     DT__K(attn_load_queries)(w, a, head, q0, all);
-    for (int64_t k0 = 0; k0 < seen; k0 += DT__AK) {
+    for (int64_t k0 = from; k0 < seen; k0 += DT__AK) {
         DT__K(attn_block_t) g = DT__K(attn_block)(a, q0, k0);
         int64_t at = all ? k0 / DT__AK : 0;
         if (!all) DT__K(attn_load_keys)(w, a, head, k0, 0);
-        DT__K(attn_bwd_block)(w, a, at, &g);
-        DT__K(attn_to_queries)(dq, ld, a->dp, w->ds, w->kp + at * DT__AK * a->dp, &g, NULL, k0 > 0);
+        DT__K(attn_bwd_block)(w, a, head, q0, k0, at, &g);
+        DT__K(attn_to_queries)(dq, ld, a->dp, w->ds, w->kp + at * DT__AK * a->dp, &g, NULL, k0 > from);
         if (all) DT__K(attn_add_keys)(w, a, head, k0, at, &g, q0 > DT__K(attn_first_queries)(a, k0));
     }
-    if (seen > 0) DT__K(attn_put)(a, 0, head, q0, nq, w->dq);
+    if (seen > from) DT__K(attn_put)(a, 0, head, q0, nq, w->dq);
     else DT__K(attn_put_zeros)(a, 0, head, q0, nq, w->dq);
 }
 /* a block of keys: dk and dv */
@@ -8132,10 +8194,10 @@ static void DT__K(attn_bwd_keys)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, i
 {
     int64_t from = DT__K(attn_first_queries)(a, k0);
     DT__K(attn_load_keys)(w, a, head, k0, 0);
-    for (int64_t q0 = from; q0 < a->t; q0 += DT__AQ) {
+    for (int64_t q0 = from; q0 < a->t && k0 >= DT__K(attn_keys_from)(a, q0); q0 += DT__AQ) {
         DT__K(attn_block_t) g = DT__K(attn_block)(a, q0, k0);
         DT__K(attn_load_queries)(w, a, head, q0, 1);
-        DT__K(attn_bwd_block)(w, a, 0, &g);
+        DT__K(attn_bwd_block)(w, a, head, q0, k0, 0, &g);
         DT__K(attn_add_keys)(w, a, head, k0, 0, &g, q0 > from);
     }
     DT__K(attn_put_keys)(w, a, head, k0, 0);
@@ -8184,7 +8246,7 @@ static int DT__K(attention_bwd)(dt_device *dev, const dt_call *c)
 {
     DT__K(attn_t) a;
     (void)dev;
-    DT__K(attn_init)(&a, c, &c->in[1], &c->in[2]);
+    DT__K(attn_init)(&a, c, &c->in[1], &c->in[2], 6);
     if (a.heads == 0) return 0;
     int     whole = a.s > 0 && (a.heads >= DT__ATTN_HEADS || (a.nqb <= 1 && a.nkb <= 1));
     int64_t ndelta = (a.heads * a.t + 15) / 16 * 16, noff = (a.dp / DT__NR * 2 + 15) / 16 * 16;
@@ -8338,6 +8400,20 @@ static __attribute__((noinline)) void DT__K(adagrad_row)(const dt_call *c, const
         DT__K(st)(p + i, w + lr * g / (DT__K(vsqrt)(s) + eps));
     }
 }
+static __attribute__((noinline)) void DT__K(lion_row)(const dt_call *c, const DT__K(opt_rows) *x)
+{
+    float       *p = x->r[0], *m = x->r[1];
+    const float *grad = x->g;
+    int64_t      n = x->n;
+    dt__vf       keep = DT__C((float)(1 - c->u.opt.lr * c->u.opt.wd)), lr = DT__C((float)c->u.opt.lr), zero = DT__K(zero)();
+    for (int64_t i = 0; i < n; i += DT__W) {
+        dt__vf w = DT__K(ld)(p + i) * keep, g = DT__K(ld)(grad + i), mean = DT__K(ld)(m + i);
+        dt__vf u = DT__K(opt_lerp)(mean, g, c->u.opt.b1);
+        u = DT__K(sel)((dt__vi)(u > zero), lr, DT__K(sel)((dt__vi)(u < zero), zero - lr, u * zero)); /* NaN stays */
+        DT__K(st)(p + i, w - u);
+        DT__K(st)(m + i, DT__K(opt_lerp)(mean, g, c->u.opt.b2));
+    }
+}
 static __attribute__((noinline)) void DT__K(lamb_row)(const dt_call *c, const DT__K(opt_rows) *x)
 {
     float       *u = x->r[0], *m = x->r[1], *v = x->r[2];
@@ -8487,6 +8563,11 @@ static int DT__K(adagrad)(dt_device *dev, const dt_call *c)
     (void)dev;
     return DT__K(opt_run)(c, DT__K(adagrad_row), 2, 2, 0, 1, -1);
 }
+static int DT__K(lion)(dt_device *dev, const dt_call *c)
+{
+    (void)dev;
+    return DT__K(opt_run)(c, DT__K(lion_row), 2, 2, 0, 1, -1);
+}
 static int DT__K(lamb)(dt_device *dev, const dt_call *c)
 {
     (void)dev;
@@ -8627,6 +8708,187 @@ static int DT__K(unscale)(dt_device *dev, const dt_call *c)
 #undef DT__OPT_BLOCK
 #undef DT__OPT_TASK
 #undef DT__C
+
+/* ==================================================================================================== >>recurrent
+   One time step of a recurrent layer: what is between the products, row by row. A row of f32 is used in place, a row of halves
+   goes through a buffer of the worker. */
+#define DT__CELL_ROWS 16 /* most rows of operands that a step reads and writes */
+typedef struct DT__K(cell_t) {
+    const dt_call *c;
+    int64_t        rows, n, g, per; /* g: gates; rows a task takes */
+    float         *work;
+    int64_t        nwork;
+} DT__K(cell_t);
+static const int DT__K(cell_gates)[4] = { 1, 1, 4, 3 };
+
+static const float *DT__K(cell_in)(const DT__K(cell_t) *k, int i, int64_t row, int64_t n, float **buf)
+{
+    if (!DT__K(has_in)(k->c, i)) return NULL;
+    float *b = *buf;
+    *buf += DT__K(round16)(n);
+    return DT__K(row_in)(b, &k->c->in[i], row * k->c->in[i].stride[0], n);
+}
+static float *DT__K(cell_out)(const DT__K(cell_t) *k, int i, int64_t row, int64_t n, float **buf)
+{
+    if (!DT__K(has_out)(k->c, i)) return NULL;
+    float *b = *buf;
+    *buf += DT__K(round16)(n);
+    return DT__K(row_out)(b, &k->c->out[i], row * k->c->out[i].stride[0], 0);
+}
+static void DT__K(cell_end)(const DT__K(cell_t) *k, int i, int64_t row, int64_t n, const float *x)
+{
+    if (x) DT__K(row_end)(&k->c->out[i], row * k->c->out[i].stride[0], x, n, 0);
+}
+static int DT__K(cell_over)(const DT__K(cell_t) *k, int lengths, int64_t row) /* the sequence of this row has ended */
+{
+    if (!DT__K(has_in)(k->c, lengths)) return 0;
+    const dt_view *v = &k->c->in[lengths];
+    return k->c->u.cell.t >= ((const int64_t *)v->data)[row * v->stride[0]];
+}
+
+static void DT__K(cell_fwd_row)(const DT__K(cell_t) *k, int64_t row, float *buf)
+{
+    int64_t      n = k->n;
+    int          kind = k->c->u.cell.kind;
+    const float *x = DT__K(cell_in)(k, 0, row, k->g * n, &buf), *r = DT__K(cell_in)(k, 1, row, k->g * n, &buf);
+    const float *h0 = DT__K(cell_in)(k, 2, row, n, &buf), *c0 = DT__K(cell_in)(k, 3, row, n, &buf);
+    float       *h = DT__K(cell_out)(k, 0, row, n, &buf), *c = DT__K(cell_out)(k, 1, row, n, &buf);
+    float       *y = DT__K(cell_out)(k, 2, row, n, &buf), *s = DT__K(cell_out)(k, 3, row, k->g * n, &buf);
+    float       *hn = DT__K(cell_out)(k, 4, row, n, &buf);
+    if (DT__K(cell_over)(k, 4, row)) {
+        memcpy(h, h0, (size_t)n * 4);
+        if (c) memcpy(c, c0, (size_t)n * 4);
+        if (y) memset(y, 0, (size_t)n * 4);
+        if (hn) memset(hn, 0, (size_t)n * 4);
+        memset(s, 0, (size_t)(k->g * n) * 4);
+    } else {
+        for (int64_t j = 0; j < n; j += DT__W) {
+            int64_t left = n - j;
+            dt__vf  v = DT__K(row_ld)(x + j, left), out;
+            if (kind == DT_CELL_LSTM) {
+                dt__vf i = DT__K(vsigmoid)(v), f = DT__K(vsigmoid)(DT__K(row_ld)(x + n + j, left));
+                dt__vf g = DT__K(vtanh)(DT__K(row_ld)(x + 2 * n + j, left)), o = DT__K(vsigmoid)(DT__K(row_ld)(x + 3 * n + j, left));
+                dt__vf cc = DT__K(fma)(f, DT__K(row_ld)(c0 + j, left), i * g);
+                out = o * DT__K(vtanh)(cc);
+                DT__K(row_st)(s + j, i, left);
+                DT__K(row_st)(s + n + j, f, left);
+                DT__K(row_st)(s + 2 * n + j, g, left);
+                DT__K(row_st)(s + 3 * n + j, o, left);
+                DT__K(row_st)(c + j, cc, left);
+            } else if (kind == DT_CELL_GRU) {
+                dt__vf a = DT__K(vsigmoid)(v + DT__K(row_ld)(r + j, left));
+                dt__vf z = DT__K(vsigmoid)(DT__K(row_ld)(x + n + j, left) + DT__K(row_ld)(r + n + j, left));
+                dt__vf q = DT__K(row_ld)(r + 2 * n + j, left);
+                dt__vf m = DT__K(vtanh)(DT__K(fma)(a, q, DT__K(row_ld)(x + 2 * n + j, left)));
+                out = DT__K(fma)(z, DT__K(row_ld)(h0 + j, left) - m, m);
+                DT__K(row_st)(s + j, a, left);
+                DT__K(row_st)(s + n + j, z, left);
+                DT__K(row_st)(s + 2 * n + j, m, left);
+                DT__K(row_st)(hn + j, q, left);
+            } else {
+                out = kind == DT_CELL_TANH ? DT__K(vtanh)(v) : DT__K(vmax)(v, DT__K(zero)());
+                DT__K(row_st)(s + j, out, left);
+            }
+            DT__K(row_st)(h + j, out, left);
+            if (y) DT__K(row_st)(y + j, out, left);
+        }
+    }
+    DT__K(cell_end)(k, 0, row, n, h);
+    DT__K(cell_end)(k, 1, row, n, c);
+    DT__K(cell_end)(k, 2, row, n, y);
+    DT__K(cell_end)(k, 3, row, k->g * n, s);
+    DT__K(cell_end)(k, 4, row, n, hn);
+}
+static void DT__K(cell_bwd_row)(const DT__K(cell_t) *k, int64_t row, float *buf)
+{
+    int64_t      n = k->n;
+    int          kind = k->c->u.cell.kind;
+    const float *dy = DT__K(cell_in)(k, 0, row, n, &buf), *dh0 = DT__K(cell_in)(k, 1, row, n, &buf);
+    const float *dc0 = DT__K(cell_in)(k, 2, row, n, &buf), *s = DT__K(cell_in)(k, 3, row, k->g * n, &buf);
+    const float *p = DT__K(cell_in)(k, 4, row, n, &buf), *before = DT__K(cell_in)(k, 5, row, n, &buf);
+    float       *d = DT__K(cell_out)(k, 0, row, k->g * n, &buf), *dr = DT__K(cell_out)(k, 1, row, k->g * n, &buf);
+    float       *dh = DT__K(cell_out)(k, 2, row, n, &buf), *dc = DT__K(cell_out)(k, 3, row, n, &buf);
+    dt__vf       zero = DT__K(zero)(), one = DT__K(set1)(1.0f);
+    if (DT__K(cell_over)(k, 6, row)) {
+        memset(d, 0, (size_t)(k->g * n) * 4);
+        if (dr) memset(dr, 0, (size_t)(k->g * n) * 4);
+        for (int64_t j = 0; j < n && dh; j++) dh[j] = dh0 ? dh0[j] : 0.0f;
+        for (int64_t j = 0; j < n && dc; j++) dc[j] = dc0 ? dc0[j] : 0.0f;
+    } else {
+        for (int64_t j = 0; j < n; j += DT__W) {
+            int64_t left = n - j;
+            dt__vf  g = dy ? DT__K(row_ld)(dy + j, left) : zero, pass = zero;
+            if (dh0) g += DT__K(row_ld)(dh0 + j, left);
+            if (kind == DT_CELL_LSTM) {
+                dt__vf i = DT__K(row_ld)(s + j, left), f = DT__K(row_ld)(s + n + j, left);
+                dt__vf q = DT__K(row_ld)(s + 2 * n + j, left), o = DT__K(row_ld)(s + 3 * n + j, left);
+                dt__vf t = DT__K(vtanh)(DT__K(row_ld)(p + j, left)), gc = g * o * (one - t * t);
+                if (dc0) gc += DT__K(row_ld)(dc0 + j, left);
+                DT__K(row_st)(d + j, gc * q * i * (one - i), left);
+                DT__K(row_st)(d + n + j, gc * DT__K(row_ld)(before + j, left) * f * (one - f), left);
+                DT__K(row_st)(d + 2 * n + j, gc * i * (one - q * q), left);
+                DT__K(row_st)(d + 3 * n + j, g * t * o * (one - o), left);
+                DT__K(row_st)(dc + j, gc * f, left);
+            } else if (kind == DT_CELL_GRU) {
+                dt__vf a = DT__K(row_ld)(s + j, left), z = DT__K(row_ld)(s + n + j, left), m = DT__K(row_ld)(s + 2 * n + j, left);
+                dt__vf dm = g * (one - z) * (one - m * m), da = dm * DT__K(row_ld)(p + j, left) * a * (one - a);
+                dt__vf dz = g * (DT__K(row_ld)(before + j, left) - m) * z * (one - z);
+                pass = g * z;
+                DT__K(row_st)(d + j, da, left);
+                DT__K(row_st)(d + n + j, dz, left);
+                DT__K(row_st)(d + 2 * n + j, dm, left);
+                DT__K(row_st)(dr + j, da, left);
+                DT__K(row_st)(dr + n + j, dz, left);
+                DT__K(row_st)(dr + 2 * n + j, dm * a, left);
+            } else {
+                dt__vf h = DT__K(row_ld)(s + j, left);
+                DT__K(row_st)(d + j, kind == DT_CELL_TANH ? g * (one - h * h) : DT__K(sel)((dt__vi)(h > zero), g, zero), left);
+            }
+            if (dh) DT__K(row_st)(dh + j, pass, left);
+        }
+    }
+    DT__K(cell_end)(k, 0, row, k->g * n, d);
+    DT__K(cell_end)(k, 1, row, k->g * n, dr);
+    DT__K(cell_end)(k, 2, row, n, dh);
+    DT__K(cell_end)(k, 3, row, n, dc);
+}
+static void DT__K(cell_fwd_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(cell_t) *k = (const DT__K(cell_t) *)ctx;
+    for (int64_t r = task * k->per; r < k->rows && r < (task + 1) * k->per; r++) DT__K(cell_fwd_row)(k, r, k->work + worker * k->nwork);
+}
+static void DT__K(cell_bwd_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(cell_t) *k = (const DT__K(cell_t) *)ctx;
+    for (int64_t r = task * k->per; r < k->rows && r < (task + 1) * k->per; r++) DT__K(cell_bwd_row)(k, r, k->work + worker * k->nwork);
+}
+static int DT__K(cell_run)(const dt_call *c, const dt_view *gates, dt__task_fn fn)
+{
+    DT__K(cell_t) k;
+    memset(&k, 0, sizeof k);
+    k.c = c;
+    k.g = DT__K(cell_gates)[c->u.cell.kind];
+    k.rows = gates->shape[0];
+    k.n = gates->shape[1] / k.g;
+    k.nwork = DT__CELL_ROWS * DT__K(round16)(k.n) + 16 * DT__CELL_ROWS;
+    if (k.rows == 0 || k.n == 0) return 0;
+    k.work = (float *)dt_scratch((size_t)k.nwork * 4 * (size_t)dt__pool_size());
+    if (!k.work) return DT_ERR_MEMORY;
+    int64_t ntasks = dt__cut(k.rows, 12 * k.g * k.n, 65536, &k.per);
+    DT__K(run_rows)(ntasks, fn, &k, 4 * k.rows * k.g * k.n);
+    return 0;
+}
+static int DT__K(rnn_cell)(dt_device *dev, const dt_call *c)
+{
+    (void)dev;
+    return DT__K(cell_run)(c, &c->in[0], DT__K(cell_fwd_task));
+}
+static int DT__K(rnn_cell_bwd)(dt_device *dev, const dt_call *c)
+{
+    (void)dev;
+    return DT__K(cell_run)(c, &c->out[0], DT__K(cell_bwd_task));
+}
+#undef DT__CELL_ROWS
 
 /* ==================================================================================================== >>table */
 #define DT__ENTRY(name) DT__K(name),

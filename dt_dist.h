@@ -5359,9 +5359,9 @@ static int dt__replica_param(dt__part *d, const dt__param *p)
 static int dt__replica_layer(dt_model *r, const dt_model *m, const dt__layer *l)
 {
     dt__layer *k = dt__layer_new(r, l->kind, l->name, dt__name_hash("", 0, l->name));
-    if (!k) return DT_ERR_MEMORY;
+    if (!k || dt__layer_room(k, l->np)) return DT_ERR_MEMORY;
     k->own = l->own;
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < l->np; i++)
         if (l->p[i]) k->p[i] = r->param[dt__param_index(m, l->p[i])];
     return 0;
 }

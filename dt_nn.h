@@ -44,8 +44,8 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    It has no layer objects and no module tree: the forward function is the model. It has no L-BFGS, no sparse gradients and
-    no recurrent layers.
+    It has no layer objects and no module tree: the forward function is the model. It has no L-BFGS and no sparse gradients.
+    Recurrent, 1-d and transformer layers are in dt_layers.h.
 
 OPTIONS
 
@@ -60,7 +60,7 @@ CONTENTS
 
     >>models         models by name: scopes, modes, parameters, groups, summary
     >>layers         layers with parameters
-    >>optimizers     SGD, Adam, AdamW, RMSProp, Adagrad, LARS, LAMB; clipping; the step
+    >>optimizers     SGD, Adam, AdamW, RMSProp, Adagrad, LARS, LAMB, Lion, Muon; clipping; the step
     >>schedules      learning rates over time
     >>amp            mixed precision O0..O3 and loss scaling
     >>archives       tensors in the safetensors files of dt_io.h
@@ -261,6 +261,13 @@ typedef struct dt_layer_opts { /* one struct for all layers; an option that a la
     bool       causal DT_D;                                  /* multihead attention */
     double     dropout DT_D;                                 /* multihead attention: on the weights */
     dt_tensor *kv DT_D;                                      /* multihead attention: keys and values; default x */
+    dt_tensor *mask DT_D;                                    /* multihead attention: as in dt_attention: u8 0 hides a key */
+    dt_tensor *lengths DT_D;                                 /* multihead attention: as in dt_attention */
+    int64_t    padding_idx DT_D;                             /* embedding: a row that begins as 0 and gets no gradient; row 0:
+                                                                DT_ZERO, -1: the last */
+    int        output_pad DT_D, output_pad_w DT_D;           /* transposed convolutions (dt_layers.h): default 0 */
+    bool       affine DT_D;                                  /* instance norm (dt_layers.h): with weight and bias */
+    bool       track DT_D;                                   /* instance norm (dt_layers.h): with running statistics */
     dt_act     act DT_D;                                     /* linear, conv2d, batchnorm (relu only): fused */
     dt_tensor *add DT_D;                                     /* batchnorm: fused residual, act(norm(x) + add) */
     dt_layer_split split DT_D;                               /* see above */
@@ -271,6 +278,8 @@ DT_API dt_tensor *dt_conv2d_with(dt_model *m, const char *name, dt_tensor *x, dt
 DT_API dt_tensor *dt_batchnorm1d_with(dt_model *m, const char *name, dt_tensor *x,
                                       dt_layer_opts o DT_OPT0(dt_layer_opts));
 DT_API dt_tensor *dt_batchnorm2d_with(dt_model *m, const char *name, dt_tensor *x,
+                                      dt_layer_opts o DT_OPT0(dt_layer_opts));
+DT_API dt_tensor *dt_batchnorm3d_with(dt_model *m, const char *name, dt_tensor *x,
                                       dt_layer_opts o DT_OPT0(dt_layer_opts));
 DT_API dt_tensor *dt_layernorm_with(dt_model *m, const char *name, dt_tensor *x,
                                     dt_layer_opts o DT_OPT0(dt_layer_opts));
@@ -299,6 +308,8 @@ DT_API dt_tensor *dt_cross_entropy_parts_with(dt_model *m, dt_tensor *logits, dt
     dt_batchnorm1d_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
 #define dt_batchnorm2d(m, name, ...) \
     dt_batchnorm2d_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
+#define dt_batchnorm3d(m, name, ...) \
+    dt_batchnorm3d_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
 #define dt_layernorm(m, name, ...) \
     dt_layernorm_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
 #define dt_rmsnorm(m, name, ...) \
@@ -316,6 +327,7 @@ DT_API dt_tensor *dt_cross_entropy_parts_with(dt_model *m, dt_tensor *logits, dt
 #define dt_conv2d dt_conv2d_with
 #define dt_batchnorm1d dt_batchnorm1d_with
 #define dt_batchnorm2d dt_batchnorm2d_with
+#define dt_batchnorm3d dt_batchnorm3d_with
 #define dt_layernorm dt_layernorm_with
 #define dt_rmsnorm dt_rmsnorm_with
 #define dt_groupnorm dt_groupnorm_with
@@ -332,13 +344,13 @@ DT_API dt_tensor *dt_cross_entropy_parts_with(dt_model *m, dt_tensor *logits, dt
 typedef struct dt_optimizer_opts {
     const char *dt__first DT_D;         /* the options as written, if a macro set them */
     const char *params DT_D;            /* pattern of names; default: all that no earlier optimiser of the model has */
-    double      lr DT_D;                /* 1e-3; RMSProp, Adagrad: 1e-2; LARS: 0.1 */
-    double      weight_decay DT_D;      /* 0; AdamW, LAMB: 1e-2 */
-    double      momentum DT_D;          /* SGD, RMSProp: 0; LARS: 0.9 */
+    double      lr DT_D;                /* 1e-3; RMSProp, Adagrad: 1e-2; LARS: 0.1; Lion: 1e-4 */
+    double      weight_decay DT_D;      /* 0; AdamW, LAMB: 1e-2; Muon: 0.1 */
+    double      momentum DT_D;          /* SGD, RMSProp: 0; LARS: 0.9; Muon: 0.95 */
     double      dampening DT_D;         /* SGD: 0 */
     bool        nesterov DT_D;          /* SGD, LARS */
-    double      beta1 DT_D, beta2 DT_D; /* Adam, AdamW, LAMB: 0.9, 0.999 */
-    double      eps DT_D;               /* Adam, AdamW, RMSProp, LARS: 1e-8; Adagrad: 1e-10; LAMB: 1e-6 */
+    double      beta1 DT_D, beta2 DT_D; /* Adam, AdamW, LAMB: 0.9, 0.999; Lion: 0.9, 0.99 */
+    double      eps DT_D;               /* Adam, AdamW, RMSProp, LARS: 1e-8; Adagrad: 1e-10; LAMB: 1e-6; Muon: 1e-7 */
     bool        amsgrad DT_D;           /* Adam, AdamW */
     double      alpha DT_D;             /* RMSProp: 0.99 */
     bool        centered DT_D;          /* RMSProp */
@@ -357,6 +369,13 @@ DT_API dt_optimizer *dt_rmsprop_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt
 DT_API dt_optimizer *dt_adagrad_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
 DT_API dt_optimizer *dt_lars_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
 DT_API dt_optimizer *dt_lamb_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
+/* Chen et al. 2023: the sign of a mean of gradients, and weight decay as in AdamW. */
+DT_API dt_optimizer *dt_lion_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
+/* torch.optim.Muon with its defaults (nesterov, adjust_lr_fn "original"), in f32 where PyTorch uses bf16; with momentum 0 it keeps no
+   mean. It updates matrices and refuses other parameters. Which ones it gets is the program's choice:
+       dt_muon(m, .params = "blocks.*.weight", .lr = 0.02);  dt_adamw(m);                       AdamW has the rest
+   It needs whole matrices: not with .shard, .split or a parameter server. */
+DT_API dt_optimizer *dt_muon_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
 /* Adds a parameter group: parameters of the optimiser whose names match the pattern get these options. Options that are
    0 are inherited from the optimiser. If several groups match, the latest one applies. Call it before the seal or between
    steps. Returns the group's index (the optimiser itself is group 0) or a negative status:
@@ -371,6 +390,8 @@ DT_API int dt_optimizer_add_group_with(dt_optimizer *opt, const char *pattern,
 #define dt_adagrad(...) dt_adagrad_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
 #define dt_lars(...) dt_lars_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
 #define dt_lamb(...) dt_lamb_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
+#define dt_lion(...) dt_lion_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
+#define dt_muon(...) dt_muon_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
 #define dt_optimizer_add_group(opt, ...) \
     dt_optimizer_add_group_with(opt, DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
 #else /* C++17: options as a struct, or none */
@@ -381,6 +402,8 @@ DT_API int dt_optimizer_add_group_with(dt_optimizer *opt, const char *pattern,
 #define dt_adagrad dt_adagrad_with
 #define dt_lars dt_lars_with
 #define dt_lamb dt_lamb_with
+#define dt_lion dt_lion_with
+#define dt_muon dt_muon_with
 #define dt_optimizer_add_group dt_optimizer_add_group_with
 #endif
 DT_API void      dt_optimizer_free(dt_optimizer *opt);
@@ -732,6 +755,7 @@ typedef struct dt__param { /* a parameter or buffer of a model */
     uint8_t    in_run;     /* it had a gradient when its optimiser last built its runs */
     int        first, first_dtype; /* how its first values are made: dt_init, with the numbers a and b */
     double     first_a, first_b;
+    int64_t    first_zero; /* row + 1 that begins as 0; 0: none */
     dt_rng    *first_rng;  /* of a model with a pipeline, before the seal: the generator before its values were drawn */
     dt__portion    cut;
     uint8_t    elsewhere;  /* another rank has the same values, and counts its gradient in the norm of all */
@@ -917,6 +941,7 @@ struct dt_model {
     dt__sharding  *shards;       /* NULL: not sharded */
     uint8_t      lost;         /* it was sharded, and its ddp ended with an error */
     const dt__split_axis *axis;      /* NULL: no layer is split over ranks */
+    uint8_t      bn_mean;      /* batch norms track the mean over all batches: dt_update_bn_begin in training (1) or eval mode (2) */
     uint8_t      again;        /* this forward repeats another one: buffers do not change */
     uint8_t      timed;        /* DT__TIMED_... */
     struct dt__profile *profile; /* if timed is DT__TIMED */
@@ -963,7 +988,9 @@ struct dt_optimizer {
 struct dt__layer { /* what the model keeps for each layer name */
     char      *name;
     const char *kind;
-    dt__param *p[5];     /* its parameters and buffers; each layer function defines the order */
+    dt__param **p;       /* its np parameters and buffers; each layer function defines the order; NULL: not made yet */
+    int        np;
+    dt__param *few[5];   /* p points to these, or to an allocated array */
     uint64_t   stamp;    /* number of the last forward that used it */
     double     flops;    /* of the last forward, all uses */
     int        index;    /* in m->layer */
@@ -1021,6 +1048,37 @@ DT__INSIDE int dt__model_one_device(const char *call, const dt_model *m, const c
 DT__INSIDE int dt__model_pack(dt_model *m);
 DT__INSIDE int dt__model_on_seal(dt_model *m, int (*fn)(dt_model *, void *), void *user);
 DT__INSIDE dt__layer *dt__layer_new(dt_model *m, const char *kind, const char *name, uint32_t hash);
+/* What the layers of dt_layers.h are made of. dt__layer_find: the layer of this name and kind, created if it is new;
+   dt__layer_begin: the same after it has checked x and the options; dt__layer_param: parameter k, created by the first call;
+   dt__layer_end: sets what the summary shows, and returns y. */
+#define DT__LAYER_OPTIONS(X)                                                                                     \
+    X(out) X(kernel) X(kernel_w) X(stride) X(stride_w) X(pad) X(pad_w) X(dilation) X(dilation_w) X(groups)        \
+    X(no_bias) X(no_affine) X(no_track) X(cumulative) X(eps) X(momentum) X(normalized_dims) X(num) X(dim) X(heads) \
+    X(causal) X(dropout) X(kv) X(mask) X(lengths) X(padding_idx) X(output_pad) X(output_pad_w) X(affine) X(track)         \
+    X(act) X(add) X(split)
+#define DT__LAYER_BIT(n) DT__L_##n,
+enum { DT__LAYER_OPTIONS(DT__LAYER_BIT) DT__L_COUNT };
+#define DT__L(n) ((uint64_t)1 << DT__L_##n)
+
+typedef struct dt__fillspec { /* how the first values of a parameter are made */
+    dt_init init;
+    double  a, b;
+    dt__portion cut;
+    int64_t zero_row; /* this row + 1 is 0; 0: none */
+} dt__fillspec;
+enum { DT__BUFFER = 1, DT__KEEP_F32 = 2, DT__COUNTER = 4 };
+DT__INSIDE dt__fillspec dt__fill_with(dt_init init, double a, double b);
+DT__INSIDE dt__fillspec dt__fill_kaiming(int64_t fan_in);
+DT__INSIDE dt__fillspec dt__fill_bias(int64_t fan_in);
+DT__INSIDE int dt__layer_room(dt__layer *l, int n); /* for n parameters; 5 need no call */
+DT__INSIDE dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name, bool shared);
+DT__INSIDE dt__layer *dt__layer_begin(dt_model *m, const char *kind, const char *name, dt_tensor *x, const dt_layer_opts *o,
+                                      uint64_t takes);
+DT__INSIDE dt_tensor *dt__layer_param(dt_model *m, dt__layer *l, int k, const char *suffix, dt_shape shape, dt__fillspec f,
+                                      int flags);
+DT__INSIDE dt_tensor *dt__layer_input(dt_model *m, dt_tensor *x);
+DT__INSIDE dt_tensor *dt__layer_end(dt__layer *l, dt_tensor *y, double flops);
+DT__INSIDE dt_shape dt__shape2(int64_t a, int64_t b);
 DT__INSIDE dt_shape dt__shape1(int64_t a);
 DT__INSIDE bool dt__has_grad(const dt__mblock *b, const dt__param *p);
 DT__INSIDE void dt__view_part(dt_view *v, int64_t offset, int64_t n);
@@ -1401,6 +1459,7 @@ DT_API void dt_model_free(dt_model *m)
     dt_mem_free(m->param, (size_t)m->param_cap * sizeof *m->param);
     for (int i = 0; i < m->nlayers; i++) {
         dt__free_text(m->layer[i]->name);
+        if (m->layer[i]->p != m->layer[i]->few) dt_mem_free(m->layer[i]->p, (size_t)m->layer[i]->np * sizeof *m->layer[i]->p);
         dt_mem_free(m->layer[i], sizeof *m->layer[i]);
     }
     dt_mem_free(m->layer, (size_t)m->layer_cap * sizeof *m->layer);
@@ -1609,12 +1668,7 @@ static int dt__param_to_model(dt_model *m, dt__param *p, dt_device *dev)
     }
     return rc ? rc : dt__param_convert(p, dtype, dev);
 }
-typedef struct dt__fillspec {
-    dt_init init;
-    double  a, b;
-    dt__portion cut;
-} dt__fillspec;
-static dt__fillspec dt__fill_with(dt_init init, double a, double b)
+DT__INSIDE dt__fillspec dt__fill_with(dt_init init, double a, double b)
 {
     dt__fillspec f;
     memset(&f, 0, sizeof f);
@@ -1709,15 +1763,21 @@ static dt_tensor *dt__param_init(dt_model *m, dt_shape shape, int dtype, dt__fil
     dt_tensor *t = f.init == DT_INIT_UNIFORM  ? dt_uniform_with(f.a, f.b, shape, o)
                    : f.init == DT_INIT_NORMAL ? dt_normal_with(f.a, f.b, shape, o)
                                               : dt_full_with(f.init == DT_INIT_CONST ? f.a : 0, shape, o);
+    if (t && f.zero_row) {
+        dt_tensor *row = dt__slice(t, 0, f.zero_row - 1, 1);
+        int        rc = row ? dt__fill(row, 0) : DT_ERR_MEMORY;
+        dt__unref(row);
+        if (rc) return NULL;
+    }
     return t ? dt_keep(t) : NULL;
 }
-enum { DT__BUFFER = 1, DT__KEEP_F32 = 2, DT__COUNTER = 4 };
 /* Makes p->t with its first values. If a loaded file has them, no random numbers are drawn. shape: of the whole parameter. */
 static int dt__param_fill(dt_model *m, dt__param *p, dt_shape shape)
 {
     int          known = 0;
     dt__portion      cut = p->cut;
     dt__fillspec zero = dt__fill_with(DT_INIT_ZEROS, 0, 0), f = dt__fill_with((dt_init)p->first, p->first_a, p->first_b);
+    f.zero_row = p->first_zero;
     p->cut.parts = 0; /* what is drawn or loaded is the whole */
     if (m->want) {
         p->t = dt__param_init(m, shape, p->first_dtype, zero);
@@ -1786,6 +1846,7 @@ static dt__param *dt__param_new(dt_model *m, const char *name, const char *suffi
     p->first = (int)f.init;
     p->first_a = f.a;
     p->first_b = f.b;
+    p->first_zero = f.zero_row;
     p->first_dtype = flags & DT__COUNTER ? DT_I64 : DT_F32;
     int rc = p->name ? 0 : DT_ERR_MEMORY;
     if (!rc && m->parts) {
@@ -2245,7 +2306,7 @@ static void dt__summary_line(dt__summary *s, const char *name, const char *kind,
 }
 static dt_device *dt__layer_device(const dt__layer *l)
 {
-    for (int k = 0; k < 5; k++)
+    for (int k = 0; k < l->np; k++)
         if (l->p[k]) return l->p[k]->t->st->dev;
     return NULL; /* it has no parameters */
 }
@@ -2277,7 +2338,7 @@ DT_API size_t dt_model_summary(dt_model *m, char *buf, size_t nbytes)
         dt__layer *l = m->layer[i];
         dt_device *dev = dt__layer_device(l);
         double     sum[3] = { 0, l->flops, 0 };
-        for (int k = 0; k < 5; k++) {
+        for (int k = 0; k < l->np; k++) {
             if (!l->p[k] || l->p[k]->buffer) continue;
             sum[0] += (double)dt__param_numel(l->p[k]);
             if (l->p[k]->frozen)
@@ -2303,16 +2364,8 @@ DT_API size_t dt_model_summary(dt_model *m, char *buf, size_t nbytes)
 
 /* ==================================================================================================== >>layer
    A layer function finds its dt__layer by name, creates its parameters in the first call, and calls the op. */
-#define DT__LAYER_OPTIONS(X)                                                                                     \
-    X(out) X(kernel) X(kernel_w) X(stride) X(stride_w) X(pad) X(pad_w) X(dilation) X(dilation_w) X(groups)        \
-    X(no_bias) X(no_affine) X(no_track) X(cumulative) X(eps) X(momentum) X(normalized_dims) X(num) X(dim) X(heads) \
-    X(causal) X(dropout) X(kv) X(act) X(add) X(split)
-#define DT__LAYER_BIT(n) DT__L_##n,
-enum { DT__LAYER_OPTIONS(DT__LAYER_BIT) DT__L_COUNT };
-#define DT__L(n) (1u << DT__L_##n)
-
 /* For an error message: lists the options in 'takes' and returns the first that is in 'given' but not in 'takes'. */
-static int dt__option_list(char *list, size_t nbytes, const char *const *names, int n, uint32_t takes, uint32_t given)
+static int dt__option_list(char *list, size_t nbytes, const char *const *names, int n, uint64_t takes, uint64_t given)
 {
     int bad = 0;
     list[0] = 0;
@@ -2322,9 +2375,9 @@ static int dt__option_list(char *list, size_t nbytes, const char *const *names, 
     while (!((given & ~takes) >> bad & 1u)) bad++;
     return bad;
 }
-static bool dt__layer_takes(const char *call, const char *name, const dt_layer_opts *o, uint32_t takes)
+static bool dt__layer_takes(const char *call, const char *name, const dt_layer_opts *o, uint64_t takes)
 {
-    uint32_t given = 0;
+    uint64_t given = 0;
 #define DT__LAYER_GIVEN(n) if (o->n) given |= DT__L(n);
     DT__LAYER_OPTIONS(DT__LAYER_GIVEN)
 #undef DT__LAYER_GIVEN
@@ -2332,7 +2385,7 @@ static bool dt__layer_takes(const char *call, const char *name, const dt_layer_o
 #define DT__LAYER_NAME(n) #n,
     static const char *const names[] = { DT__LAYER_OPTIONS(DT__LAYER_NAME) };
 #undef DT__LAYER_NAME
-    char list[256];
+    char list[320];
     int  bad = dt__option_list(list, sizeof list, names, DT__L_COUNT, takes, given);
     dt_fail(DT_ERR_ARG, "%s '%s': .%s is not an option of this layer; it takes %s, .shared", call, name, names[bad],
             list);
@@ -2352,6 +2405,8 @@ DT__INSIDE dt__layer *dt__layer_new(dt_model *m, const char *kind, const char *n
         l->name = dt__joined(m->scope, (size_t)m->scope_len, name, NULL);
         l->kind = kind;
         l->index = m->nlayers;
+        l->p = l->few;
+        l->np = 5;
     }
     if (list && l->name && !dt__table_add(&m->layer_table, &m->layer_slots, l->name, hash, m->nlayers)) {
         m->layer[m->nlayers++] = l;
@@ -2363,7 +2418,7 @@ DT__INSIDE dt__layer *dt__layer_new(dt_model *m, const char *kind, const char *n
     return NULL;
 }
 /* The layer of this name and kind, created if it is new; NULL after an error. */
-static dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name, bool shared)
+DT__INSIDE dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name, bool shared)
 {
     if (!dt__model_ok(kind, m)) return NULL;
     if (!name || !*name) {
@@ -2381,7 +2436,7 @@ static dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name
         dt_fail(DT_ERR_ARG, "%s '%s': the name belongs to a %s; choose another name", kind, l->name, l->kind);
         return NULL;
     }
-    for (int i = 0; i < 5 && !m->parts; i++)
+    for (int i = 0; i < l->np && !m->parts; i++)
         if (l->p[i] && l->p[i]->t->st->dev != dt__model_here(m)) {
             dt_fail(DT_ERR_DEVICE, "%s '%s': its parameters are on %s, this call is %s %s; call it with dt_device_begin() as "
                     "in the first forward, or move the whole model with dt_model_to()", kind, l->name,
@@ -2405,8 +2460,8 @@ static dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name
     if (__builtin_expect(m->timed != DT__TIMED_NEVER, 0)) dt__profile_layer(m, l);
     return l;
 }
-static dt__layer *dt__layer_begin(dt_model *m, const char *kind, const char *name, dt_tensor *x, const dt_layer_opts *o,
-                                  uint32_t takes)
+DT__INSIDE dt__layer *dt__layer_begin(dt_model *m, const char *kind, const char *name, dt_tensor *x, const dt_layer_opts *o,
+                                  uint64_t takes)
 {
     if (!dt__model_ok(kind, m)) return NULL;
     if (m->parts) m->parts->layer(m->parts->user, m->scope, name ? name : "");
@@ -2423,8 +2478,19 @@ static dt__layer *dt__layer_begin(dt_model *m, const char *kind, const char *nam
     if (__builtin_expect(m->timed == DT__TIMED, 0)) dt__profile_input(m->profile, x);
     return l;
 }
+DT__INSIDE int dt__layer_room(dt__layer *l, int n)
+{
+    if (n <= l->np) return 0;
+    dt__param **p = (dt__param **)dt__alloc_zero((size_t)n * sizeof *p);
+    if (!p) return dt_fail(DT_ERR_MEMORY, "%s '%s': out of memory", l->kind, l->name);
+    memcpy(p, l->p, (size_t)l->np * sizeof *p);
+    if (l->p != l->few) dt_mem_free(l->p, (size_t)l->np * sizeof *p);
+    l->p = p;
+    l->np = n;
+    return 0;
+}
 /* Parameter k of the layer: created by the first call; every call checks its shape. */
-static dt_tensor *dt__layer_param(dt_model *m, dt__layer *l, int k, const char *suffix, dt_shape shape, dt__fillspec f,
+DT__INSIDE dt_tensor *dt__layer_param(dt_model *m, dt__layer *l, int k, const char *suffix, dt_shape shape, dt__fillspec f,
                                   int flags)
 {
     if (!l->p[k]) {
@@ -2455,7 +2521,7 @@ DT__INSIDE dt_shape dt__shape1(int64_t a)
     s.dim[0] = a;
     return s;
 }
-static dt_shape dt__shape2(int64_t a, int64_t b)
+DT__INSIDE dt_shape dt__shape2(int64_t a, int64_t b)
 {
     dt_shape s = dt__shape1(a);
     s.ndim = 2;
@@ -2463,24 +2529,24 @@ static dt_shape dt__shape2(int64_t a, int64_t b)
     return s;
 }
 /* kaiming_uniform_(a=sqrt(5)); the bound is computed in the same order of operations as in PyTorch */
-static dt__fillspec dt__fill_kaiming(int64_t fan_in)
+DT__INSIDE dt__fillspec dt__fill_kaiming(int64_t fan_in)
 {
     double a = sqrt(5.0), gain = sqrt(2.0 / (1 + a * a)), std = gain / sqrt((double)(fan_in > 0 ? fan_in : 1));
     double bound = sqrt(3.0) * std;
     return dt__fill_with(DT_INIT_UNIFORM, -bound, bound);
 }
-static dt__fillspec dt__fill_bias(int64_t fan_in)
+DT__INSIDE dt__fillspec dt__fill_bias(int64_t fan_in)
 {
     double bound = 1 / sqrt((double)(fan_in > 0 ? fan_in : 1));
     return dt__fill_with(DT_INIT_UNIFORM, -bound, bound);
 }
 /* Mixed precision converts the inputs of layers to the model's dtype; without it the caller chooses the dtype. */
-static dt_tensor *dt__layer_input(dt_model *m, dt_tensor *x)
+DT__INSIDE dt_tensor *dt__layer_input(dt_model *m, dt_tensor *x)
 {
     if (!m->amp || dt__tls.autocast.mode == DT_AUTOCAST_OPS || !x || !dt__is_float(x->dtype)) return x;
     return dt_cast(x, m->dtype);
 }
-static dt_tensor *dt__layer_end(dt__layer *l, dt_tensor *y, double flops)
+DT__INSIDE dt_tensor *dt__layer_end(dt__layer *l, dt_tensor *y, double flops)
 {
     if (!y) return NULL;
     l->out = dt_shape_of(y);
@@ -2502,7 +2568,7 @@ static bool dt__split_is(const char *kind, const char *name, dt_layer_split spli
     if ((unsigned)split <= DT_SPLIT_HEADS && (split == DT_SPLIT_NONE || (takes >> split & 1u))) return true;
     static const char *const names[] = { "DT_SPLIT_NONE", "DT_SPLIT_OUT", "DT_SPLIT_IN", "DT_SPLIT_BOTH", "DT_SPLIT_HEADS" };
     char list[80];
-    dt__option_list(list, sizeof list, names, 5, takes, ~takes);
+    dt__option_list(list, sizeof list, names, 5, takes, ~(uint64_t)takes);
     for (char *c = list; *c; c++) /* ".DT_SPLIT_OUT" */
         if (*c == '.') memmove(c, c + 1, strlen(c));
     dt_fail(DT_ERR_ARG, "%s '%s': .split is %d; this layer can be split by %s", kind, name, (int)split, list);
@@ -2865,9 +2931,9 @@ static dt_tensor *dt__batchnorm(dt_model *m, const char *kind, const char *name,
     dt__layer *l = dt__layer_begin(m, kind, name, x, &o, DT__L(eps) | DT__L(momentum) | DT__L(no_affine) |
                                    DT__L(no_track) | DT__L(cumulative) | DT__L(act) | DT__L(add) | DT__L(split));
     if (!l || !dt__split_is(kind, l->name, o.split, 1u << DT_SPLIT_BOTH)) return NULL;
-    if (dims == 2 ? x->ndim != 4 : x->ndim != 2 && x->ndim != 3) {
+    if (dims > 1 ? x->ndim != dims + 2 : x->ndim != 2 && x->ndim != 3) {
         dt_fail(DT_ERR_SHAPE, "%s '%s': x is %s; it must be %s", kind, l->name, dt__text(x),
-                dims == 2 ? "(n, c, h, w)" : "(n, c) or (n, c, l)");
+                dims == 3 ? "(n, c, d, h, w)" : dims == 2 ? "(n, c, h, w)" : "(n, c) or (n, c, l)");
         return NULL;
     }
     dt_tensor    *p[5] = { NULL, NULL, NULL, NULL, NULL };
@@ -2905,8 +2971,9 @@ static dt_tensor *dt__batchnorm(dt_model *m, const char *kind, const char *name,
         dt__in(&call, p[4]);
         if (dt__go(dt__model_here(m), &call)) return NULL;
         int64_t batches = 1;
-        if (o.cumulative && dt__download(p[4], &batches)) return NULL;
-        if (o.cumulative) b.momentum = 1 / (double)batches;
+        bool    mean = o.cumulative || m->bn_mean;
+        if (mean && dt__download(p[4], &batches)) return NULL;
+        if (mean) b.momentum = 1 / (double)batches;
     }
     dt_tensor *y = dt__batch_norm(x, p[0], p[1], p[2], p[3], b, m->training ? dt__watch_norm(m) : NULL);
     return dt__layer_end(l, y, 4.0 * (double)x->numel);
@@ -2918,6 +2985,10 @@ DT_API dt_tensor *dt_batchnorm1d_with(dt_model *m, const char *name, dt_tensor *
 DT_API dt_tensor *dt_batchnorm2d_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
 {
     return dt__batchnorm(m, "dt_batchnorm2d", name, x, o, 2);
+}
+DT_API dt_tensor *dt_batchnorm3d_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
+{
+    return dt__batchnorm(m, "dt_batchnorm3d", name, x, o, 3);
 }
 
 static dt_tensor *dt__layernorm(dt_model *m, const char *kind, const char *name, dt_tensor *x, dt_layer_opts o, int rms)
@@ -3005,29 +3076,76 @@ DT_API dt_tensor *dt_groupnorm_with(dt_model *m, const char *name, dt_tensor *x,
     return dt__layer_end(l, dt_reshape(y, whole), 8.0 * (double)x->numel);
 }
 
+/* The rows of index `pad` pass no gradient on. The op has x's values; its backward multiplies by keep (..., 1). */
+static int dt__padding_bwd(dt__node *n, dt_tensor *g)
+{
+    dt_tensor *d = dt__new_like("backward", g, g->dtype);
+    dt_call    c;
+    dt__call_begin(&c, DT_K_binary);
+    c.u.ew.fn = DT_B_MUL;
+    c.u.ew.a = 1;
+    int rc = d ? 0 : DT_ERR_MEMORY;
+    if (!rc && g->numel) {
+        dt__out(&c, d);
+        dt__in(&c, g);
+        dt_view *keep = dt__in(&c, n->saved[0]);
+        keep->stride[keep->ndim - 1] = 0;
+        keep->shape[keep->ndim - 1] = g->shape[g->ndim - 1];
+        rc = dt__go(g->st->dev, &c);
+    }
+    if (!rc) rc = dt__grad_put(n->in[0], d);
+    dt__unref(d);
+    return rc;
+}
+static dt_tensor *dt__embedding_padded(dt_tensor *y, dt_tensor *index, int64_t pad)
+{
+    if (!y || !y->requires_grad) return y;
+    dt_shape s = dt_shape_of(index);
+    s.dim[s.ndim++] = 1;
+    dt_no_grad_begin();
+    dt_tensor *is = dt_ne(dt_cast(index, DT_I64), dt__scalar_of(index->st->dev, (double)pad, DT_I64));
+    dt_tensor *keep = is ? dt_reshape(dt_cast(is, (dt_dtype)y->dtype), s) : NULL;
+    dt_no_grad_end();
+    dt_tensor *z = keep ? dt__alias(y) : NULL;
+    dt__node  *n = z ? dt__record("embedding", z, dt__padding_bwd, 1, &y) : NULL;
+    if (n) dt__save(n, keep);
+    return z ? dt__finish(z, (int)dt__err.code) : NULL;
+}
 DT_API dt_tensor *dt_embedding_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
 {
-    dt__layer *l = dt__layer_begin(m, "dt_embedding", name, x, &o, DT__L(num) | DT__L(dim) | DT__L(split));
+    dt__layer *l = dt__layer_begin(m, "dt_embedding", name, x, &o, DT__L(num) | DT__L(dim) | DT__L(padding_idx) | DT__L(split));
     if (!l || !dt__split_is("dt_embedding", l->name, o.split, 1u << DT_SPLIT_OUT | 1u << DT_SPLIT_IN)) return NULL;
     if (o.num < 1 || o.dim < 1) {
         dt_fail(DT_ERR_ARG, "dt_embedding '%s': .num is %" PRId64 " and .dim %" PRId64 "; both must be 1 or more",
                 l->name, o.num, o.dim);
         return NULL;
     }
+    int64_t pad = o.padding_idx == DT_ZERO ? 0 : o.padding_idx < 0 ? o.num + o.padding_idx : o.padding_idx;
+    if (o.padding_idx && (pad < 0 || pad >= o.num)) {
+        dt_fail(DT_ERR_ARG, "dt_embedding '%s': .padding_idx is %" PRId64 " and .num %" PRId64 "; it must be a row, or -1 .. -.num from "
+                "the end; DT_ZERO for row 0", l->name, o.padding_idx, o.num);
+        return NULL;
+    }
     if ((o.split == DT_SPLIT_IN && !dt__split_divides(m, l, "rows (.num)", o.num)) ||
         (o.split == DT_SPLIT_OUT && !dt__split_divides(m, l, "columns (.dim)", o.dim)))
         return NULL;
     dt__fillspec f = dt__fill_with(DT_INIT_NORMAL, 0, 1);
+    f.zero_row = o.padding_idx ? pad + 1 : 0;
     if (o.split) f = dt__fill_cut(m, f, o.split == DT_SPLIT_OUT, 1);
     dt_tensor *w = dt__layer_param(m, l, 0, "weight", dt__shape2(o.num, o.dim), f, 0);
     if (!w) return NULL;
-    if (o.split != DT_SPLIT_IN || !m->axis) return dt__layer_end(l, dt_op_embedding(x, w), 0);
-    dt_tensor *mine = NULL, *i = dt__part_index(m, x, w->shape[0], o.num, &mine), *y = i ? dt_op_embedding(i, w) : NULL;
-    if (!y) return NULL;
-    dt_shape s = dt_shape_of(x);
-    s.dim[s.ndim++] = 1;
-    y = dt_mul(y, dt_cast(dt_reshape(mine, s), (dt_dtype)y->dtype));
-    return dt__layer_end(l, dt__layer_sum(m, l, y, NULL, 0), 0);
+    dt_tensor *y;
+    if (o.split != DT_SPLIT_IN || !m->axis) {
+        y = dt_op_embedding(x, w);
+    } else {
+        dt_tensor *mine = NULL, *i = dt__part_index(m, x, w->shape[0], o.num, &mine);
+        y = i ? dt_op_embedding(i, w) : NULL;
+        if (!y) return NULL;
+        dt_shape s = dt_shape_of(x);
+        s.dim[s.ndim++] = 1;
+        y = dt__layer_sum(m, l, dt_mul(y, dt_cast(dt_reshape(mine, s), (dt_dtype)y->dtype)), NULL, 0);
+    }
+    return dt__layer_end(l, o.padding_idx ? dt__embedding_padded(y, x, pad) : y, 0);
 }
 
 /* (b, t, heads*d) -> (b, heads, t, d), a view */
@@ -3040,29 +3158,47 @@ static dt_tensor *dt__heads(dt_tensor *x, int heads)
     s.dim[3] = x->shape[2] / heads;
     return dt_transpose(dt_reshape(x, s), 1, 2);
 }
+/* The keys that each query sees, as u8 that broadcasts to (b, h, t, s); NULL: all, or an error */
+static dt_tensor *dt__attention_seen(dt_tensor *q, dt_tensor *k, dt_layer_opts o)
+{
+    int64_t      t = q->shape[2], s = k->shape[2];
+    dt_tensor   *seen = NULL, *part[3] = { NULL, NULL, NULL };
+    dt_make_opts mo;
+    DT__CLEAR(mo);
+    mo.device = q->st->dev;
+    dt_tensor *col = o.causal || o.lengths ? dt_reshape(dt_arange_with(0, (double)s, 1, mo), dt__shape2(1, s)) : NULL;
+    if (o.causal) part[0] = dt_le(col, dt_reshape(dt_arange_with(0, (double)t, 1, mo), dt__shape2(t, 1)));
+    if (o.lengths) {
+        dt_shape each = dt__shape2(q->shape[0], 1);
+        each.ndim = 4;
+        each.dim[2] = each.dim[3] = 1;
+        part[1] = dt_lt(col, dt_reshape(dt_cast(o.lengths, DT_F32), each));
+    }
+    if (o.mask && o.mask->dtype == DT_U8) part[2] = dt_ne(o.mask, dt__scalar_of(mo.device, 0, DT_U8));
+    else if (o.mask) part[2] = dt_gt(o.mask, dt__scalar_of(mo.device, -INFINITY, DT_F32));
+    for (int i = 0; i < 3; i++)
+        if (part[i]) seen = seen ? dt_mul(seen, part[i]) : part[i];
+    return seen;
+}
 /* Attention with dropout of the weights: it needs the whole weight matrix, which dt_attention never stores. */
 static dt_tensor *dt__attention_dropped(dt_model *m, dt_tensor *q, dt_tensor *k, dt_tensor *v, dt_layer_opts o)
 {
     if (!q || !k || !v) return NULL;
-    int64_t    t = q->shape[2], s = k->shape[2];
     dt_tensor *a = dt_mul_scalar(dt_matmul(q, dt_transpose(k, 2, 3)), 1 / sqrt((double)q->shape[3]));
-    if (a && o.causal) {
-        dt_make_opts mo;
-        DT__CLEAR(mo);
-        mo.device = q->st->dev;
-        dt_tensor *row = dt_reshape(dt_arange_with(0, (double)t, 1, mo), dt__shape2(t, 1));
-        dt_tensor *col = dt_reshape(dt_arange_with(0, (double)s, 1, mo), dt__shape2(1, s));
-        dt_shape   scalar = dt__shape1(0);
-        scalar.ndim = 0;
-        a = dt_where(dt_le(col, row), a, dt_full_with(-INFINITY, scalar, mo));
-    }
+    if (a && o.mask && o.mask->dtype != DT_U8) a = dt_add(a, o.mask);
+    dt_no_grad_begin();
+    dt_tensor *seen = a ? dt__attention_seen(q, k, o) : NULL;
+    dt_no_grad_end();
+    /* a large number in place of infinity: a query that sees no key has no NaN, and its weights become 0 below */
+    if (seen) a = dt_where(seen, a, dt__scalar_of(q->st->dev, a->dtype == DT_F16 ? -60000.0 : -1e30, (dt_dtype)a->dtype));
     a = dt_softmax(a, -1);
+    if (seen && a) a = dt_where(seen, a, dt__scalar_of(q->st->dev, 0, (dt_dtype)a->dtype));
     return dt_matmul(o.split ? dt_dropout_parts(m, a, o.dropout, 1) : dt_dropout(m, a, o.dropout), v);
 }
 DT_API dt_tensor *dt_multihead_attention_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
 {
     dt__layer *l = dt__layer_begin(m, "dt_multihead_attention", name, x, &o, DT__L(heads) | DT__L(causal) |
-                                   DT__L(dropout) | DT__L(no_bias) | DT__L(kv) | DT__L(split));
+                                   DT__L(dropout) | DT__L(no_bias) | DT__L(kv) | DT__L(mask) | DT__L(lengths) | DT__L(split));
     if (!l || !dt__split_is("dt_multihead_attention", l->name, o.split, 1u << DT_SPLIT_HEADS)) return NULL;
     dt_tensor *kv = o.kv ? o.kv : x;
     if (!dt__ok("dt_multihead_attention", ".kv", kv)) return NULL;
@@ -3133,6 +3269,8 @@ DT_API dt_tensor *dt_multihead_attention_with(dt_model *m, const char *name, dt_
     dt_attention_opts ao;
     DT__CLEAR(ao);
     ao.causal = o.causal;
+    ao.mask = o.mask;
+    ao.lengths = o.lengths;
     dt_tensor *a = o.dropout > 0 && m->training ? dt__attention_dropped(m, part[0], part[1], part[2], o)
                                                 : dt_attention_with(part[0], part[1], part[2], ao);
     dt_tensor *y = a ? dt_op_linear_with(dt_reshape(dt_transpose(a, 1, 2), local), wo, sums ? NULL : bo, lo) : NULL;
@@ -3286,7 +3424,12 @@ enum {
       DT__TRUST_RATIO | DT__NORM_INPUTS | DT__COUNT_MOMENTUM, dt__arguments_sgd, dt__before_lars, dt__update_fused)   \
     X(lamb, DT_K_lamb, DT__OPTIONS(DT__COMMON(1e-3, 1e-2, 1.0), DT__BETAS(1e-6), DT__OPTION(no_trust_ratio, 0)),      \
       DT__STATES(DT__STATE("exp_avg", DT__ALWAYS), DT__STATE("exp_avg_sq", DT__ALWAYS)),                              \
-      DT__TRUST_RATIO | DT__DIVIDES | DT__UPDATE_TENSOR, dt__arguments_adam, dt__before_lamb, dt__update_lamb)
+      DT__TRUST_RATIO | DT__DIVIDES | DT__UPDATE_TENSOR, dt__arguments_adam, dt__before_lamb, dt__update_lamb)                      \
+    X(lion, DT_K_lion, DT__OPTIONS(DT__COMMON(1e-4, 0, 0), DT__OPTION(beta1, 0.9), DT__OPTION(beta2, 0.99)),          \
+      DT__STATES(DT__STATE("exp_avg", DT__ALWAYS)), DT__DECOUPLED, dt__arguments_lion, NULL, dt__update_fused)        \
+    X(muon, DT_K_sgd, DT__OPTIONS(DT__COMMON(1e-3, 0.1, 0), DT__OPTION(momentum, 0.95), DT__OPTION(eps, 1e-7)),       \
+      DT__STATES(DT__STATE("momentum_buffer", DT__ALWAYS)), DT__DECOUPLED | DT__UPDATE_TENSOR, dt__arguments_lion,    \
+      dt__before_muon, dt__update_muon)
 
 typedef struct dt__step_temp { /* for each of opt->places */
     dt_tensor *gscale[DT__MAX_PLACES]; /* the clip coefficient, or NULL */
@@ -3330,6 +3473,9 @@ static int  dt__before_lars(const dt__optim_operands *v, const dt_optimizer_opts
 static int  dt__before_lamb(const dt__optim_operands *v, const dt_optimizer_opts *g, double t);
 static int  dt__update_fused(const dt__optim_operands *v, const dt__optim_kind *k, const dt_optimizer_opts *g, double t);
 static int  dt__update_lamb(const dt__optim_operands *v, const dt__optim_kind *k, const dt_optimizer_opts *g, double t);
+static void dt__arguments_lion(dt_call *c, const dt_optimizer_opts *o, double t);
+static int  dt__before_muon(const dt__optim_operands *v, const dt_optimizer_opts *g, double t);
+static int  dt__update_muon(const dt__optim_operands *v, const dt__optim_kind *k, const dt_optimizer_opts *g, double t);
 #define DT__OPTIM_KIND(name, kernel, options, states, traits, arguments, before, update) DT__KIND_##name,
 enum { DT__OPTIMIZERS(DT__OPTIM_KIND) DT__OPTIM_KINDS };
 #undef DT__OPTIM_KIND
@@ -4207,6 +4353,153 @@ static int dt__update_lamb(const dt__optim_operands *v, const dt__optim_kind *k,
     dt__in_view(&c, ratio ? &v->segments : &none);
     c.u.opt.lr = g->lr;
     return dt__go(v->dev, &c);
+}
+static void dt__arguments_lion(dt_call *c, const dt_optimizer_opts *o, double t)
+{
+    (void)t;
+    c->u.opt.b1 = o->beta1;
+    c->u.opt.b2 = o->beta2;
+}
+
+/* ---- Muon: the momentum of each matrix, made nearly orthogonal by five Newton-Schulz steps. With n = min(rows, columns), a step is
+   a = x x^T (or x^T x), b = -4.775 a + 2.0315 a a, x = 3.4445 x + b x (or x b). Computed in f32. */
+static int dt__muon_binary(dt_device *dev, int fn, const dt_view *z, const dt_view *x, const dt_view *y, double a, double b)
+{
+    dt_call c;
+    dt__call_begin(&c, DT_K_binary);
+    c.u.ew.fn = fn;
+    c.u.ew.a = a;
+    c.u.ew.b = b;
+    dt__out_view(&c, z);
+    dt__in_view(&c, x);
+    dt__in_view(&c, y);
+    return dt__go(dev, &c);
+}
+static int dt__muon_product(dt_device *dev, const dt_view *y, const dt_view *a, const dt_view *b, double alpha)
+{
+    dt_call c;
+    dt__call_begin(&c, DT_K_gemm);
+    c.u.gemm.alpha = alpha;
+    dt__out_view(&c, y);
+    dt__in_view(&c, a);
+    dt__in_view(&c, b);
+    return dt__go(dev, &c);
+}
+static dt_view dt__muon_view(const dt_view *v, int64_t rows, int64_t cols, bool turned)
+{
+    dt_view m = *v;
+    m.ndim = 2;
+    m.shape[0] = turned ? cols : rows;
+    m.shape[1] = turned ? rows : cols;
+    m.stride[0] = turned ? 1 : cols;
+    m.stride[1] = turned ? cols : 1;
+    return m;
+}
+static int dt__muon_orthogonal(dt_device *dev, const dt_view *u, int64_t rows, int64_t cols, double eps)
+{
+    bool       tall = rows > cols;
+    int64_t    n = tall ? cols : rows, square[2] = { n, n }, whole[2] = { rows, cols }, one = 1;
+    dt_tensor *t[4] = { dt__new("dt_muon", dev, DT_F32, square, 2, DT_LAYOUT_PLAIN), NULL, NULL, NULL };
+    if (t[0]) t[1] = dt__new("dt_muon", dev, DT_F32, square, 2, DT_LAYOUT_PLAIN);
+    if (t[1]) t[2] = dt__new("dt_muon", dev, DT_F32, whole, 2, DT_LAYOUT_PLAIN);
+    if (t[2]) t[3] = dt__new("dt_muon", dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN);
+    int     rc = t[3] ? 0 : DT_ERR_MEMORY;
+    dt_view x = dt__muon_view(u, rows, cols, false), xt = dt__muon_view(u, rows, cols, true), a, aa, next, norm;
+    if (!rc) {
+        dt_call c;
+        dt__view_of(&a, t[0]);
+        dt__view_of(&aa, t[1]);
+        dt__view_of(&next, t[2]);
+        dt__view_of(&norm, t[3]);
+        rc = dt__norm_of(dev, &norm, u);
+        for (int i = 0; i < 2 && !rc; i++) { /* 1/max(norm, eps) */
+            dt__call_begin(&c, DT_K_unary);
+            c.u.ew.fn = i ? DT_U_RECIP : DT_U_CLAMP;
+            c.u.ew.a = i ? 1 : eps;
+            c.u.ew.b = INFINITY;
+            dt__out_view(&c, &norm);
+            dt__in_view(&c, &norm);
+            rc = dt__go(dev, &c);
+        }
+        norm.shape[0] = u->shape[0];
+        norm.stride[0] = 0;
+        if (!rc) rc = dt__muon_binary(dev, DT_B_MUL, u, u, &norm, 1, 0);
+    }
+    for (int i = 0; i < 5 && !rc; i++) {
+        rc = dt__muon_product(dev, &a, tall ? &xt : &x, tall ? &x : &xt, 1);
+        if (!rc) rc = dt__muon_product(dev, &aa, &a, &a, 2.0315);
+        if (!rc) rc = dt__muon_binary(dev, DT_B_ADD, &aa, &aa, &a, 1, -4.7750);
+        if (!rc) rc = dt__muon_product(dev, &next, tall ? &x : &aa, tall ? &aa : &x, 1);
+        if (!rc) rc = dt__muon_binary(dev, DT_B_ADD, &x, &next, &x, 1, 3.4445);
+    }
+    for (int i = 0; i < 4; i++) dt__unref(t[i]);
+    return rc;
+}
+/* The part of a run's operand that belongs to parameter i of the run */
+static dt_view dt__muon_part(const dt__optim_operands *v, const dt_view *x, int i)
+{
+    const dt__param *p = v->m->order[v->run->first + i];
+    dt_view          y = *x;
+    if (y.ndim >= 0) dt__view_part(&y, p->offset - v->run->offset, p->t->numel);
+    return y;
+}
+static int dt__before_muon(const dt__optim_operands *v, const dt_optimizer_opts *g, double t)
+{
+    double m = g->momentum;
+    int    rc = 0;
+    (void)t;
+    if (!v->m || !v->run || v->m->shards)
+        return dt_fail(DT_ERR_STATE, "dt_muon: it needs whole matrices, and %s; use another optimiser", v->m && v->m->shards
+                       ? "the model is sharded (.shard)" : "a parameter server has parts of them");
+    if (!(m < 1)) return dt_fail(DT_ERR_ARG, "dt_muon: .momentum is %g; it must be below 1", m);
+    for (int i = 0; i < v->run->nparams; i++) {
+        const dt__param *p = v->m->order[v->run->first + i];
+        if (p->t->ndim != 2 || p->cut.parts)
+            return dt_fail(DT_ERR_SHAPE, "dt_muon: parameter '%s' is %s%s; Muon updates whole matrices: give it those by .params, and the "
+                           "others to another optimiser", p->name, dt__text(p->t), p->cut.parts ? ", split over ranks" : "");
+    }
+    for (int i = 0; i < v->run->nparams && !rc; i++) {
+        const dt_tensor *p = v->m->order[v->run->first + i]->t;
+        dt_view          u = dt__muon_part(v, &v->update, i), grad = dt__muon_part(v, &v->grad, i), buf = dt__muon_part(v, &v->state[0], i);
+        dt_view          scale = v->gscale;
+        double           sign = g->maximize ? -1 : 1;
+        if (!p->numel) continue;
+        if (scale.ndim >= 0) {
+            scale.ndim = 1;
+            scale.shape[0] = u.shape[0];
+            scale.stride[0] = 0;
+            rc = dt__muon_binary(v->dev, DT_B_MUL, &u, &grad, &scale, sign, 0);
+        } else {
+            rc = dt__muon_binary(v->dev, DT_B_ADD, &u, &grad, &grad, sign, 0);
+        }
+        if (!rc && m > 0) rc = dt__muon_binary(v->dev, DT_B_ADD, &buf, &buf, &u, m, (1 - m) / m); /* lerp(buf, g, 1 - m) */
+        if (!rc && m > 0) rc = dt__muon_binary(v->dev, DT_B_ADD, &u, &u, &buf, 1 - m, m / (1 - m)); /* Nesterov */
+        if (!rc) rc = dt__muon_orthogonal(v->dev, &u, p->shape[0], p->shape[1], g->eps);
+    }
+    return rc;
+}
+static int dt__update_muon(const dt__optim_operands *v, const dt__optim_kind *k, const dt_optimizer_opts *g, double t)
+{
+    int rc = 0;
+    (void)k;
+    (void)t;
+    for (int i = 0; i < v->run->nparams && !rc; i++) {
+        const dt_tensor *p = v->m->order[v->run->first + i]->t;
+        dt_view          value = dt__muon_part(v, &v->value, i), half = dt__muon_part(v, &v->half, i), u = dt__muon_part(v, &v->update, i), none;
+        double           ratio = (double)p->shape[0] / (double)(p->shape[1] > 0 ? p->shape[1] : 1), lr = g->lr * sqrt(ratio > 1 ? ratio : 1);
+        dt_call          c;
+        if (!p->numel) continue;
+        none.ndim = -1;
+        dt__call_begin(&c, DT_K_sgd);
+        dt__out_view(&c, &value);
+        dt__out_view(&c, &none);
+        dt__out_view(&c, &half);
+        dt__in_view(&c, &u);
+        c.u.opt.lr = lr; /* p = (1 - g.lr wd) p - lr u */
+        c.u.opt.wd = lr > 0 ? g->lr * g->weight_decay / lr : 0;
+        rc = dt__go(v->dev, &c);
+    }
+    return rc;
 }
 static void dt__view_or_none(dt_view *v, const dt_tensor *t, int64_t offset, int64_t n)
 {
@@ -5899,7 +6192,7 @@ static int dt__profile_pick(const dt__profile *p, int64_t n, dt__profile_rows *r
 }
 static bool dt__profile_has(const dt__layer *l, const dt__param *q)
 {
-    for (int k = 0; k < 5; k++)
+    for (int k = 0; k < l->np; k++)
         if (l->p[k] == q) return true;
     return false;
 }

@@ -494,7 +494,7 @@ static void count_optimizer(paper *p, const dt_call *c)
     }
     int copy = c->op == DT_K_lamb_apply                     ? 1
                : c->op == DT_K_lamb                         ? -1
-               : c->op == DT_K_sgd || c->op == DT_K_adagrad ? 2
+               : c->op == DT_K_sgd || c->op == DT_K_adagrad || c->op == DT_K_lion ? 2
                                                             : 4;
     for (int i = 0; i < c->nout; i++)
         if (has_out(c, i)) bytes += bytes_of(&c->out[i]) * (i == copy || (c->op == DT_K_lamb && i == 0) ? 1 : 2);
@@ -527,6 +527,8 @@ static int paper_kernel(dt_device *dev, const dt_call *c)
     case DT_K_embedding_bwd:
     case DT_K_gather:
     case DT_K_gather_bwd: count_index(p, c); break;
+    case DT_K_rnn_cell:
+    case DT_K_rnn_cell_bwd: note(p, F_EW, OWN, all_bytes(c), numel(&c->in[3]) * 15); break;
     case DT_K_dropout: note(p, F_EW, OWN, all_bytes(c), numel(&c->out[0]) * 25); break;
     case DT_K_attention:
     case DT_K_attention_bwd: count_attention(p, c); break;
@@ -534,6 +536,7 @@ static int paper_kernel(dt_device *dev, const dt_call *c)
     case DT_K_adam:
     case DT_K_rmsprop:
     case DT_K_adagrad:
+    case DT_K_lion:
     case DT_K_lamb:
     case DT_K_lamb_apply:
     case DT_K_norms:

@@ -35,6 +35,10 @@ bench-train: build/bench/bench_train ## training and inference beside PyTorch: M
 	@+$(peer_python)
 	build/bench/bench_train --python $(PEER_PYTHON)
 
+bench-lstm: build/bench/bench_lstm ## training of LSTM and GRU layers beside PyTorch
+	@+$(peer_python)
+	build/bench/bench_lstm --python $(PEER_PYTHON)
+
 bench-ops: build/bench/bench_ops ## single ops beside PyTorch, forward and backward, one and two threads
 	@+$(peer_python)
 	build/bench/bench_ops --python $(PEER_PYTHON)

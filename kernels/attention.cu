@@ -5,6 +5,7 @@
    keys with the running maximum m and sum l of each query:
        m' = max(m, max_j s_ij), p = exp(s - m'), l = l exp(m - m') + sum p, o = o exp(m - m') + p v; at the end o / l,
        lse = m + log l
+   Masks, lengths and windows (hidden) are added to the scores; tiles outside of all windows are skipped.
    Backward, with delta_i = sum_d do o, p = exp(s - lse) once more and ds = scale p (do v^T - delta):
        dv = p^T do, dk = ds^T q, dq = ds k
    in three kernels: delta by rows; dk and dv by tiles of keys, over the queries; dq by tiles of queries, over the keys.
@@ -17,7 +18,7 @@
    - mul: 64 x 64 weights from shared memory times 64 rows of W columns; a thread holds 4 x W/16 sums for each group of
      W columns. W is 32 or 64.
    f16 and bf16 are converted to f32 as they are loaded; tiles that the mask hides entirely are skipped. 34 KiB of shared
-   memory; two blocks fit a multiprocessor up to d = 64, one beyond.
+   memory; two blocks fit a multiprocessor up to d = 64, one beyond or with masks, lengths or a window.
 
    Roofline, a head, causal half of it: forward 4 t s d FLOPs, backward 14 t s d (the scores and do v^T twice), in f32
    FMA (A100: 19.5 TFLOP/s; tensor cores are not used). A pair of tiles loads 3 (forward), 6 (dk and dv) or 5 (dq) times
@@ -34,6 +35,7 @@ struct heads { /* an operand (b, h, rows, d) with unit stride in d */
     operand<mixed> x;
     int64_t        b, h, row; /* strides */
     int            fours;     /* accesses of 4 elements of d are possible: aligned, and 4 divides d */
+    int            shared;    /* several heads of q have the same one */
 };
 struct matrix { /* the part of one head */
     operand<mixed> x; /* begins at its first element */
@@ -46,10 +48,15 @@ struct args {
     float   scale;
     int     causal;
     int64_t lse_b, lse_h, lse_t; /* strides */
+    int64_t offset, window, rep; /* rep: heads of q for each head of k and v */
+    operand<any_type> mask;      /* p NULL: none */
+    int64_t           mask_b, mask_h, mask_t, mask_s;
+    const int64_t    *lengths;   /* NULL: none */
+    int64_t           lengths_b;
 };
 __device__ __forceinline__ matrix head_of(const args &a, const heads &m, int64_t head, int64_t rows)
 {
-    int64_t b = divide(head, a.h), at = b * m.b + (head - b * a.h) * m.h;
+    int64_t b = divide(head, a.h), in_b = head - b * a.h, at = b * m.b + (m.shared ? divide(in_b, a.rep) : in_b) * m.h;
     char   *p = (char *)m.x.p + at * (m.x.dtype == DT_F32 ? 4 : 2);
     return matrix{ { p, m.x.add, m.x.dtype }, m.row, rows, a.d, m.fours };
 }
@@ -224,8 +231,24 @@ __device__ __forceinline__ float row_sum(float x)
 /* The keys that some query of the tile at q0 sees. */
 __device__ __forceinline__ int64_t keys_seen(const args &a, int64_t q0)
 {
-    int64_t end = q0 + TILE < a.t ? q0 + TILE : a.t;
+    int64_t end = (q0 + TILE < a.t ? q0 + TILE : a.t) + a.offset;
     return a.causal && end < a.s ? end : a.s;
+}
+__device__ __forceinline__ int64_t keys_from(const args &a, int64_t q0) /* the first tile of them */
+{
+    int64_t first = q0 + a.offset - a.window + 1;
+    return first <= 0 ? 0 : first / TILE * TILE;
+}
+/* What is added to the score of a pair: -inf if window, lengths or mask hide the key. */
+__device__ __forceinline__ float hidden(const args &a, int64_t head, int64_t query, int64_t key)
+{
+    int64_t b = divide(head, a.h), h = head - b * a.h;
+    if (key <= query + a.offset - a.window) return -INFINITY;
+    if (a.lengths != nullptr && key >= a.lengths[b * a.lengths_b]) return -INFINITY;
+    if (a.mask.p == nullptr) return 0.0f;
+    int64_t at = b * a.mask_b + h * a.mask_h + query * a.mask_t + key * a.mask_s;
+    if (a.mask.dtype != DT_U8) return a.mask.at(at);
+    return ((const uint8_t *)a.mask.p)[at] != 0 ? 0.0f : -INFINITY;
 }
 /* Which pairs of a tile with rows from r0 and columns from c0 are computed: those inside the matrix, and with causal
    those whose key is at or before their query. */
@@ -233,10 +256,10 @@ struct mask {
     int rows, cols, diag;
     __device__ __forceinline__ mask(const args &a, int64_t rows_in, int64_t r0, int64_t cols_in, int64_t c0, bool keys)
     {
-        int64_t d = keys ? c0 - r0 : r0 - c0; /* query minus key at the corner */
+        int64_t d = (keys ? c0 - r0 : r0 - c0) + a.offset; /* query minus key at the corner */
         rows = left_of(rows_in, r0);
         cols = left_of(cols_in, c0);
-        diag = a.causal && d < TILE ? (int)d : (int)TILE;
+        diag = a.causal && d < TILE ? (int)(d > -2 * TILE ? d : -2 * TILE) : (int)TILE;
     }
 };
 __device__ __forceinline__ int64_t lse_at(const args &a, int64_t head)
@@ -256,8 +279,8 @@ struct item {
     }
 };
 
-template <int W, int NC>
-static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
+template <int W, int NC, bool HIDES>
+static __global__ void __launch_bounds__(THREADS, NC == 1 && !HIDES ? 2 : 1)
     forward(args a, heads o, float *lse, heads q, heads k, heads v)
 {
     __shared__ __align__(16) float ab[2 * DEPTH * PITCH], tile[TILE * PITCH];
@@ -265,16 +288,16 @@ static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
     for (int64_t i0 = blockIdx.x; i0 < a.heads * a.tiles * a.groups; i0 += gridDim.x) {
         item    w(a, i0, W * NC, true);
         matrix  mq = head_of(a, q, w.head, a.t), mk = head_of(a, k, w.head, a.s), mv = head_of(a, v, w.head, a.s);
-        int64_t seen = keys_seen(a, w.row);
+        int64_t seen = keys_seen(a, w.row), from = keys_from(a, w.row);
         float   m[4], l[4], s[4][4], sum[NC][4][W / 16];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             m[i] = -INFINITY;
-            l[i] = seen ? 0.0f : 1.0f; /* no keys: o = 0, lse = -inf */
+            l[i] = 0.0f;
 #pragma unroll
             for (int c = 0; c < NC * (W / 16); c++) sum[c / (W / 16)][i][c % (W / 16)] = 0;
         }
-        for (int64_t k0 = 0; k0 < seen; k0 += TILE) {
+        for (int64_t k0 = from; k0 < seen; k0 += TILE) {
             mask see(a, a.t, w.row, a.s, k0, false);
             dot(s, ab, mq, w.row, mk, k0);
 #pragma unroll
@@ -284,6 +307,7 @@ static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
                 for (int j = 0; j < 4; j++) {
                     bool seen_j = tx + j < see.cols && tx + j <= ty + i + see.diag;
                     s[i][j] = seen_j ? s[i][j] * a.scale : -INFINITY;
+                    if (HIDES && seen_j && ty + i < see.rows) s[i][j] += hidden(a, w.head, w.row + ty + i, k0 + tx + j);
                     top = fmaxf(top, s[i][j]);
                 }
                 top = row_max(top);
@@ -301,7 +325,7 @@ static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            float r = 1.0f / l[i];
+            float r = l[i] == 0.0f ? 0.0f : 1.0f / l[i]; /* no keys: o = 0, lse = -inf */
 #pragma unroll
             for (int c = 0; c < NC * (W / 16); c++) sum[c / (W / 16)][i][c % (W / 16)] *= r;
             if (tx == 0 && w.col == 0 && w.row + ty + i < a.t)
@@ -327,8 +351,9 @@ static __global__ void deltas(args a, float *delta, heads dy, heads o)
 }
 /* Of a tile whose rows are keys (and columns queries) or the reverse; ls and dl belong to the queries.
    s := exp(scale s - lse), 0 where the query does not see the key */
-template <bool KEYS>
-__device__ __forceinline__ void weigh(float (&s)[4][4], const mask &see, const float (&ls)[4], float scale)
+template <bool KEYS, bool HIDES>
+__device__ __forceinline__ void weigh(float (&s)[4][4], const args &a, const mask &see, const float (&ls)[4], int64_t head, int64_t r0,
+                                      int64_t c0)
 {
     int tx = (int)threadIdx.x % 16 * 4, ty = (int)threadIdx.x / 16 * 4;
 #pragma unroll
@@ -337,7 +362,13 @@ __device__ __forceinline__ void weigh(float (&s)[4][4], const mask &see, const f
         for (int j = 0; j < 4; j++) {
             int  r = ty + i, c = tx + j;
             bool seen = r < see.rows && c < see.cols && (KEYS ? r <= c + see.diag : c <= r + see.diag);
-            s[i][j] = seen ? expf(fmaf(s[i][j], scale, -ls[KEYS ? j : i])) : 0.0f;
+            float about = ls[KEYS ? j : i]; /* -inf: the query sees no key */
+            if (HIDES && seen) {
+                float more = hidden(a, head, (KEYS ? c0 : r0) + (KEYS ? c : r), (KEYS ? r0 : c0) + (KEYS ? r : c));
+                about -= more;
+                seen = about != INFINITY && ls[KEYS ? j : i] != -INFINITY;
+            }
+            s[i][j] = seen ? expf(fmaf(s[i][j], a.scale, -about)) : 0.0f;
         }
 }
 /* s := scale p (s - delta), with the p that the tile holds */
@@ -355,8 +386,8 @@ __device__ __forceinline__ void times_tile(float (&s)[4][4], const float *tile, 
 }
 
 /* dk and dv: rows are keys */
-template <int W, int NC>
-static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
+template <int W, int NC, bool HIDES>
+static __global__ void __launch_bounds__(THREADS, NC == 1 && !HIDES ? 2 : 1)
     backward_keys(args a, heads dk, heads dv, heads dy, heads q, heads k, heads v, const float *lse, const float *delta)
 {
     __shared__ __align__(16) float ab[2 * DEPTH * PITCH], tile[TILE * PITCH];
@@ -372,13 +403,14 @@ static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
             sum_k[c / (W / 4)][c / (W / 16) % 4][c % (W / 16)] = 0;
             sum_v[c / (W / 4)][c / (W / 16) % 4][c % (W / 16)] = 0;
         }
-        for (int64_t q0 = a.causal ? w.row : 0; q0 < a.t; q0 += TILE) {
+        int64_t first = a.causal && w.row > a.offset ? (w.row - a.offset) / TILE * TILE : 0;
+        for (int64_t q0 = first; q0 < a.t && w.row >= keys_from(a, q0); q0 += TILE) {
             mask  see(a, a.s, w.row, a.t, q0, true);
             float of[4];
             dot(s, ab, mk, w.row, mq, q0);
 #pragma unroll
             for (int j = 0; j < 4; j++) of[j] = tx + j < see.cols ? ls[(q0 + tx + j) * a.lse_t] : 0.0f;
-            weigh<true>(s, see, of, a.scale);
+            weigh<true, HIDES>(s, a, see, of, w.head, w.row, q0);
             put_tile(tile, s);
             mul<W, NC>(sum_v, ab, tile, my, q0, w.col);
             dot(s, ab, mv, w.row, my, q0);
@@ -393,8 +425,8 @@ static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
     }
 }
 /* dq: rows are queries */
-template <int W, int NC>
-static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
+template <int W, int NC, bool HIDES>
+static __global__ void __launch_bounds__(THREADS, NC == 1 && !HIDES ? 2 : 1)
     backward_queries(args a, heads dq, heads dy, heads q, heads k, heads v, const float *lse, const float *delta)
 {
     __shared__ __align__(16) float ab[2 * DEPTH * PITCH], tile[TILE * PITCH];
@@ -413,10 +445,10 @@ static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
             ls[i] = query < a.t ? lse[lse_at(a, w.head) + query * a.lse_t] : 0.0f;
             dl[i] = query < a.t ? delta[w.head * a.t + query] : 0.0f;
         }
-        for (int64_t k0 = 0; k0 < seen; k0 += TILE) {
+        for (int64_t k0 = keys_from(a, w.row); k0 < seen; k0 += TILE) {
             mask see(a, a.t, w.row, a.s, k0, false);
             dot(s, ab, mq, w.row, mk, k0);
-            weigh<false>(s, see, ls, a.scale);
+            weigh<false, HIDES>(s, a, see, ls, w.head, w.row, k0);
             put_tile(tile, s);
             dot(s, ab, my, w.row, mv, k0);
             times_tile<false>(s, tile, dl, a.scale);
@@ -429,15 +461,22 @@ static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
 
 static heads heads_of(const dt_view &v, const operand<mixed> &x)
 {
-    heads m = { x, v.stride[0], v.stride[1], v.stride[2], suits(v.data, v.dtype, 4) && v.shape[3] % 4 == 0 };
+    heads m = { x, v.stride[0], v.stride[1], v.stride[2], suits(v.data, v.dtype, 4) && v.shape[3] % 4 == 0, 0 };
     for (int d = 0; d < 3; d++)
         if (v.shape[d] > 1 && v.stride[d] % 4 != 0) m.fours = 0;
     if (v.stride[2] > INT_MAX / TILE) m.fours = 0; /* offsets inside a tile have 32 bits */
     return m;
 }
-static heads in_heads(const dt_call *c, int i) { return heads_of(c->in[i], in_of<mixed>(c, i)); }
+/* h: heads of q */
+static heads in_heads(const dt_call *c, int i, int64_t h)
+{
+    heads m = heads_of(c->in[i], in_of<mixed>(c, i));
+    m.shared = c->in[i].shape[1] != h;
+    return m;
+}
 static heads out_heads(const dt_call *c, int i) { return heads_of(c->out[i], out_of<mixed>(c, i)); }
-static args args_of(const dt_call *c, const dt_view &q, const dt_view &k, const dt_view &lse)
+/* more: the number of the operand of the mask; the lengths follow it */
+static args args_of(const dt_call *c, const dt_view &q, const dt_view &k, const dt_view &lse, int more)
 {
     args a;
     a.h = q.shape[1];
@@ -451,7 +490,26 @@ static args args_of(const dt_call *c, const dt_view &q, const dt_view &k, const 
     a.lse_b = lse.stride[0];
     a.lse_h = lse.stride[1];
     a.lse_t = lse.stride[2];
+    a.offset = a.causal ? c->u.attn.offset : 0;
+    a.window = a.causal && c->u.attn.window > 0 ? c->u.attn.window : INT64_MAX / 2;
+    a.rep = k.shape[1] > 0 ? a.h / k.shape[1] : 1;
+    a.mask = { nullptr, 0, DT_F32 };
+    a.mask_b = a.mask_h = a.mask_t = a.mask_s = a.lengths_b = 0;
+    a.lengths = nullptr;
+    if (c->nin > more && present(c->in[more])) {
+        const dt_view &m = c->in[more];
+        a.mask = { m.data, 0, m.dtype };
+        a.mask_b = m.stride[0], a.mask_h = m.stride[1], a.mask_t = m.stride[2], a.mask_s = m.stride[3];
+    }
+    if (c->nin > more + 1 && present(c->in[more + 1])) {
+        a.lengths = (const int64_t *)c->in[more + 1].data;
+        a.lengths_b = c->in[more + 1].stride[0];
+    }
     return a;
+}
+static bool hides(const args &a)
+{
+    return a.mask.p != nullptr || a.lengths != nullptr || a.window < a.t + a.offset;
 }
 /* The tiles of 'rows' rows by groups of 'width' columns, and the blocks for them. */
 static unsigned cut(args *a, int64_t rows, int width)
@@ -465,21 +523,24 @@ static void run_forward(args a, cudaStream_t st, const heads &o, float *lse, con
                         const heads &v)
 {
     unsigned grid = cut(&a, a.t, W * NC);
-    forward<W, NC><<<grid, THREADS, 0, st>>>(a, o, lse, q, k, v);
+    if (hides(a)) forward<W, NC, true><<<grid, THREADS, 0, st>>>(a, o, lse, q, k, v);
+    else forward<W, NC, false><<<grid, THREADS, 0, st>>>(a, o, lse, q, k, v);
 }
 template <int W, int NC>
 static void run_keys(args a, cudaStream_t st, const dt_call *c, const float *lse, const float *delta)
 {
     unsigned grid = cut(&a, a.s, W * NC);
-    backward_keys<W, NC><<<grid, THREADS, 0, st>>>(a, out_heads(c, 1), out_heads(c, 2), in_heads(c, 0), in_heads(c, 1),
-                                                   in_heads(c, 2), in_heads(c, 3), lse, delta);
+    auto kernel = hides(a) ? backward_keys<W, NC, true> : backward_keys<W, NC, false>;
+    kernel<<<grid, THREADS, 0, st>>>(a, out_heads(c, 1), out_heads(c, 2), in_heads(c, 0, a.h), in_heads(c, 1, a.h),
+                                     in_heads(c, 2, a.h), in_heads(c, 3, a.h), lse, delta);
 }
 template <int W, int NC>
 static void run_queries(args a, cudaStream_t st, const dt_call *c, const float *lse, const float *delta)
 {
     unsigned grid = cut(&a, a.t, W * NC);
-    backward_queries<W, NC><<<grid, THREADS, 0, st>>>(a, out_heads(c, 0), in_heads(c, 0), in_heads(c, 1),
-                                                      in_heads(c, 2), in_heads(c, 3), lse, delta);
+    auto kernel = hides(a) ? backward_queries<W, NC, true> : backward_queries<W, NC, false>;
+    kernel<<<grid, THREADS, 0, st>>>(a, out_heads(c, 0), in_heads(c, 0, a.h), in_heads(c, 1, a.h), in_heads(c, 2, a.h),
+                                     in_heads(c, 3, a.h), lse, delta);
 }
 
 } /* namespace attention */
@@ -488,13 +549,13 @@ static void run_queries(args a, cudaStream_t st, const dt_call *c, const float *
 extern "C" int dt__cuda_attention(dt_device *dev, const dt_call *c)
 {
     using namespace dtk;
-    attention::args a = attention::args_of(c, c->in[0], c->in[1], c->out[1]);
+    attention::args a = attention::args_of(c, c->in[0], c->in[1], c->out[1], 3);
     int             status = all_floats(c, 7, 1);
     if (status || a.heads == 0 || a.t == 0) return status;
     cudaStream_t     s = stream_of(dev, c);
     float           *lse = (float *)c->out[1].data;
-    attention::heads o = attention::out_heads(c, 0), q = attention::in_heads(c, 0), k = attention::in_heads(c, 1);
-    attention::heads v = attention::in_heads(c, 2);
+    attention::heads o = attention::out_heads(c, 0), q = attention::in_heads(c, 0, a.h), k = attention::in_heads(c, 1, a.h);
+    attention::heads v = attention::in_heads(c, 2, a.h);
     o.x.add = 0;
     if (a.d <= 32) attention::run_forward<32, 1>(a, s, o, lse, q, k, v);
     else if (a.d <= 64) attention::run_forward<64, 1>(a, s, o, lse, q, k, v);
@@ -505,7 +566,7 @@ extern "C" int dt__cuda_attention(dt_device *dev, const dt_call *c)
 extern "C" int dt__cuda_attention_bwd(dt_device *dev, const dt_call *c)
 {
     using namespace dtk;
-    attention::args a = attention::args_of(c, c->in[1], c->in[2], c->in[5]);
+    attention::args a = attention::args_of(c, c->in[1], c->in[2], c->in[5], 6);
     int             status = all_floats(c, 0x1f, 7);
     if (status || a.heads == 0) return status;
     cudaStream_t s = stream_of(dev, c);
@@ -515,7 +576,7 @@ extern "C" int dt__cuda_attention_bwd(dt_device *dev, const dt_call *c)
     if (!delta) return DT_ERR_MEMORY;
     if (a.t > 0)
         attention::deltas<<<blocks_for(a.heads * a.t, BLOCK / WARP), BLOCK, 0, s>>>(
-            a, delta, attention::in_heads(c, 0), attention::in_heads(c, 4));
+            a, delta, attention::in_heads(c, 0, a.h), attention::in_heads(c, 4, a.h));
     if (a.s > 0) {
         if (a.d <= 32) attention::run_keys<32, 1>(a, s, c, lse, delta);
         else if (a.d <= 64) attention::run_keys<64, 1>(a, s, c, lse, delta);

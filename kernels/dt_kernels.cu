@@ -10,4 +10,5 @@
 #include "norm.cu"
 #include "pool.cu"
 #include "attention.cu"
+#include "rnn.cu"
 #include "optim.cu"

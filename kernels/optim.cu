@@ -12,7 +12,7 @@
    adds its pieces. The only atomic is the flag of unscale, whose value does not depend on the order.
 
    Roofline, bytes for each element with all f32 (halves of g and p save 2 each, a copy in halves costs 2):
-       sgd 12, with momentum 20 · adam 28, amsgrad 36 · rmsprop 20, centred 28, with momentum 36 · adagrad 20
+       sgd 12, with momentum 20 · adam 28, amsgrad 36 · rmsprop 20, centred 28, with momentum 36 · adagrad 20 · lion 20
        lamb 28 + lamb_apply 12 + norms 4 + 4 · norms 4 · unscale 8, in place or not
    5 to 15 FLOPs an element, one or two of them division or square root: bound by memory. */
 #include "vector.cuh"
@@ -92,6 +92,16 @@ struct adagrad {
         if (decay) g = fmaf(wd, e.p, g);
         e.s[0] = fmaf(g, g, e.s[0]);
         e.p += lr * g / (sqrtf(e.s[0]) + eps);
+    }
+};
+struct lion {
+    float lr, keep, t1, t2;
+    __device__ __forceinline__ void step(cell &e, float g, float) const
+    {
+        float u = lerp(e.s[0], g, t1);
+        u = u > 0 ? lr : u < 0 ? -lr : u * 0.0f; /* NaN stays */
+        e.p = __fmul_rn(e.p, keep) - u;
+        e.s[0] = lerp(e.s[0], g, t2);
     }
 };
 struct lamb { /* p in, u out */
@@ -354,6 +364,16 @@ extern "C" int dt__cuda_adagrad(dt_device *dev, const dt_call *c)
     if (status) return status;
     optim::rows    r = optim::rows_of(c, 1, 2, -1, 0, 1);
     optim::adagrad u = { (float)-c->u.opt.lr, (float)c->u.opt.wd, (float)c->u.opt.eps, c->u.opt.wd != 0 };
+    return optim::run(dev, c, r, u);
+}
+
+extern "C" int dt__cuda_lion(dt_device *dev, const dt_call *c)
+{
+    using namespace dtk;
+    int status = all_floats(c, 1, 5);
+    if (status) return status;
+    optim::rows r = optim::rows_of(c, 1, 2, -1, 0, 1);
+    optim::lion u = { (float)c->u.opt.lr, (float)(1 - c->u.opt.lr * c->u.opt.wd), (float)(1 - c->u.opt.b1), (float)(1 - c->u.opt.b2) };
     return optim::run(dev, c, r, u);
 }
 

@@ -8,7 +8,7 @@
 #ifndef CONFORMANCE_H
 #define CONFORMANCE_H
 
-#include "dt.h"
+#include "dt_layers.h"
 
 #include <math.h>
 #include <stdint.h>
@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CF_MAX_IN 6
+#define CF_MAX_IN 8
 
 /* ---------------------------------------------------------------------------------------------------- >>dtypes
    Own conversions, so that a wrong one in dt cannot hide. */
@@ -876,28 +876,109 @@ static void cf_ref_loss(const cf_ctx *x, cf_arr *out)
     out->v[0] = x->c->i[0] == DT_SUM ? s : s / (double)n;
 }
 
-/* i: causal. d: scale */
+/* i: causal, window, offset. d: scale. Inputs 3 and 4: mask, lengths */
+static int cf_attention_sees(const cf_ctx *x, int64_t b, int64_t h, int64_t t, int64_t s, double *add)
+{
+    const cf_arr  *m = &x->in[3], *len = &x->in[4];
+    const int64_t *i = x->c->i;
+    int64_t        at = 0, where[4] = { b, h, t, s };
+    if (i[0] && (s > t + i[2] || (i[1] && s <= t + i[2] - i[1]))) return 0;
+    if (x->nin > 4 && len->ndim == 1 && s >= len->v[b]) return 0;
+    *add = 0;
+    if (x->nin <= 3 || m->ndim < 0) return 1;
+    for (int k = 0; k < m->ndim; k++) at = at * m->dim[k] + (m->dim[k] > 1 ? where[4 - m->ndim + k] : 0);
+    if (m->is_int) return m->v[at] != 0;
+    *add = m->v[at];
+    return 1;
+}
 static void cf_ref_attention(const cf_ctx *x, cf_arr *out)
 {
     const cf_arr *q = &x->in[0], *k = &x->in[1], *v = &x->in[2];
-    int64_t       heads = q->dim[0] * q->dim[1], T = q->dim[2], S = k->dim[2], D = q->dim[3];
+    int64_t       H = q->dim[1], heads = q->dim[0] * H, T = q->dim[2], S = k->dim[2], D = q->dim[3], E = v->dim[3];
     double        scale = x->c->d[0] > 0 ? x->c->d[0] : 1 / sqrt((double)D);
     double       *p = (double *)malloc((size_t)(S + 1) * sizeof(double));
-    cf_out(out, 4, q->dim, (double)(S > 0 ? S : 1));
+    int64_t       dim[4] = { q->dim[0], H, T, E };
+    cf_out(out, 4, dim, (double)(S > 0 ? S : 1));
     for (int64_t r = 0; r < heads * T; r++) {
-        int64_t h = r / T, t = r % T, n = x->c->i[0] && t + 1 < S ? t + 1 : S;
-        double  top = -INFINITY, sum = 0;
-        for (int64_t s = 0; s < n; s++) {
-            p[s] = 0;
-            for (int64_t d = 0; d < D; d++) p[s] += scale * q->v[r * D + d] * k->v[(h * S + s) * D + d];
+        int64_t t = r % T, h = r / T % H, b = r / T / H, kv = b * k->dim[1] + h / (H / k->dim[1]);
+        double  top = -INFINITY, sum = 0, add = 0;
+        for (int64_t s = 0; s < S; s++) {
+            p[s] = cf_attention_sees(x, b, h, t, s, &add) ? add : -INFINITY;
+            for (int64_t d = 0; d < D; d++) p[s] += scale * q->v[r * D + d] * k->v[(kv * S + s) * D + d];
             top = fmax(top, p[s]);
         }
-        for (int64_t s = 0; s < n; s++) sum += p[s] = exp(p[s] - top);
-        for (int64_t d = 0; d < D; d++) out->v[r * D + d] = 0;
-        for (int64_t s = 0; s < n; s++)
-            for (int64_t d = 0; d < D; d++) out->v[r * D + d] += p[s] / sum * v->v[(h * S + s) * D + d];
+        for (int64_t s = 0; s < S; s++) sum += p[s] = p[s] == -INFINITY ? 0 : exp(p[s] - top);
+        for (int64_t d = 0; d < E; d++) out->v[r * E + d] = 0;
+        for (int64_t s = 0; s < S && sum > 0; s++)
+            for (int64_t d = 0; d < E; d++) out->v[r * E + d] += p[s] / sum * v->v[(kv * S + s) * E + d];
     }
     free(p);
+}
+
+/* i: cell. Inputs: x, w_ih, w_hh, b_ih, b_hh, h, c, lengths. The result: y, the last h, and the last c of an LSTM, one after the other */
+static double cf_sigmoid(double x) { return 1 / (1 + exp(-x)); }
+static const double *cf_optional(const cf_ctx *x, int i) { return i < x->nin && x->in[i].ndim >= 0 ? x->in[i].v : NULL; }
+static void cf_ref_recurrent(const cf_ctx *x, cf_arr *out)
+{
+    int           kind = (int)x->c->i[0], g = kind == DT_CELL_LSTM ? 4 : kind == DT_CELL_GRU ? 3 : 1;
+    int64_t       T = x->in[0].dim[0], B = x->in[0].dim[1], I = x->in[0].dim[2], N = x->in[2].dim[1];
+    const double *bi = cf_optional(x, 3), *bh = cf_optional(x, 4), *h0 = cf_optional(x, 5), *c0 = cf_optional(x, 6), *len = cf_optional(x, 7);
+    int64_t       n = T * B * N + B * N * (kind == DT_CELL_LSTM ? 2 : 1);
+    double       *a = (double *)malloc((size_t)(2 * g * N) * sizeof *a), *r = a + g * N;
+    cf_out(out, 1, &n, (double)(I + N));
+    double *h = out->v + T * B * N, *c = kind == DT_CELL_LSTM ? h + B * N : NULL;
+    for (int64_t i = 0; i < B * N; i++) {
+        h[i] = h0 ? h0[i] : 0;
+        if (c) c[i] = c0 ? c0[i] : 0;
+    }
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t b = 0; b < B; b++) {
+            double *y = out->v + (t * B + b) * N, *hb = h + b * N;
+            int     over = len && t >= len[b];
+            for (int64_t i = 0; i < g * N; i++) {
+                a[i] = bi ? bi[i] : 0;
+                r[i] = bh ? bh[i] : 0;
+                for (int64_t k = 0; k < I; k++) a[i] += x->in[1].v[i * I + k] * x->in[0].v[(t * B + b) * I + k];
+                for (int64_t k = 0; k < N; k++) r[i] += x->in[2].v[i * N + k] * hb[k];
+            }
+            for (int64_t i = 0; i < N; i++) {
+                y[i] = 0;
+                if (over) continue;
+                if (c) {
+                    double *cb = c + b * N;
+                    cb[i] = cf_sigmoid(a[N + i] + r[N + i]) * cb[i] + cf_sigmoid(a[i] + r[i]) * tanh(a[2 * N + i] + r[2 * N + i]);
+                    y[i] = cf_sigmoid(a[3 * N + i] + r[3 * N + i]) * tanh(cb[i]);
+                } else if (kind == DT_CELL_GRU) {
+                    double z = cf_sigmoid(a[N + i] + r[N + i]), m = tanh(a[2 * N + i] + cf_sigmoid(a[i] + r[i]) * r[2 * N + i]);
+                    y[i] = (1 - z) * m + z * hb[i];
+                } else {
+                    y[i] = kind == DT_CELL_TANH ? tanh(a[i] + r[i]) : fmax(0, a[i] + r[i]);
+                }
+            }
+            if (!over) memcpy(hb, y, (size_t)N * sizeof *y);
+        }
+    free(a);
+}
+/* i: stride, pad, output_pad, dilation, groups. Inputs: x, w, b */
+static void cf_ref_conv_transpose2d(const cf_ctx *x, cf_arr *out)
+{
+    const cf_arr  *X = &x->in[0], *W = &x->in[1];
+    const int64_t *i = x->c->i, G = i[4] ? i[4] : 1, s = i[0] ? i[0] : 1, d = i[3] ? i[3] : 1, per_in = X->dim[1] / G, per = W->dim[1];
+    const double  *b = cf_optional(x, 2);
+    int64_t        dim[4] = { X->dim[0], per * G, 0, 0 };
+    for (int k = 2; k < 4; k++) dim[k] = (X->dim[k] - 1) * s - 2 * i[1] + d * (W->dim[k] - 1) + i[2] + 1;
+    cf_out(out, 4, dim, (double)(per_in * W->dim[2] * W->dim[3]));
+    for (int64_t e = 0; e < out->n; e++) out->v[e] = b ? b[e / (dim[2] * dim[3]) % dim[1]] : 0;
+    for (int64_t n = 0; n < X->dim[0]; n++)
+        for (int64_t ci = 0; ci < X->dim[1]; ci++)
+            for (int64_t co = 0; co < per; co++)
+                for (int64_t p = 0; p < X->dim[2] * X->dim[3]; p++)
+                    for (int64_t k = 0; k < W->dim[2] * W->dim[3]; k++) {
+                        int64_t oh = p / X->dim[3] * s - i[1] + k / W->dim[3] * d, ow = p % X->dim[3] * s - i[1] + k % W->dim[3] * d;
+                        if (oh < 0 || oh >= dim[2] || ow < 0 || ow >= dim[3]) continue;
+                        out->v[((n * dim[1] + ci / per_in * per + co) * dim[2] + oh) * dim[3] + ow] +=
+                            X->v[(n * X->dim[1] + ci) * X->dim[2] * X->dim[3] + p] * W->v[(ci * per + co) * W->dim[2] * W->dim[3] + k];
+                    }
 }
 
 /* Views: the row's reference is an index formula. */
@@ -1162,7 +1243,22 @@ static dt_loss_opts cf_ce_opts(const cf_case *c, dt_tensor *weight)
 }
 CF_B(cross_entropy, dt_cross_entropy_with(in[0], in[1], cf_ce_opts(c, in[2])))
 CF_B(nll_loss, dt_nll_loss_with(in[0], in[1], cf_ce_opts(c, in[2])))
-CF_B(attention, dt_attention(in[0], in[1], in[2], .causal = c->i[0] != 0, .scale = c->d[0]))
+CF_B(attention, dt_attention(in[0], in[1], in[2], .causal = c->i[0] != 0, .scale = c->d[0], .offset = c->i[2], .window = c->i[1],
+                             .mask = in[3], .lengths = in[4]))
+static dt_tensor *cf_flat(dt_tensor *x) { return dt_reshape(x, DT_SHAPE(-1)); }
+static dt_tensor *cf_b_recurrent(dt_tensor **in, const cf_case *c)
+{
+    int        lstm = c->i[0] == DT_CELL_LSTM;
+    dt_tensor *h = NULL, *cell = NULL, *part[3];
+    dt_tensor *y = dt_op_recurrent((dt_cell)c->i[0], in[0], in + 1, .no_bias = !in[3], .h = in[5], .c = in[6], .lengths = in[7], .h_out = &h,
+                                   .c_out = lstm ? &cell : NULL);
+    part[0] = cf_flat(y);
+    part[1] = cf_flat(h);
+    part[2] = lstm ? cf_flat(cell) : NULL;
+    return dt_cat(part, lstm ? 3 : 2, 0);
+}
+CF_B(conv_transpose2d, dt_op_conv_transpose2d(in[0], in[1], in[2], .stride = (int)c->i[0], .pad = (int)c->i[1], .dilation = (int)c->i[3],
+                                              .output_pad = (int)c->i[2], .groups = (int)c->i[4]))
 
 static dt_shape cf_shape(const int64_t *i)
 {
@@ -1610,7 +1706,40 @@ static const cf_row cf_row_attention = {
                       CF_C("2x4x130x32 2x4x130x32 2x4x130x32", 1), CF_C("2x4x65x64 2x4x200x64 2x4x200x64", 0),
                       /* keys that no query sees, in blocks of their own: by heads and by blocks, whole panels or not */
                       CF_C("2x4x3x16 2x4x130x16 2x4x130x16", 1), CF_C("1x2x3x16 1x2x70x16 1x2x70x16", 1),
-                      CF_C("2x4x70x9 2x4x150x9 2x4x150x9", 1))
+                      CF_C("2x4x70x9 2x4x150x9 2x4x150x9", 1),
+                      /* masks, lengths (also of 0), windows, offsets, shared heads, another size of v */
+                      CF_C("2x2x5x4 2x2x5x4 2x2x5x4 5x5:u", 0), CF_C("2x2x5x4 2x2x7x4 2x2x7x4 2x1x1x7:u", 0),
+                      CF_C("2x2x5x4 2x2x7x4 2x2x7x4 1x2x5x7", 0), CF_C("2x2x5x4 2x2x5x4 2x2x5x4 - 2:i", 1),
+                      CF_C("2x4x5x4 2x2x7x4 2x2x7x4 - 2:i", 0), CF_C("1x6x5x4 1x1x5x4 1x1x5x4", 1),
+                      CF_C("1x2x5x4 1x2x5x4 1x2x5x7", 0), CF_C("1x2x5x6 1x2x5x6 1x2x5x3", 1), CF_C("1x2x7x4 1x2x7x4 1x2x7x4", 1, 3),
+                      CF_C("1x2x3x4 1x2x9x4 1x2x9x4", 1, 4, 6), CF_C("1x2x1x4 1x2x9x4 1x2x9x4", 1, 0, 8),
+                      CF_C("1x2x5x4 1x2x5x4 1x2x5x4", 1, 9), CF_C("1x2x130x16 1x2x130x16 1x2x130x16", 1, 20),
+                      CF_C("2x8x70x16 2x4x200x16 2x4x200x16 70x200:u", 1, 65, 130),
+                      CF_C("1x2x70x16 1x2x300x16 1x2x300x16", 1, 40, 10), CF_C("3x4x65x8 3x4x130x8 3x4x130x8 1x130 3:i", 0))
+};
+static const cf_row cf_row_recurrent = {
+    CF_ROW(recurrent),
+    .dtypes = CF_F32,
+    .grad = 0x7f,
+    .range = { { -2, 2 } },
+    .scale = 2,
+    .cases = CF_CASES(CF_C("3x2x4 5x4 5x5 5 5", DT_CELL_TANH), CF_C("3x2x4 5x4 5x5 5 5 1x2x5", DT_CELL_TANH),
+                      CF_C("4x3x2 12x2 12x3 12 12", DT_CELL_LSTM), CF_C("4x3x2 12x2 12x3 - - 1x3x3 1x3x3", DT_CELL_LSTM),
+                      CF_C("4x3x2 9x2 9x3 9 9", DT_CELL_GRU), CF_C("4x3x2 9x2 9x3 - - 1x3x3", DT_CELL_GRU),
+                      CF_C("1x1x1 4x1 4x1 4 4", DT_CELL_LSTM), CF_C("1x1x3 6x3 6x2 6 6", DT_CELL_GRU),
+                      CF_C("5x4x3 16x3 16x4 16 16 1x4x4 1x4x4 4:i", DT_CELL_LSTM), CF_C("5x4x3 12x3 12x4 12 12 1x4x4 - 4:i", DT_CELL_GRU),
+                      CF_C("5x4x3 4x3 4x4 4 4 - - 4:i", DT_CELL_TANH), CF_C("2x13x9:t 76x9 76x19 76 76", DT_CELL_LSTM),
+                      CF_C("3x14x8 57x8 57x19 57 57", DT_CELL_GRU))
+};
+static const cf_row cf_row_conv_transpose2d = {
+    CF_ROW(conv_transpose2d),
+    .dtypes = CF_FLOATS,
+    .grad = 7,
+    .range = { { -2, 2 } },
+    .scale = 2,
+    .cases = CF_CASES(CF_C("2x3x4x5 3x2x3x3 2", 1), CF_C("1x2x3x3 2x4x2x2 -", 2), CF_C("2x4x3x4 4x3x3x3 6", 2, 1, 1, 1, 2),
+                      CF_C("1x2x4x4 2x2x3x3 2", 1, 1, 1, 2), CF_C("1x1x1x1 1x1x1x1 1", 1), CF_C("1x3x4x4:l 3x5x4x4 5", 2, 1, 0, 1),
+                      CF_C("2x17x6x6 17x9x3x3 9", 2, 1, 1))
 };
 
 #define CF_VIEW_ROW(n) CF_ROW(n), .dtypes = CF_ALL, .grad = 1
@@ -1676,7 +1805,7 @@ static const cf_row cf_row_cast = { CF_ROW(cast), .dtypes = CF_ALL, .grad = 1, .
                     X(argmax) X(matmul) X(linear) X(softmax) X(log_softmax) X(conv2d) X(maxpool2d) X(avgpool2d)        \
                         X(adaptive_avgpool2d) X(batch_norm) X(layer_norm) X(rms_norm) X(embedding) X(gather) X(cat)    \
                             X(stack) X(split) X(pad) X(cross_entropy) X(nll_loss) X(mse_loss) X(l1_loss)               \
-                                X(smooth_l1_loss) X(bce_with_logits) X(attention) X(reshape) X(permute) X(transpose)   \
+                                X(smooth_l1_loss) X(bce_with_logits) X(attention) X(recurrent) X(conv_transpose2d) X(reshape) X(permute) X(transpose)   \
                                     X(narrow) X(select) X(expand) X(squeeze) X(unsqueeze) X(flatten) X(clone)          \
                                         X(contiguous) X(to) X(cast)
 #define CF_ROW_PTR(n) &cf_row_##n,
@@ -1713,6 +1842,8 @@ CF_COVERS(kernel, cross_entropy, cross_entropy);
 CF_COVERS(kernel, cross_entropy_bwd, cross_entropy);
 CF_COVERS(kernel, attention, attention);
 CF_COVERS(kernel, attention_bwd, attention);
+CF_COVERS(kernel, rnn_cell, recurrent);
+CF_COVERS(kernel, rnn_cell_bwd, recurrent);
 /* not ops of the table: tests of their own in test_conformance.c */
 extern void cf_test_making(int *);
 extern void cf_test_dropout(int *);
@@ -1726,6 +1857,7 @@ enum {
     covered_kernel_rmsprop = sizeof(&cf_test_optim),
     covered_kernel_adagrad = sizeof(&cf_test_optim),
     covered_kernel_lamb = sizeof(&cf_test_optim),
+    covered_kernel_lion = sizeof(&cf_test_optim),
     covered_kernel_lamb_apply = sizeof(&cf_test_optim),
     covered_kernel_norms = sizeof(&cf_test_optim),
     covered_kernel_unscale = sizeof(&cf_test_optim)

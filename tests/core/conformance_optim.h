@@ -160,6 +160,8 @@ static const co_case co_cases[] = {
       .gscale = 0.5 },
     { .name = "rmsprop centred, momentum", .op = DT_K_rmsprop, .lr = 0.1, .b2 = 0.9, .b1 = 0.7, .eps = 1e-2, .buf = 1,
       .third = 1, .maximize = 1 },
+    { .name = "lion", .op = DT_K_lion, .lr = 0.1, .b1 = 0.9, .b2 = 0.99, .decoupled = 1 },
+    { .name = "lion decay", .op = DT_K_lion, .lr = 0.1, .b1 = 0.3, .b2 = 0.4, .wd = 0.2, .gscale = 0.5, .maximize = 1, .decoupled = 1 },
     { .name = "adagrad", .op = DT_K_adagrad, .lr = 0.1, .eps = 1e-3 },
     { .name = "adagrad decay", .op = DT_K_adagrad, .lr = 0.1, .eps = 1e-3, .wd = 0.2, .gscale = 0.5, .maximize = 1 },
     { .name = "lamb", .op = DT_K_lamb, .b1 = 0.9, .b2 = 0.99, .eps = 1e-3, .c1 = 0.19, .c2 = 0.05 },
@@ -186,7 +188,7 @@ static void co_build(co_call *q, const co_case *k, int64_t n, dt_dtype p, dt_dty
     double   seg[CO_SEGMENTS + 1], scale = k->gscale;
     int      lamb = k->op == DT_K_lamb, apply = k->op == DT_K_lamb_apply;
     int      norms = k->op == DT_K_sgd ? 2 : apply ? 1 : -1;
-    int      copy_at = k->op == DT_K_sgd || k->op == DT_K_adagrad ? 2 : apply ? 1 : 4;
+    int      copy_at = k->op == DT_K_sgd || k->op == DT_K_adagrad || k->op == DT_K_lion ? 2 : apply ? 1 : 4;
     co_begin(q, k->op, lamb ? 3 : copy_at + 1, norms >= 0 ? norms + 3 : lamb ? 3 : 2);
     q->c.u.opt.lr = k->lr, q->c.u.opt.wd = k->wd, q->c.u.opt.b1 = k->b1, q->c.u.opt.b2 = k->b2;
     q->c.u.opt.eps = k->eps, q->c.u.opt.c1 = k->c1, q->c.u.opt.c2 = k->c2, q->c.u.opt.trust = k->trust;
@@ -194,7 +196,7 @@ static void co_build(co_call *q, const co_case *k, int64_t n, dt_dtype p, dt_dty
     q->c.u.opt.maximize = k->maximize, q->c.u.opt.decoupled = k->decoupled;
     co_set(&q->out[0], lamb ? DT_F32 : p, n, -2, 2, &seed);
     if (k->op == DT_K_sgd && k->buf) co_set(&q->out[1], DT_F32, n, -1, 1, &seed);
-    if (k->op == DT_K_adam || lamb) co_set(&q->out[1], DT_F32, n, -1, 1, &seed);
+    if (k->op == DT_K_adam || k->op == DT_K_lion || lamb) co_set(&q->out[1], DT_F32, n, -1, 1, &seed);
     if (k->op == DT_K_adam || lamb) co_set(&q->out[2], DT_F32, n, 0.01, 1, &seed);
     if (k->op == DT_K_adam && k->third) co_set(&q->out[3], DT_F32, n, 0.01, 1, &seed);
     if (k->op == DT_K_rmsprop || k->op == DT_K_adagrad) co_set(&q->out[1], DT_F32, n, 0.1, 1, &seed);
@@ -253,6 +255,11 @@ static void co_reference(const co_case *k, const co_call *q, int64_t i, int64_t 
         double q1 = g / (sqrt(s[1] - s[2] * s[2]) + k->eps);
         if (k->buf) s[3] = k->b1 * s[3] + q1;
         step = k->lr * (k->buf ? s[3] : q1);
+    } else if (k->op == DT_K_lion) {
+        double u = k->b1 * s[1] + (1 - k->b1) * g;
+        s[0] *= 1 - k->lr * k->wd;
+        s[1] = k->b2 * s[1] + (1 - k->b2) * g;
+        step = u > 0 ? k->lr : u < 0 ? -k->lr : 0;
     } else if (k->op == DT_K_adagrad) {
         s[1] += g * g;
         step = k->lr * g / (sqrt(s[1]) + k->eps);

@@ -38,6 +38,7 @@ static const way ways[] = {
     { "lars", dt_lars_with, { .lr = 0.5, .trust_coefficient = 0.02, .weight_decay = 0.01 } },
     { "lars, nesterov, clipped", dt_lars_with, { .lr = 0.5, .trust_coefficient = 0.02, .nesterov = true, .clip_norm = 0.5 } },
     { "lamb", dt_lamb_with, { .lr = 0.01 } },
+    { "lion", dt_lion_with, { .lr = 0.001, .weight_decay = 0.1, .clip_norm = 0.3 } },
     { "lamb, up", dt_lamb_with, { .lr = 0.001, .maximize = true, .clip_norm = DT_ZERO } },
     { "lamb, no trust", dt_lamb_with, { .lr = 0.01, .no_trust_ratio = true } },
     { "lamb, no eps", dt_lamb_with, { .lr = 0.001, .eps = DT_ZERO } },

@@ -123,6 +123,7 @@ KIND(amsgrad, dt_adam(m, .lr = 0.01, .amsgrad = true))
 KIND(rmsprop, dt_rmsprop(m, .lr = 0.01, .momentum = 0.5, .centered = true))
 KIND(adagrad, dt_adagrad(m, .lr = 0.05, .lr_decay = 0.01, .initial_accumulator_value = 0.1))
 KIND(lars, dt_lars(m, .lr = 0.5, .weight_decay = 0.01))
+KIND(lion, dt_lion(m, .lr = 0.002, .weight_decay = 0.1))
 KIND(lamb, dt_lamb(m, .lr = 0.05, .clip_norm = DT_ZERO))
 KIND(lamb_clipped, dt_lamb(m, .lr = 0.05, .clip_norm = 0.05))
 KIND(clipped, dt_sgd(m, .lr = 0.5, .momentum = 0.9, .clip_norm = 0.05))
@@ -149,6 +150,7 @@ static const kind kinds[] = {
     { "rmsprop", make_rmsprop, false },
     { "adagrad", make_adagrad, false },
     { "lars", make_lars, false },
+    { "lion", make_lion, false },
     { "lamb", make_lamb, false },
     { "groups", make_groups, false },
     { "clipped", make_clipped, true },

@@ -165,6 +165,30 @@ COMPARE = {
     "eq": lambda x, y, i, d: x == y, "ne": lambda x, y, i, d: x != y, "lt": lambda x, y, i, d: x < y,
     "le": lambda x, y, i, d: x <= y, "gt": lambda x, y, i, d: x > y, "ge": lambda x, y, i, d: x >= y,
 }
+
+
+def attention(q, k, v, *rest):
+    """also with a mask (u8: 0 hides) and heads of q that share those of k and v"""
+    mask, (i, d) = rest[0] if len(rest) > 2 else None, rest[-2:]
+    if mask is not None and not mask.is_floating_point():
+        mask = mask != 0
+    elif mask is not None:
+        mask = mask.detach()
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=bool(i[0]), scale=d[0] if d[0] else None,
+                                          enable_gqa=q.shape[1] != k.shape[1])
+
+
+def recurrent(x, w_ih, w_hh, b_ih, b_hh, *rest):
+    """y, the last h, and the last c of an LSTM"""
+    given, kind = list(rest[:-2]) + [None, None], rest[-2][0]
+    weights = [w_ih, w_hh] + ([b_ih, b_hh] if b_ih is not None else [])
+    zero = torch.zeros(1, x.shape[1], w_hh.shape[1], dtype=x.dtype)
+    h, c = [zero if g is None else g for g in given[:2]]
+    run = (torch.rnn_tanh, torch.rnn_relu, torch.lstm, torch.gru)[kind]
+    out = run(x, (h, c) if kind == 2 else h, weights, b_ih is not None, 1, 0.0, False, False, False)
+    return torch.cat([t.flatten() for t in out])
+
+
 OPS = {
     **UNARY, **BINARY, **COMPARE,
     "where": lambda c, x, y, i, d: torch.where(c != 0, x, y),
@@ -190,8 +214,9 @@ OPS = {
     "mse_loss": pair_loss(F.mse_loss), "l1_loss": pair_loss(F.l1_loss), "smooth_l1_loss": pair_loss(F.smooth_l1_loss),
     "bce_with_logits": lambda x, y, i, d: F.binary_cross_entropy_with_logits(
         x, y.detach(), reduction=("mean", "sum", "none")[i[0]]),
-    "attention": lambda q, k, v, i, d: F.scaled_dot_product_attention(
-        q, k, v, is_causal=bool(i[0]), scale=d[0] if d[0] else None),
+    "attention": attention, "recurrent": recurrent,
+    "conv_transpose2d": lambda x, w, b, i, d: F.conv_transpose2d(x, w, b, stride=i[0] or 1, padding=i[1], output_padding=i[2],
+                                                                 dilation=i[3] or 1, groups=i[4] or 1),
 }
 
 R2, RP = (-2.0, 2.0), (0.25, 3.0)
@@ -273,6 +298,14 @@ for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "bce_with_logits"):
 case("attention", "1x2x4x3 1x2x4x3 1x2x4x3", (0,))
 case("attention", "2x1x4x3 2x1x4x3 2x1x4x3", (1,), (0.4,))
 case("attention", "1x2x3x4 1x2x5x4 1x2x5x4", (0,), dtypes="fb")
+case("attention", "1x4x3x4 1x2x5x4 1x2x5x6", (0,), dtypes="f")
+case("attention", "2x2x3x4 2x2x5x4 2x2x5x4 3x5:u", (0,), dtypes="f")
+case("attention", "2x2x3x4 2x2x5x4 2x2x5x4 2x1x3x5", (0,), dtypes="f")
+for kind, g in ((0, 1), (1, 1), (2, 4), (3, 3)):
+    case("recurrent", "3x2x4 %dx4 %dx5 %d %d" % (5 * g, 5 * g, 5 * g, 5 * g), (kind,), dtypes="f")
+    case("recurrent", "4x3x2 %dx2 %dx3 - - 1x3x3%s" % (3 * g, 3 * g, " 1x3x3" if g == 4 else ""), (kind,), dtypes="f")
+case("conv_transpose2d", "2x3x4x5 3x2x3x3 2", (2, 1, 1))
+case("conv_transpose2d", "1x4x3x3 4x3x2x3 6", (1, 0, 0, 2, 2), dtypes="f")
 
 
 def short(v):
@@ -381,7 +414,7 @@ typedef struct golden_case {
     const char *op, *spec;   /* as in conformance.h */
     int64_t     i[10];
     double      d[4];
-    double      range[6][2]; /* lo, hi of each input */
+    double      range[8][2]; /* lo, hi of each input */
     int         dtype;
     int         at, nout;    /* outputs in golden_data from 'at' ... */
     unsigned    grads;       /* ... then the gradients of the inputs of this mask, in order */

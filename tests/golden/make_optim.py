@@ -36,6 +36,23 @@ class Lars:
             p -= lr * (d + momentum * self.buf[i] if nesterov else self.buf[i])
 
 
+class Lion:
+    """Chen et al. 2023, algorithm 2: w -= lr (sign(b1 m + (1 - b1) g) + wd w); m = b2 m + (1 - b2) g"""
+
+    def __init__(self, params, lr=1e-4, beta1=0.9, beta2=0.99, weight_decay=0.0, maximize=False):
+        self.p, self.o = params, (lr, beta1, beta2, weight_decay, maximize)
+        self.m = [torch.zeros_like(p) for p in params]
+
+    @torch.no_grad()
+    def step(self):
+        lr, b1, b2, wd, maximize = self.o
+        for p, m in zip(self.p, self.m):
+            g = -p.grad if maximize else p.grad
+            p.mul_(1 - lr * wd)
+            p.sub_(lr * torch.sign(b1 * m + (1 - b1) * g))
+            m.mul_(b2).add_(g, alpha=1 - b2)
+
+
 class Lamb:
     """u = m/c1/(sqrt(v/c2) + eps) + wd w; w -= lr |w|/|u| u, the ratio only where wd is not 0"""
 
@@ -91,6 +108,8 @@ CASES = [
     ("lars", dict(lr=0.5, weight_decay=0.1, trust_coefficient=0.02)),
     ("lars", dict(lr=0.5, momentum=0.7, nesterov=True, trust_coefficient=0.05, eps=0.01, clip_norm=1.0, maximize=True)),
     ("lars", dict(lr=0.01, no_trust_ratio=True)),
+    ("lion", {}),
+    ("lion", dict(lr=0.02, weight_decay=0.1, beta1=0.8, beta2=0.9, maximize=True)),
     ("lamb", {}),
     ("lamb", dict(lr=0.02, weight_decay=0.1, clip_norm=0.0)),
     ("lamb", dict(lr=0.02, weight_decay=0.0, clip_norm=0.0, beta1=0.8, beta2=0.9, eps=1e-3)),
@@ -100,8 +119,8 @@ CASES = [
 
 def make(kind, o, params):
     o = dict(o)
-    if kind in ("lars", "lamb"):
-        return {"lars": Lars, "lamb": Lamb}[kind](params, **o)
+    if kind in ("lars", "lamb", "lion"):
+        return {"lars": Lars, "lamb": Lamb, "lion": Lion}[kind](params, **o)
     if "beta1" in o or "beta2" in o:
         o["betas"] = (o.pop("beta1", 0.9), o.pop("beta2", 0.999))
     cls = dict(sgd=torch.optim.SGD, adam=torch.optim.Adam, adamw=torch.optim.AdamW, rmsprop=torch.optim.RMSprop,

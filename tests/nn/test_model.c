@@ -5,6 +5,7 @@
 
 #include "fake_device.h"
 #include "golden/nn.h"
+#include "golden_layers.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -15,16 +16,6 @@
 
 UTEST_MAIN()
 
-static uint64_t fnv(dt_tensor *t)
-{
-    size_t         n = dt_nbytes(t);
-    unsigned char *b = (unsigned char *)malloc(n + 1);
-    uint64_t       h = 0xcbf29ce484222325ull;
-    if (dt_copy_out(t, b, n) == DT_OK)
-        for (size_t i = 0; i < n; i++) h = (h ^ b[i]) * 0x100000001b3ull;
-    free(b);
-    return h;
-}
 /* Two hidden layers with scopes: what most tests use. */
 static dt_tensor *mlp(dt_model *m, dt_tensor *x)
 {
@@ -316,67 +307,6 @@ UTEST(modes, dropout_is_off_in_evaluation_and_drawn_from_the_model)
 
 /* ==================================================================================================== >>layers
    Each layer starts from PyTorch's bits and gives its values and gradients. */
-typedef dt_tensor *(*layer_fn)(dt_model *m, dt_tensor *x);
-static void check_layer(int *utest_result, const char *what, layer_fn fn, dt_shape shape, int integers,
-                        const nn_param *want, const float *y, int ny)
-{
-    dt_rng r;
-    dt_rng_seed(&r, 2);
-    dt_model  *m = dt_model_new(.seed = 1);
-    dt_tensor *x = dt_normal(0, 1, shape, .rng = &r);
-    if (integers) {
-        int64_t n = dt_numel(x);
-        float  *v = (float *)malloc((size_t)n * 4);
-        int32_t *ix = (int32_t *)malloc((size_t)n * 4);
-        dt_copy_out(x, v, (size_t)n * 4);
-        for (int64_t i = 0; i < n; i++) ix[i] = (int32_t)floorf(fabsf(v[i] * 1000)) % integers;
-        x = dt_from(ix, shape, .dtype = DT_I32);
-        free(v);
-        free(ix);
-    }
-    /* once without a gradient, to see the parameters as they start */
-    dt_model_eval(m);
-    if (!strstr(what, "cumulative")) {
-        dt_no_grad_begin();
-        fn(m, x);
-        dt_no_grad_end();
-        dt_forward_begin(m);
-        for (int i = 0; want[i].name; i++) {
-            char name[64];
-            snprintf(name, sizeof name, "l.%s", want[i].name);
-            dt_tensor *t = dt_model_find(m, name);
-            EXPECT_TRUE_MSG(t != NULL, name);
-            EXPECT_TRUE_MSG(t && fnv(t) == want[i].hash, name);
-        }
-    }
-    dt_model_train(m);
-    dt_tensor *got = fn(m, x);
-    EXPECT_CLOSE(got, y, ny, 2e-6, 2e-5);
-    EXPECT_EQ(DT_OK, dt_backward(dt_sum(dt_mul(got, got))));
-    for (int i = 0; want[i].name; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "l.%s", want[i].name);
-        dt_tensor *t = dt_model_find(m, name), *g = dt_grad(t);
-        if (want[i].grad_norm < 0) {
-            EXPECT_TRUE_MSG(g == NULL, name);
-            continue;
-        }
-        EXPECT_TRUE_MSG(g != NULL, name);
-        double norm = g ? sqrt(dt_item(dt_sum(dt_mul(g, g)))) : -1;
-        EXPECT_TRUE_MSG(fabs(norm - want[i].grad_norm) <= 1e-5 + 2e-5 * want[i].grad_norm, name);
-    }
-    EXPECT_TRUE_MSG(dt_error() == NULL, what);
-    dt_error_clear();
-    dt_end();
-    dt_model_free(m);
-}
-#define LAYER(name, shape, integers, call)                                                                          \
-    static dt_tensor *layer_##name(dt_model *m, dt_tensor *x) { return call; }                                      \
-    UTEST(layers, name)                                                                                              \
-    {                                                                                                                \
-        check_layer(utest_result, #name, layer_##name, shape, integers, nn_##name##_params, nn_##name##_y,          \
-                    (int)(sizeof nn_##name##_y / sizeof(float)));                                                   \
-    }
 LAYER(linear, DT_SHAPE(4, 7), 0, dt_linear(m, "l", x, .out = 5))
 LAYER(linear_no_bias, DT_SHAPE(2, 25), 0, dt_linear(m, "l", x, .out = 3, .no_bias = true))
 LAYER(conv, DT_SHAPE(2, 3, 5, 5), 0, dt_conv2d(m, "l", x, .out = 4, .kernel = 3, .pad = 1))
@@ -390,6 +320,8 @@ LAYER(ln2, DT_SHAPE(4, 2, 3), 0, dt_layernorm(m, "l", x, .normalized_dims = 2, .
 LAYER(rms, DT_SHAPE(3, 6), 0, dt_rmsnorm(m, "l", x))
 LAYER(gn, DT_SHAPE(3, 4, 2, 3), 0, dt_groupnorm(m, "l", x, .groups = 2))
 LAYER(embedding, DT_SHAPE(3, 4), 11, dt_embedding(m, "l", x, .num = 11, .dim = 6))
+LAYER(embedding_padding, DT_SHAPE(3, 4), 11, dt_embedding(m, "l", x, .num = 11, .dim = 6, .padding_idx = 3))
+LAYER(bn3d, DT_SHAPE(2, 3, 2, 3, 2), 0, dt_batchnorm3d(m, "l", x))
 LAYER(mha, DT_SHAPE(2, 5, 8), 0, dt_multihead_attention(m, "l", x, .heads = 2))
 LAYER(mha_causal, DT_SHAPE(2, 5, 8), 0, dt_multihead_attention(m, "l", x, .heads = 2, .causal = true, .no_bias = true))
 LAYER(mha_cross, DT_SHAPE(2, 7, 8), 0,

@@ -1080,6 +1080,7 @@ UTEST(saving, names_are_pytorchs)
         { dt_rmsprop_with, { .momentum = 0.9, .centered = true }, { "square_avg", "grad_avg", "momentum_buffer" } },
         { dt_adagrad_with, { .lr = 0.1 }, { "sum" } },
         { dt_lamb_with, { .lr = 0.1 }, { "exp_avg", "exp_avg_sq" } },
+        { dt_lion_with, { .lr = 0.1 }, { "exp_avg" } },
     };
     for (size_t k = 0; k < sizeof want / sizeof *want; k++) {
         toy_open(&t, NULL, DT_F32);
@@ -1227,15 +1228,18 @@ UTEST(life, a_group_that_matches_nothing_is_told)
 }
 UTEST(life, a_small_network_learns)
 {
-    for (int k = 0; k < 7; k++) {
+    for (int k = 0; k < 9; k++) {
         dt_model     *m = dt_model_new(.seed = 1);
+        dt_optimizer *rest = k == 8 ? dt_adamw(m, .params = "*.bias", .lr = 0.02) : NULL;
         dt_optimizer *opt = k == 0   ? dt_sgd(m, .lr = 0.1, .momentum = 0.9)
                             : k == 1 ? dt_adam(m, .lr = 0.02)
                             : k == 2 ? dt_adamw(m, .lr = 0.02)
                             : k == 3 ? dt_rmsprop(m, .lr = 0.01)
                             : k == 4 ? dt_adagrad(m, .lr = 0.1)
                             : k == 5 ? dt_lars(m, .lr = 1, .trust_coefficient = 0.02)
-                                     : dt_lamb(m, .lr = 0.05);
+                            : k == 6 ? dt_lamb(m, .lr = 0.05)
+                            : k == 7 ? dt_lion(m, .lr = 0.005)
+                                     : dt_muon(m, .lr = 0.02);
         double first = 0, last = 0;
         dt_manual_seed(2);
         for (int step = 0; step < 120; step++) {
@@ -1246,10 +1250,104 @@ UTEST(life, a_small_network_learns)
             ASSERT_OK(dt_backward(l));
             last = dt_item(l);
             if (step == 0) first = last;
+            if (rest) ASSERT_OK(dt_update(rest));
             ASSERT_OK(dt_step(opt));
         }
         EXPECT_TRUE_MSG(last < 0.5 * first, dt__optim_kinds[opt->kind].call);
         dt_optimizer_free(opt);
+        dt_optimizer_free(rest);
         dt_model_free(m);
     }
+}
+
+/* ---- Muon against its formulas in double */
+static void muon_reference(double *x, int rows, int cols)
+{
+    double norm = 0, a[9][9], b[9][9], y[9];
+    for (int i = 0; i < rows * cols; i++) norm += x[i] * x[i];
+    norm = fmax(sqrt(norm), 1e-7);
+    for (int i = 0; i < rows * cols; i++) x[i] /= norm;
+    for (int step = 0; step < 5; step++) { /* x = 3.4445 x + b x, from the left, which is the same as from the right */
+        for (int i = 0; i < rows; i++)
+            for (int j = 0; j < rows; j++) {
+                a[i][j] = 0;
+                for (int k = 0; k < cols; k++) a[i][j] += x[i * cols + k] * x[j * cols + k];
+            }
+        for (int i = 0; i < rows; i++)
+            for (int j = 0; j < rows; j++) {
+                b[i][j] = -4.7750 * a[i][j];
+                for (int k = 0; k < rows; k++) b[i][j] += 2.0315 * a[i][k] * a[k][j];
+            }
+        for (int j = 0; j < cols; j++) {
+            for (int i = 0; i < rows; i++) {
+                y[i] = 3.4445 * x[i * cols + j];
+                for (int k = 0; k < rows; k++) y[i] += b[i][k] * x[k * cols + j];
+            }
+            for (int i = 0; i < rows; i++) x[i * cols + j] = y[i];
+        }
+    }
+}
+UTEST(muon, is_its_formulas_for_wide_and_tall_matrices_with_clipping_and_the_other_sign)
+{
+    static const int shape[3][2] = { { 3, 7 }, { 9, 4 }, { 1, 5 } };
+    for (int kind = 0; kind < 3; kind++) {
+        dt_model     *m = dt_model_new(.seed = 1);
+        dt_optimizer *opt = dt_muon(m, .lr = 0.1, .weight_decay = kind ? 0.5 : 0.1, .clip_norm = kind == 1 ? 0.25 : 0, .maximize = kind == 2);
+        double        w[3][40], buf[3][40] = { { 0 } };
+        for (int step = 0; step < 3; step++) {
+            dt_tensor *l = NULL, *p[3];
+            float      v[40];
+            double     g[3][40], total = 0;
+            for (int k = 0; k < 3; k++) {
+                char name[8];
+                snprintf(name, sizeof name, "w%d", k);
+                p[k] = dt_parameter(m, name, DT_SHAPE(shape[k][0], shape[k][1]), .init = DT_INIT_NORMAL);
+                dt_tensor *part = dt_sum(dt_mul(p[k], dt_mul(p[k], p[k])));
+                l = l ? dt_add(l, part) : part;
+            }
+            ASSERT_OK(dt_backward(l));
+            for (int k = 0; k < 3; k++) {
+                int n = shape[k][0] * shape[k][1];
+                ASSERT_OK(dt_copy_out(dt_grad(p[k]), v, (size_t)n * 4));
+                for (int i = 0; i < n; i++) total += (double)v[i] * v[i], g[k][i] = v[i];
+                ASSERT_OK(dt_copy_out(p[k], v, (size_t)n * 4));
+                for (int i = 0; i < n && step == 0; i++) w[k][i] = v[i];
+            }
+            for (int k = 0; k < 3; k++) {
+                int    n = shape[k][0] * shape[k][1];
+                double u[40], clip = kind == 1 && sqrt(total) > 0.25 ? 0.25 / (sqrt(total) + 1e-6) : 1, decay = kind ? 0.5 : 0.1;
+                for (int i = 0; i < n; i++) {
+                    double d = g[k][i] * clip * (kind == 2 ? -1 : 1);
+                    buf[k][i] = 0.95 * buf[k][i] + 0.05 * d;
+                    u[i] = 0.05 * d + 0.95 * buf[k][i];
+                }
+                muon_reference(u, shape[k][0], shape[k][1]);
+                for (int i = 0; i < n; i++)
+                    w[k][i] = w[k][i] * (1 - 0.1 * decay) - 0.1 * sqrt(fmax(1, (double)shape[k][0] / shape[k][1])) * u[i];
+            }
+            ASSERT_OK(dt_step(opt));
+            for (int k = 0; k < 3; k++) {
+                int n = shape[k][0] * shape[k][1];
+                ASSERT_OK(dt_copy_out(dt_model_find(m, k == 0 ? "w0" : k == 1 ? "w1" : "w2"), v, (size_t)n * 4));
+                for (int i = 0; i < n; i++) EXPECT_NEAR(w[k][i], (double)v[i], 2e-4);
+            }
+        }
+        dt_optimizer_free(opt);
+        dt_model_free(m);
+    }
+}
+UTEST(muon, refuses_vectors_by_name_and_changes_nothing)
+{
+    dt_model     *m = dt_model_new(.seed = 1);
+    dt_optimizer *opt = dt_muon(m);
+    dt_tensor    *y = dt_linear(m, "fc", dt_ones(DT_SHAPE(2, 3)), .out = 4);
+    ASSERT_OK(dt_backward(dt_sum(dt_mul(y, y))));
+    float before[12], after[12];
+    ASSERT_OK(dt_copy_out(dt_model_find(m, "fc.weight"), before, sizeof before));
+    EXPECT_ERROR(dt_step(opt) == DT_OK ? m : NULL, "parameter 'fc.bias' is (4)");
+    ASSERT_OK(dt_copy_out(dt_model_find(m, "fc.weight"), after, sizeof after));
+    EXPECT_EQ(0, memcmp(before, after, sizeof before));
+    dt_end();
+    dt_optimizer_free(opt);
+    dt_model_free(m);
 }

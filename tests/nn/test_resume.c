@@ -15,9 +15,9 @@
 
 UTEST_MAIN()
 
-enum { STEPS = 6, CUT = 3, KINDS = 10 };
+enum { STEPS = 6, CUT = 3, KINDS = 12 };
 static const char *const kinds[KINDS] = { "sgd",     "nesterov", "adam",    "amsgrad", "adamw",
-                                          "rmsprop", "centred",  "adagrad", "lars",    "lamb" };
+                                          "rmsprop", "centred",  "adagrad", "lars",    "lamb",    "lion",    "muon" };
 
 static dt_optimizer *make_optimizer(dt_model *m, int kind)
 {
@@ -31,7 +31,9 @@ static dt_optimizer *make_optimizer(dt_model *m, int kind)
     case 6: return dt_rmsprop(m, .lr = 0.01, .centered = true, .momentum = 0.9);
     case 7: return dt_adagrad(m, .lr = 0.02, .lr_decay = 0.1);
     case 8: return dt_lars(m, .lr = 1, .weight_decay = 1e-3);
-    default: return dt_lamb(m, .lr = 0.02);
+    case 9: return dt_lamb(m, .lr = 0.02);
+    case 10: return dt_lion(m, .lr = 0.001, .weight_decay = 0.1);
+    default: return dt_muon(m, .params = "fc.weight", .lr = 0.02);
     }
 }
 typedef struct setting {

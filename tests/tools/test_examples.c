@@ -1,6 +1,6 @@
-/* test_examples.c: examples/mnist.c, resnet_cifar.c, gpt.c, messages.c, pipeline.c, two_devices.c and batch_sweep.c as they are, on their own
-   and under each launcher. This program is also the one that is started:
-   test_examples mnist|resnet|gpt|messages|pipeline|two_devices|batch_sweep ARGUMENTS
+/* test_examples.c: examples/mnist.c, resnet_cifar.c, gpt.c, lstm.c, messages.c, pipeline.c, two_devices.c and batch_sweep.c as they
+   are, on their own and under each launcher. This program is also the one that is started:
+   test_examples mnist|resnet|gpt|lstm|messages|pipeline|two_devices|batch_sweep ARGUMENTS
    run: alone, asan-later */
 #include "dt_test.h"
 
@@ -32,6 +32,26 @@
 #include "examples/gpt.c"
 #undef DT_IMPLEMENTATION
 #undef main
+#define main lstm_main
+#define config lstm_config
+#define state lstm_state
+#define state_set lstm_state_set
+#define net lstm_net
+#define sample lstm_sample
+#define number lstm_number
+#define VOCAB lstm_VOCAB
+#define MOST lstm_MOST
+#include "examples/lstm.c"
+#undef DT_IMPLEMENTATION
+#undef main
+#undef config
+#undef state
+#undef state_set
+#undef net
+#undef sample
+#undef number
+#undef VOCAB
+#undef MOST
 #define main messages_main
 #define result messages_result
 #include "examples/messages.c"
@@ -67,6 +87,7 @@ int         main(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "mnist")) return mnist_main(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "resnet")) return resnet_main(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "gpt")) return gpt_main(argc - 1, argv + 1);
+    if (argc > 1 && !strcmp(argv[1], "lstm")) return lstm_main(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "messages")) return messages_main(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "pipeline")) return pipeline_main(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "two_devices")) return two_devices_main(argc - 1, argv + 1);
@@ -148,7 +169,7 @@ UTEST(resnet, takes_the_recipe_for_large_batches_under_dtrun)
 
 UTEST(options, are_listed_and_others_refused_by_each_example)
 {
-    static const char *const names[] = { "mnist", "resnet", "gpt", "messages", "pipeline", "two_devices" };
+    static const char *const names[] = { "mnist", "resnet", "gpt", "lstm", "messages", "pipeline", "two_devices" };
     static char              out[65536];
     char                     arguments[64];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -343,4 +364,17 @@ UTEST(gpt, on_a_grid_learns_as_on_one_rank)
     char *two = many;
     EXPECT_FALSE(run("env", "gpt --text LICENSE --layers 1 --pipe 2", two, sizeof many));
     EXPECT_TRUE(strstr(two, "--pipe 2 needs as many --layers") != NULL);
+}
+UTEST(lstm, learns_and_writes)
+{
+    static char out[8192];
+    for (int i = 0; i < 2; i++) {
+        char arguments[200];
+        snprintf(arguments, sizeof arguments, "lstm --text LICENSE --steps 40 --hidden 24 --layers 2 --batch 4 --chunk 8 --sample 30%s", i ? " --gru" : "");
+        EXPECT_TRUE_MSG(run("env", arguments, out, sizeof out), out); /* it ends well only if the loss has fallen */
+        EXPECT_TRUE(strstr(out, "at the start 5.") != NULL);
+    }
+    EXPECT_FALSE(run("env", "lstm --text LICENSE --batch 1000", out, sizeof out));
+    EXPECT_TRUE(strstr(out, "it needs more than --batch times --chunk") != NULL);
+    EXPECT_FALSE(run("env", "lstm --text none --steps 1", out, sizeof out));
 }
