@@ -329,9 +329,9 @@ DT_API void       dt_no_grad_end(void);
 DT_API bool       dt_is_grad_enabled(void);
 
 /* Autocast: the ops of this thread choose the dtype in which they compute. Inputs of matmul, linear, conv2d and attention
-   are cast to 'dtype' (a parameter is cast once per step and the result is cached). Inputs of pow, exp, log, rdiv_scalar,
-   softplus, gelu, softmax, sum, var, layer and rms norm and of the losses are cast to f32. All other ops use the dtypes
-   of their inputs and promote to the widest. DT_AUTOCAST_LOSS: only the losses cast, to f32. The mixed precision of
+   are cast to 'dtype' (a parameter is cast once per step and the result is cached). Inputs of pow, exp, log, expm1, log1p,
+   tan, rsqrt, reciprocal, rdiv_scalar, softplus, gelu, softmax, sum, var, layer and rms norm and of the losses are cast to
+   f32. All other ops use the dtypes of their inputs and promote to the widest. DT_AUTOCAST_LOSS: only the losses cast, to f32. The mixed precision of
    dt_nn.h sets this. */
 typedef enum dt_autocast_mode { DT_AUTOCAST_OFF = 0, DT_AUTOCAST_OPS, DT_AUTOCAST_LOSS } dt_autocast_mode;
 typedef struct dt_autocast {
@@ -415,11 +415,32 @@ DT_API dt_tensor *dt_abs(dt_tensor *a);
 DT_API dt_tensor *dt_sqrt(dt_tensor *a);
 DT_API dt_tensor *dt_exp(dt_tensor *a);
 DT_API dt_tensor *dt_log(dt_tensor *a);
+DT_API dt_tensor *dt_rsqrt(dt_tensor *a);      /* 1/sqrt(a) */
+DT_API dt_tensor *dt_reciprocal(dt_tensor *a); /* 1/a */
+DT_API dt_tensor *dt_log1p(dt_tensor *a);      /* log(1 + a) */
+DT_API dt_tensor *dt_expm1(dt_tensor *a);      /* exp(a) - 1 */
+DT_API dt_tensor *dt_sin(dt_tensor *a);
+DT_API dt_tensor *dt_cos(dt_tensor *a);
+DT_API dt_tensor *dt_tan(dt_tensor *a);
+DT_API dt_tensor *dt_atan2(dt_tensor *y, dt_tensor *x); /* the angle of the point (x, y), between -pi and pi */
+DT_API dt_tensor *dt_erf(dt_tensor *a);
+/* sign, floor, ceil and round also take integers; their gradient is 0. round: halves to even. */
+DT_API dt_tensor *dt_sign(dt_tensor *a);
+DT_API dt_tensor *dt_floor(dt_tensor *a);
+DT_API dt_tensor *dt_ceil(dt_tensor *a);
+DT_API dt_tensor *dt_round(dt_tensor *a);
 DT_API dt_tensor *dt_clamp(dt_tensor *a, double lo, double hi);
 DT_API dt_tensor *dt_relu(dt_tensor *a);
 DT_API dt_tensor *dt_leaky_relu(dt_tensor *a, double slope);
 DT_API dt_tensor *dt_gelu(dt_tensor *a);      /* exact, with erf */
 DT_API dt_tensor *dt_gelu_tanh(dt_tensor *a); /* tanh approximation */
+DT_API dt_tensor *dt_elu(dt_tensor *a, double alpha); /* PyTorch's default alpha is 1 */
+DT_API dt_tensor *dt_selu(dt_tensor *a);
+/* weight: one element, or one for each channel (dimension 1 of a; dimension 0 if a is 1-d) */
+DT_API dt_tensor *dt_prelu(dt_tensor *a, dt_tensor *weight);
+DT_API dt_tensor *dt_hardswish(dt_tensor *a);
+DT_API dt_tensor *dt_mish(dt_tensor *a);
+DT_API dt_tensor *dt_logsigmoid(dt_tensor *a);
 DT_API dt_tensor *dt_silu(dt_tensor *a);
 DT_API dt_tensor *dt_sigmoid(dt_tensor *a);
 DT_API dt_tensor *dt_tanh(dt_tensor *a);
@@ -534,7 +555,7 @@ typedef struct dt_op_dropout_opts {
 } dt_op_dropout_opts;
 DT_API dt_tensor *dt_op_dropout_with(dt_tensor *x, double p, dt_op_dropout_opts o DT_OPT0(dt_op_dropout_opts));
 
-typedef enum dt_reduction { DT_MEAN = 0, DT_SUM, DT_NONE } dt_reduction;
+typedef enum dt_reduction { DT_MEAN = 0, DT_SUM, DT_NONE, DT_BATCHMEAN } dt_reduction; /* DT_BATCHMEAN: kl_div only */
 typedef struct dt_loss_opts {
     int          dt__first DT_D;
     dt_reduction reduction DT_D;
@@ -542,6 +563,7 @@ typedef struct dt_loss_opts {
     int64_t      ignore_index DT_D;    /* cross entropy, nll: default -100; DT_ZERO for class 0 */
     dt_tensor   *weight DT_D;          /* cross entropy, nll: (classes) */
     double       beta DT_D;            /* smooth l1: default 1 */
+    bool         log_target DT_D;      /* kl_div: y holds logarithms, too */
 } dt_loss_opts;
 /* logits (n, c) or (n, c, ...); target (n) or (n, ...), i64, i32 or u8 */
 DT_API dt_tensor *dt_cross_entropy_with(dt_tensor *logits, dt_tensor *target, dt_loss_opts o DT_OPT0(dt_loss_opts));
@@ -550,6 +572,9 @@ DT_API dt_tensor *dt_mse_loss_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o DT
 DT_API dt_tensor *dt_l1_loss_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o DT_OPT0(dt_loss_opts));
 DT_API dt_tensor *dt_smooth_l1_loss_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o DT_OPT0(dt_loss_opts));
 DT_API dt_tensor *dt_bce_with_logits_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o DT_OPT0(dt_loss_opts));
+/* y (log(y) - x), x holds log-probabilities. The mean is over all elements, as in PyTorch; DT_BATCHMEAN divides the sum by
+   the size of dimension 0, which is the mathematical value. */
+DT_API dt_tensor *dt_kl_div_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o DT_OPT0(dt_loss_opts));
 
 typedef struct dt_attention_opts {
     int    dt__first DT_D;
@@ -582,6 +607,7 @@ DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v,
     dt_smooth_l1_loss_with(x, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_loss_opts, __VA_ARGS__, ))
 #define dt_bce_with_logits(x, ...) \
     dt_bce_with_logits_with(x, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_loss_opts, __VA_ARGS__, ))
+#define dt_kl_div(x, ...) dt_kl_div_with(x, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_loss_opts, __VA_ARGS__, ))
 #define dt_attention(q, k, ...) \
     dt_attention_with(q, k, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_attention_opts, __VA_ARGS__, ))
 #else /* C++17: options as a struct, or none */
@@ -599,6 +625,7 @@ DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v,
 #define dt_l1_loss dt_l1_loss_with
 #define dt_smooth_l1_loss dt_smooth_l1_loss_with
 #define dt_bce_with_logits dt_bce_with_logits_with
+#define dt_kl_div dt_kl_div_with
 #define dt_attention dt_attention_with
 #endif
 
@@ -683,6 +710,21 @@ enum { DT_COST_CHEAP, DT_COST_SLOW, DT_COST_POWER };
     X(GELU,       FLOATS, NEEDS_X, SLOW,  SLOW,  "x/2 (1 + erf(x/sqrt 2))")                                        \
     X(GELU_TANH,  FLOATS, NEEDS_X, SLOW,  SLOW,  "x/2 (1 + tanh(sqrt(2/pi)(x + .044715 x^3)))")                    \
     X(SILU,       FLOATS, NEEDS_X, SLOW,  SLOW,  "x/(1 + exp(-x))")                                                \
+    X(RSQRT,      FLOATS, NEEDS_Y, SLOW,  CHEAP, "1/sqrt(x)")                                                      \
+    X(SIN,        FLOATS, NEEDS_X, SLOW,  SLOW,  "sin(x)")                                                         \
+    X(COS,        FLOATS, NEEDS_X, SLOW,  SLOW,  "cos(x)")                                                         \
+    X(TAN,        FLOATS, NEEDS_Y, SLOW,  CHEAP, "tan(x)")                                                         \
+    X(ERF,        FLOATS, NEEDS_X, SLOW,  SLOW,  "erf(x)")                                                         \
+    X(LOG1P,      FLOATS, NEEDS_X, SLOW,  CHEAP, "log(1 + x)")                                                     \
+    X(EXPM1,      FLOATS, NEEDS_Y, SLOW,  CHEAP, "exp(x) - 1")                                                     \
+    X(SIGN,       INTS,   NEEDS_Y, CHEAP, CHEAP, "-1, 0 or 1; 0 for NaN")                                          \
+    X(FLOOR,      INTS,   NEEDS_Y, CHEAP, CHEAP, "the largest integer <= x")                                       \
+    X(CEIL,       INTS,   NEEDS_Y, CHEAP, CHEAP, "the smallest integer >= x")                                      \
+    X(ROUND,      INTS,   NEEDS_Y, CHEAP, CHEAP, "the nearest integer; halves to even")                            \
+    X(ELU,        FLOATS, NEEDS_X, SLOW,  SLOW,  "x > 0 ? b*x : a*b*(exp(x) - 1)")                                 \
+    X(HARDSWISH,  FLOATS, NEEDS_X, CHEAP, CHEAP, "x min(max(x + 3, 0), 6)/6")                                      \
+    X(MISH,       FLOATS, NEEDS_X, SLOW,  SLOW,  "x tanh(log(1 + exp(x)))")                                        \
+    X(LOGSIGMOID, FLOATS, NEEDS_X, SLOW,  SLOW,  "-log(1 + exp(-x))")                                              \
     X(SIGMOID,    FLOATS, NEEDS_Y, SLOW,  CHEAP, "1/(1 + exp(-x))")                                                \
     X(TANH,       FLOATS, NEEDS_Y, SLOW,  CHEAP, "tanh(x)")                                                        \
     X(SOFTPLUS,   FLOATS, NEEDS_X, SLOW,  SLOW,  "log(1 + exp(a*x))/a; x where a*x > 20")
@@ -706,6 +748,13 @@ enum { DT_COST_CHEAP, DT_COST_SLOW, DT_COST_POWER };
     X(LE,           COMPARE, NO_GRAD,       CHEAP, "x <= y")                                                       \
     X(GT,           COMPARE, NO_GRAD,       CHEAP, "x > y")                                                        \
     X(GE,           COMPARE, NO_GRAD,       CHEAP, "x >= y")                                                       \
+    X(ATAN2,        FLOATS,  NEEDS_XY,      SLOW,  "the angle of the point (y, x)")                                \
+    X(ATAN2_DX,     FLOATS,  NO_GRAD,       CHEAP, "y/(x^2 + y^2); 0 at 0, 0")                                                \
+    X(PRELU,        FLOATS,  NEEDS_XY,      CHEAP, "x > 0 ? x : x*y")                                              \
+    X(PRELU_DX,     FLOATS,  NO_GRAD,       CHEAP, "x > 0 ? 1 : y")                                                \
+    X(PRELU_DY,     FLOATS,  NO_GRAD,       CHEAP, "x > 0 ? 0 : x")                                                \
+    X(KL_DIV,       FLOATS,  NEEDS_XY,      SLOW,  "y (log(y) - x); 0 where y = 0")                                \
+    X(KL_DIV_DY,    FLOATS,  NO_GRAD,       SLOW,  "log(y) + 1 - x")                                               \
     X(MSE,          FLOATS,  NEEDS_XY,      CHEAP, "(x-y)^2")                                                      \
     X(MSE_DX,       FLOATS,  NO_GRAD,       CHEAP, "2(x-y)")                                                       \
     X(L1,           FLOATS,  NEEDS_XY,      CHEAP, "|x-y|")                                                        \
@@ -1126,6 +1175,7 @@ enum { DT__BACK_ALL = 0, DT__BACK_INPUTS, DT__BACK_WEIGHTS, DT__BACK_FREE = 4 };
 DT__INSIDE int dt__backward(dt_tensor *const *root, dt_tensor *const *grad, int n, int part, bool retain);
 /* A step of its own for a part of the model: exchanges the tensors and the tape of this thread with others. */
 DT__INSIDE void dt__step_swap(dt__list *step, dt__list *tape);
+DT__INSIDE dt_tensor *dt__loss_reduced(dt_tensor *l, dt_reduction reduction);
 DT__INSIDE void dt__step_end(void); /* dt_end without the end of a step in the trace */
 /* The program does not use the step's tensors any more, only the backward does: frees the values on dev that no node of the
    tape has saved. The handles stay. */
@@ -4816,6 +4866,18 @@ DT_API dt_tensor *dt_abs(dt_tensor *a) { return dt__unary("dt_abs", DT_U_ABS, a,
 DT_API dt_tensor *dt_sqrt(dt_tensor *a) { return dt__unary("dt_sqrt", DT_U_SQRT, a, 0, 0); }
 DT_API dt_tensor *dt_exp(dt_tensor *a) { return dt__unary("dt_exp", DT_U_EXP, dt__in_f32(a), 0, 0); }
 DT_API dt_tensor *dt_log(dt_tensor *a) { return dt__unary("dt_log", DT_U_LOG, dt__in_f32(a), 0, 0); }
+DT_API dt_tensor *dt_rsqrt(dt_tensor *a) { return dt__unary("dt_rsqrt", DT_U_RSQRT, dt__in_f32(a), 0, 0); }
+DT_API dt_tensor *dt_reciprocal(dt_tensor *a) { return dt__unary("dt_reciprocal", DT_U_RECIP, dt__in_f32(a), 1, 0); }
+DT_API dt_tensor *dt_log1p(dt_tensor *a) { return dt__unary("dt_log1p", DT_U_LOG1P, dt__in_f32(a), 0, 0); }
+DT_API dt_tensor *dt_expm1(dt_tensor *a) { return dt__unary("dt_expm1", DT_U_EXPM1, dt__in_f32(a), 0, 0); }
+DT_API dt_tensor *dt_sin(dt_tensor *a) { return dt__unary("dt_sin", DT_U_SIN, a, 0, 0); }
+DT_API dt_tensor *dt_cos(dt_tensor *a) { return dt__unary("dt_cos", DT_U_COS, a, 0, 0); }
+DT_API dt_tensor *dt_tan(dt_tensor *a) { return dt__unary("dt_tan", DT_U_TAN, dt__in_f32(a), 0, 0); }
+DT_API dt_tensor *dt_erf(dt_tensor *a) { return dt__unary("dt_erf", DT_U_ERF, a, 0, 0); }
+DT_API dt_tensor *dt_sign(dt_tensor *a) { return dt__unary("dt_sign", DT_U_SIGN, a, 0, 0); }
+DT_API dt_tensor *dt_floor(dt_tensor *a) { return dt__unary("dt_floor", DT_U_FLOOR, a, 0, 0); }
+DT_API dt_tensor *dt_ceil(dt_tensor *a) { return dt__unary("dt_ceil", DT_U_CEIL, a, 0, 0); }
+DT_API dt_tensor *dt_round(dt_tensor *a) { return dt__unary("dt_round", DT_U_ROUND, a, 0, 0); }
 DT_API dt_tensor *dt_relu(dt_tensor *a) { return dt__unary("dt_relu", DT_U_RELU, a, 0, 0); }
 DT_API dt_tensor *dt_leaky_relu(dt_tensor *a, double slope)
 {
@@ -4823,6 +4885,14 @@ DT_API dt_tensor *dt_leaky_relu(dt_tensor *a, double slope)
 }
 DT_API dt_tensor *dt_gelu(dt_tensor *a) { return dt__unary("dt_gelu", DT_U_GELU, dt__in_f32(a), 0, 0); }
 DT_API dt_tensor *dt_gelu_tanh(dt_tensor *a) { return dt__unary("dt_gelu_tanh", DT_U_GELU_TANH, dt__in_f32(a), 0, 0); }
+DT_API dt_tensor *dt_elu(dt_tensor *a, double alpha) { return dt__unary("dt_elu", DT_U_ELU, a, alpha, 1); }
+DT_API dt_tensor *dt_selu(dt_tensor *a)
+{
+    return dt__unary("dt_selu", DT_U_ELU, a, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946);
+}
+DT_API dt_tensor *dt_hardswish(dt_tensor *a) { return dt__unary("dt_hardswish", DT_U_HARDSWISH, a, 0, 0); }
+DT_API dt_tensor *dt_mish(dt_tensor *a) { return dt__unary("dt_mish", DT_U_MISH, a, 0, 0); }
+DT_API dt_tensor *dt_logsigmoid(dt_tensor *a) { return dt__unary("dt_logsigmoid", DT_U_LOGSIGMOID, a, 0, 0); }
 DT_API dt_tensor *dt_silu(dt_tensor *a) { return dt__unary("dt_silu", DT_U_SILU, a, 0, 0); }
 DT_API dt_tensor *dt_sigmoid(dt_tensor *a) { return dt__unary("dt_sigmoid", DT_U_SIGMOID, a, 0, 0); }
 DT_API dt_tensor *dt_tanh(dt_tensor *a) { return dt__unary("dt_tanh", DT_U_TANH, a, 0, 0); }
@@ -4957,6 +5027,21 @@ static int dt__bwd_MIN(dt__node *n, dt_tensor *g)
     int rc = dt__put_slope(n, 0, g, DT_B_MIN_DX, 1, n->saved[0], n->saved[1]);
     return rc ? rc : dt__put_slope(n, 1, g, DT_B_MIN_DX, 1, n->saved[1], n->saved[0]);
 }
+static int dt__bwd_ATAN2(dt__node *n, dt_tensor *g) /* the derivative by y is minus that by x with the operands swapped */
+{
+    int rc = dt__put_slope(n, 0, g, DT_B_ATAN2_DX, 1, n->saved[0], n->saved[1]);
+    return rc ? rc : dt__put_slope(n, 1, g, DT_B_ATAN2_DX, -1, n->saved[1], n->saved[0]);
+}
+static int dt__bwd_PRELU(dt__node *n, dt_tensor *g)
+{
+    int rc = dt__put_slope(n, 0, g, DT_B_PRELU_DX, 1, n->saved[0], n->saved[1]);
+    return rc ? rc : dt__put_slope(n, 1, g, DT_B_PRELU_DY, 1, n->saved[0], n->saved[1]);
+}
+static int dt__bwd_KL_DIV(dt__node *n, dt_tensor *g)
+{
+    int rc = dt__needs_grad(n, 0) ? dt__binary_put(n->in[0], g, DT_B_MUL, -1, 0, g, n->saved[1]) : 0;
+    return rc ? rc : dt__put_slope(n, 1, g, DT_B_KL_DIV_DY, 1, n->saved[0], n->saved[1]);
+}
 static int dt__difference_bwd(dt__node *n, dt_tensor *g, int dx) /* f(x - y): the derivative by y is minus that by x */
 {
     dt_tensor *d = dt__binary_tmp(g, dx, 1, n->b, n->saved[0], n->saved[1]);
@@ -5028,6 +5113,23 @@ DT_API dt_tensor *dt_pow(dt_tensor *a, dt_tensor *b)
 }
 DT_API dt_tensor *dt_maximum(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_maximum", DT_B_MAX, a, b, 0); }
 DT_API dt_tensor *dt_minimum(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_minimum", DT_B_MIN, a, b, 0); }
+DT_API dt_tensor *dt_atan2(dt_tensor *y, dt_tensor *x) { return dt__binary("dt_atan2", DT_B_ATAN2, y, x, 0); }
+DT_API dt_tensor *dt_prelu(dt_tensor *a, dt_tensor *weight)
+{
+    const char *call = "dt_prelu";
+    if (!dt__ok(call, "a", a) || !dt__ok(call, "weight", weight)) return NULL;
+    int64_t channels = a->ndim > 1 ? a->shape[1] : a->ndim == 1 ? a->shape[0] : 1;
+    if (weight->numel != 1 && (weight->ndim != 1 || weight->numel != channels)) {
+        dt_fail(DT_ERR_SHAPE, "%s: weight is %s; for a %s it must have 1 element or be (%" PRId64 "), one for each channel", call,
+                dt__text(weight), dt__text(a), channels);
+        return NULL;
+    }
+    dt_shape s;
+    s.ndim = weight->numel == 1 ? 0 : a->ndim < 2 ? 1 : a->ndim - 1;
+    for (int i = 0; i < s.ndim; i++) s.dim[i] = i == 0 ? channels : 1;
+    weight = dt__reshape(call, weight, s);
+    return weight ? dt__binary(call, DT_B_PRELU, a, weight, 0) : NULL;
+}
 DT_API dt_tensor *dt_eq(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_eq", DT_B_EQ, a, b, 0); }
 DT_API dt_tensor *dt_ne(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_ne", DT_B_NE, a, b, 0); }
 DT_API dt_tensor *dt_lt(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_lt", DT_B_LT, a, b, 0); }
@@ -6661,6 +6763,13 @@ DT_API dt_tensor *dt_nll_loss_with(dt_tensor *logp, dt_tensor *target, dt_loss_o
 {
     return dt__xent("dt_nll_loss", logp, target, o, 1);
 }
+DT__INSIDE dt_tensor *dt__loss_reduced(dt_tensor *l, dt_reduction reduction) /* of the losses of single elements */
+{
+    dt_reduce_opts all;
+    DT__CLEAR(all);
+    if (!l || reduction == DT_NONE) return l;
+    return reduction == DT_MEAN ? dt_mean_with(l, all) : dt_sum_with(l, all);
+}
 static dt_tensor *dt__loss(const char *call, int fn, dt_tensor *x, dt_tensor *y, dt_loss_opts o)
 {
     x = dt__in_loss(x);
@@ -6677,13 +6786,7 @@ static dt_tensor *dt__loss(const char *call, int fn, dt_tensor *x, dt_tensor *y,
                 call, dt__text(x), dt__text(y));
         return NULL;
     }
-    dt_tensor     *l = dt__binary(call, fn, x, y, beta);
-    dt_reduce_opts all;
-    all.dt__first = 0;
-    all.dims = 0;
-    all.keepdim = all.biased = false;
-    if (!l || o.reduction == DT_NONE) return l;
-    return o.reduction == DT_SUM ? dt_sum_with(l, all) : dt_mean_with(l, all);
+    return dt__loss_reduced(dt__binary(call, fn, x, y, beta), o.reduction);
 }
 DT_API dt_tensor *dt_mse_loss_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o)
 {
@@ -6700,6 +6803,28 @@ DT_API dt_tensor *dt_smooth_l1_loss_with(dt_tensor *x, dt_tensor *y, dt_loss_opt
 DT_API dt_tensor *dt_bce_with_logits_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o)
 {
     return dt__loss("dt_bce_with_logits", DT_B_BCE, x, y, o);
+}
+DT_API dt_tensor *dt_kl_div_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o)
+{
+    const char  *call = "dt_kl_div";
+    dt_reduction reduction = o.reduction;
+    dt_shape     s = dt_shape_of(x);
+    dt_tensor   *l;
+    if (reduction == DT_BATCHMEAN) o.reduction = DT_SUM;
+    if (o.log_target) {
+        x = dt__in_loss(x);
+        y = dt__in_loss(y);
+        if (!dt__ok(call, "x", x) || !dt__ok(call, "y", y) || !dt__reduction_ok(call, o)) return NULL;
+        if (!dt__same_shape(y, &s)) {
+            dt_fail(DT_ERR_SHAPE, "%s: x %s and y %s must have the same shape", call, dt__text(x), dt__text(y));
+            return NULL;
+        }
+        l = dt__loss_reduced(dt_mul(dt_exp(y), dt_sub(y, x)), o.reduction);
+    } else {
+        l = dt__loss(call, DT_B_KL_DIV, x, y, o);
+    }
+    if (!l || reduction != DT_BATCHMEAN) return l;
+    return dt_div_scalar(l, s.ndim && s.dim[0] ? (double)s.dim[0] : 1);
 }
 
 /* ==================================================================================================== >>attention */

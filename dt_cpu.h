@@ -1080,6 +1080,96 @@ DT__INLINE dt__vi DT__K(truncate)(dt__vf x) /* |x| < 2^31 */
     return v;
 #endif
 }
+/* ---- sin, cos, tan: x = k pi/2 + r in double, then polynomials in r. Beyond 1.6e6, where k pi/2 would not be exact, by libm. */
+DT__CALLED void DT__K(quarter)(float *r, int32_t *quadrant, const float *x) /* W/2 lanes */
+{
+    dt__vd  big = DT__K(set1d)(6755399441055744.0), v = DT__K(widen)(x); /* 1.5*2^52: the sum's rounding leaves k */
+    dt__vd  t = DT__K(fmad)(v, DT__K(set1d)(0.63661977236758134), big), k = t - big;
+    dt__vul q = (dt__vul)t;
+    v = DT__K(fmad)(k, DT__K(set1d)(-1.57079632673412561417), v); /* 33 bits: the product is exact */
+    DT__K(narrow)(r, DT__K(fmad)(k, DT__K(set1d)(-6.07710050650619224932e-11), v));
+    for (int i = 0; i < DT__W / 2; i++) quadrant[i] = (int32_t)(q[i] & 3);
+}
+enum { DT__K(SIN), DT__K(COS), DT__K(TAN) };
+DT__CALLED dt__vf DT__K(vtrig)(dt__vf x, int fn)
+{
+    float   xs[DT__W], rs[DT__W];
+    int32_t qs[DT__W];
+    DT__K(st)(xs, x);
+    DT__K(quarter)(rs, qs, xs);
+    DT__K(quarter)(rs + DT__W / 2, qs + DT__W / 2, xs + DT__W / 2);
+    dt__vf r = DT__K(ld)(rs), z = r * r, one = DT__C(1.0f);
+    dt__vi q = (dt__vi)*(const DT__K(viu_t) *)qs, zero = DT__K(set1i)(0);
+    dt__vf s = DT__K(fma)(z, DT__C(2.71831149e-6f), DT__C(-1.98393348e-4f));
+    s = DT__K(fma)(z, s, DT__C(8.33332930e-3f));
+    s = DT__K(fma)(z, s, DT__C(-0.166666667f));
+    s = DT__K(fma)(r * z, s, r);
+    dt__vf c = DT__K(fma)(z, DT__C(2.44331571e-5f), DT__C(-1.38873162e-3f));
+    c = DT__K(fma)(z, c, DT__C(4.16666456e-2f));
+    c = DT__K(fma)(z * z, c, DT__K(fma)(z, DT__C(-0.5f), one));
+    if (fn == DT__K(COS)) q = (dt__vi)((dt__vu)q + (dt__vu)DT__K(set1i)(1));
+    dt__vi odd = (dt__vi)((q & DT__K(set1i)(1)) != zero), back = (dt__vi)((q & DT__K(set1i)(2)) != zero);
+    dt__vf y = DT__K(sel)(odd, c, s);
+    if (fn == DT__K(TAN)) y = DT__K(sel)(odd, DT__K(vneg)(c) / s, s / c);
+    else y = DT__K(sel)(back, DT__K(vneg)(y), y);
+    DT__K(st)(rs, y);
+    for (int i = 0; i < DT__W; i++)
+        if (fabsf(xs[i]) > 1.6e6f) rs[i] = fn == DT__K(SIN) ? sinf(xs[i]) : fn == DT__K(COS) ? cosf(xs[i]) : tanf(xs[i]);
+    return DT__K(ld)(rs);
+}
+DT__FAST dt__vf DT__K(vexpm1)(dt__vf x) /* 2^n (e + 1) - 1 = 2^(n-h) (2^h e + (2^h - 2^(h-n))) with e = exp(r) - 1 */
+{
+    dt__vf v = DT__K(vmin)(DT__C(89.0f), DT__K(vmax)(DT__C(-104.5f), x)), magic = DT__C(12582912.0f);
+    dt__vf t = DT__K(fma)(v, DT__C(1.44269504f), magic), k = t - magic;
+    dt__vf r = DT__K(fma)(k, DT__C(2.12194440e-4f), DT__K(fma)(k, DT__C(-0.693359375f), v));
+    dt__vf p = DT__K(fma)(r, DT__C(0.00138131413f), DT__C(0.00836941879f));
+    p = DT__K(fma)(r, p, DT__C(0.041668456f));
+    p = DT__K(fma)(r, p, DT__C(0.166665152f));
+    p = DT__K(fma)(r, p, DT__C(0.49999994f));
+    p = DT__K(fma)(r * r, p, r);
+    dt__vi n = (dt__vi)((dt__vu)t - (dt__vu)magic), h = n >> 1, g = (dt__vi)((dt__vu)n - (dt__vu)h);
+    dt__vf a = DT__K(pow2i)(h);
+    p = DT__K(pow2i)(g) * DT__K(fma)(a, p, a - DT__K(pow2i)((dt__vi)((dt__vu)DT__K(set1i)(0) - (dt__vu)g)));
+    return DT__K(sel)((dt__vi)(x == DT__K(zero)()), x, p); /* -0 stays */
+}
+/* atan2: t = min/max of the magnitudes; a polynomial up to tan(pi/8), (t - 1)/(t + 1) above; then the octant */
+DT__CALLED dt__vf DT__K(vatan2)(dt__vf y, dt__vf x)
+{
+    dt__vf zero = DT__K(zero)(), one = DT__C(1.0f), ay = DT__K(vabs)(y), ax = DT__K(vabs)(x);
+    dt__vi steep = (dt__vi)(ay > ax), same = (dt__vi)(ay == ax);
+    dt__vf t = DT__K(sel)(steep, ax, ay) / DT__K(sel)(steep, ay, ax);
+    t = DT__K(sel)(same, DT__K(sel)((dt__vi)(ax == zero), zero, one), t); /* 0/0, inf/inf */
+    dt__vi high = (dt__vi)(t > DT__C(0.414213562f));
+    dt__vf u = DT__K(sel)(high, (t - one) / (t + one), t), z = u * u;
+    dt__vf p = DT__K(fma)(z, DT__C(8.05374449e-2f), DT__C(-1.38776856e-1f));
+    p = DT__K(fma)(z, p, DT__C(1.99777106e-1f));
+    p = DT__K(fma)(z, p, DT__C(-3.33329492e-1f));
+    p = DT__K(fma)(u * z, p, u);
+    p = DT__K(sel)(high, p + DT__C(0.785398163f), p);
+    p = DT__K(sel)(steep, DT__C(1.57079633f) - p, p);
+    p = DT__K(sel)((dt__vi)((dt__vi)x < DT__K(set1i)(0)), DT__C(3.14159265f) - p, p); /* the sign bit: -0, too */
+    p = DT__K(sel)((dt__vi)(x == x) & (dt__vi)(y == y), p, x + y);
+    return DT__K(vcopysign)(p, y);
+}
+DT__INLINE dt__vf DT__K(vfloor)(dt__vf x)
+{
+#if DT__HAS_AVX2
+    return (dt__vf)_mm256_floor_ps((__m256)x);
+#else
+    dt__vf r = { 0 };
+    for (int i = 0; i < DT__W; i++) r[i] = floorf(x[i]);
+    return r;
+#endif
+}
+DT__INLINE dt__vf DT__K(vround)(dt__vf x) /* halves to even */
+{
+#if DT__HAS_AVX2
+    return (dt__vf)_mm256_round_ps((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+    dt__vf a = DT__K(vabs)(x), big = DT__C(8388608.0f), r = (a + big) - big; /* 2^23: the sum's rounding */
+    return DT__K(vcopysign)(DT__K(sel)((dt__vi)(a < big), r, a), x);
+#endif
+}
 static __attribute__((noinline)) dt__vf DT__K(vpow)(dt__vf x, dt__vf y)
 {
     float  xs[DT__W], ys[DT__W], rs[DT__W];
@@ -1157,17 +1247,44 @@ DT__V(u_SILU)
     dt__vf e = DT__K(vexp)(DT__K(vneg)(DT__K(vabs)(x)));
     return DT__SEL(x < DT__ZERO, x * e, x) / (DT__ONE + e);
 }
+DT__INLINE dt__vf DT__K(vsign)(dt__vf x) /* 0 for 0 and for NaN */
+{
+    return DT__SEL(x > DT__ZERO, DT__ONE, DT__SEL(x < DT__ZERO, DT__C(-1.0f), DT__ZERO));
+}
+DT__V(u_RSQRT) { return DT__ONE / DT__K(vsqrt)(x); }
+DT__V(u_SIN) { return DT__K(vtrig)(x, DT__K(SIN)); }
+DT__V(u_COS) { return DT__K(vtrig)(x, DT__K(COS)); }
+DT__V(u_TAN) { return DT__K(vtrig)(x, DT__K(TAN)); }
+DT__V(u_ERF) { return DT__K(verf)(x); }
+DT__V(u_LOG1P) { return DT__K(vlog1p)(x); }
+DT__V(u_EXPM1) { return DT__K(vexpm1)(x); }
+DT__V(u_SIGN) { return DT__K(vsign)(x); }
+DT__V(u_FLOOR) { return DT__K(vfloor)(x); }
+DT__V(u_CEIL) { return DT__K(vneg)(DT__K(vfloor)(DT__K(vneg)(x))); }
+DT__V(u_ROUND) { return DT__K(vround)(x); }
+DT__V(u_ELU) { return DT__SEL(x > DT__ZERO, b * x, a * b * DT__K(vexpm1)(x)); }
+DT__INLINE dt__vf DT__K(unit6)(dt__vf x) /* min(max(x, 0), 6); NaN stays */
+{
+    return DT__K(vmin)(DT__C(6.0f), DT__K(vmax)(DT__ZERO, x));
+}
+DT__V(u_HARDSWISH) { return x * DT__K(unit6)(x + DT__C(3.0f)) / DT__C(6.0f); }
+/* tanh(log(1 + e^x)) = (e^2 + 2e)/(e^2 + 2e + 2), e = exp(x) */
+DT__INLINE dt__vf DT__K(mish_gate)(dt__vf x)
+{
+    dt__vf e = DT__K(vexp)(DT__K(vmin)(DT__C(20.0f), x)), n = e * (e + DT__C(2.0f));
+    return n / (n + DT__C(2.0f));
+}
+DT__V(u_MISH) { return x * DT__K(mish_gate)(x); }
+DT__V(u_LOGSIGMOID)
+{
+    return DT__K(vmin)(DT__ZERO, x) - DT__K(vlog1p)(DT__K(vexp)(DT__K(vneg)(DT__K(vabs)(x))));
+}
 DT__V(u_SIGMOID) { return DT__K(vsigmoid)(x); }
 DT__V(u_TANH) { return DT__K(vtanh)(x); }
 DT__V(u_SOFTPLUS)
 {
     dt__vf t = a * x;
     return DT__SEL(t > DT__C(20.0f), x, DT__K(vlog1p)(DT__K(vexp)(t)) / a);
-}
-
-DT__INLINE dt__vf DT__K(vsign)(dt__vf x) /* 0 for 0 and for NaN */
-{
-    return DT__SEL(x > DT__ZERO, DT__ONE, DT__SEL(x < DT__ZERO, DT__C(-1.0f), DT__ZERO));
 }
 
 /* derivatives: x is dy; y is the row's x or y, as NEEDS_X or NEEDS_Y of DT_UNARY_FNS says */
@@ -1199,6 +1316,29 @@ DT__V(d_SILU)
     dt__vf s = DT__K(vsigmoid)(y);
     return x * (s * DT__K(fma)(y, DT__ONE - s, DT__ONE));
 }
+DT__V(d_RSQRT) { return x * (DT__C(-0.5f) * y * y * y); }
+DT__V(d_SIN) { return x * DT__K(vtrig)(y, DT__K(COS)); }
+DT__V(d_COS) { return DT__K(vneg)(x * DT__K(vtrig)(y, DT__K(SIN))); }
+DT__V(d_TAN) { return x * DT__K(fma)(y, y, DT__ONE); }
+DT__V(d_ERF) { return x * (DT__C(1.12837917f) * DT__K(vexp)(DT__K(vneg)(y * y))); }
+DT__V(d_LOG1P) { return x / (y + DT__ONE); }
+DT__V(d_EXPM1) { return x * (y + DT__ONE); }
+DT__V(d_SIGN) { return DT__ZERO; }
+DT__V(d_FLOOR) { return DT__ZERO; }
+DT__V(d_CEIL) { return DT__ZERO; }
+DT__V(d_ROUND) { return DT__ZERO; }
+DT__V(d_ELU) { return DT__SEL(y <= DT__ZERO, x * (a * b * DT__K(vexp)(y)), x * b); } /* a NaN lets the gradient through */
+DT__V(d_HARDSWISH)
+{
+    dt__vf t = x * DT__K(fma)(y, DT__C(0.333333333f), DT__C(0.5f));
+    return DT__SEL(y <= DT__C(-3.0f), DT__ZERO, DT__SEL(y < DT__C(3.0f), t, x));
+}
+DT__V(d_MISH) /* t + y s (1 - t^2), s the sigmoid */
+{
+    dt__vf t = DT__K(mish_gate)(y);
+    return x * DT__K(fma)(y * DT__K(vsigmoid)(y), DT__ONE - t * t, t);
+}
+DT__V(d_LOGSIGMOID) { return x * DT__K(vsigmoid)(DT__K(vneg)(y)); }
 DT__V(d_SIGMOID) { return x * ((DT__ONE - y) * y); }
 DT__V(d_TANH) { return x * DT__K(fma)(DT__K(vneg)(y), y, DT__ONE); }
 DT__V(d_SOFTPLUS)
@@ -1231,6 +1371,20 @@ DT__V(b_LT) { return DT__SEL(x < y, DT__ONE, DT__ZERO); }
 DT__V(b_LE) { return DT__SEL(x <= y, DT__ONE, DT__ZERO); }
 DT__V(b_GT) { return DT__SEL(x > y, DT__ONE, DT__ZERO); }
 DT__V(b_GE) { return DT__SEL(x >= y, DT__ONE, DT__ZERO); }
+DT__V(b_ATAN2) { return a * DT__K(vatan2)(x, y); }
+DT__V(b_ATAN2_DX)
+{
+    dt__vf d = DT__K(fma)(x, x, y * y);
+    return a * (y * DT__SEL(d == DT__ZERO, DT__ZERO, DT__ONE / d));
+}
+DT__V(b_PRELU) { return a * DT__SEL(x > DT__ZERO, x, x * y); }
+DT__V(b_PRELU_DX) { return a * DT__SEL(x > DT__ZERO, DT__ONE, y); }
+DT__V(b_PRELU_DY) { return a * DT__SEL(x > DT__ZERO, DT__ZERO, x); }
+DT__V(b_KL_DIV)
+{
+    return a * DT__SEL(y == DT__ZERO, DT__K(vneg)(y * x), y * (DT__K(vlog)(y) - x));
+}
+DT__V(b_KL_DIV_DY) { return a * (DT__K(vlog)(y) + DT__ONE - x); }
 DT__V(b_MSE) { return a * ((x - y) * (x - y)); }
 DT__V(b_MSE_DX) { return a * (DT__C(2.0f) * (x - y)); }
 DT__V(b_L1) { return a * DT__K(vabs)(x - y); }
@@ -1295,6 +1449,10 @@ typedef void (*DT__K(irow_fn))(int64_t *out, const int64_t *x, const int64_t *y,
 #define DT__UY (uint64_t) y[i]
 DT__IROW(u_AFFINE, ua * DT__UX + ub)
 DT__IROW(u_ABS, x[i] < 0 ? 0 - DT__UX : DT__UX)
+DT__IROW(u_SIGN, (x[i] > 0) - (x[i] < 0))
+DT__IROW(u_FLOOR, x[i])
+DT__IROW(u_CEIL, x[i])
+DT__IROW(u_ROUND, x[i])
 DT__IROW(u_CLAMP, (x[i] > a ? x[i] : a) < b ? (x[i] > a ? x[i] : a) : b)
 DT__IROW(b_ADD, ua * (DT__UX + ub * DT__UY))
 DT__IROW(b_MUL, ua * (DT__UX * DT__UY))

@@ -140,12 +140,27 @@ static double unary_flops(int fn)
     case DT_U_ABS:
     case DT_U_CLAMP:
     case DT_U_RELU:
+    case DT_U_SIGN:
+    case DT_U_FLOOR:
+    case DT_U_CEIL:
+    case DT_U_ROUND:
+    case DT_U_HARDSWISH:
+    case DT_U_RSQRT:
     case DT_U_LEAKY_RELU:
     case DT_U_SQRT:
     case DT_U_RECIP: return 1;
     case DT_U_POW: return 100;
     case DT_U_EXP:
     case DT_U_LOG:
+    case DT_U_LOG1P:
+    case DT_U_EXPM1:
+    case DT_U_SIN:
+    case DT_U_COS:
+    case DT_U_TAN:
+    case DT_U_ERF:
+    case DT_U_ELU:
+    case DT_U_MISH:
+    case DT_U_LOGSIGMOID:
     case DT_U_GELU:
     case DT_U_GELU_TANH:
     case DT_U_SILU:

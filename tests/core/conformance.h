@@ -453,6 +453,18 @@ static void cf_ref_where(const cf_ctx *x, cf_arr *out)
     }
 }
 
+static void cf_ref_prelu(const cf_ctx *x, cf_arr *out)
+{
+    const cf_arr *a = &x->in[0], *w = &x->in[1];
+    int64_t       inner = 1, channels = a->ndim > 1 ? a->dim[1] : a->ndim ? a->dim[0] : 1;
+    for (int i = 2; i < a->ndim; i++) inner *= a->dim[i];
+    cf_out(out, a->ndim, a->dim, 1);
+    for (int64_t e = 0; e < a->n; e++)
+        out->v[e] = a->v[e] > 0 ? a->v[e] : a->v[e] * w->v[w->n == 1 ? 0 : e / inner % channels];
+    out->terms = (double)(a->n / (w->n > 0 ? w->n : 1)) / (double)(a->n > 0 ? a->n : 1);
+    if (out->terms < 1) out->terms = 1;
+}
+
 /* Reductions. i: mask of dims (0: all), keepdim, biased. */
 static uint32_t cf_dims(const cf_case *c, int ndim)
 {
@@ -872,8 +884,8 @@ static void cf_ref_loss(const cf_ctx *x, cf_arr *out)
     double  s = 0;
     int64_t n = out->n;
     for (int64_t e = 0; e < n; e++) s += out->v[e];
-    cf_out(out, 0, NULL, x->c->i[0] == DT_SUM ? (double)n : 1);
-    out->v[0] = x->c->i[0] == DT_SUM ? s : s / (double)n;
+    cf_out(out, 0, NULL, x->c->i[0] == DT_MEAN ? 1 : (double)n);
+    out->v[0] = x->c->i[0] == DT_SUM ? s : s / (double)(x->c->i[0] == DT_BATCHMEAN ? x->in[0].dim[0] : n);
 }
 
 /* i: causal. d: scale */
@@ -1062,6 +1074,23 @@ CF_U(leaky_relu, dt_leaky_relu(in[0], c->d[0]), x > 0 ? x : c->d[0] * x)
 CF_U(gelu, dt_gelu(in[0]), 0.5 * x * erfc(-x * 0.70710678118654752440))
 CF_U(gelu_tanh, dt_gelu_tanh(in[0]), 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x))))
 CF_U(silu, dt_silu(in[0]), x / (1 + exp(-x)))
+CF_U(rsqrt, dt_rsqrt(in[0]), 1 / sqrt(x))
+CF_U(reciprocal, dt_reciprocal(in[0]), 1 / x)
+CF_U(log1p, dt_log1p(in[0]), log1p(x))
+CF_U(expm1, dt_expm1(in[0]), expm1(x))
+CF_U(sin, dt_sin(in[0]), sin(x))
+CF_U(cos, dt_cos(in[0]), cos(x))
+CF_U(tan, dt_tan(in[0]), tan(x))
+CF_U(erf, dt_erf(in[0]), erf(x))
+CF_U(sign, dt_sign(in[0]), (x > 0) - (x < 0))
+CF_U(floor, dt_floor(in[0]), floor(x))
+CF_U(ceil, dt_ceil(in[0]), ceil(x))
+CF_U(round, dt_round(in[0]), nearbyint(x))
+CF_U(elu, dt_elu(in[0], c->d[0]), x > 0 ? x : c->d[0] * expm1(x))
+CF_U(selu, dt_selu(in[0]), 1.0507009873554804934 * (x > 0 ? x : 1.6732632423543772848 * expm1(x)))
+CF_U(hardswish, dt_hardswish(in[0]), x *fmin(fmax(x + 3, 0), 6) / 6)
+CF_U(mish, dt_mish(in[0]), x *tanh(log1p(exp(x))))
+CF_U(logsigmoid, dt_logsigmoid(in[0]), fmin(x, 0) - log1p(exp(-fabs(x))))
 CF_U(sigmoid, dt_sigmoid(in[0]), 1 / (1 + exp(-x)))
 CF_U(tanh, dt_tanh(in[0]), tanh(x))
 CF_U(softplus, dt_softplus(in[0], c->d[0]), c->d[0] * x > 20 ? x : log1p(exp(c->d[0] * x)) / c->d[0])
@@ -1079,6 +1108,8 @@ CF_V(sub, dt_sub(in[0], in[1]), x - y)
 CF_V(mul, dt_mul(in[0], in[1]), x *y)
 CF_V(div, dt_div(in[0], in[1]), x / y)
 CF_V(pow, dt_pow(in[0], in[1]), pow(x, y))
+CF_V(atan2, dt_atan2(in[0], in[1]), atan2(x, y))
+CF_B(prelu, dt_prelu(in[0], in[1]))
 CF_V(maximum, dt_maximum(in[0], in[1]), fmax(x, y))
 CF_V(minimum, dt_minimum(in[0], in[1]), fmin(x, y))
 CF_V(eq, dt_eq(in[0], in[1]), x == y)
@@ -1095,6 +1126,8 @@ CF_V(smooth_l1_loss, dt_smooth_l1_loss(in[0], in[1], .reduction = (dt_reduction)
 CF_V(bce_with_logits, dt_bce_with_logits(in[0], in[1], .reduction = (dt_reduction)c->i[0]),
      fmax(x, 0) - x * y + log1p(exp(-fabs(x))))
 CF_B(where, dt_where(in[0], in[1], in[2]))
+CF_V(kl_div, dt_kl_div(in[0], in[1], .reduction = (dt_reduction)c->i[0], .log_target = c->d[0] > 0),
+     c->d[0] > 0 ? exp(y) * (y - x) : y * (log(y) - x))
 
 static dt_reduce_opts cf_reduce_opts(const dt_tensor *a, const cf_case *c)
 {
@@ -1267,6 +1300,29 @@ static const cf_row cf_row_gelu_tanh = { CF_UNARY_ROW(gelu_tanh), .dtypes = CF_F
                                          .scale = 4, .cases = CF_SHAPES_1 };
 static const cf_row cf_row_silu = { CF_UNARY_ROW(silu), .dtypes = CF_FLOATS, .range = { { -9, 9 } }, .scale = 2,
                                     .cases = CF_SHAPES_1 };
+#define CF_SHAPES_FEW                                                                                                \
+    CF_CASES(CF_S("s"), CF_S("7"), CF_S("0"), CF_S("5x7:t"), CF_S("5x9:n"), CF_S("5x9:e"), CF_S("2x3x3x2:l"), \
+             CF_S("33x129"))
+#define CF_FEW_ROW(n) CF_UNARY_ROW(n), .dtypes = CF_FLOATS, .cases = CF_SHAPES_FEW
+static const cf_row cf_row_rsqrt = { CF_FEW_ROW(rsqrt), .range = { { 0.3, 4 } }, .scale = 2 };
+static const cf_row cf_row_reciprocal = { CF_FEW_ROW(reciprocal), .range = { { 0.4, 2 } }, .scale = 2 };
+static const cf_row cf_row_log1p = { CF_FEW_ROW(log1p), .range = { { -0.7, 5 } } };
+static const cf_row cf_row_expm1 = { CF_FEW_ROW(expm1), .range = { { -4, 3 } } };
+static const cf_row cf_row_sin = { CF_FEW_ROW(sin), .range = { { -10, 10 } } };
+static const cf_row cf_row_cos = { CF_FEW_ROW(cos), .range = { { -10, 10 } } };
+static const cf_row cf_row_tan = { CF_FEW_ROW(tan), .range = { { -1.2, 1.2 } }, .scale = 4 };
+static const cf_row cf_row_erf = { CF_FEW_ROW(erf), .range = { { -3, 3 } }, .scale = 1.2 };
+#define CF_STEP_ROW(n) CF_UNARY_ROW(n), .dtypes = CF_ALL, .cases = CF_SHAPES_FEW
+static const cf_row cf_row_sign = { CF_STEP_ROW(sign), .nkink = 1 };
+static const cf_row cf_row_floor = { CF_STEP_ROW(floor), .range = { { 1, 2 } }, .nkink = 2, .kink = { 1, 2 } };
+static const cf_row cf_row_ceil = { CF_STEP_ROW(ceil), .range = { { -2, -1 } }, .nkink = 2, .kink = { -1, -2 } };
+static const cf_row cf_row_round = { CF_STEP_ROW(round), .range = { { 1, 3 } }, .nkink = 2, .kink = { 1.5, 2.5 } };
+static const cf_row cf_row_elu = { CF_UNARY_ROW(elu), .dtypes = CF_FLOATS, .range = { { -4, 4 } }, .nkink = 1, .scale = 2,
+                                   .cases = CF_SHAPES_1D(1.5) };
+static const cf_row cf_row_selu = { CF_FEW_ROW(selu), .range = { { -4, 4 } }, .nkink = 1, .scale = 2 };
+static const cf_row cf_row_hardswish = { CF_FEW_ROW(hardswish), .range = { { -5, 5 } }, .nkink = 2, .kink = { -3, 3 }, .scale = 2 };
+static const cf_row cf_row_mish = { CF_FEW_ROW(mish), .range = { { -9, 9 } }, .scale = 2 };
+static const cf_row cf_row_logsigmoid = { CF_FEW_ROW(logsigmoid), .range = { { -9, 9 } }, .scale = 1 };
 static const cf_row cf_row_sigmoid = { CF_UNARY_ROW(sigmoid), .dtypes = CF_FLOATS, .range = { { -9, 9 } },
                                        .cases = CF_SHAPES_1 };
 static const cf_row cf_row_tanh = { CF_UNARY_ROW(tanh), .dtypes = CF_FLOATS, .range = { { -4, 4 } }, .scale = 1,
@@ -1299,6 +1355,16 @@ static const cf_row cf_row_div = { CF_BINARY_ROW(div),  .grad = 3,
 static const cf_row cf_row_pow = { CF_BINARY_ROW(pow),  .grad = 3,
                                    .dtypes = CF_FLOATS, .range = { { 0.3, 2 }, { -2, 3 } },
                                    .scale = 2,          .cases = CF_SHAPES_2 };
+static const cf_row cf_row_atan2 = { CF_BINARY_ROW(atan2), .grad = 3, .dtypes = CF_FLOATS, .range = { { -2, 2 }, { 0.4, 2 } },
+                                     .scale = 4,
+                                     .cases = CF_CASES(CF_S("s s"), CF_S("7 7"), CF_S("0 0"), CF_S("2x1x5 3x1"),
+                                                       CF_S("5x7:t 5x7"), CF_S("5x9:n 5x9:m"), CF_S("5x9:e 9"),
+                                                       CF_S("2x3x3x2:l 2x3x3x2"), CF_S("33x129 33x129")) };
+static const cf_row cf_row_prelu = { CF_ROW(prelu), .grad = 3, .dtypes = CF_FLOATS, .range = { { -2, 2 }, { 0.1, 0.5 } }, .nkink = 1,
+                                     .scale = 4,
+                                     .cases = CF_CASES(CF_S("s 1"), CF_S("7 7"), CF_S("7 1"), CF_S("2x3 3"), CF_S("2x3 s"),
+                                                       CF_S("0x3 3"), CF_S("2x3x4 3"), CF_S("5x7:t 7"), CF_S("5x9:n 9:k"),
+                                                       CF_S("2x3x3x2:l 3"), CF_S("2x3x3x2:p 3"), CF_S("4x13x9 13")) };
 static const cf_row cf_row_maximum = { CF_BINARY_ROW(maximum), .grad = 3, .dtypes = CF_ALL, .gen = { CF_EVEN, CF_ODD },
                                        .cases = CF_SHAPES_2 };
 static const cf_row cf_row_minimum = { CF_BINARY_ROW(minimum), .grad = 3, .dtypes = CF_ALL, .gen = { CF_EVEN, CF_ODD },
@@ -1340,6 +1406,12 @@ static const cf_row cf_row_smooth_l1_loss = {
 };
 static const cf_row cf_row_bce_with_logits = { CF_LOSS_ROW(bce_with_logits), .grad = 1, .scale = 5,
                                                .range = { { -5, 5 }, { 0, 1 } }, .nkink = 1, .cases = CF_SHAPES_LOSS };
+static const cf_row cf_row_kl_div = {
+    CF_LOSS_ROW(kl_div), .grad = 3, .range = { { -4, 0 }, { 0.2, 1 } }, .scale = 5,
+    .cases = CF_CASES(CF_S("7 7"), CF_C("7 7", DT_SUM), CF_C("7 7", DT_NONE), CF_C("3x5 3x5", DT_BATCHMEAN), CF_S("s s"),
+                      CF_C("0 0", DT_SUM), CF_C("5x7:t 5x7", DT_NONE), { "5x9:n 5x9:m", { DT_MEAN }, { 1 } },
+                      { "3x5 3x5", { DT_BATCHMEAN }, { 1 } }, CF_S("33x129 33x129"))
+};
 static const cf_row cf_row_where = { CF_ROW(where), .dtypes = CF_ALL, .grad = 6, .gen = { CF_INDEX },
                                      .cases = CF_CASES(
                                          { "7:u 7 7", { 0, 0, 0, 0, 0, 0, 0, 0, 0, 2 }, { 0 } },
@@ -1667,6 +1739,9 @@ static const cf_row cf_row_cast = { CF_ROW(cast), .dtypes = CF_ALL, .grad = 1, .
                                                       CF_C("2x3x3x2:l", DT_F16), CF_C("0", DT_F16),
                                                       CF_C("263x521", DT_F16), CF_C("263x521", DT_F32)) };
 
+#define CF_ROWS_ELEMENTWISE(X) \
+    X(rsqrt) X(reciprocal) X(log1p) X(expm1) X(sin) X(cos) X(tan) X(erf) X(sign) X(floor) \
+    X(ceil) X(round) X(elu) X(selu) X(hardswish) X(mish) X(logsigmoid) X(atan2) X(prelu) X(kl_div)
 #define CF_ROWS(X)                                                                                                     \
     X(neg)                                                                                                             \
     X(abs) X(sqrt) X(exp) X(log) X(clamp) X(relu) X(leaky_relu) X(gelu) X(gelu_tanh) X(silu) X(sigmoid) X(tanh)        \
@@ -1678,7 +1753,7 @@ static const cf_row cf_row_cast = { CF_ROW(cast), .dtypes = CF_ALL, .grad = 1, .
                             X(stack) X(split) X(pad) X(cross_entropy) X(nll_loss) X(mse_loss) X(l1_loss)               \
                                 X(smooth_l1_loss) X(bce_with_logits) X(attention) X(reshape) X(permute) X(transpose)   \
                                     X(narrow) X(select) X(expand) X(squeeze) X(unsqueeze) X(flatten) X(clone)          \
-                                        X(contiguous) X(to) X(cast)
+                                        X(contiguous) X(to) X(cast) CF_ROWS_ELEMENTWISE(X)
 #define CF_ROW_PTR(n) &cf_row_##n,
 static const cf_row *const cf_rows[] = { CF_ROWS(CF_ROW_PTR) };
 enum { CF_NROWS = sizeof cf_rows / sizeof cf_rows[0] };
@@ -1743,6 +1818,21 @@ CF_COVERS(unary, LEAKY_RELU, leaky_relu);
 CF_COVERS(unary, GELU, gelu);
 CF_COVERS(unary, GELU_TANH, gelu_tanh);
 CF_COVERS(unary, SILU, silu);
+CF_COVERS(unary, RSQRT, rsqrt);
+CF_COVERS(unary, SIN, sin);
+CF_COVERS(unary, COS, cos);
+CF_COVERS(unary, TAN, tan);
+CF_COVERS(unary, ERF, erf);
+CF_COVERS(unary, LOG1P, log1p);
+CF_COVERS(unary, EXPM1, expm1);
+CF_COVERS(unary, SIGN, sign);
+CF_COVERS(unary, FLOOR, floor);
+CF_COVERS(unary, CEIL, ceil);
+CF_COVERS(unary, ROUND, round);
+CF_COVERS(unary, ELU, elu);
+CF_COVERS(unary, HARDSWISH, hardswish);
+CF_COVERS(unary, MISH, mish);
+CF_COVERS(unary, LOGSIGMOID, logsigmoid);
 CF_COVERS(unary, SIGMOID, sigmoid);
 CF_COVERS(unary, TANH, tanh);
 CF_COVERS(unary, SOFTPLUS, softplus);
@@ -1756,6 +1846,13 @@ CF_COVERS(binary, MAX, maximum);
 CF_COVERS(binary, MIN, minimum);
 CF_COVERS(binary, MAX_DX, maximum);
 CF_COVERS(binary, MIN_DX, minimum);
+CF_COVERS(binary, ATAN2, atan2);
+CF_COVERS(binary, ATAN2_DX, atan2);
+CF_COVERS(binary, PRELU, prelu);
+CF_COVERS(binary, PRELU_DX, prelu);
+CF_COVERS(binary, PRELU_DY, prelu);
+CF_COVERS(binary, KL_DIV, kl_div);
+CF_COVERS(binary, KL_DIV_DY, kl_div);
 CF_COVERS(binary, EQ, eq);
 CF_COVERS(binary, NE, ne);
 CF_COVERS(binary, LT, lt);
