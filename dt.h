@@ -86,7 +86,7 @@ CONTENTS
     >>tape           recording, accumulation of gradients, backward, blocks
     >>views          reshape, permute, narrow, expand, copies
     >>elementwise    unary and binary functions, where
-    >>reductions     sum, mean, max, min, argmax, var
+    >>reductions     sum, mean, max, min, argmax, argmin, var, std, prod, logsumexp
     >>matmul         matmul and linear
     >>softmax        softmax and log_softmax
     >>images         conv2d, pooling, batch norm
@@ -451,7 +451,8 @@ typedef struct dt_reduce_opts {
     int      dt__first DT_D;
     uint32_t dims DT_D;    /* DT_DIM(i) | DT_DIM(j) ...; default: all dimensions */
     bool     keepdim DT_D; /* the reduced dimensions stay, with size 1 */
-    bool     biased DT_D;  /* dt_var: divide by n, not by n-1 */
+    bool     biased DT_D;  /* dt_var, dt_std: divide by n, not by n-1 */
+    int      correction DT_D; /* dt_var, dt_std: divide by n - correction; default 1; DT_ZERO as biased */
 } dt_reduce_opts;
 /* The bit of dimension i in dims; i may be negative: DT_DIM(0) | DT_DIM(-1). */
 #define DT_DIM(i) (DT__DIMS | (uint32_t)1 << ((i) < 0 ? 16 - (i) : (i)))
@@ -462,22 +463,34 @@ DT_API dt_tensor *dt_mean_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_
 DT_API dt_tensor *dt_amax_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 DT_API dt_tensor *dt_amin_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 DT_API dt_tensor *dt_var_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
+DT_API dt_tensor *dt_std_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
+DT_API dt_tensor *dt_prod_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts)); /* integers: in i64, modulo 2^64 */
+DT_API dt_tensor *dt_logsumexp_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts)); /* log(sum exp(a)) */
 /* over one dimension or over all; returns i64 */
 DT_API dt_tensor *dt_argmax_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
+DT_API dt_tensor *dt_argmin_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 #ifdef DT__LIT
 #define dt_sum(...) dt_sum_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
 #define dt_mean(...) dt_mean_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
 #define dt_amax(...) dt_amax_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
 #define dt_amin(...) dt_amin_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
 #define dt_var(...) dt_var_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
+#define dt_std(...) dt_std_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
+#define dt_prod(...) dt_prod_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
+#define dt_logsumexp(...) dt_logsumexp_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
 #define dt_argmax(...) dt_argmax_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
+#define dt_argmin(...) dt_argmin_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
 #else /* C++17: options as a struct, or none */
 #define dt_sum dt_sum_with
 #define dt_mean dt_mean_with
 #define dt_amax dt_amax_with
 #define dt_amin dt_amin_with
 #define dt_var dt_var_with
+#define dt_std dt_std_with
+#define dt_prod dt_prod_with
+#define dt_logsumexp dt_logsumexp_with
 #define dt_argmax dt_argmax_with
+#define dt_argmin dt_argmin_with
 #endif
 
 /* torch.matmul: 1-d, 2-d, batched, broadcast; transposes are views */
@@ -711,9 +724,9 @@ enum { DT_COST_CHEAP, DT_COST_SLOW, DT_COST_POWER };
     X(GELU_TANH,  FLOATS, NEEDS_X, SLOW,  SLOW,  "x/2 (1 + tanh(sqrt(2/pi)(x + .044715 x^3)))")                    \
     X(SILU,       FLOATS, NEEDS_X, SLOW,  SLOW,  "x/(1 + exp(-x))")                                                \
     X(RSQRT,      FLOATS, NEEDS_Y, SLOW,  CHEAP, "1/sqrt(x)")                                                      \
-    X(SIN,        FLOATS, NEEDS_X, SLOW,  SLOW,  "sin(x)")                                                         \
-    X(COS,        FLOATS, NEEDS_X, SLOW,  SLOW,  "cos(x)")                                                         \
-    X(TAN,        FLOATS, NEEDS_Y, SLOW,  CHEAP, "tan(x)")                                                         \
+    X(SIN,        FLOATS, NEEDS_X, POWER, POWER, "sin(x)")                                                         \
+    X(COS,        FLOATS, NEEDS_X, POWER, POWER, "cos(x)")                                                         \
+    X(TAN,        FLOATS, NEEDS_Y, POWER, CHEAP, "tan(x)")                                                         \
     X(ERF,        FLOATS, NEEDS_X, SLOW,  SLOW,  "erf(x)")                                                         \
     X(LOG1P,      FLOATS, NEEDS_X, SLOW,  CHEAP, "log(1 + x)")                                                     \
     X(EXPM1,      FLOATS, NEEDS_Y, SLOW,  CHEAP, "exp(x) - 1")                                                     \
@@ -763,7 +776,8 @@ enum { DT_COST_CHEAP, DT_COST_SLOW, DT_COST_POWER };
     X(SMOOTH_L1_DX, FLOATS,  NO_GRAD,       CHEAP, "|d| < b: d/b, else sign(d)")                                   \
     X(BCE,          FLOATS,  NEEDS_XY,      SLOW,  "max(x,0) - x*y + log(1 + exp(-|x|))")                          \
     X(BCE_DX,       FLOATS,  NO_GRAD,       SLOW,  "sigmoid(x) - y")
-#define DT_REDUCE_FNS(X) X(SUM) X(MEAN) X(MAX) X(MIN) X(ARGMAX) X(VAR)
+/* NORM: sqrt(sum x^2); LSE: log(sum exp(x)) */
+#define DT_REDUCE_FNS(X) X(SUM) X(MEAN) X(MAX) X(MIN) X(ARGMAX) X(VAR) X(ARGMIN) X(PROD) X(NORM) X(LSE)
 
 #define DT__ENUM_U(n, ...) DT_U_##n,
 #define DT__ENUM_B(n, ...) DT_B_##n,
@@ -788,8 +802,9 @@ enum { DT_REDUCE_FNS(DT__ENUM_R) DT_R_COUNT };
                        /*      comparisons give u8                                                        */ \
     X(where)           /* any: z <- cond (u8, i32, i64), x, y; all dtypes                               + */ \
     X(reduce)          /* any: y <- x; y has x's ndim, 1 (stride any) in reduced dims; reduce.fn, .n:   + */ \
-                       /*      SUM MEAN MAX MIN VAR over h, SUM MAX MIN over ints; ARGMAX -> i64 (index   */ \
-                       /*      in the row-major order of the reduced dims; first of ties, or first NaN)   */ \
+                       /*      SUM MEAN MAX MIN VAR PROD NORM LSE over h, SUM MAX MIN PROD over ints;     */ \
+                       /*      ARGMAX, ARGMIN -> i64 (index in the row-major order of the reduced dims;   */ \
+                       /*      first of ties, or first NaN)                                               */ \
     X(gemm)            /* c (.., m, n) <- a (.., m, k), b (.., k, n), [bias (n)]; h each; batch strides   */ \
                        /*      any, a and b have unit stride in one of the last two dims; c dense rows;   */ \
                        /*      c = gemm.act(gemm.alpha a b + bias)                                      + */ \
@@ -809,10 +824,19 @@ enum { DT_REDUCE_FNS(DT__ENUM_R) DT_R_COUNT };
                        /*      dx uses these; if absent, the sums of this call's dy and x]                */ \
     X(layer_norm)      /* y, [mean], rstd <- x (rows, cols), [weight, bias]; norm.rms .eps                */ \
     X(layer_norm_bwd)  /* dx, [dweight, dbias] <- dy, x, [weight, mean], rstd                           + */ \
-    X(embedding)       /* y (n, d) <- index (n), weight (v, d)                                            */ \
-    X(embedding_bwd)   /* dweight (v, d) <- dy (n, d), index; zeroes first unless acc                   + */ \
+    X(embedding)       /* y ([outer,] n, d) <- index (n), weight ([outer,] v, d); all dtypes              */ \
+    X(embedding_bwd)   /* dweight ([outer,] v, d) <- dy ([outer,] n, d), index; zeroes first unless acc + */ \
     X(gather)          /* y (outer, ny, inner) <- x (outer, nx, inner), index as y; all dtypes            */ \
     X(gather_bwd)      /* dx <- dy, index; zeroes first unless acc                                      + */ \
+    X(scan)            /* y (outer, n, inner) <- x; scan.fn SUM or PROD of x[0..i], or x[i..n-1]:         */ \
+                       /*      .reverse, without x[i]: .exclusive; h, or i64 <- ints                      */ \
+    X(sort)            /* index (outer, k, inner) i64 <- x (outer, n, inner): places of the k smallest or */ \
+                       /*      (sort.descending) largest along n, in order; equals by place; NaN is       */ \
+                       /*      larger than any number; all dtypes                                         */ \
+    X(scatter)         /* y (outer, ny, inner) in place <- index, src (outer, n, inner): y[index] := src, */ \
+                       /*      the last one counts; with scatter.add += src (ints only)                   */ \
+    X(resize)          /* y (n, oh, ow) <- x (n, h, w); resize.linear .align .scale; h                    */ \
+    X(resize_bwd)      /* dx <- dy                                                                      + */ \
     X(dropout)         /* y <- x; dropout.p .seed .offset: element i kept if draw i%4 of counter          */ \
                        /*      offset + i/4 is >= p*2^32; scaled by 1/(1-p)                             + */ \
     X(cross_entropy)   /* loss (1, or n: reduction none), lse (n), total (1) <- x (n, c), target (n),     */ \
@@ -857,6 +881,10 @@ typedef struct dt_call {
         struct { int32_t stride[2], pad[2], dilation[2], groups, act; } conv;
         struct { int32_t max, adaptive, include_pad, kernel[2], stride[2], pad[2]; } pool;
         struct { double eps, momentum; int64_t n; int32_t train, act, rms; } norm;
+        struct { int32_t fn, reverse, exclusive; } scan;
+        struct { int32_t descending; } sort;
+        struct { int32_t add; } scatter;
+        struct { double scale[2]; int32_t linear, align; } resize; /* scale: input pixels per output pixel */
         struct { uint64_t seed, offset; double p; } dropout;
         struct { double smoothing; int64_t ignore; int32_t reduction, nll; } loss;
         struct { double scale; int32_t causal; } attn;
@@ -4803,13 +4831,8 @@ static int dt__unary_bwd(dt__node *n, dt_tensor *g)
     int rc = x->numel ? dt__go(x->st->dev, &c) : 0;
     return dt__grad_end(x, t) || rc;
 }
-static dt_tensor *dt__unary(const char *call, int fn, dt_tensor *x, double a, double b)
+static int dt__unary_run(dt_tensor *y, int fn, double a, double b, const dt_tensor *x)
 {
-    if (!dt__ok(call, "a", x)) return NULL;
-    if (fn == DT_U_RELU && !dt__is_float(x->dtype)) fn = DT_U_CLAMP, a = 0, b = INFINITY;
-    if (dt__unary_rows[fn].type == DT__TYPE_FLOATS && !dt__want_float(call, x)) return NULL;
-    dt_tensor *y = dt__new_like(call, x, x->dtype);
-    if (!y) return NULL;
     dt_call c;
     dt__call_begin(&c, DT_K_unary);
     dt__out(&c, y);
@@ -4817,7 +4840,16 @@ static dt_tensor *dt__unary(const char *call, int fn, dt_tensor *x, double a, do
     c.u.ew.fn = fn;
     c.u.ew.a = a;
     c.u.ew.b = b;
-    if (x->numel && dt__go(x->st->dev, &c)) return dt__finish(y, DT_ERR_DEVICE);
+    return x->numel ? dt__go(x->st->dev, &c) : 0;
+}
+static dt_tensor *dt__unary(const char *call, int fn, dt_tensor *x, double a, double b)
+{
+    if (!dt__ok(call, "a", x)) return NULL;
+    if (fn == DT_U_RELU && !dt__is_float(x->dtype)) fn = DT_U_CLAMP, a = 0, b = INFINITY;
+    if (dt__unary_rows[fn].type == DT__TYPE_FLOATS && !dt__want_float(call, x)) return NULL;
+    dt_tensor *y = dt__new_like(call, x, x->dtype);
+    if (!y) return NULL;
+    if (dt__unary_run(y, fn, a, b, x)) return dt__finish(y, DT_ERR_DEVICE);
     dt__node *n = dt__record(call + 3, y, dt__unary_bwd, 1, &x); /* the name without "dt_" */
     if (n) {
         dt__save(n, dt__unary_rows[fn].needs == DT__NEEDS_Y ? y : x);
@@ -5228,6 +5260,15 @@ DT_API dt_tensor *dt_where(dt_tensor *cond, dt_tensor *a, dt_tensor *b)
 }
 
 /* ==================================================================================================== >>reductions */
+/* Gives the view of a dense operand another shape with the same number of elements. */
+static void dt__view_dense(dt_view *v, int ndim, int64_t d0, int64_t d1, int64_t d2)
+{
+    v->ndim = ndim;
+    v->shape[0] = d0;
+    v->shape[1] = d1;
+    v->shape[2] = d2;
+    dt__dense_strides(v->stride, v->shape, ndim);
+}
 static bool dt__reduce_dims(const char *call, const dt_tensor *x, uint32_t dims, bool *reduced)
 {
     for (int i = 0; i < DT_MAX_DIMS; i++) reduced[i] = dims == 0;
@@ -5324,6 +5365,51 @@ static int dt__var_bwd(dt__node *n, dt_tensor *ge)
     dt__unref(mean);
     return rc;
 }
+/* y (outer, n, inner) := sums or products of x from its beginning to each place, see scan in DT_KERNELS; both are dense */
+DT__INSIDE int dt__scan_run(dt_tensor *y, const dt_tensor *x, int64_t outer, int64_t n, int64_t inner, int fn, bool reverse,
+                            bool exclusive)
+{
+    dt_call c;
+    dt__call_begin(&c, DT_K_scan);
+    dt__view_dense(dt__out(&c, y), 3, outer, n, inner);
+    dt__view_dense(dt__in(&c, x), 3, outer, n, inner);
+    c.u.scan.fn = fn;
+    c.u.scan.reverse = reverse;
+    c.u.scan.exclusive = exclusive;
+    return x->numel ? dt__go(x->st->dev, &c) : 0;
+}
+/* prod: dx = g * (product of the elements before) * (product of those behind), which is right where elements are 0, too */
+static int dt__prod_bwd(dt__node *n, dt_tensor *ge)
+{
+    dt_tensor *x = n->saved[0], *p = dt__alias(x), *t[3] = { NULL, NULL, NULL };
+    int64_t    order[DT_MAX_DIMS], back[DT_MAX_DIMS], many = 1;
+    int        k = 0, rc = p ? 0 : DT_ERR_MEMORY;
+    for (int i = 0; i < x->ndim; i++)
+        if (!n->i[i]) order[k++] = i;
+    for (int i = 0; i < x->ndim; i++)
+        if (n->i[i]) many *= x->shape[order[k++] = i];
+    for (int i = 0; i < x->ndim; i++) back[order[i]] = i;
+    if (!rc) rc = dt__make_plain(x);
+    if (!rc) {
+        dt__unref(p);
+        p = dt__alias(x);
+    }
+    if (p) dt__permute(p, x, order); /* the reduced dimensions last */
+    for (int i = 0; i < 3 && !rc; i++) {
+        t[i] = dt__new("backward", x->st->dev, DT_F32, p->shape, p->ndim, DT_LAYOUT_PLAIN);
+        rc = !t[i]  ? (int)DT_ERR_MEMORY
+             : i == 0 ? dt__copy_to(t[0], p, 0)
+                      : dt__scan_run(t[i], t[0], many ? x->numel / many : 0, many, 1, DT_R_PROD, i == 2, true);
+    }
+    if (!rc) rc = dt__binary_run(t[0], DT_B_MUL, 1, 0, t[1], t[2], 0);
+    dt_tensor *v = rc ? NULL : dt__alias(t[0]);
+    if (v) dt__permute(v, t[0], back);
+    if (!rc) rc = v ? dt__binary_put(n->in[0], n->in[0], DT_B_MUL, 1, 0, ge, v) : DT_ERR_MEMORY;
+    dt__unref(v);
+    for (int i = 0; i < 3; i++) dt__unref(t[i]);
+    dt__unref(p);
+    return rc;
+}
 static int dt__reduce_bwd(dt__node *n, dt_tensor *g)
 {
     dt_tensor *x = n->in[0], *ge = dt__unreduce(g, x, n->i);
@@ -5341,39 +5427,65 @@ static int dt__reduce_bwd(dt__node *n, dt_tensor *g)
     case DT_R_VAR: rc = dt__var_bwd(n, ge); break;
     case DT_R_MAX:
     case DT_R_MIN: rc = dt__extreme_bwd(n, ge); break;
+    case DT_R_PROD: rc = dt__prod_bwd(n, ge); break;
+    case DT_R_NORM: { /* g x/y; 0 where the norm is 0 */
+        dt_tensor *ye = dt__unreduce(n->saved[1], x, n->i), *zero = dt__scalar_like("backward", n->saved[0], 0);
+        dt_tensor *q = ye && zero ? dt__binary_tmp(x, DT_B_DIV, 1, 0, n->saved[0], ye) : NULL;
+        dt_tensor *is = q ? dt__new_like("backward", x, DT_U8) : NULL, *t = is ? dt__new_like("backward", x, DT_F32) : NULL;
+        rc = t ? dt__binary_run(is, DT_B_EQ, 1, 0, ye, zero, 0) || dt__where_run(t, is, zero, q) : DT_ERR_MEMORY;
+        dt__unref(ye);
+        dt__unref(zero);
+        dt__unref(q);
+        dt__unref(is);
+        rc = rc ? rc : dt__binary_put(x, x, DT_B_MUL, 1, 0, ge, t);
+        dt__unref(t);
+        break;
+    }
+    case DT_R_LSE: { /* g exp(x - y); where y is -inf all x are -inf, and the gradient is NaN, as in PyTorch */
+        dt_tensor *ye = dt__unreduce(n->saved[1], x, n->i);
+        dt_tensor *d = ye ? dt__binary_tmp(x, DT_B_ADD, 1, -1, n->saved[0], ye) : NULL;
+        dt_tensor *e = d ? dt__new_like("backward", d, DT_F32) : NULL;
+        rc = e ? dt__unary_run(e, DT_U_EXP, 0, 0, d) : DT_ERR_MEMORY;
+        dt__unref(ye);
+        dt__unref(d);
+        rc = rc ? rc : dt__binary_put(x, x, DT_B_MUL, 1, 0, ge, e);
+        dt__unref(e);
+        break;
+    }
     default: rc = dt_fail(DT_ERR_GRAD, "dt_backward: '%s' has no derivative", n->name); break;
     }
     dt__unref(ge);
     return rc;
 }
-static dt_tensor *dt__reduce(const char *call, int fn, dt_tensor *x, dt_reduce_opts o)
+DT__INSIDE dt_tensor *dt__reduce(const char *call, int fn, dt_tensor *x, dt_reduce_opts o)
 {
     bool    reduced[DT_MAX_DIMS] = { false };
     int64_t shape[DT_MAX_DIMS] = { 0 }, n = 1;
     int     ndim = 0;
     if (!dt__ok(call, "a", x) || !dt__reduce_dims(call, x, o.dims, reduced)) return NULL;
-    bool ints = fn == DT_R_SUM || fn == DT_R_MAX || fn == DT_R_MIN || fn == DT_R_ARGMAX;
+    bool index = fn == DT_R_ARGMAX || fn == DT_R_ARGMIN, wide = fn == DT_R_SUM || fn == DT_R_PROD;
+    bool ints = wide || fn == DT_R_MAX || fn == DT_R_MIN || index;
     if (!ints && !dt__want_float(call, x)) return NULL;
     for (int i = 0; i < x->ndim; i++) {
         if (reduced[i]) n *= x->shape[i];
         if (!reduced[i] || o.keepdim) shape[ndim++] = reduced[i] ? 1 : x->shape[i];
     }
-    if (n == 0 && (fn == DT_R_MAX || fn == DT_R_MIN || fn == DT_R_ARGMAX)) {
+    if (n == 0 && (fn == DT_R_MAX || fn == DT_R_MIN || index)) {
         dt_fail(DT_ERR_SHAPE, "%s: the reduced dimensions of %s have no elements; at least 1 is needed", call, dt__text(x));
         return NULL;
     }
-    int dtype = fn == DT_R_ARGMAX || (fn == DT_R_SUM && !dt__is_float(x->dtype)) ? DT_I64 : x->dtype;
+    int dtype = index || (wide && !dt__is_float(x->dtype)) ? DT_I64 : x->dtype;
     dt_tensor *y = dt__new(call, x->st->dev, dtype, shape, ndim, DT_LAYOUT_PLAIN);
     if (!y) return NULL;
     if (dt__reduce_run(y, reduced, fn, o.biased, x)) return dt__finish(y, DT_ERR_DEVICE);
-    dt__node *node = fn == DT_R_ARGMAX ? NULL : dt__record(call + 3, y, dt__reduce_bwd, 1, &x);
+    dt__node *node = index ? NULL : dt__record(call + 3, y, dt__reduce_bwd, 1, &x);
     if (node) {
         for (int i = 0; i < DT_MAX_DIMS; i++) node->i[i] = reduced[i];
         node->fn = fn;
         node->a = n ? 1.0 / (double)n : 0;
         node->b = o.biased;
         if (fn != DT_R_SUM && fn != DT_R_MEAN) dt__save(node, x);
-        if (fn == DT_R_MAX || fn == DT_R_MIN) dt__save(node, y);
+        if (fn == DT_R_MAX || fn == DT_R_MIN || fn == DT_R_NORM || fn == DT_R_LSE) dt__save(node, y);
     }
     return dt__finish(y, dt__err.code);
 }
@@ -5381,27 +5493,52 @@ DT_API dt_tensor *dt_sum_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduc
 DT_API dt_tensor *dt_mean_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_mean", DT_R_MEAN, a, o); }
 DT_API dt_tensor *dt_amax_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_amax", DT_R_MAX, a, o); }
 DT_API dt_tensor *dt_amin_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_amin", DT_R_MIN, a, o); }
-DT_API dt_tensor *dt_var_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_var", DT_R_VAR, dt__in_f32(a), o); }
-DT_API dt_tensor *dt_argmax_with(dt_tensor *a, dt_reduce_opts o)
+static dt_tensor *dt__variance(const char *call, dt_tensor *a, dt_reduce_opts o)
+{
+    bool reduced[DT_MAX_DIMS];
+    a = dt__in_f32(a);
+    if (o.correction == DT_ZERO) o.biased = true;
+    if (o.biased || o.correction == 0 || o.correction == 1) return dt__reduce(call, DT_R_VAR, a, o);
+    if (o.correction < 0) {
+        dt_fail(DT_ERR_ARG, "%s: .correction is %d; it must be at least 1, or DT_ZERO", call, o.correction);
+        return NULL;
+    }
+    if (!dt__ok(call, "a", a) || !dt__reduce_dims(call, a, o.dims, reduced)) return NULL;
+    double n = 1;
+    for (int i = 0; i < a->ndim; i++)
+        if (reduced[i]) n *= (double)a->shape[i];
+    o.biased = true;
+    a = dt__reduce(call, DT_R_VAR, a, o);
+    return a ? dt_mul_scalar(a, n / (n > o.correction ? n - o.correction : 0)) : NULL;
+}
+DT_API dt_tensor *dt_var_with(dt_tensor *a, dt_reduce_opts o) { return dt__variance("dt_var", a, o); }
+DT_API dt_tensor *dt_std_with(dt_tensor *a, dt_reduce_opts o)
+{
+    dt_tensor *v = dt__variance("dt_std", a, o);
+    if (!v || !v->requires_grad) return v ? dt_sqrt(v) : NULL;
+    /* where the variance is 0 the gradient is 0, as in PyTorch, not 0 times the infinite one of the root */
+    dt_tensor *zero = dt__give(dt__scalar_like("dt_std", v, 0)), *one = dt__give(dt__scalar_like("dt_std", v, 1));
+    dt_tensor *nil = zero && one ? dt_eq(v, zero) : NULL;
+    return nil ? dt_where(nil, v, dt_sqrt(dt_where(nil, one, v))) : NULL;
+}
+DT_API dt_tensor *dt_prod_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_prod", DT_R_PROD, dt__in_f32(a), o); }
+DT_API dt_tensor *dt_logsumexp_with(dt_tensor *a, dt_reduce_opts o)
+{
+    return dt__reduce("dt_logsumexp", DT_R_LSE, dt__in_f32(a), o);
+}
+static dt_tensor *dt__arg(const char *call, int fn, dt_tensor *a, dt_reduce_opts o)
 {
     uint32_t dims = o.dims & ~DT__DIMS;
     if ((o.dims & DT__DIMS) && (dims & (dims - 1))) {
-        dt_fail(DT_ERR_ARG, "dt_argmax: .dims has several dimensions; set one, or leave it out to reduce over all");
+        dt_fail(DT_ERR_ARG, "%s: .dims has several dimensions; set one, or leave it out to reduce over all", call);
         return NULL;
     }
-    return dt__reduce("dt_argmax", DT_R_ARGMAX, a, o);
+    return dt__reduce(call, fn, a, o);
 }
+DT_API dt_tensor *dt_argmax_with(dt_tensor *a, dt_reduce_opts o) { return dt__arg("dt_argmax", DT_R_ARGMAX, a, o); }
+DT_API dt_tensor *dt_argmin_with(dt_tensor *a, dt_reduce_opts o) { return dt__arg("dt_argmin", DT_R_ARGMIN, a, o); }
 
 /* ==================================================================================================== >>matmul */
-/* Gives the view of a dense operand another shape with the same number of elements. */
-static void dt__view_dense(dt_view *v, int ndim, int64_t d0, int64_t d1, int64_t d2)
-{
-    v->ndim = ndim;
-    v->shape[0] = d0;
-    v->shape[1] = d1;
-    v->shape[2] = d2;
-    dt__dense_strides(v->stride, v->shape, ndim);
-}
 /* t with unit stride in one of the last two dimensions, as gemm requires: t itself or a copy. The caller owns it. */
 static dt_tensor *dt__gemm_operand(dt_tensor *t)
 {

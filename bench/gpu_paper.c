@@ -228,7 +228,7 @@ static void count_reduce(paper *p, const dt_call *c)
     keep.n = over.n = 0;
     for (int d = 0; d < x->ndim; d++) {
         if (x->shape[d] == 1) continue;
-        if (y->shape[d] == 1) dims_insert(&over, x->shape[d], x->stride[d], 0, c->u.reduce.fn != DT_R_ARGMAX);
+        if (y->shape[d] == 1) dims_insert(&over, x->shape[d], x->stride[d], 0, c->u.reduce.fn != DT_R_ARGMAX && c->u.reduce.fn != DT_R_ARGMIN);
         else dims_insert(&keep, x->shape[d], x->stride[d], y->stride[d], true);
     }
     int64_t outs = dims_join(&keep, true), n = dims_join(&over, false), pieces = n, items = outs, chunks = 1;
@@ -541,7 +541,12 @@ static int paper_kernel(dt_device *dev, const dt_call *c)
     case DT_K_embedding:
     case DT_K_embedding_bwd:
     case DT_K_gather:
+    case DT_K_scatter:
     case DT_K_gather_bwd: count_index(p, c); break;
+    case DT_K_scan:
+    case DT_K_sort:
+    case DT_K_resize:
+    case DT_K_resize_bwd: note(p, F_EW, OWN, all_bytes(c), numel(&c->out[0]) * 8); break;
     case DT_K_dropout: note(p, F_EW, OWN, all_bytes(c), numel(&c->out[0]) * 25); break;
     case DT_K_attention:
     case DT_K_attention_bwd: count_attention(p, c); break;
