@@ -369,6 +369,37 @@ DT_API bool dt_grad_pending(const dt_tensor *param);
    that it has computed so far are incomplete: clear them (dt_zero_grad). Outside a backward it does nothing. */
 DT_API void dt_backward_stop(void);
 
+/* An op of the program: a forward of calls of this header and of own code, with an own backward. Both are called on the
+   thread that uses the op. In forward the tape is off, and the tensors that it makes belong to the step, as always. The
+   tensors that backward makes are freed when it returns (dt_keep keeps one). A callback returns DT_OK, or a status after
+   dt_fail; a pending error counts as a failure, too. docs/extending.md has a worked example. */
+typedef struct dt_fn_call dt_fn_call; /* one use of the op */
+typedef struct dt_function {
+    const char *name; /* in messages and in the trace */
+    dt_status (*forward)(dt_fn_call *c);
+    dt_status (*backward)(dt_fn_call *c); /* NULL: the op has no gradient */
+} dt_function;
+enum { DT_FN_MAX_IN = 16, DT_FN_MAX_OUT = 8, DT_FN_MAX_SAVED = 6 };
+/* Runs the op. in[] may contain NULL. opts is copied (NULL: none). f must exist as long as the tape. out[] receives nout
+   tensors of the step, or NULLs after an error. */
+DT_API dt_status  dt_function_run(const dt_function *f, dt_tensor *const *in, int nin, const void *opts, size_t opts_nbytes,
+                                  dt_tensor **out, int nout);
+DT_API dt_tensor *dt_function_apply(const dt_function *f, dt_tensor *const *in, int nin, const void *opts,
+                                    size_t opts_nbytes); /* of one output, which it returns */
+/* In both callbacks. In backward an input is there for its shape and dtype: save it to use its values, which may have
+   changed since. */
+DT_API dt_tensor  *dt_fn_in(const dt_fn_call *c, int i);
+DT_API const void *dt_fn_opts(const dt_fn_call *c);
+/* In forward. A tensor that is changed in place after it was saved makes the backward fail. */
+DT_API void        dt_fn_out(dt_fn_call *c, int i, dt_tensor *t);
+DT_API void        dt_fn_save(dt_fn_call *c, int slot, dt_tensor *t);
+/* In backward: the gradient of output i (NULL if no loss depends on it), whether input i needs one, and giving it: g has the
+   shape of the input and any float dtype. */
+DT_API dt_tensor  *dt_fn_saved(const dt_fn_call *c, int slot);
+DT_API dt_tensor  *dt_fn_grad(const dt_fn_call *c, int i);
+DT_API bool        dt_fn_needs_grad(const dt_fn_call *c, int i);
+DT_API void        dt_fn_give(dt_fn_call *c, int i, dt_tensor *g);
+
 /* Packs parameters into one block: the values and gradients of all n parameters become views into two contiguous tensors,
    in the given order. All must have the same dtype and device. The block does not own the parameters: free them first,
    then the block. Each parameter begins at a multiple of 64 bytes. The padding between parameters is zero in value and in
@@ -558,7 +589,8 @@ DT_API dt_tensor *dt_cat(dt_tensor **t, int n, int dim);
 DT_API dt_tensor *dt_stack(dt_tensor **t, int n, int dim);
 /* Makes views of 'size' elements along dim (the last may be smaller); returns their number, or a negative status. */
 DT_API int        dt_split(dt_tensor *a, int64_t size, int dim, dt_tensor **out, int max);
-/* pads: before and after for the last dimension, then for the one before it ... (torch.nn.functional.pad, constant) */
+/* pads: before and after for the last dimension, then for the one before it ... (torch.nn.functional.pad, constant).
+   Negative ones cut. */
 DT_API dt_tensor *dt_pad(dt_tensor *a, const int64_t *pads, int npads, double value);
 
 typedef struct dt_op_dropout_opts {
@@ -578,7 +610,8 @@ typedef struct dt_loss_opts {
     double       beta DT_D;            /* smooth l1: default 1 */
     bool         log_target DT_D;      /* kl_div: y holds logarithms, too */
 } dt_loss_opts;
-/* logits (n, c) or (n, c, ...); target (n) or (n, ...), i64, i32 or u8 */
+/* logits (n, c) or (n, c, ...); target (n) or (n, ...), i64, i32 or u8. Cross entropy: or floats in the shape of logits, the
+   probabilities of the classes. */
 DT_API dt_tensor *dt_cross_entropy_with(dt_tensor *logits, dt_tensor *target, dt_loss_opts o DT_OPT0(dt_loss_opts));
 DT_API dt_tensor *dt_nll_loss_with(dt_tensor *logp, dt_tensor *target, dt_loss_opts o DT_OPT0(dt_loss_opts));
 DT_API dt_tensor *dt_mse_loss_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o DT_OPT0(dt_loss_opts));
@@ -1138,7 +1171,8 @@ struct dt__node {
     double          a, b;
     int64_t         i[DT_MAX_DIMS + 4];
     unsigned char   u[sizeof(((dt_call *)0)->u)]; /* the forward call's options */
-    void           *user; /* dt__norm_sync of a batch norm over several ranks */
+    void           *user; /* dt__norm_sync of a batch norm over several ranks; dt_fn_call of a dt_function */
+    void          (*drop)(dt__node *n); /* frees what user points to; or NULL */
     dt__node       *next;
 };
 struct dt__group { /* parameters packed into one block */
@@ -1205,7 +1239,6 @@ enum { DT__BACK_ALL = 0, DT__BACK_INPUTS, DT__BACK_WEIGHTS, DT__BACK_FREE = 4 };
 DT__INSIDE int dt__backward(dt_tensor *const *root, dt_tensor *const *grad, int n, int part, bool retain);
 /* A step of its own for a part of the model: exchanges the tensors and the tape of this thread with others. */
 DT__INSIDE void dt__step_swap(dt__list *step, dt__list *tape);
-DT__INSIDE dt_tensor *dt__loss_reduced(dt_tensor *l, dt_reduction reduction);
 DT__INSIDE void dt__step_end(void); /* dt_end without the end of a step in the trace */
 /* The program does not use the step's tensors any more, only the backward does: frees the values on dev that no node of the
    tape has saved. The handles stay. */
@@ -1216,6 +1249,23 @@ DT__INSIDE void *dt__ghost_alloc(dt_device *dev, size_t nbytes);
 static inline __attribute__((unused)) bool dt__is_ghost(const dt_tensor *t) { return t->st->dev->be->alloc == dt__ghost_alloc; }
 /* Ops of other headers: dt__record after the result was made; the backward passes gradients on with dt__grad_put. */
 DT__INSIDE dt__node *dt__record(const char *name, dt_tensor *out, dt__backward_fn fn, int nin, dt_tensor *const *in);
+DT__INSIDE void dt__save(dt__node *n, dt_tensor *t);
+DT__INSIDE bool dt__needs_grad(const dt__node *n, int k);
+/* checks of arguments: dt_fail() if false */
+DT__INSIDE bool dt__want_float(const char *call, const dt_tensor *t);
+DT__INSIDE bool dt__dim_ok(const char *call, int *dim, int ndim); /* a negative dim becomes one from the beginning */
+DT__INSIDE bool dt__same_device(const char *call, const dt_tensor *a, const dt_tensor *b);
+DT__INSIDE bool dt__index_ok(const char *call, const dt_tensor *index, const dt_tensor *x);
+DT__INSIDE bool dt__reduction_ok(const char *call, dt_loss_opts o);
+DT__INSIDE dt_tensor *dt__in_f32(dt_tensor *t);  /* autocast: for ops that need the range or precision of f32 */
+DT__INSIDE dt_tensor *dt__in_loss(dt_tensor *t);
+DT__INSIDE dt_tensor *dt__finish(dt_tensor *t, int rc); /* passes t to the step, or frees it if rc is an error */
+DT__INSIDE void dt__view_dense(dt_view *v, int ndim, int64_t d0, int64_t d1, int64_t d2);
+DT__INSIDE void dt__split_dims(const dt_tensor *x, int dim, int64_t *outer, int64_t *inner);
+DT__INSIDE dt_tensor *dt__reduce(const char *call, int fn, dt_tensor *x, dt_reduce_opts o);
+DT__INSIDE int dt__scan_run(dt_tensor *y, const dt_tensor *x, int64_t outer, int64_t n, int64_t inner, int fn, bool reverse,
+                            bool exclusive);
+DT__INSIDE dt_tensor *dt__loss_reduced(dt_tensor *l, dt_reduction reduction);
 DT__INSIDE int dt__grad_put(dt_tensor *x, dt_tensor *g);
 DT__INSIDE bool dt__is_exclusive(dt_tensor *t);
 DT__INSIDE bool dt__write_ok(const char *call, dt_tensor *t);
@@ -2041,20 +2091,20 @@ DT__INSIDE bool dt__ok(const char *call, const char *arg, const dt_tensor *t)
     }
     return true;
 }
-static bool dt__same_device(const char *call, const dt_tensor *a, const dt_tensor *b)
+DT__INSIDE bool dt__same_device(const char *call, const dt_tensor *a, const dt_tensor *b)
 {
     if (!b || a->st->dev == b->st->dev) return true;
     dt_fail(DT_ERR_DEVICE, "%s: tensors are on %s and %s; move one with dt_to()", call, a->st->dev->name,
             b->st->dev->name);
     return false;
 }
-static bool dt__want_float(const char *call, const dt_tensor *t)
+DT__INSIDE bool dt__want_float(const char *call, const dt_tensor *t)
 {
     if (dt__is_float(t->dtype)) return true;
     dt_fail(DT_ERR_DTYPE, "%s: takes f32, f16 or bf16, not %s; dt_cast() it first", call, dt_dtype_name((dt_dtype)t->dtype));
     return false;
 }
-static bool dt__dim_ok(const char *call, int *dim, int ndim)
+DT__INSIDE bool dt__dim_ok(const char *call, int *dim, int ndim)
 {
     int d = *dim < 0 ? *dim + ndim : *dim;
     if (d < 0 || d >= ndim) {
@@ -3180,7 +3230,7 @@ DT__INSIDE int dt__download(const dt_tensor *t, void *host) /* t dense */
     if (rc) dt_fail((dt_status)rc, "download of %zu bytes from %s failed with status %d", n, dev->name, rc);
     return rc;
 }
-static dt_tensor *dt__finish(dt_tensor *t, int rc) /* passes t to the step, or frees it if rc is an error */
+DT__INSIDE dt_tensor *dt__finish(dt_tensor *t, int rc) /* passes t to the step, or frees it if rc is an error */
 {
     if (!rc) return dt__give(t);
     dt__unref(t);
@@ -3694,6 +3744,8 @@ static void dt__node_release(dt__node *n)
     n->in = n->few;
     n->nin = n->nsaved = 0;
     n->done = 1;
+    if (n->drop) n->drop(n);
+    n->drop = NULL;
 }
 static void dt__trim_nodes(dt__ctx *t)
 {
@@ -3829,7 +3881,7 @@ DT__INSIDE dt__node *dt__record(const char *name, dt_tensor *out, dt__backward_f
     out->requires_grad = 1;
     return n;
 }
-static void dt__save(dt__node *n, dt_tensor *t)
+DT__INSIDE void dt__save(dt__node *n, dt_tensor *t)
 {
     n->version[n->nsaved] = t ? t->st->version : 0;
     n->saved[n->nsaved++] = dt__ref(t);
@@ -3981,7 +4033,7 @@ static int dt__grad_end(dt_tensor *x, dt_tensor *t)
     return rc;
 }
 static bool dt__is_weight(const dt_tensor *x) { return !x->node && !x->boundary; }
-static bool dt__needs_grad(const dt__node *n, int k)
+DT__INSIDE bool dt__needs_grad(const dt__node *n, int k)
 {
     const dt_tensor *x = n->in[k];
     int              part = dt__tls.backward_part;
@@ -4279,6 +4331,173 @@ DT_API void dt_backward_stop(void)
 DT_API bool dt_grad_pending(const dt_tensor *param)
 {
     return dt__tls.in_backward && dt__alive(param) && param->mark == dt__tls.backward_id && param->pending > 0;
+}
+
+/* ---- ops of the program (dt_function)
+   With one output the op is one node of the tape. With several, its node has a hidden output, from which each output is
+   computed by a node of its own: these collect the gradients, and the hidden one makes the op's node run after them. */
+struct dt_fn_call {
+    const dt_function *f;
+    dt__node          *node; /* in a backward */
+    dt_tensor *const  *in;
+    int                nin, nout;
+    dt_tensor         *out[DT_FN_MAX_OUT], *saved[DT_FN_MAX_SAVED];
+    dt_tensor         *grad[DT_FN_MAX_OUT]; /* references, between the nodes of the outputs and that of the op */
+    size_t             nbytes;
+    void              *opts;
+};
+static bool dt__fn_slot(const dt_fn_call *c, const char *call, int i, int n)
+{
+    if (c && i >= 0 && i < n) return true;
+    dt_fail(DT_ERR_ARG, "%s: %s has no number %d; it has %d of them", call, c ? c->f->name : "the op (NULL)", i, c ? n : 0);
+    return false;
+}
+DT_API dt_tensor *dt_fn_in(const dt_fn_call *c, int i) { return dt__fn_slot(c, "dt_fn_in", i, c ? c->nin : 0) ? c->in[i] : NULL; }
+DT_API const void *dt_fn_opts(const dt_fn_call *c) { return c ? c->opts : NULL; }
+DT_API void        dt_fn_out(dt_fn_call *c, int i, dt_tensor *t)
+{
+    if (dt__fn_slot(c, "dt_fn_out", i, c ? c->nout : 0) && dt__ok(c->f->name, "an output", t)) c->out[i] = t;
+}
+DT_API void dt_fn_save(dt_fn_call *c, int slot, dt_tensor *t)
+{
+    if (dt__fn_slot(c, "dt_fn_save", slot, DT_FN_MAX_SAVED) && dt__ok(c->f->name, "a saved tensor", t)) c->saved[slot] = t;
+}
+DT_API dt_tensor *dt_fn_saved(const dt_fn_call *c, int slot)
+{
+    if (!dt__fn_slot(c, "dt_fn_saved", slot, DT_FN_MAX_SAVED)) return NULL;
+    return c->node ? slot < c->node->nsaved ? c->node->saved[slot] : NULL : c->saved[slot];
+}
+DT_API dt_tensor *dt_fn_grad(const dt_fn_call *c, int i)
+{
+    return dt__fn_slot(c, "dt_fn_grad", i, c ? c->nout : 0) ? c->grad[i] : NULL;
+}
+DT_API bool dt_fn_needs_grad(const dt_fn_call *c, int i)
+{
+    if (!dt__fn_slot(c, "dt_fn_needs_grad", i, c ? c->nin : 0)) return false;
+    return c->node ? dt__needs_grad(c->node, i) : c->in[i] && c->in[i]->requires_grad && !dt__tls.no_grad;
+}
+DT_API void dt_fn_give(dt_fn_call *c, int i, dt_tensor *g)
+{
+    if (!dt__fn_slot(c, "dt_fn_give", i, c ? c->nin : 0)) return;
+    const char *call = c->f->name;
+    dt_tensor  *x = c->in[i];
+    if (!c->node) {
+        dt_fail(DT_ERR_STATE, "dt_fn_give: called in the forward of %s; gradients are given in its backward", call);
+        return;
+    }
+    if (!dt__ok(call, "a gradient", g) || !dt__needs_grad(c->node, i)) return;
+    dt_shape s = dt_shape_of(x);
+    if (!dt__same_shape(g, &s) || !dt__is_float(g->dtype) || g->st->dev != x->st->dev) {
+        dt_fail(DT_ERR_SHAPE, "%s: the gradient of input %d is %s on %s; it must be a float tensor of the shape of the input, %s on %s",
+                call, i, dt__text(g), g->st->dev->name, dt__text(x), x->st->dev->name);
+        return;
+    }
+    dt__grad_put(x, g);
+}
+static void dt__fn_drop(dt__node *n)
+{
+    dt_fn_call *c = (dt_fn_call *)n->user;
+    for (int i = 0; i < c->nout; i++) dt__unref(c->grad[i]);
+    dt_mem_free(c, sizeof *c + c->nbytes);
+}
+static int dt__fn_bwd(dt__node *n, dt_tensor *g)
+{
+    dt__ctx    *t = &dt__tls;
+    dt_fn_call *c = (dt_fn_call *)n->user;
+    int64_t     first = t->step.n;
+    if (c->nout == 1 && !c->grad[0]) c->grad[0] = dt__ref(g);
+    c->node = n;
+    c->in = n->in;
+    int rc = c->f->backward(c);
+    c->node = NULL;
+    for (int i = 0; i < c->nout && t->backward_part != DT__BACK_INPUTS; i++) { /* DT__BACK_WEIGHTS will need them again */
+        dt__unref(c->grad[i]);
+        c->grad[i] = NULL;
+    }
+    for (int64_t i = first; i < t->step.n; i++) { /* what the callback made */
+        dt_tensor *x = (dt_tensor *)t->step.at[i];
+        if (!x) continue;
+        x->step = NULL;
+        dt__unref(x);
+    }
+    t->step.n = first;
+    if (rc && dt__err.code == DT_OK) dt_fail((dt_status)rc, "%s: its backward returned %d without a message (dt_fail)", n->name, rc);
+    return dt__err.code;
+}
+static int dt__fn_part_bwd(dt__node *n, dt_tensor *g)
+{
+    dt_tensor  *hidden = n->in[0];
+    dt_fn_call *c = (dt_fn_call *)hidden->node->user;
+    dt__unref(c->grad[n->i[0]]);
+    c->grad[n->i[0]] = dt__ref(g);
+    return hidden->partial ? 0 : dt__grad_put(hidden, hidden); /* a value of its own is not looked at */
+}
+/* Takes c over. */
+static void dt__fn_record(dt_fn_call *c, dt_tensor *const *out)
+{
+    dt_tensor *hidden = NULL, *root = out[0];
+    if (c->nout > 1) hidden = root = dt__new(c->f->name, out[0]->st->dev, DT_F32, NULL, 0, DT_LAYOUT_PLAIN);
+    dt__node *n = root && c->f->backward ? dt__record(c->f->name, root, dt__fn_bwd, c->nin, c->in) : NULL;
+    int       last = DT_FN_MAX_SAVED;
+    while (last > 0 && !c->saved[last - 1]) last--;
+    for (int i = 0; n && i < last; i++) dt__save(n, c->saved[i]);
+    if (n) {
+        n->user = c;
+        n->drop = dt__fn_drop;
+    }
+    for (int i = 0; n && hidden && i < c->nout; i++) {
+        dt__node *part = dt__record(c->f->name, out[i], dt__fn_part_bwd, 1, &hidden);
+        if (part) part->i[0] = i;
+    }
+    dt__unref(hidden);
+    if (!n) dt_mem_free(c, sizeof *c + c->nbytes);
+}
+DT_API dt_status dt_function_run(const dt_function *f, dt_tensor *const *in, int nin, const void *opts, size_t opts_nbytes,
+                                 dt_tensor **out, int nout)
+{
+    const char *call = f && f->name ? f->name : "dt_function_run";
+    for (int i = 0; out && i < nout && i < DT_FN_MAX_OUT; i++) out[i] = NULL;
+    if (dt__err.code != DT_OK) return dt__err.code;
+    if (!f || !f->name || !f->forward || !out || (nin && !in) || nin < 0 || nin > DT_FN_MAX_IN || nout < 1 || nout > DT_FN_MAX_OUT)
+        return (dt_status)dt_fail(DT_ERR_ARG, "%s: the function or its name, its forward, in or out is NULL, or %d inputs are not 0 to %d, or "
+                                  "%d outputs are not 1 to %d", call, nin, DT_FN_MAX_IN, nout, DT_FN_MAX_OUT);
+    for (int i = 0; i < nin; i++)
+        if (in[i] && !dt__ok(call, "an input", in[i])) return dt_error_code();
+    if (!opts) opts_nbytes = 0;
+    dt_fn_call *c = (dt_fn_call *)dt__alloc_zero(sizeof *c + opts_nbytes);
+    if (!c) return (dt_status)dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+    c->f = f;
+    c->in = in;
+    c->nin = nin;
+    c->nout = nout;
+    c->nbytes = opts_nbytes;
+    c->opts = opts_nbytes ? (void *)(c + 1) : NULL;
+    if (opts_nbytes) memcpy(c->opts, opts, opts_nbytes);
+    dt__tls.no_grad++;
+    int rc = f->forward(c);
+    for (int i = 0; i < nout && !rc && dt__err.code == DT_OK; i++) {
+        dt_tensor *t = c->out[i];
+        if (!t) {
+            dt_fail(DT_ERR_STATE, "%s: its forward did not set output %d with dt_fn_out", call, i);
+            break;
+        }
+        bool own = !t->node && !t->leaf && !t->requires_grad; /* an input, or a view of one by the same handle */
+        for (int k = 0; k < nin; k++) own = own && t != in[k];
+        for (int k = 0; k < i; k++) own = own && t != out[k];
+        out[i] = own ? t : dt__give(dt__alias(t));
+    }
+    dt__tls.no_grad--;
+    if (rc && dt__err.code == DT_OK) dt_fail((dt_status)rc, "%s: its forward returned %d without a message (dt_fail)", call, rc);
+    if (dt__err.code == DT_OK) dt__fn_record(c, out);
+    else dt_mem_free(c, sizeof *c + c->nbytes);
+    for (int i = 0; i < nout && dt__err.code != DT_OK; i++) out[i] = NULL;
+    return dt__err.code;
+}
+DT_API dt_tensor *dt_function_apply(const dt_function *f, dt_tensor *const *in, int nin, const void *opts, size_t opts_nbytes)
+{
+    dt_tensor *out = NULL;
+    dt_function_run(f, in, nin, opts, opts_nbytes, &out, 1);
+    return out;
 }
 
 /* ---- blocks
@@ -4794,11 +5013,11 @@ static dt_tensor *dt__in_half(dt_tensor *t) /* for ops that are faster in 16 bit
     dt_autocast a = dt__tls.autocast;
     return a.mode == DT_AUTOCAST_OPS ? dt__autocast_to(t, a.dtype) : t;
 }
-static dt_tensor *dt__in_f32(dt_tensor *t) /* for ops that need the range or precision of f32 */
+DT__INSIDE dt_tensor *dt__in_f32(dt_tensor *t) /* for ops that need the range or precision of f32 */
 {
     return dt__tls.autocast.mode == DT_AUTOCAST_OPS ? dt__autocast_to(t, DT_F32) : t;
 }
-static dt_tensor *dt__in_loss(dt_tensor *t)
+DT__INSIDE dt_tensor *dt__in_loss(dt_tensor *t)
 {
     return dt__tls.autocast.mode != DT_AUTOCAST_OFF ? dt__autocast_to(t, DT_F32) : t;
 }
@@ -5288,7 +5507,7 @@ DT_API dt_tensor *dt_where(dt_tensor *cond, dt_tensor *a, dt_tensor *b)
 
 /* ==================================================================================================== >>reductions */
 /* Gives the view of a dense operand another shape with the same number of elements. */
-static void dt__view_dense(dt_view *v, int ndim, int64_t d0, int64_t d1, int64_t d2)
+DT__INSIDE void dt__view_dense(dt_view *v, int ndim, int64_t d0, int64_t d1, int64_t d2)
 {
     v->ndim = ndim;
     v->shape[0] = d0;
@@ -5463,9 +5682,9 @@ static int dt__reduce_bwd(dt__node *n, dt_tensor *g)
     case DT_R_MIN: rc = dt__extreme_bwd(n, ge); break;
     case DT_R_PROD: rc = dt__prod_bwd(n, ge); break;
     case DT_R_NORM: { /* g x/y; 0 where the norm is 0 */
-        dt_tensor *ye = dt__unreduce(n->saved[1], x, n->i), *zero = dt__scalar_like("backward", n->saved[0], 0);
-        dt_tensor *q = ye && zero ? dt__binary_tmp(x, DT_B_DIV, 1, 0, n->saved[0], ye) : NULL;
-        dt_tensor *is = q ? dt__new_like("backward", x, DT_U8) : NULL, *t = is ? dt__new_like("backward", x, DT_F32) : NULL;
+        dt_tensor *ye = dt__unreduce(n->saved[1], x, n->i);
+        dt_tensor *q = ye ? dt__binary_tmp(x, DT_B_DIV, 1, 0, n->saved[0], ye) : NULL;
+        dt_tensor *zero = q ? dt__scalar_like("backward", q, 0) : NULL, *is = zero ? dt__new_like("backward", x, DT_U8) : NULL, *t = is ? dt__new_like("backward", x, DT_F32) : NULL;
         rc = t ? dt__binary_run(is, DT_B_EQ, 1, 0, ye, zero, 0) || dt__where_run(t, is, zero, q) : DT_ERR_MEMORY;
         dt__unref(ye);
         dt__unref(zero);
@@ -5491,7 +5710,12 @@ static int dt__reduce_bwd(dt__node *n, dt_tensor *g)
     dt__unref(ge);
     return rc;
 }
+static dt_tensor *dt__reduce_as(const char *call, int fn, dt_tensor *x, dt_reduce_opts o, int as);
 DT__INSIDE dt_tensor *dt__reduce(const char *call, int fn, dt_tensor *x, dt_reduce_opts o)
+{
+    return dt__reduce_as(call, fn, x, o, -1);
+}
+static dt_tensor *dt__reduce_as(const char *call, int fn, dt_tensor *x, dt_reduce_opts o, int as)
 {
     bool    reduced[DT_MAX_DIMS] = { false };
     int64_t shape[DT_MAX_DIMS] = { 0 }, n = 1;
@@ -5508,7 +5732,7 @@ DT__INSIDE dt_tensor *dt__reduce(const char *call, int fn, dt_tensor *x, dt_redu
         dt_fail(DT_ERR_SHAPE, "%s: the reduced dimensions of %s have no elements; at least 1 is needed", call, dt__text(x));
         return NULL;
     }
-    int dtype = index || (wide && !dt__is_float(x->dtype)) ? DT_I64 : x->dtype;
+    int dtype = as >= 0 ? as : index || (wide && !dt__is_float(x->dtype)) ? (int)DT_I64 : x->dtype;
     dt_tensor *y = dt__new(call, x->st->dev, dtype, shape, ndim, DT_LAYOUT_PLAIN);
     if (!y) return NULL;
     if (dt__reduce_run(y, reduced, fn, o.biased, x)) return dt__finish(y, DT_ERR_DEVICE);
@@ -5527,12 +5751,12 @@ DT_API dt_tensor *dt_sum_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduc
 DT_API dt_tensor *dt_mean_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_mean", DT_R_MEAN, a, o); }
 DT_API dt_tensor *dt_amax_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_amax", DT_R_MAX, a, o); }
 DT_API dt_tensor *dt_amin_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_amin", DT_R_MIN, a, o); }
-static dt_tensor *dt__variance(const char *call, dt_tensor *a, dt_reduce_opts o)
+static dt_tensor *dt__variance(const char *call, dt_tensor *a, dt_reduce_opts o, int as)
 {
     bool reduced[DT_MAX_DIMS];
     a = dt__in_f32(a);
     if (o.correction == DT_ZERO) o.biased = true;
-    if (o.biased || o.correction == 0 || o.correction == 1) return dt__reduce(call, DT_R_VAR, a, o);
+    if (o.biased || o.correction == 0 || o.correction == 1) return dt__reduce_as(call, DT_R_VAR, a, o, as);
     if (o.correction < 0) {
         dt_fail(DT_ERR_ARG, "%s: .correction is %d; it must be at least 1, or DT_ZERO", call, o.correction);
         return NULL;
@@ -5542,18 +5766,20 @@ static dt_tensor *dt__variance(const char *call, dt_tensor *a, dt_reduce_opts o)
     for (int i = 0; i < a->ndim; i++)
         if (reduced[i]) n *= (double)a->shape[i];
     o.biased = true;
-    a = dt__reduce(call, DT_R_VAR, a, o);
+    a = dt__reduce_as(call, DT_R_VAR, a, o, as);
     return a ? dt_mul_scalar(a, n / (n > o.correction ? n - o.correction : 0)) : NULL;
 }
-DT_API dt_tensor *dt_var_with(dt_tensor *a, dt_reduce_opts o) { return dt__variance("dt_var", a, o); }
+DT_API dt_tensor *dt_var_with(dt_tensor *a, dt_reduce_opts o) { return dt__variance("dt_var", a, o, -1); }
 DT_API dt_tensor *dt_std_with(dt_tensor *a, dt_reduce_opts o)
 {
-    dt_tensor *v = dt__variance("dt_std", a, o);
-    if (!v || !v->requires_grad) return v ? dt_sqrt(v) : NULL;
+    a = dt__in_f32(a);
+    dt_dtype   dtype = dt_dtype_of(a);
+    dt_tensor *v = dt__variance("dt_std", a, o, DT_F32);
+    if (!v || !v->requires_grad) return v ? dt_cast(dt_sqrt(v), dtype) : NULL;
     /* where the variance is 0 the gradient is 0, as in PyTorch, not 0 times the infinite one of the root */
     dt_tensor *zero = dt__give(dt__scalar_like("dt_std", v, 0)), *one = dt__give(dt__scalar_like("dt_std", v, 1));
     dt_tensor *nil = zero && one ? dt_eq(v, zero) : NULL;
-    return nil ? dt_where(nil, v, dt_sqrt(dt_where(nil, one, v))) : NULL;
+    return nil ? dt_cast(dt_where(nil, v, dt_sqrt(dt_where(nil, one, v))), dtype) : NULL;
 }
 DT_API dt_tensor *dt_prod_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_prod", DT_R_PROD, dt__in_f32(a), o); }
 DT_API dt_tensor *dt_logsumexp_with(dt_tensor *a, dt_reduce_opts o)
@@ -5875,7 +6101,7 @@ DT_API dt_tensor *dt_op_linear_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt
 }
 
 /* ==================================================================================================== >>softmax */
-static void dt__split_dims(const dt_tensor *x, int dim, int64_t *outer, int64_t *inner)
+DT__INSIDE void dt__split_dims(const dt_tensor *x, int dim, int64_t *outer, int64_t *inner)
 {
     *outer = *inner = 1;
     for (int i = 0; i < dim; i++) *outer *= x->shape[i];
@@ -6528,7 +6754,7 @@ DT_API dt_tensor *dt_op_rms_norm_with(dt_tensor *x, dt_tensor *weight, dt_op_nor
 }
 
 /* ==================================================================================================== >>indexing */
-static bool dt__index_ok(const char *call, const dt_tensor *index, const dt_tensor *x)
+DT__INSIDE bool dt__index_ok(const char *call, const dt_tensor *index, const dt_tensor *x)
 {
     if (!dt__ok(call, "index", index) || !dt__same_device(call, index, x)) return false;
     if (index->dtype == DT_I64 || index->dtype == DT_I32) return true;
@@ -6759,13 +6985,16 @@ DT_API dt_tensor *dt_pad(dt_tensor *a, const int64_t *pads, int npads, double va
     memcpy(shape, a->shape, sizeof shape);
     for (int k = 0; k < npads / 2; k++) {
         int i = a->ndim - 1 - k;
-        if (pads[2 * k] < 0 || pads[2 * k + 1] < 0 || pads[2 * k] > INT64_MAX / 4 || pads[2 * k + 1] > INT64_MAX / 4) {
-            dt_fail(DT_ERR_ARG, "dt_pad: pads of dimension %d are %" PRId64 " and %" PRId64 "; they must be at least 0 (to "
-                    "crop use dt_narrow)", i, pads[2 * k], pads[2 * k + 1]);
+        int64_t p = pads[2 * k], q = pads[2 * k + 1], cut = (p < 0 ? -(p + 1) + 1 : 0), end = (q < 0 ? -(q + 1) + 1 : 0);
+        if (p > INT64_MAX / 4 || q > INT64_MAX / 4 || p < -INT64_MAX / 4 || q < -INT64_MAX / 4 || cut + end > shape[i]) {
+            dt_fail(DT_ERR_ARG, "dt_pad: pads of dimension %d are %" PRId64 " and %" PRId64 ", its size is %" PRId64 "; negative pads "
+                    "cut at most the whole dimension", i, p, q, shape[i]);
             return NULL;
         }
-        before[i] = pads[2 * k];
-        shape[i] += pads[2 * k] + pads[2 * k + 1];
+        if (cut || end) a = dt_narrow(a, i, cut, shape[i] - cut - end);
+        if (!a) return NULL;
+        before[i] = p > 0 ? p : 0;
+        shape[i] += p + q;
     }
     dt_tensor *y = dt__new("dt_pad", a->st->dev, a->dtype, shape, a->ndim, DT_LAYOUT_PLAIN);
     dt_tensor *s = y ? dt__alias(y) : NULL;
@@ -6830,7 +7059,7 @@ DT_API dt_tensor *dt_op_dropout_with(dt_tensor *x, double p, dt_op_dropout_opts 
 }
 
 /* ==================================================================================================== >>losses */
-static bool dt__reduction_ok(const char *call, dt_loss_opts o)
+DT__INSIDE bool dt__reduction_ok(const char *call, dt_loss_opts o)
 {
     if (o.reduction == DT_MEAN || o.reduction == DT_SUM || o.reduction == DT_NONE) return true;
     dt_fail(DT_ERR_ARG, "%s: reduction is %d; it must be DT_MEAN, DT_SUM or DT_NONE", call, (int)o.reduction);
@@ -6903,12 +7132,41 @@ static dt_tensor *dt__xent_rows(const char *call, dt_tensor *x, dt_tensor *targe
     dt__unref(w);
     return loss ? dt__finish(loss, rc ? rc : (int)dt__err.code) : NULL;
 }
+/* target: probabilities of the classes, in the shape of x. The mean divides by the number of rows, as PyTorch does. */
+static dt_tensor *dt__xent_soft(const char *call, dt_tensor *x, dt_tensor *target, dt_loss_opts o)
+{
+    dt_shape s = dt_shape_of(x), w;
+    if (x->ndim < 1 || !dt__same_shape(target, &s) || !x->shape[x->ndim > 1]) {
+        dt_fail(DT_ERR_SHAPE, "%s: shapes logits %s and target %s do not match: a target of floats holds probabilities and has "
+                "the shape of logits, (n, classes, ...)", call, dt__text(x), dt__text(target));
+        return NULL;
+    }
+    if (o.ignore_index) {
+        dt_fail(DT_ERR_ARG, "%s: .ignore_index is set, but target is %s: probabilities; leave it out", call,
+                dt_dtype_name((dt_dtype)target->dtype));
+        return NULL;
+    }
+    int     dim = x->ndim > 1;
+    int64_t classes = x->shape[dim];
+    if (!dt__vector_ok(call, "weight", x, o.weight, classes)) return NULL;
+    if (o.label_smoothing != 0)
+        target = dt_add_scalar(dt_mul_scalar(target, 1 - o.label_smoothing), o.label_smoothing / (double)classes);
+    dt_tensor *l = dt_mul(dt_cast(target, DT_F32), dt_log_softmax(dt_cast(x, DT_F32), dim));
+    w.ndim = x->ndim - dim;
+    for (int i = 0; i < w.ndim; i++) w.dim[i] = i == 0 ? classes : 1;
+    if (o.weight && l) l = dt_mul(l, dt_reshape(o.weight, w));
+    dt_reduce_opts over;
+    DT__CLEAR(over);
+    over.dims = DT_DIM(dim);
+    l = dt__loss_reduced(l ? dt_neg(dt_sum_with(l, over)) : NULL, o.reduction);
+    return l ? dt_cast(l, (dt_dtype)x->dtype) : NULL;
+}
 static dt_tensor *dt__xent(const char *call, dt_tensor *x, dt_tensor *target, dt_loss_opts o, int nll)
 {
     x = dt__in_loss(x);
     if (!dt__ok(call, "logits", x) || !dt__ok(call, "target", target) || !dt__same_device(call, x, target)) return NULL;
     if (!dt__want_float(call, x) || !dt__reduction_ok(call, o)) return NULL;
-    if (dt__is_float(target->dtype)) {
+    if (dt__is_float(target->dtype) && nll) {
         dt_fail(DT_ERR_DTYPE, "%s: target is %s; it must hold class indices in i64, i32 or u8", call,
                 dt_dtype_name((dt_dtype)target->dtype));
         return NULL;
@@ -6917,6 +7175,7 @@ static dt_tensor *dt__xent(const char *call, dt_tensor *x, dt_tensor *target, dt
         dt_fail(DT_ERR_ARG, "%s: label_smoothing is %g; it must be between 0 and 1", call, o.label_smoothing);
         return NULL;
     }
+    if (dt__is_float(target->dtype)) return dt__xent_soft(call, x, target, o);
     bool fits = x->ndim >= 2 && target->ndim == x->ndim - 1 && target->shape[0] == x->shape[0] && x->shape[1] > 0;
     for (int i = 2; fits && i < x->ndim; i++) fits = target->shape[i - 1] == x->shape[i];
     if (!fits) {

@@ -192,7 +192,8 @@ static dt_dtype expected_dtype(const cf_ctx *x)
     if (x->row->out_dtype) return (dt_dtype)(x->row->out_dtype - 1);
     if (x->row == &cf_row_cast) return (dt_dtype)x->c->i[0];
     if (x->row == &cf_row_linear && x->input[1].dtype == DT_F32) return DT_F32; /* promoted */
-    if (x->row == &cf_row_sum && !cf_is_float(x->dtype)) return DT_I64;         /* as PyTorch */
+    if ((x->row == &cf_row_sum || x->row == &cf_row_prod || x->row == &cf_row_cumsum) && !cf_is_float(x->dtype))
+        return DT_I64; /* as PyTorch */
     return x->dtype;
 }
 
