@@ -1355,7 +1355,7 @@ static double dt__probe_run(dt__probe *p) /* the weighted sum of the result, in 
 static double dt__probe_slope(dt__probe *p, dt_tensor *x, float *host, int64_t at, double step, double *error)
 {
     float  was = host[at];
-    double table[DT__STEPS][DT__STEPS], best = NAN;
+    double table[DT__STEPS][DT__STEPS], noise[DT__STEPS] = { 0 }, best = NAN;
     *error = INFINITY;
     for (int k = 0; k < DT__STEPS && dt__err.code == DT_OK; k++, step /= 2) {
         double f[2], e[2];
@@ -1365,17 +1365,28 @@ static double dt__probe_slope(dt__probe *p, dt_tensor *x, float *host, int64_t a
             dt_copy_in(x, host, (size_t)x->numel * sizeof(float));
             f[side] = dt__probe_run(p);
         }
-        double h = e[1] - e[0], noise = p->size * 0x1p-24 * 2 / h, factor = 4;
+        double h = e[1] - e[0], factor = 4;
+        noise[k] = p->size * 0x1p-24 * 2 / h;
         table[0][k] = (f[1] - f[0]) / h;
         for (int j = 1; j <= k; j++, factor *= 4) {
             table[j][k] = (table[j - 1][k] * factor - table[j - 1][k - 1]) / (factor - 1);
-            double a = fabs(table[j][k] - table[j - 1][k]), b = fabs(table[j][k] - table[j - 1][k - 1]), t = (a > b ? a : b) + noise;
+            double a = fabs(table[j][k] - table[j - 1][k]), b = fabs(table[j][k] - table[j - 1][k - 1]), t = (a > b ? a : b) + noise[k];
             if (t < *error) {
                 *error = t;
                 best = table[j][k];
             }
         }
     }
+    /* Of a smooth function each difference is nearer to the limit than the one before. Otherwise the agreement was chance. */
+    double off = fabs(table[0][0] - best), most = off;
+    bool   smooth = true;
+    for (int k = 1; k < DT__STEPS && dt__err.code == DT_OK; k++) {
+        double now = fabs(table[0][k] - best);
+        smooth = smooth && now <= 0.6 * off + 4 * noise[k] + 2 * *error;
+        off = now;
+        if (now > most) most = now;
+    }
+    if (!smooth) *error = most;
     host[at] = was;
     dt_copy_in(x, host, (size_t)x->numel * sizeof(float));
     return best;
