@@ -5685,7 +5685,8 @@ static int dt__reduce_bwd(dt__node *n, dt_tensor *g)
         dt_tensor *ye = dt__unreduce(n->saved[1], x, n->i);
         dt_tensor *q = ye ? dt__binary_tmp(x, DT_B_DIV, 1, 0, n->saved[0], ye) : NULL;
         dt_tensor *zero = q ? dt__scalar_like("backward", q, 0) : NULL, *is = zero ? dt__new_like("backward", x, DT_U8) : NULL, *t = is ? dt__new_like("backward", x, DT_F32) : NULL;
-        rc = t ? dt__binary_run(is, DT_B_EQ, 1, 0, ye, zero, 0) || dt__where_run(t, is, zero, q) : DT_ERR_MEMORY;
+        rc = t ? dt__binary_run(is, DT_B_EQ, 1, 0, ye, zero, 0) : (int)DT_ERR_MEMORY;
+        if (!rc) rc = dt__where_run(t, is, zero, q);
         dt__unref(ye);
         dt__unref(zero);
         dt__unref(q);
