@@ -16,6 +16,7 @@
 #include "dt_base.h"
 #include "dt.h"
 #include "dt_cpu.h"
+#include "dt_ops.h"
 #include "dt_io.h"
 #include "dt_plot.h"
 #include "dt_nn.h"

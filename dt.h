@@ -86,7 +86,7 @@ CONTENTS
     >>tape           recording, accumulation of gradients, backward, blocks
     >>views          reshape, permute, narrow, expand, copies
     >>elementwise    unary and binary functions, where
-    >>reductions     sum, mean, max, min, argmax, var
+    >>reductions     sum, mean, max, min, argmax, argmin, var, std, prod, logsumexp
     >>matmul         matmul and linear
     >>softmax        softmax and log_softmax
     >>images         conv2d, pooling, batch norm
@@ -329,9 +329,9 @@ DT_API void       dt_no_grad_end(void);
 DT_API bool       dt_is_grad_enabled(void);
 
 /* Autocast: the ops of this thread choose the dtype in which they compute. Inputs of matmul, linear, conv2d and attention
-   are cast to 'dtype' (a parameter is cast once per step and the result is cached). Inputs of pow, exp, log, rdiv_scalar,
-   softplus, gelu, softmax, sum, var, layer and rms norm and of the losses are cast to f32. All other ops use the dtypes
-   of their inputs and promote to the widest. DT_AUTOCAST_LOSS: only the losses cast, to f32. The mixed precision of
+   are cast to 'dtype' (a parameter is cast once per step and the result is cached). Inputs of pow, exp, log, expm1, log1p,
+   tan, rsqrt, reciprocal, rdiv_scalar, softplus, gelu, softmax, sum, var, layer and rms norm and of the losses are cast to
+   f32. All other ops use the dtypes of their inputs and promote to the widest. DT_AUTOCAST_LOSS: only the losses cast, to f32. The mixed precision of
    dt_nn.h sets this. */
 typedef enum dt_autocast_mode { DT_AUTOCAST_OFF = 0, DT_AUTOCAST_OPS, DT_AUTOCAST_LOSS } dt_autocast_mode;
 typedef struct dt_autocast {
@@ -368,6 +368,37 @@ DT_API bool dt_grad_pending(const dt_tensor *param);
 /* In a hook: the backward ends after the present op, without an error, because its result is not needed any more. Gradients
    that it has computed so far are incomplete: clear them (dt_zero_grad). Outside a backward it does nothing. */
 DT_API void dt_backward_stop(void);
+
+/* An op of the program: a forward of calls of this header and of own code, with an own backward. Both are called on the
+   thread that uses the op. In forward the tape is off, and the tensors that it makes belong to the step, as always. The
+   tensors that backward makes are freed when it returns (dt_keep keeps one). A callback returns DT_OK, or a status after
+   dt_fail; a pending error counts as a failure, too. docs/extending.md has a worked example. */
+typedef struct dt_fn_call dt_fn_call; /* one use of the op */
+typedef struct dt_function {
+    const char *name; /* in messages and in the trace */
+    dt_status (*forward)(dt_fn_call *c);
+    dt_status (*backward)(dt_fn_call *c); /* NULL: the op has no gradient */
+} dt_function;
+enum { DT_FN_MAX_IN = 16, DT_FN_MAX_OUT = 8, DT_FN_MAX_SAVED = 6 };
+/* Runs the op. in[] may contain NULL. opts is copied (NULL: none). f must exist as long as the tape. out[] receives nout
+   tensors of the step, or NULLs after an error. */
+DT_API dt_status  dt_function_run(const dt_function *f, dt_tensor *const *in, int nin, const void *opts, size_t opts_nbytes,
+                                  dt_tensor **out, int nout);
+DT_API dt_tensor *dt_function_apply(const dt_function *f, dt_tensor *const *in, int nin, const void *opts,
+                                    size_t opts_nbytes); /* of one output, which it returns */
+/* In both callbacks. In backward an input is there for its shape and dtype: save it to use its values, which may have
+   changed since. */
+DT_API dt_tensor  *dt_fn_in(const dt_fn_call *c, int i);
+DT_API const void *dt_fn_opts(const dt_fn_call *c);
+/* In forward. A tensor that is changed in place after it was saved makes the backward fail. */
+DT_API void        dt_fn_out(dt_fn_call *c, int i, dt_tensor *t);
+DT_API void        dt_fn_save(dt_fn_call *c, int slot, dt_tensor *t);
+/* In backward: the gradient of output i (NULL if no loss depends on it), whether input i needs one, and giving it: g has the
+   shape of the input and any float dtype. */
+DT_API dt_tensor  *dt_fn_saved(const dt_fn_call *c, int slot);
+DT_API dt_tensor  *dt_fn_grad(const dt_fn_call *c, int i);
+DT_API bool        dt_fn_needs_grad(const dt_fn_call *c, int i);
+DT_API void        dt_fn_give(dt_fn_call *c, int i, dt_tensor *g);
 
 /* Packs parameters into one block: the values and gradients of all n parameters become views into two contiguous tensors,
    in the given order. All must have the same dtype and device. The block does not own the parameters: free them first,
@@ -415,11 +446,32 @@ DT_API dt_tensor *dt_abs(dt_tensor *a);
 DT_API dt_tensor *dt_sqrt(dt_tensor *a);
 DT_API dt_tensor *dt_exp(dt_tensor *a);
 DT_API dt_tensor *dt_log(dt_tensor *a);
+DT_API dt_tensor *dt_rsqrt(dt_tensor *a);      /* 1/sqrt(a) */
+DT_API dt_tensor *dt_reciprocal(dt_tensor *a); /* 1/a */
+DT_API dt_tensor *dt_log1p(dt_tensor *a);      /* log(1 + a) */
+DT_API dt_tensor *dt_expm1(dt_tensor *a);      /* exp(a) - 1 */
+DT_API dt_tensor *dt_sin(dt_tensor *a);
+DT_API dt_tensor *dt_cos(dt_tensor *a);
+DT_API dt_tensor *dt_tan(dt_tensor *a);
+DT_API dt_tensor *dt_atan2(dt_tensor *y, dt_tensor *x); /* the angle of the point (x, y), between -pi and pi */
+DT_API dt_tensor *dt_erf(dt_tensor *a);
+/* sign, floor, ceil and round also take integers; their gradient is 0. round: halves to even. */
+DT_API dt_tensor *dt_sign(dt_tensor *a);
+DT_API dt_tensor *dt_floor(dt_tensor *a);
+DT_API dt_tensor *dt_ceil(dt_tensor *a);
+DT_API dt_tensor *dt_round(dt_tensor *a);
 DT_API dt_tensor *dt_clamp(dt_tensor *a, double lo, double hi);
 DT_API dt_tensor *dt_relu(dt_tensor *a);
 DT_API dt_tensor *dt_leaky_relu(dt_tensor *a, double slope);
 DT_API dt_tensor *dt_gelu(dt_tensor *a);      /* exact, with erf */
 DT_API dt_tensor *dt_gelu_tanh(dt_tensor *a); /* tanh approximation */
+DT_API dt_tensor *dt_elu(dt_tensor *a, double alpha); /* PyTorch's default alpha is 1 */
+DT_API dt_tensor *dt_selu(dt_tensor *a);
+/* weight: one element, or one for each channel (dimension 1 of a; dimension 0 if a is 1-d) */
+DT_API dt_tensor *dt_prelu(dt_tensor *a, dt_tensor *weight);
+DT_API dt_tensor *dt_hardswish(dt_tensor *a);
+DT_API dt_tensor *dt_mish(dt_tensor *a);
+DT_API dt_tensor *dt_logsigmoid(dt_tensor *a);
 DT_API dt_tensor *dt_silu(dt_tensor *a);
 DT_API dt_tensor *dt_sigmoid(dt_tensor *a);
 DT_API dt_tensor *dt_tanh(dt_tensor *a);
@@ -430,7 +482,8 @@ typedef struct dt_reduce_opts {
     int      dt__first DT_D;
     uint32_t dims DT_D;    /* DT_DIM(i) | DT_DIM(j) ...; default: all dimensions */
     bool     keepdim DT_D; /* the reduced dimensions stay, with size 1 */
-    bool     biased DT_D;  /* dt_var: divide by n, not by n-1 */
+    bool     biased DT_D;  /* dt_var, dt_std: divide by n, not by n-1 */
+    int      correction DT_D; /* dt_var, dt_std: divide by n - correction; default 1; DT_ZERO as biased */
 } dt_reduce_opts;
 /* The bit of dimension i in dims; i may be negative: DT_DIM(0) | DT_DIM(-1). */
 #define DT_DIM(i) (DT__DIMS | (uint32_t)1 << ((i) < 0 ? 16 - (i) : (i)))
@@ -441,22 +494,34 @@ DT_API dt_tensor *dt_mean_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_
 DT_API dt_tensor *dt_amax_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 DT_API dt_tensor *dt_amin_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 DT_API dt_tensor *dt_var_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
+DT_API dt_tensor *dt_std_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
+DT_API dt_tensor *dt_prod_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts)); /* integers: in i64, modulo 2^64 */
+DT_API dt_tensor *dt_logsumexp_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts)); /* log(sum exp(a)) */
 /* over one dimension or over all; returns i64 */
 DT_API dt_tensor *dt_argmax_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
+DT_API dt_tensor *dt_argmin_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 #ifdef DT__LIT
 #define dt_sum(...) dt_sum_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
 #define dt_mean(...) dt_mean_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
 #define dt_amax(...) dt_amax_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
 #define dt_amin(...) dt_amin_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
 #define dt_var(...) dt_var_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
+#define dt_std(...) dt_std_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
+#define dt_prod(...) dt_prod_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
+#define dt_logsumexp(...) dt_logsumexp_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
 #define dt_argmax(...) dt_argmax_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
+#define dt_argmin(...) dt_argmin_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
 #else /* C++17: options as a struct, or none */
 #define dt_sum dt_sum_with
 #define dt_mean dt_mean_with
 #define dt_amax dt_amax_with
 #define dt_amin dt_amin_with
 #define dt_var dt_var_with
+#define dt_std dt_std_with
+#define dt_prod dt_prod_with
+#define dt_logsumexp dt_logsumexp_with
 #define dt_argmax dt_argmax_with
+#define dt_argmin dt_argmin_with
 #endif
 
 /* torch.matmul: 1-d, 2-d, batched, broadcast; transposes are views */
@@ -535,7 +600,8 @@ DT_API dt_tensor *dt_cat(dt_tensor **t, int n, int dim);
 DT_API dt_tensor *dt_stack(dt_tensor **t, int n, int dim);
 /* Makes views of 'size' elements along dim (the last may be smaller); returns their number, or a negative status. */
 DT_API int        dt_split(dt_tensor *a, int64_t size, int dim, dt_tensor **out, int max);
-/* pads: before and after for the last dimension, then for the one before it ... (torch.nn.functional.pad, constant) */
+/* pads: before and after for the last dimension, then for the one before it ... (torch.nn.functional.pad, constant).
+   Negative ones cut. */
 DT_API dt_tensor *dt_pad(dt_tensor *a, const int64_t *pads, int npads, double value);
 
 typedef struct dt_op_dropout_opts {
@@ -545,7 +611,7 @@ typedef struct dt_op_dropout_opts {
 } dt_op_dropout_opts;
 DT_API dt_tensor *dt_op_dropout_with(dt_tensor *x, double p, dt_op_dropout_opts o DT_OPT0(dt_op_dropout_opts));
 
-typedef enum dt_reduction { DT_MEAN = 0, DT_SUM, DT_NONE } dt_reduction;
+typedef enum dt_reduction { DT_MEAN = 0, DT_SUM, DT_NONE, DT_BATCHMEAN } dt_reduction; /* DT_BATCHMEAN: kl_div only */
 typedef struct dt_loss_opts {
     int          dt__first DT_D;
     dt_reduction reduction DT_D;
@@ -553,14 +619,19 @@ typedef struct dt_loss_opts {
     int64_t      ignore_index DT_D;    /* cross entropy, nll: default -100; DT_ZERO for class 0 */
     dt_tensor   *weight DT_D;          /* cross entropy, nll: (classes) */
     double       beta DT_D;            /* smooth l1: default 1 */
+    bool         log_target DT_D;      /* kl_div: y holds logarithms, too */
 } dt_loss_opts;
-/* logits (n, c) or (n, c, ...); target (n) or (n, ...), i64, i32 or u8 */
+/* logits (n, c) or (n, c, ...); target (n) or (n, ...), i64, i32 or u8. Cross entropy: or floats in the shape of logits, the
+   probabilities of the classes. */
 DT_API dt_tensor *dt_cross_entropy_with(dt_tensor *logits, dt_tensor *target, dt_loss_opts o DT_OPT0(dt_loss_opts));
 DT_API dt_tensor *dt_nll_loss_with(dt_tensor *logp, dt_tensor *target, dt_loss_opts o DT_OPT0(dt_loss_opts));
 DT_API dt_tensor *dt_mse_loss_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o DT_OPT0(dt_loss_opts));
 DT_API dt_tensor *dt_l1_loss_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o DT_OPT0(dt_loss_opts));
 DT_API dt_tensor *dt_smooth_l1_loss_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o DT_OPT0(dt_loss_opts));
 DT_API dt_tensor *dt_bce_with_logits_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o DT_OPT0(dt_loss_opts));
+/* y (log(y) - x), x holds log-probabilities. The mean is over all elements, as in PyTorch; DT_BATCHMEAN divides the sum by
+   the size of dimension 0, which is the mathematical value. */
+DT_API dt_tensor *dt_kl_div_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o DT_OPT0(dt_loss_opts));
 
 typedef struct dt_attention_opts {
     int        dt__first DT_D;
@@ -600,6 +671,7 @@ DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v,
     dt_smooth_l1_loss_with(x, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_loss_opts, __VA_ARGS__, ))
 #define dt_bce_with_logits(x, ...) \
     dt_bce_with_logits_with(x, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_loss_opts, __VA_ARGS__, ))
+#define dt_kl_div(x, ...) dt_kl_div_with(x, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_loss_opts, __VA_ARGS__, ))
 #define dt_attention(q, k, ...) \
     dt_attention_with(q, k, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_attention_opts, __VA_ARGS__, ))
 #else /* C++17: options as a struct, or none */
@@ -618,6 +690,7 @@ DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v,
 #define dt_l1_loss dt_l1_loss_with
 #define dt_smooth_l1_loss dt_smooth_l1_loss_with
 #define dt_bce_with_logits dt_bce_with_logits_with
+#define dt_kl_div dt_kl_div_with
 #define dt_attention dt_attention_with
 #endif
 
@@ -702,6 +775,21 @@ enum { DT_COST_CHEAP, DT_COST_SLOW, DT_COST_POWER };
     X(GELU,       FLOATS, NEEDS_X, SLOW,  SLOW,  "x/2 (1 + erf(x/sqrt 2))")                                        \
     X(GELU_TANH,  FLOATS, NEEDS_X, SLOW,  SLOW,  "x/2 (1 + tanh(sqrt(2/pi)(x + .044715 x^3)))")                    \
     X(SILU,       FLOATS, NEEDS_X, SLOW,  SLOW,  "x/(1 + exp(-x))")                                                \
+    X(RSQRT,      FLOATS, NEEDS_Y, SLOW,  CHEAP, "1/sqrt(x)")                                                      \
+    X(SIN,        FLOATS, NEEDS_X, POWER, POWER, "sin(x)")                                                         \
+    X(COS,        FLOATS, NEEDS_X, POWER, POWER, "cos(x)")                                                         \
+    X(TAN,        FLOATS, NEEDS_Y, POWER, CHEAP, "tan(x)")                                                         \
+    X(ERF,        FLOATS, NEEDS_X, SLOW,  SLOW,  "erf(x)")                                                         \
+    X(LOG1P,      FLOATS, NEEDS_X, SLOW,  CHEAP, "log(1 + x)")                                                     \
+    X(EXPM1,      FLOATS, NEEDS_Y, SLOW,  CHEAP, "exp(x) - 1")                                                     \
+    X(SIGN,       INTS,   NEEDS_Y, CHEAP, CHEAP, "-1, 0 or 1; 0 for NaN")                                          \
+    X(FLOOR,      INTS,   NEEDS_Y, CHEAP, CHEAP, "the largest integer <= x")                                       \
+    X(CEIL,       INTS,   NEEDS_Y, CHEAP, CHEAP, "the smallest integer >= x")                                      \
+    X(ROUND,      INTS,   NEEDS_Y, CHEAP, CHEAP, "the nearest integer; halves to even")                            \
+    X(ELU,        FLOATS, NEEDS_X, SLOW,  SLOW,  "x > 0 ? b*x : a*b*(exp(x) - 1)")                                 \
+    X(HARDSWISH,  FLOATS, NEEDS_X, CHEAP, CHEAP, "x min(max(x + 3, 0), 6)/6")                                      \
+    X(MISH,       FLOATS, NEEDS_X, SLOW,  SLOW,  "x tanh(log(1 + exp(x)))")                                        \
+    X(LOGSIGMOID, FLOATS, NEEDS_X, SLOW,  SLOW,  "-log(1 + exp(-x))")                                              \
     X(SIGMOID,    FLOATS, NEEDS_Y, SLOW,  CHEAP, "1/(1 + exp(-x))")                                                \
     X(TANH,       FLOATS, NEEDS_Y, SLOW,  CHEAP, "tanh(x)")                                                        \
     X(SOFTPLUS,   FLOATS, NEEDS_X, SLOW,  SLOW,  "log(1 + exp(a*x))/a; x where a*x > 20")
@@ -725,6 +813,13 @@ enum { DT_COST_CHEAP, DT_COST_SLOW, DT_COST_POWER };
     X(LE,           COMPARE, NO_GRAD,       CHEAP, "x <= y")                                                       \
     X(GT,           COMPARE, NO_GRAD,       CHEAP, "x > y")                                                        \
     X(GE,           COMPARE, NO_GRAD,       CHEAP, "x >= y")                                                       \
+    X(ATAN2,        FLOATS,  NEEDS_XY,      SLOW,  "the angle of the point (y, x)")                                \
+    X(ATAN2_DX,     FLOATS,  NO_GRAD,       CHEAP, "y/(x^2 + y^2); 0 at 0, 0")                                                \
+    X(PRELU,        FLOATS,  NEEDS_XY,      CHEAP, "x > 0 ? x : x*y")                                              \
+    X(PRELU_DX,     FLOATS,  NO_GRAD,       CHEAP, "x > 0 ? 1 : y")                                                \
+    X(PRELU_DY,     FLOATS,  NO_GRAD,       CHEAP, "x > 0 ? 0 : x")                                                \
+    X(KL_DIV,       FLOATS,  NEEDS_XY,      SLOW,  "y (log(y) - x); 0 where y = 0")                                \
+    X(KL_DIV_DY,    FLOATS,  NO_GRAD,       SLOW,  "log(y) + 1 - x")                                               \
     X(MSE,          FLOATS,  NEEDS_XY,      CHEAP, "(x-y)^2")                                                      \
     X(MSE_DX,       FLOATS,  NO_GRAD,       CHEAP, "2(x-y)")                                                       \
     X(L1,           FLOATS,  NEEDS_XY,      CHEAP, "|x-y|")                                                        \
@@ -733,7 +828,8 @@ enum { DT_COST_CHEAP, DT_COST_SLOW, DT_COST_POWER };
     X(SMOOTH_L1_DX, FLOATS,  NO_GRAD,       CHEAP, "|d| < b: d/b, else sign(d)")                                   \
     X(BCE,          FLOATS,  NEEDS_XY,      SLOW,  "max(x,0) - x*y + log(1 + exp(-|x|))")                          \
     X(BCE_DX,       FLOATS,  NO_GRAD,       SLOW,  "sigmoid(x) - y")
-#define DT_REDUCE_FNS(X) X(SUM) X(MEAN) X(MAX) X(MIN) X(ARGMAX) X(VAR)
+/* NORM: sqrt(sum x^2); LSE: log(sum exp(x)) */
+#define DT_REDUCE_FNS(X) X(SUM) X(MEAN) X(MAX) X(MIN) X(ARGMAX) X(VAR) X(ARGMIN) X(PROD) X(NORM) X(LSE)
 
 #define DT__ENUM_U(n, ...) DT_U_##n,
 #define DT__ENUM_B(n, ...) DT_B_##n,
@@ -758,8 +854,9 @@ enum { DT_REDUCE_FNS(DT__ENUM_R) DT_R_COUNT };
                        /*      comparisons give u8                                                        */ \
     X(where)           /* any: z <- cond (u8, i32, i64), x, y; all dtypes                               + */ \
     X(reduce)          /* any: y <- x; y has x's ndim, 1 (stride any) in reduced dims; reduce.fn, .n:   + */ \
-                       /*      SUM MEAN MAX MIN VAR over h, SUM MAX MIN over ints; ARGMAX -> i64 (index   */ \
-                       /*      in the row-major order of the reduced dims; first of ties, or first NaN)   */ \
+                       /*      SUM MEAN MAX MIN VAR PROD NORM LSE over h, SUM MAX MIN PROD over ints;     */ \
+                       /*      ARGMAX, ARGMIN -> i64 (index in the row-major order of the reduced dims;   */ \
+                       /*      first of ties, or first NaN)                                               */ \
     X(gemm)            /* c (.., m, n) <- a (.., m, k), b (.., k, n), [bias (n)]; h each; batch strides   */ \
                        /*      any, a and b have unit stride in one of the last two dims; c dense rows;   */ \
                        /*      c = gemm.act(gemm.alpha a b + bias)                                      + */ \
@@ -782,10 +879,19 @@ enum { DT_REDUCE_FNS(DT__ENUM_R) DT_R_COUNT };
                        /*      norm.n > 0: a row has n channels, and weight (channels) and bias have one  */ \
                        /*      value for each; row r begins with channel r*n modulo channels              */ \
     X(layer_norm_bwd)  /* dx, [dweight, dbias] <- dy, x, [weight, mean], rstd                           + */ \
-    X(embedding)       /* y (n, d) <- index (n), weight (v, d)                                            */ \
-    X(embedding_bwd)   /* dweight (v, d) <- dy (n, d), index; zeroes first unless acc                   + */ \
+    X(embedding)       /* y ([outer,] n, d) <- index (n), weight ([outer,] v, d); all dtypes              */ \
+    X(embedding_bwd)   /* dweight ([outer,] v, d) <- dy ([outer,] n, d), index; zeroes first unless acc + */ \
     X(gather)          /* y (outer, ny, inner) <- x (outer, nx, inner), index as y; all dtypes            */ \
     X(gather_bwd)      /* dx <- dy, index; zeroes first unless acc                                      + */ \
+    X(scan)            /* y (outer, n, inner) <- x; scan.fn SUM or PROD of x[0..i], or x[i..n-1]:         */ \
+                       /*      .reverse, without x[i]: .exclusive; h, or i64 <- ints                      */ \
+    X(sort)            /* index (outer, k, inner) i64 <- x (outer, n, inner): places of the k smallest or */ \
+                       /*      (sort.descending) largest along n, in order; equals by place; NaN is       */ \
+                       /*      larger than any number; all dtypes                                         */ \
+    X(scatter)         /* y (outer, ny, inner) in place <- index, src (outer, n, inner): y[index] := src, */ \
+                       /*      the last one counts; with scatter.add += src (ints only)                   */ \
+    X(resize)          /* y (n, oh, ow) <- x (n, h, w); resize.linear .align .scale; h                    */ \
+    X(resize_bwd)      /* dx <- dy                                                                      + */ \
     X(dropout)         /* y <- x; dropout.p .seed .offset: element i kept if draw i%4 of counter          */ \
                        /*      offset + i/4 is >= p*2^32; scaled by 1/(1-p)                             + */ \
     X(cross_entropy)   /* loss (1, or n: reduction none), lse (2n), total (1) <- x (n, c), target (n),    */ \
@@ -848,6 +954,10 @@ typedef struct dt_call {
         struct { int32_t stride[2], pad[2], dilation[2], groups, act; } conv;
         struct { int32_t max, adaptive, include_pad, kernel[2], stride[2], pad[2]; } pool;
         struct { double eps, momentum; int64_t n; int32_t train, act, rms; } norm;
+        struct { int32_t fn, reverse, exclusive; } scan;
+        struct { int32_t descending; } sort;
+        struct { int32_t add; } scatter;
+        struct { double scale[2]; int32_t linear, align; } resize; /* scale: input pixels per output pixel */
         struct { uint64_t seed, offset; double p; } dropout;
         struct { double smoothing; int64_t ignore; int32_t reduction, nll; } loss;
         struct { double scale; int64_t offset, window; int32_t causal; } attn;
@@ -1112,7 +1222,8 @@ struct dt__node {
     double          a, b;
     int64_t         i[DT_MAX_DIMS + 4];
     unsigned char   u[sizeof(((dt_call *)0)->u)]; /* the forward call's options */
-    void           *user; /* dt__norm_sync of a batch norm over several ranks */
+    void           *user; /* dt__norm_sync of a batch norm over several ranks; dt_fn_call of a dt_function */
+    void          (*drop)(dt__node *n); /* frees what user points to; or NULL */
     dt__node       *next;
 };
 struct dt__group { /* parameters packed into one block */
@@ -1198,6 +1309,23 @@ DT__INSIDE dt_tensor *dt__grad_begin(dt_tensor *x, int layout, uint32_t *acc); /
 DT__INSIDE int dt__grad_end(dt_tensor *x, dt_tensor *t);
 /* Ops of other headers: dt__record after the result was made; the backward passes gradients on with dt__grad_put. */
 DT__INSIDE dt__node *dt__record(const char *name, dt_tensor *out, dt__backward_fn fn, int nin, dt_tensor *const *in);
+DT__INSIDE void dt__save(dt__node *n, dt_tensor *t);
+DT__INSIDE bool dt__needs_grad(const dt__node *n, int k);
+/* checks of arguments: dt_fail() if false */
+DT__INSIDE bool dt__want_float(const char *call, const dt_tensor *t);
+DT__INSIDE bool dt__dim_ok(const char *call, int *dim, int ndim); /* a negative dim becomes one from the beginning */
+DT__INSIDE bool dt__same_device(const char *call, const dt_tensor *a, const dt_tensor *b);
+DT__INSIDE bool dt__index_ok(const char *call, const dt_tensor *index, const dt_tensor *x);
+DT__INSIDE bool dt__reduction_ok(const char *call, dt_loss_opts o);
+DT__INSIDE dt_tensor *dt__in_f32(dt_tensor *t);  /* autocast: for ops that need the range or precision of f32 */
+DT__INSIDE dt_tensor *dt__in_loss(dt_tensor *t);
+DT__INSIDE dt_tensor *dt__finish(dt_tensor *t, int rc); /* passes t to the step, or frees it if rc is an error */
+DT__INSIDE void dt__view_dense(dt_view *v, int ndim, int64_t d0, int64_t d1, int64_t d2);
+DT__INSIDE void dt__split_dims(const dt_tensor *x, int dim, int64_t *outer, int64_t *inner);
+DT__INSIDE dt_tensor *dt__reduce(const char *call, int fn, dt_tensor *x, dt_reduce_opts o);
+DT__INSIDE int dt__scan_run(dt_tensor *y, const dt_tensor *x, int64_t outer, int64_t n, int64_t inner, int fn, bool reverse,
+                            bool exclusive);
+DT__INSIDE dt_tensor *dt__loss_reduced(dt_tensor *l, dt_reduction reduction);
 DT__INSIDE int dt__grad_put(dt_tensor *x, dt_tensor *g);
 DT__INSIDE bool dt__is_exclusive(dt_tensor *t);
 DT__INSIDE bool dt__write_ok(const char *call, dt_tensor *t);
@@ -2045,7 +2173,7 @@ DT__INSIDE bool dt__want_float(const char *call, const dt_tensor *t)
     dt_fail(DT_ERR_DTYPE, "%s: takes f32, f16 or bf16, not %s; dt_cast() it first", call, dt_dtype_name((dt_dtype)t->dtype));
     return false;
 }
-static bool dt__dim_ok(const char *call, int *dim, int ndim)
+DT__INSIDE bool dt__dim_ok(const char *call, int *dim, int ndim)
 {
     int d = *dim < 0 ? *dim + ndim : *dim;
     if (d < 0 || d >= ndim) {
@@ -3750,6 +3878,8 @@ static void dt__node_release(dt__node *n)
     n->in = n->few;
     n->nin = n->nsaved = 0;
     n->done = 1;
+    if (n->drop) n->drop(n);
+    n->drop = NULL;
 }
 static void dt__trim_nodes(dt__ctx *t)
 {
@@ -4339,6 +4469,173 @@ DT_API bool dt_grad_pending(const dt_tensor *param)
     return dt__tls.in_backward && dt__alive(param) && param->mark == dt__tls.backward_id && param->pending > 0;
 }
 
+/* ---- ops of the program (dt_function)
+   With one output the op is one node of the tape. With several, its node has a hidden output, from which each output is
+   computed by a node of its own: these collect the gradients, and the hidden one makes the op's node run after them. */
+struct dt_fn_call {
+    const dt_function *f;
+    dt__node          *node; /* in a backward */
+    dt_tensor *const  *in;
+    int                nin, nout;
+    dt_tensor         *out[DT_FN_MAX_OUT], *saved[DT_FN_MAX_SAVED];
+    dt_tensor         *grad[DT_FN_MAX_OUT]; /* references, between the nodes of the outputs and that of the op */
+    size_t             nbytes;
+    void              *opts;
+};
+static bool dt__fn_slot(const dt_fn_call *c, const char *call, int i, int n)
+{
+    if (c && i >= 0 && i < n) return true;
+    dt_fail(DT_ERR_ARG, "%s: %s has no number %d; it has %d of them", call, c ? c->f->name : "the op (NULL)", i, c ? n : 0);
+    return false;
+}
+DT_API dt_tensor *dt_fn_in(const dt_fn_call *c, int i) { return dt__fn_slot(c, "dt_fn_in", i, c ? c->nin : 0) ? c->in[i] : NULL; }
+DT_API const void *dt_fn_opts(const dt_fn_call *c) { return c ? c->opts : NULL; }
+DT_API void        dt_fn_out(dt_fn_call *c, int i, dt_tensor *t)
+{
+    if (dt__fn_slot(c, "dt_fn_out", i, c ? c->nout : 0) && dt__ok(c->f->name, "an output", t)) c->out[i] = t;
+}
+DT_API void dt_fn_save(dt_fn_call *c, int slot, dt_tensor *t)
+{
+    if (dt__fn_slot(c, "dt_fn_save", slot, DT_FN_MAX_SAVED) && dt__ok(c->f->name, "a saved tensor", t)) c->saved[slot] = t;
+}
+DT_API dt_tensor *dt_fn_saved(const dt_fn_call *c, int slot)
+{
+    if (!dt__fn_slot(c, "dt_fn_saved", slot, DT_FN_MAX_SAVED)) return NULL;
+    return c->node ? slot < c->node->nsaved ? c->node->saved[slot] : NULL : c->saved[slot];
+}
+DT_API dt_tensor *dt_fn_grad(const dt_fn_call *c, int i)
+{
+    return dt__fn_slot(c, "dt_fn_grad", i, c ? c->nout : 0) ? c->grad[i] : NULL;
+}
+DT_API bool dt_fn_needs_grad(const dt_fn_call *c, int i)
+{
+    if (!dt__fn_slot(c, "dt_fn_needs_grad", i, c ? c->nin : 0)) return false;
+    return c->node ? dt__needs_grad(c->node, i) : c->in[i] && c->in[i]->requires_grad && !dt__tls.no_grad;
+}
+DT_API void dt_fn_give(dt_fn_call *c, int i, dt_tensor *g)
+{
+    if (!dt__fn_slot(c, "dt_fn_give", i, c ? c->nin : 0)) return;
+    const char *call = c->f->name;
+    dt_tensor  *x = c->in[i];
+    if (!c->node) {
+        dt_fail(DT_ERR_STATE, "dt_fn_give: called in the forward of %s; gradients are given in its backward", call);
+        return;
+    }
+    if (!dt__ok(call, "a gradient", g) || !dt__needs_grad(c->node, i)) return;
+    dt_shape s = dt_shape_of(x);
+    if (!dt__same_shape(g, &s) || !dt__is_float(g->dtype) || g->st->dev != x->st->dev) {
+        dt_fail(DT_ERR_SHAPE, "%s: the gradient of input %d is %s on %s; it must be a float tensor of the shape of the input, %s on %s",
+                call, i, dt__text(g), g->st->dev->name, dt__text(x), x->st->dev->name);
+        return;
+    }
+    dt__grad_put(x, g);
+}
+static void dt__fn_drop(dt__node *n)
+{
+    dt_fn_call *c = (dt_fn_call *)n->user;
+    for (int i = 0; i < c->nout; i++) dt__unref(c->grad[i]);
+    dt_mem_free(c, sizeof *c + c->nbytes);
+}
+static int dt__fn_bwd(dt__node *n, dt_tensor *g)
+{
+    dt__ctx    *t = &dt__tls;
+    dt_fn_call *c = (dt_fn_call *)n->user;
+    int64_t     first = t->step.n;
+    if (c->nout == 1 && !c->grad[0]) c->grad[0] = dt__ref(g);
+    c->node = n;
+    c->in = n->in;
+    int rc = c->f->backward(c);
+    c->node = NULL;
+    for (int i = 0; i < c->nout && t->backward_part != DT__BACK_INPUTS; i++) { /* DT__BACK_WEIGHTS will need them again */
+        dt__unref(c->grad[i]);
+        c->grad[i] = NULL;
+    }
+    for (int64_t i = first; i < t->step.n; i++) { /* what the callback made */
+        dt_tensor *x = (dt_tensor *)t->step.at[i];
+        if (!x) continue;
+        x->step = NULL;
+        dt__unref(x);
+    }
+    t->step.n = first;
+    if (rc && dt__err.code == DT_OK) dt_fail((dt_status)rc, "%s: its backward returned %d without a message (dt_fail)", n->name, rc);
+    return dt__err.code;
+}
+static int dt__fn_part_bwd(dt__node *n, dt_tensor *g)
+{
+    dt_tensor  *hidden = n->in[0];
+    dt_fn_call *c = (dt_fn_call *)hidden->node->user;
+    dt__unref(c->grad[n->i[0]]);
+    c->grad[n->i[0]] = dt__ref(g);
+    return hidden->partial ? 0 : dt__grad_put(hidden, hidden); /* a value of its own is not looked at */
+}
+/* Takes c over. */
+static void dt__fn_record(dt_fn_call *c, dt_tensor *const *out)
+{
+    dt_tensor *hidden = NULL, *root = out[0];
+    if (c->nout > 1) hidden = root = dt__new(c->f->name, out[0]->st->dev, DT_F32, NULL, 0, DT_LAYOUT_PLAIN);
+    dt__node *n = root && c->f->backward ? dt__record(c->f->name, root, dt__fn_bwd, c->nin, c->in) : NULL;
+    int       last = DT_FN_MAX_SAVED;
+    while (last > 0 && !c->saved[last - 1]) last--;
+    for (int i = 0; n && i < last; i++) dt__save(n, c->saved[i]);
+    if (n) {
+        n->user = c;
+        n->drop = dt__fn_drop;
+    }
+    for (int i = 0; n && hidden && i < c->nout; i++) {
+        dt__node *part = dt__record(c->f->name, out[i], dt__fn_part_bwd, 1, &hidden);
+        if (part) part->i[0] = i;
+    }
+    dt__unref(hidden);
+    if (!n) dt_mem_free(c, sizeof *c + c->nbytes);
+}
+DT_API dt_status dt_function_run(const dt_function *f, dt_tensor *const *in, int nin, const void *opts, size_t opts_nbytes,
+                                 dt_tensor **out, int nout)
+{
+    const char *call = f && f->name ? f->name : "dt_function_run";
+    for (int i = 0; out && i < nout && i < DT_FN_MAX_OUT; i++) out[i] = NULL;
+    if (dt__err.code != DT_OK) return dt__err.code;
+    if (!f || !f->name || !f->forward || !out || (nin && !in) || nin < 0 || nin > DT_FN_MAX_IN || nout < 1 || nout > DT_FN_MAX_OUT)
+        return (dt_status)dt_fail(DT_ERR_ARG, "%s: the function or its name, its forward, in or out is NULL, or %d inputs are not 0 to %d, or "
+                                  "%d outputs are not 1 to %d", call, nin, DT_FN_MAX_IN, nout, DT_FN_MAX_OUT);
+    for (int i = 0; i < nin; i++)
+        if (in[i] && !dt__ok(call, "an input", in[i])) return dt_error_code();
+    if (!opts) opts_nbytes = 0;
+    dt_fn_call *c = (dt_fn_call *)dt__alloc_zero(sizeof *c + opts_nbytes);
+    if (!c) return (dt_status)dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+    c->f = f;
+    c->in = in;
+    c->nin = nin;
+    c->nout = nout;
+    c->nbytes = opts_nbytes;
+    c->opts = opts_nbytes ? (void *)(c + 1) : NULL;
+    if (opts_nbytes) memcpy(c->opts, opts, opts_nbytes);
+    dt__tls.no_grad++;
+    int rc = f->forward(c);
+    for (int i = 0; i < nout && !rc && dt__err.code == DT_OK; i++) {
+        dt_tensor *t = c->out[i];
+        if (!t) {
+            dt_fail(DT_ERR_STATE, "%s: its forward did not set output %d with dt_fn_out", call, i);
+            break;
+        }
+        bool own = !t->node && !t->leaf && !t->requires_grad; /* an input, or a view of one by the same handle */
+        for (int k = 0; k < nin; k++) own = own && t != in[k];
+        for (int k = 0; k < i; k++) own = own && t != out[k];
+        out[i] = own ? t : dt__give(dt__alias(t));
+    }
+    dt__tls.no_grad--;
+    if (rc && dt__err.code == DT_OK) dt_fail((dt_status)rc, "%s: its forward returned %d without a message (dt_fail)", call, rc);
+    if (dt__err.code == DT_OK) dt__fn_record(c, out);
+    else dt_mem_free(c, sizeof *c + c->nbytes);
+    for (int i = 0; i < nout && dt__err.code != DT_OK; i++) out[i] = NULL;
+    return dt__err.code;
+}
+DT_API dt_tensor *dt_function_apply(const dt_function *f, dt_tensor *const *in, int nin, const void *opts, size_t opts_nbytes)
+{
+    dt_tensor *out = NULL;
+    dt_function_run(f, in, nin, opts, opts_nbytes, &out, 1);
+    return out;
+}
+
 /* ---- blocks
    In a block each parameter begins at a multiple of 64 bytes, measured in the dtype of the block. The other arrays of a
    block (f32 master weights, gradients, optimiser states) use the same offsets in elements, and their elements are not
@@ -4852,11 +5149,11 @@ DT__INSIDE dt_tensor *dt__in_half(dt_tensor *t) /* for ops that are faster in 16
     dt_autocast a = dt__tls.autocast;
     return a.mode == DT_AUTOCAST_OPS ? dt__autocast_to(t, a.dtype) : t;
 }
-static dt_tensor *dt__in_f32(dt_tensor *t) /* for ops that need the range or precision of f32 */
+DT__INSIDE dt_tensor *dt__in_f32(dt_tensor *t) /* for ops that need the range or precision of f32 */
 {
     return dt__tls.autocast.mode == DT_AUTOCAST_OPS ? dt__autocast_to(t, DT_F32) : t;
 }
-static dt_tensor *dt__in_loss(dt_tensor *t)
+DT__INSIDE dt_tensor *dt__in_loss(dt_tensor *t)
 {
     return dt__tls.autocast.mode != DT_AUTOCAST_OFF ? dt__autocast_to(t, DT_F32) : t;
 }
@@ -4915,13 +5212,8 @@ static int dt__unary_bwd(dt__node *n, dt_tensor *g)
     int rc = x->numel ? dt__go(x->st->dev, &c) : 0;
     return dt__grad_end(x, t) || rc;
 }
-static dt_tensor *dt__unary(const char *call, int fn, dt_tensor *x, double a, double b)
+static int dt__unary_run(dt_tensor *y, int fn, double a, double b, const dt_tensor *x)
 {
-    if (!dt__ok(call, "a", x)) return NULL;
-    if (fn == DT_U_RELU && !dt__is_float(x->dtype)) fn = DT_U_CLAMP, a = 0, b = INFINITY;
-    if (dt__unary_rows[fn].type == DT__TYPE_FLOATS && !dt__want_float(call, x)) return NULL;
-    dt_tensor *y = dt__new_like(call, x, x->dtype);
-    if (!y) return NULL;
     dt_call c;
     dt__call_begin(&c, DT_K_unary);
     dt__out(&c, y);
@@ -4929,7 +5221,16 @@ static dt_tensor *dt__unary(const char *call, int fn, dt_tensor *x, double a, do
     c.u.ew.fn = fn;
     c.u.ew.a = a;
     c.u.ew.b = b;
-    if (x->numel && dt__go(x->st->dev, &c)) return dt__finish(y, DT_ERR_DEVICE);
+    return x->numel ? dt__go(x->st->dev, &c) : 0;
+}
+static dt_tensor *dt__unary(const char *call, int fn, dt_tensor *x, double a, double b)
+{
+    if (!dt__ok(call, "a", x)) return NULL;
+    if (fn == DT_U_RELU && !dt__is_float(x->dtype)) fn = DT_U_CLAMP, a = 0, b = INFINITY;
+    if (dt__unary_rows[fn].type == DT__TYPE_FLOATS && !dt__want_float(call, x)) return NULL;
+    dt_tensor *y = dt__new_like(call, x, x->dtype);
+    if (!y) return NULL;
+    if (dt__unary_run(y, fn, a, b, x)) return dt__finish(y, DT_ERR_DEVICE);
     dt__node *n = dt__record(call + 3, y, dt__unary_bwd, 1, &x); /* the name without "dt_" */
     if (n) {
         dt__save(n, dt__unary_rows[fn].needs == DT__NEEDS_Y ? y : x);
@@ -4979,6 +5280,18 @@ DT_API dt_tensor *dt_abs(dt_tensor *a) { return dt__unary("dt_abs", DT_U_ABS, a,
 DT_API dt_tensor *dt_sqrt(dt_tensor *a) { return dt__unary("dt_sqrt", DT_U_SQRT, a, 0, 0); }
 DT_API dt_tensor *dt_exp(dt_tensor *a) { return dt__unary("dt_exp", DT_U_EXP, dt__in_f32(a), 0, 0); }
 DT_API dt_tensor *dt_log(dt_tensor *a) { return dt__unary("dt_log", DT_U_LOG, dt__in_f32(a), 0, 0); }
+DT_API dt_tensor *dt_rsqrt(dt_tensor *a) { return dt__unary("dt_rsqrt", DT_U_RSQRT, dt__in_f32(a), 0, 0); }
+DT_API dt_tensor *dt_reciprocal(dt_tensor *a) { return dt__unary("dt_reciprocal", DT_U_RECIP, dt__in_f32(a), 1, 0); }
+DT_API dt_tensor *dt_log1p(dt_tensor *a) { return dt__unary("dt_log1p", DT_U_LOG1P, dt__in_f32(a), 0, 0); }
+DT_API dt_tensor *dt_expm1(dt_tensor *a) { return dt__unary("dt_expm1", DT_U_EXPM1, dt__in_f32(a), 0, 0); }
+DT_API dt_tensor *dt_sin(dt_tensor *a) { return dt__unary("dt_sin", DT_U_SIN, a, 0, 0); }
+DT_API dt_tensor *dt_cos(dt_tensor *a) { return dt__unary("dt_cos", DT_U_COS, a, 0, 0); }
+DT_API dt_tensor *dt_tan(dt_tensor *a) { return dt__unary("dt_tan", DT_U_TAN, dt__in_f32(a), 0, 0); }
+DT_API dt_tensor *dt_erf(dt_tensor *a) { return dt__unary("dt_erf", DT_U_ERF, a, 0, 0); }
+DT_API dt_tensor *dt_sign(dt_tensor *a) { return dt__unary("dt_sign", DT_U_SIGN, a, 0, 0); }
+DT_API dt_tensor *dt_floor(dt_tensor *a) { return dt__unary("dt_floor", DT_U_FLOOR, a, 0, 0); }
+DT_API dt_tensor *dt_ceil(dt_tensor *a) { return dt__unary("dt_ceil", DT_U_CEIL, a, 0, 0); }
+DT_API dt_tensor *dt_round(dt_tensor *a) { return dt__unary("dt_round", DT_U_ROUND, a, 0, 0); }
 DT_API dt_tensor *dt_relu(dt_tensor *a) { return dt__unary("dt_relu", DT_U_RELU, a, 0, 0); }
 DT_API dt_tensor *dt_leaky_relu(dt_tensor *a, double slope)
 {
@@ -4986,6 +5299,14 @@ DT_API dt_tensor *dt_leaky_relu(dt_tensor *a, double slope)
 }
 DT_API dt_tensor *dt_gelu(dt_tensor *a) { return dt__unary("dt_gelu", DT_U_GELU, dt__in_f32(a), 0, 0); }
 DT_API dt_tensor *dt_gelu_tanh(dt_tensor *a) { return dt__unary("dt_gelu_tanh", DT_U_GELU_TANH, dt__in_f32(a), 0, 0); }
+DT_API dt_tensor *dt_elu(dt_tensor *a, double alpha) { return dt__unary("dt_elu", DT_U_ELU, a, alpha, 1); }
+DT_API dt_tensor *dt_selu(dt_tensor *a)
+{
+    return dt__unary("dt_selu", DT_U_ELU, a, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946);
+}
+DT_API dt_tensor *dt_hardswish(dt_tensor *a) { return dt__unary("dt_hardswish", DT_U_HARDSWISH, a, 0, 0); }
+DT_API dt_tensor *dt_mish(dt_tensor *a) { return dt__unary("dt_mish", DT_U_MISH, a, 0, 0); }
+DT_API dt_tensor *dt_logsigmoid(dt_tensor *a) { return dt__unary("dt_logsigmoid", DT_U_LOGSIGMOID, a, 0, 0); }
 DT_API dt_tensor *dt_silu(dt_tensor *a) { return dt__unary("dt_silu", DT_U_SILU, a, 0, 0); }
 DT_API dt_tensor *dt_sigmoid(dt_tensor *a) { return dt__unary("dt_sigmoid", DT_U_SIGMOID, a, 0, 0); }
 DT_API dt_tensor *dt_tanh(dt_tensor *a) { return dt__unary("dt_tanh", DT_U_TANH, a, 0, 0); }
@@ -5120,6 +5441,21 @@ static int dt__bwd_MIN(dt__node *n, dt_tensor *g)
     int rc = dt__put_slope(n, 0, g, DT_B_MIN_DX, 1, n->saved[0], n->saved[1]);
     return rc ? rc : dt__put_slope(n, 1, g, DT_B_MIN_DX, 1, n->saved[1], n->saved[0]);
 }
+static int dt__bwd_ATAN2(dt__node *n, dt_tensor *g) /* the derivative by y is minus that by x with the operands swapped */
+{
+    int rc = dt__put_slope(n, 0, g, DT_B_ATAN2_DX, 1, n->saved[0], n->saved[1]);
+    return rc ? rc : dt__put_slope(n, 1, g, DT_B_ATAN2_DX, -1, n->saved[1], n->saved[0]);
+}
+static int dt__bwd_PRELU(dt__node *n, dt_tensor *g)
+{
+    int rc = dt__put_slope(n, 0, g, DT_B_PRELU_DX, 1, n->saved[0], n->saved[1]);
+    return rc ? rc : dt__put_slope(n, 1, g, DT_B_PRELU_DY, 1, n->saved[0], n->saved[1]);
+}
+static int dt__bwd_KL_DIV(dt__node *n, dt_tensor *g)
+{
+    int rc = dt__needs_grad(n, 0) ? dt__binary_put(n->in[0], g, DT_B_MUL, -1, 0, g, n->saved[1]) : 0;
+    return rc ? rc : dt__put_slope(n, 1, g, DT_B_KL_DIV_DY, 1, n->saved[0], n->saved[1]);
+}
 static int dt__difference_bwd(dt__node *n, dt_tensor *g, int dx) /* f(x - y): the derivative by y is minus that by x */
 {
     dt_tensor *d = dt__binary_tmp(g, dx, 1, n->b, n->saved[0], n->saved[1]);
@@ -5191,6 +5527,23 @@ DT_API dt_tensor *dt_pow(dt_tensor *a, dt_tensor *b)
 }
 DT_API dt_tensor *dt_maximum(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_maximum", DT_B_MAX, a, b, 0); }
 DT_API dt_tensor *dt_minimum(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_minimum", DT_B_MIN, a, b, 0); }
+DT_API dt_tensor *dt_atan2(dt_tensor *y, dt_tensor *x) { return dt__binary("dt_atan2", DT_B_ATAN2, y, x, 0); }
+DT_API dt_tensor *dt_prelu(dt_tensor *a, dt_tensor *weight)
+{
+    const char *call = "dt_prelu";
+    if (!dt__ok(call, "a", a) || !dt__ok(call, "weight", weight)) return NULL;
+    int64_t channels = a->ndim > 1 ? a->shape[1] : a->ndim == 1 ? a->shape[0] : 1;
+    if (weight->numel != 1 && (weight->ndim != 1 || weight->numel != channels)) {
+        dt_fail(DT_ERR_SHAPE, "%s: weight is %s; for a %s it must have 1 element or be (%" PRId64 "), one for each channel", call,
+                dt__text(weight), dt__text(a), channels);
+        return NULL;
+    }
+    dt_shape s;
+    s.ndim = weight->numel == 1 ? 0 : a->ndim < 2 ? 1 : a->ndim - 1;
+    for (int i = 0; i < s.ndim; i++) s.dim[i] = i == 0 ? channels : 1;
+    weight = dt__reshape(call, weight, s);
+    return weight ? dt__binary(call, DT_B_PRELU, a, weight, 0) : NULL;
+}
 DT_API dt_tensor *dt_eq(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_eq", DT_B_EQ, a, b, 0); }
 DT_API dt_tensor *dt_ne(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_ne", DT_B_NE, a, b, 0); }
 DT_API dt_tensor *dt_lt(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_lt", DT_B_LT, a, b, 0); }
@@ -5289,6 +5642,15 @@ DT_API dt_tensor *dt_where(dt_tensor *cond, dt_tensor *a, dt_tensor *b)
 }
 
 /* ==================================================================================================== >>reductions */
+/* Gives the view of a dense operand another shape with the same number of elements. */
+DT__INSIDE void dt__view_dense(dt_view *v, int ndim, int64_t d0, int64_t d1, int64_t d2)
+{
+    v->ndim = ndim;
+    v->shape[0] = d0;
+    v->shape[1] = d1;
+    v->shape[2] = d2;
+    dt__dense_strides(v->stride, v->shape, ndim);
+}
 static bool dt__reduce_dims(const char *call, const dt_tensor *x, uint32_t dims, bool *reduced)
 {
     uint32_t seen = 0;
@@ -5392,6 +5754,51 @@ static int dt__var_bwd(dt__node *n, dt_tensor *ge)
     dt__unref(mean);
     return rc;
 }
+/* y (outer, n, inner) := sums or products of x from its beginning to each place, see scan in DT_KERNELS; both are dense */
+DT__INSIDE int dt__scan_run(dt_tensor *y, const dt_tensor *x, int64_t outer, int64_t n, int64_t inner, int fn, bool reverse,
+                            bool exclusive)
+{
+    dt_call c;
+    dt__call_begin(&c, DT_K_scan);
+    dt__view_dense(dt__out(&c, y), 3, outer, n, inner);
+    dt__view_dense(dt__in(&c, x), 3, outer, n, inner);
+    c.u.scan.fn = fn;
+    c.u.scan.reverse = reverse;
+    c.u.scan.exclusive = exclusive;
+    return x->numel ? dt__go(x->st->dev, &c) : 0;
+}
+/* prod: dx = g * (product of the elements before) * (product of those behind), which is right where elements are 0, too */
+static int dt__prod_bwd(dt__node *n, dt_tensor *ge)
+{
+    dt_tensor *x = n->saved[0], *p = dt__alias(x), *t[3] = { NULL, NULL, NULL };
+    int64_t    order[DT_MAX_DIMS], back[DT_MAX_DIMS], many = 1;
+    int        k = 0, rc = p ? 0 : DT_ERR_MEMORY;
+    for (int i = 0; i < x->ndim; i++)
+        if (!n->i[i]) order[k++] = i;
+    for (int i = 0; i < x->ndim; i++)
+        if (n->i[i]) many *= x->shape[order[k++] = i];
+    for (int i = 0; i < x->ndim; i++) back[order[i]] = i;
+    if (!rc) rc = dt__make_plain(x);
+    if (!rc) {
+        dt__unref(p);
+        p = dt__alias(x);
+    }
+    if (p) dt__permute(p, x, order); /* the reduced dimensions last */
+    for (int i = 0; i < 3 && !rc; i++) {
+        t[i] = dt__new("backward", x->st->dev, DT_F32, p->shape, p->ndim, DT_LAYOUT_PLAIN);
+        rc = !t[i]  ? (int)DT_ERR_MEMORY
+             : i == 0 ? dt__copy_to(t[0], p, 0)
+                      : dt__scan_run(t[i], t[0], many ? x->numel / many : 0, many, 1, DT_R_PROD, i == 2, true);
+    }
+    if (!rc) rc = dt__binary_run(t[0], DT_B_MUL, 1, 0, t[1], t[2], 0);
+    dt_tensor *v = rc ? NULL : dt__alias(t[0]);
+    if (v) dt__permute(v, t[0], back);
+    if (!rc) rc = v ? dt__binary_put(n->in[0], n->in[0], DT_B_MUL, 1, 0, ge, v) : DT_ERR_MEMORY;
+    dt__unref(v);
+    for (int i = 0; i < 3; i++) dt__unref(t[i]);
+    dt__unref(p);
+    return rc;
+}
 static int dt__reduce_bwd(dt__node *n, dt_tensor *g)
 {
     dt_tensor *x = n->in[0], *ge = dt__unreduce(g, x, n->i);
@@ -5409,39 +5816,71 @@ static int dt__reduce_bwd(dt__node *n, dt_tensor *g)
     case DT_R_VAR: rc = dt__var_bwd(n, ge); break;
     case DT_R_MAX:
     case DT_R_MIN: rc = dt__extreme_bwd(n, ge); break;
+    case DT_R_PROD: rc = dt__prod_bwd(n, ge); break;
+    case DT_R_NORM: { /* g x/y; 0 where the norm is 0 */
+        dt_tensor *ye = dt__unreduce(n->saved[1], x, n->i);
+        dt_tensor *q = ye ? dt__binary_tmp(x, DT_B_DIV, 1, 0, n->saved[0], ye) : NULL;
+        dt_tensor *zero = q ? dt__scalar_like("backward", q, 0) : NULL, *is = zero ? dt__new_like("backward", x, DT_U8) : NULL, *t = is ? dt__new_like("backward", x, DT_F32) : NULL;
+        rc = t ? dt__binary_run(is, DT_B_EQ, 1, 0, ye, zero, 0) : (int)DT_ERR_MEMORY;
+        if (!rc) rc = dt__where_run(t, is, zero, q);
+        dt__unref(ye);
+        dt__unref(zero);
+        dt__unref(q);
+        dt__unref(is);
+        rc = rc ? rc : dt__binary_put(x, x, DT_B_MUL, 1, 0, ge, t);
+        dt__unref(t);
+        break;
+    }
+    case DT_R_LSE: { /* g exp(x - y); where y is -inf all x are -inf, and the gradient is NaN, as in PyTorch */
+        dt_tensor *ye = dt__unreduce(n->saved[1], x, n->i);
+        dt_tensor *d = ye ? dt__binary_tmp(x, DT_B_ADD, 1, -1, n->saved[0], ye) : NULL;
+        dt_tensor *e = d ? dt__new_like("backward", d, DT_F32) : NULL;
+        rc = e ? dt__unary_run(e, DT_U_EXP, 0, 0, d) : DT_ERR_MEMORY;
+        dt__unref(ye);
+        dt__unref(d);
+        rc = rc ? rc : dt__binary_put(x, x, DT_B_MUL, 1, 0, ge, e);
+        dt__unref(e);
+        break;
+    }
     default: rc = dt_fail(DT_ERR_GRAD, "dt_backward: '%s' has no derivative", n->name); break;
     }
     dt__unref(ge);
     return rc;
 }
-static dt_tensor *dt__reduce(const char *call, int fn, dt_tensor *x, dt_reduce_opts o)
+static dt_tensor *dt__reduce_as(const char *call, int fn, dt_tensor *x, dt_reduce_opts o, int as);
+DT__INSIDE dt_tensor *dt__reduce(const char *call, int fn, dt_tensor *x, dt_reduce_opts o)
+{
+    return dt__reduce_as(call, fn, x, o, -1);
+}
+static dt_tensor *dt__reduce_as(const char *call, int fn, dt_tensor *x, dt_reduce_opts o, int as)
 {
     bool    reduced[DT_MAX_DIMS] = { false };
     int64_t shape[DT_MAX_DIMS] = { 0 }, n = 1;
     int     ndim = 0;
     if (!dt__ok(call, "a", x) || !dt__reduce_dims(call, x, o.dims, reduced)) return NULL;
-    bool ints = fn == DT_R_SUM || fn == DT_R_MAX || fn == DT_R_MIN || fn == DT_R_ARGMAX;
+    bool index = fn == DT_R_ARGMAX || fn == DT_R_ARGMIN, wide = fn == DT_R_SUM || fn == DT_R_PROD;
+    bool ints = wide || fn == DT_R_MAX || fn == DT_R_MIN || index;
     if (!ints && !dt__want_float(call, x)) return NULL;
     for (int i = 0; i < x->ndim; i++) {
         if (reduced[i]) n *= x->shape[i];
         if (!reduced[i] || o.keepdim) shape[ndim++] = reduced[i] ? 1 : x->shape[i];
     }
-    if (n == 0 && (fn == DT_R_MAX || fn == DT_R_MIN || fn == DT_R_ARGMAX)) {
+    if (n == 0 && (fn == DT_R_MAX || fn == DT_R_MIN || index)) {
         dt_fail(DT_ERR_SHAPE, "%s: the reduced dimensions of %s have no elements; at least 1 is needed", call, dt__text(x));
         return NULL;
     }
-    int dtype = fn == DT_R_ARGMAX || (fn == DT_R_SUM && !dt__is_float(x->dtype)) ? DT_I64 : x->dtype;
+    int dtype = as >= 0 ? as : index || (wide && !dt__is_float(x->dtype)) ? (int)DT_I64 : x->dtype;
     dt_tensor *y = dt__new(call, x->st->dev, dtype, shape, ndim, DT_LAYOUT_PLAIN);
     if (!y) return NULL;
     if (dt__reduce_run(y, reduced, fn, o.biased, x)) return dt__finish(y, DT_ERR_DEVICE);
-    dt__node *node = fn == DT_R_ARGMAX ? NULL : dt__record(call + 3, y, dt__reduce_bwd, 1, &x);
+    dt__node *node = index ? NULL : dt__record(call + 3, y, dt__reduce_bwd, 1, &x);
     if (node) {
         for (int i = 0; i < DT_MAX_DIMS; i++) node->i[i] = reduced[i];
         node->fn = fn;
         node->a = n ? 1.0 / (double)n : 0;
         node->b = o.biased;
         if (fn != DT_R_SUM && fn != DT_R_MEAN) dt__save(node, x);
-        if (fn == DT_R_MAX || fn == DT_R_MIN) dt__save(node, y);
+        if (fn == DT_R_MAX || fn == DT_R_MIN || fn == DT_R_NORM || fn == DT_R_LSE) dt__save(node, y);
     }
     return dt__finish(y, dt__err.code);
 }
@@ -5449,27 +5888,54 @@ DT_API dt_tensor *dt_sum_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduc
 DT_API dt_tensor *dt_mean_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_mean", DT_R_MEAN, a, o); }
 DT_API dt_tensor *dt_amax_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_amax", DT_R_MAX, a, o); }
 DT_API dt_tensor *dt_amin_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_amin", DT_R_MIN, a, o); }
-DT_API dt_tensor *dt_var_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_var", DT_R_VAR, dt__in_f32(a), o); }
-DT_API dt_tensor *dt_argmax_with(dt_tensor *a, dt_reduce_opts o)
+static dt_tensor *dt__variance(const char *call, dt_tensor *a, dt_reduce_opts o, int as)
+{
+    bool reduced[DT_MAX_DIMS];
+    a = dt__in_f32(a);
+    if (o.correction == DT_ZERO) o.biased = true;
+    if (o.biased || o.correction == 0 || o.correction == 1) return dt__reduce_as(call, DT_R_VAR, a, o, as);
+    if (o.correction < 0) {
+        dt_fail(DT_ERR_ARG, "%s: .correction is %d; it must be at least 1, or DT_ZERO", call, o.correction);
+        return NULL;
+    }
+    if (!dt__ok(call, "a", a) || !dt__reduce_dims(call, a, o.dims, reduced)) return NULL;
+    double n = 1;
+    for (int i = 0; i < a->ndim; i++)
+        if (reduced[i]) n *= (double)a->shape[i];
+    o.biased = true;
+    a = dt__reduce_as(call, DT_R_VAR, a, o, as);
+    return a ? dt_mul_scalar(a, n / (n > o.correction ? n - o.correction : 0)) : NULL;
+}
+DT_API dt_tensor *dt_var_with(dt_tensor *a, dt_reduce_opts o) { return dt__variance("dt_var", a, o, -1); }
+DT_API dt_tensor *dt_std_with(dt_tensor *a, dt_reduce_opts o)
+{
+    a = dt__in_f32(a);
+    dt_dtype   dtype = dt_dtype_of(a);
+    dt_tensor *v = dt__variance("dt_std", a, o, DT_F32);
+    if (!v || !v->requires_grad) return v ? dt_cast(dt_sqrt(v), dtype) : NULL;
+    /* where the variance is 0 the gradient is 0, as in PyTorch, not 0 times the infinite one of the root */
+    dt_tensor *zero = dt__give(dt__scalar_like("dt_std", v, 0)), *one = dt__give(dt__scalar_like("dt_std", v, 1));
+    dt_tensor *nil = zero && one ? dt_eq(v, zero) : NULL;
+    return nil ? dt_cast(dt_where(nil, v, dt_sqrt(dt_where(nil, one, v))), dtype) : NULL;
+}
+DT_API dt_tensor *dt_prod_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_prod", DT_R_PROD, dt__in_f32(a), o); }
+DT_API dt_tensor *dt_logsumexp_with(dt_tensor *a, dt_reduce_opts o)
+{
+    return dt__reduce("dt_logsumexp", DT_R_LSE, dt__in_f32(a), o);
+}
+static dt_tensor *dt__arg(const char *call, int fn, dt_tensor *a, dt_reduce_opts o)
 {
     uint32_t dims = o.dims & ~DT__DIMS;
     if ((o.dims & DT__DIMS) && (dims & (dims - 1))) {
-        dt_fail(DT_ERR_ARG, "dt_argmax: .dims has several dimensions; set one, or leave it out to reduce over all");
+        dt_fail(DT_ERR_ARG, "%s: .dims has several dimensions; set one, or leave it out to reduce over all", call);
         return NULL;
     }
-    return dt__reduce("dt_argmax", DT_R_ARGMAX, a, o);
+    return dt__reduce(call, fn, a, o);
 }
+DT_API dt_tensor *dt_argmax_with(dt_tensor *a, dt_reduce_opts o) { return dt__arg("dt_argmax", DT_R_ARGMAX, a, o); }
+DT_API dt_tensor *dt_argmin_with(dt_tensor *a, dt_reduce_opts o) { return dt__arg("dt_argmin", DT_R_ARGMIN, a, o); }
 
 /* ==================================================================================================== >>matmul */
-/* Gives the view of a dense operand another shape with the same number of elements. */
-static void dt__view_dense(dt_view *v, int ndim, int64_t d0, int64_t d1, int64_t d2)
-{
-    v->ndim = ndim;
-    v->shape[0] = d0;
-    v->shape[1] = d1;
-    v->shape[2] = d2;
-    dt__dense_strides(v->stride, v->shape, ndim);
-}
 /* t with unit stride in one of the last two dimensions, as gemm requires: t itself or a copy. The caller owns it. */
 static dt_tensor *dt__gemm_operand(dt_tensor *t)
 {
@@ -5772,7 +6238,7 @@ DT_API dt_tensor *dt_op_linear_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt
 }
 
 /* ==================================================================================================== >>softmax */
-static void dt__split_dims(const dt_tensor *x, int dim, int64_t *outer, int64_t *inner)
+DT__INSIDE void dt__split_dims(const dt_tensor *x, int dim, int64_t *outer, int64_t *inner)
 {
     *outer = *inner = 1;
     for (int i = 0; i < dim; i++) *outer *= x->shape[i];
@@ -6594,7 +7060,7 @@ DT_API dt_tensor *dt_op_rms_norm_with(dt_tensor *x, dt_tensor *weight, dt_op_nor
 }
 
 /* ==================================================================================================== >>indexing */
-static bool dt__index_ok(const char *call, const dt_tensor *index, const dt_tensor *x)
+DT__INSIDE bool dt__index_ok(const char *call, const dt_tensor *index, const dt_tensor *x)
 {
     if (!dt__ok(call, "index", index) || !dt__same_device(call, index, x)) return false;
     if (index->dtype == DT_I64 || index->dtype == DT_I32) return true;
@@ -6825,13 +7291,16 @@ DT_API dt_tensor *dt_pad(dt_tensor *a, const int64_t *pads, int npads, double va
     memcpy(shape, a->shape, sizeof shape);
     for (int k = 0; k < npads / 2; k++) {
         int i = a->ndim - 1 - k;
-        if (pads[2 * k] < 0 || pads[2 * k + 1] < 0 || pads[2 * k] > INT64_MAX / 4 || pads[2 * k + 1] > INT64_MAX / 4) {
-            dt_fail(DT_ERR_ARG, "dt_pad: pads of dimension %d are %" PRId64 " and %" PRId64 "; they must be at least 0 (to "
-                    "crop use dt_narrow)", i, pads[2 * k], pads[2 * k + 1]);
+        int64_t p = pads[2 * k], q = pads[2 * k + 1], cut = (p < 0 ? -(p + 1) + 1 : 0), end = (q < 0 ? -(q + 1) + 1 : 0);
+        if (p > INT64_MAX / 4 || q > INT64_MAX / 4 || p < -INT64_MAX / 4 || q < -INT64_MAX / 4 || cut + end > shape[i]) {
+            dt_fail(DT_ERR_ARG, "dt_pad: pads of dimension %d are %" PRId64 " and %" PRId64 ", its size is %" PRId64 "; negative pads "
+                    "cut at most the whole dimension", i, p, q, shape[i]);
             return NULL;
         }
-        before[i] = pads[2 * k];
-        shape[i] += pads[2 * k] + pads[2 * k + 1];
+        if (cut || end) a = dt_narrow(a, i, cut, shape[i] - cut - end);
+        if (!a) return NULL;
+        before[i] = p > 0 ? p : 0;
+        shape[i] += p + q;
     }
     dt_tensor *y = dt__new("dt_pad", a->st->dev, a->dtype, shape, a->ndim, DT_LAYOUT_PLAIN);
     dt_tensor *s = y ? dt__alias(y) : NULL;
@@ -6896,7 +7365,7 @@ DT_API dt_tensor *dt_op_dropout_with(dt_tensor *x, double p, dt_op_dropout_opts 
 }
 
 /* ==================================================================================================== >>losses */
-static bool dt__reduction_ok(const char *call, dt_loss_opts o)
+DT__INSIDE bool dt__reduction_ok(const char *call, dt_loss_opts o)
 {
     if (o.reduction == DT_MEAN || o.reduction == DT_SUM || o.reduction == DT_NONE) return true;
     dt_fail(DT_ERR_ARG, "%s: reduction is %d; it must be DT_MEAN, DT_SUM or DT_NONE", call, (int)o.reduction);
@@ -6969,12 +7438,41 @@ static dt_tensor *dt__xent_rows(const char *call, dt_tensor *x, dt_tensor *targe
     dt__unref(w);
     return loss ? dt__finish(loss, rc ? rc : (int)dt__err.code) : NULL;
 }
+/* target: probabilities of the classes, in the shape of x. The mean divides by the number of rows, as PyTorch does. */
+static dt_tensor *dt__xent_soft(const char *call, dt_tensor *x, dt_tensor *target, dt_loss_opts o)
+{
+    dt_shape s = dt_shape_of(x), w;
+    if (x->ndim < 1 || !dt__same_shape(target, &s) || !x->shape[x->ndim > 1]) {
+        dt_fail(DT_ERR_SHAPE, "%s: shapes logits %s and target %s do not match: a target of floats holds probabilities and has "
+                "the shape of logits, (n, classes, ...)", call, dt__text(x), dt__text(target));
+        return NULL;
+    }
+    if (o.ignore_index) {
+        dt_fail(DT_ERR_ARG, "%s: .ignore_index is set, but target is %s: probabilities; leave it out", call,
+                dt_dtype_name((dt_dtype)target->dtype));
+        return NULL;
+    }
+    int     dim = x->ndim > 1;
+    int64_t classes = x->shape[dim];
+    if (!dt__vector_ok(call, "weight", x, o.weight, classes)) return NULL;
+    if (o.label_smoothing != 0)
+        target = dt_add_scalar(dt_mul_scalar(target, 1 - o.label_smoothing), o.label_smoothing / (double)classes);
+    dt_tensor *l = dt_mul(dt_cast(target, DT_F32), dt_log_softmax(dt_cast(x, DT_F32), dim));
+    w.ndim = x->ndim - dim;
+    for (int i = 0; i < w.ndim; i++) w.dim[i] = i == 0 ? classes : 1;
+    if (o.weight && l) l = dt_mul(l, dt_reshape(o.weight, w));
+    dt_reduce_opts over;
+    DT__CLEAR(over);
+    over.dims = DT_DIM(dim);
+    l = dt__loss_reduced(l ? dt_neg(dt_sum_with(l, over)) : NULL, o.reduction);
+    return l ? dt_cast(l, (dt_dtype)x->dtype) : NULL;
+}
 static dt_tensor *dt__xent(const char *call, dt_tensor *x, dt_tensor *target, dt_loss_opts o, int nll)
 {
     x = dt__in_loss(x);
     if (!dt__ok(call, "logits", x) || !dt__ok(call, "target", target) || !dt__same_device(call, x, target)) return NULL;
     if (!dt__want_float(call, x) || !dt__reduction_ok(call, o)) return NULL;
-    if (dt__is_float(target->dtype)) {
+    if (dt__is_float(target->dtype) && nll) {
         dt_fail(DT_ERR_DTYPE, "%s: target is %s; it must hold class indices in i64, i32 or u8", call,
                 dt_dtype_name((dt_dtype)target->dtype));
         return NULL;
@@ -6983,6 +7481,7 @@ static dt_tensor *dt__xent(const char *call, dt_tensor *x, dt_tensor *target, dt
         dt_fail(DT_ERR_ARG, "%s: label_smoothing is %g; it must be between 0 and 1", call, o.label_smoothing);
         return NULL;
     }
+    if (dt__is_float(target->dtype)) return dt__xent_soft(call, x, target, o);
     bool fits = x->ndim >= 2 && target->ndim == x->ndim - 1 && target->shape[0] == x->shape[0] && x->shape[1] > 0;
     for (int i = 2; fits && i < x->ndim; i++) fits = target->shape[i - 1] == x->shape[i];
     if (!fits) {
@@ -7015,6 +7514,13 @@ DT_API dt_tensor *dt_nll_loss_with(dt_tensor *logp, dt_tensor *target, dt_loss_o
 {
     return dt__xent("dt_nll_loss", logp, target, o, 1);
 }
+DT__INSIDE dt_tensor *dt__loss_reduced(dt_tensor *l, dt_reduction reduction) /* of the losses of single elements */
+{
+    dt_reduce_opts all;
+    DT__CLEAR(all);
+    if (!l || reduction == DT_NONE) return l;
+    return reduction == DT_MEAN ? dt_mean_with(l, all) : dt_sum_with(l, all);
+}
 static dt_tensor *dt__loss(const char *call, int fn, dt_tensor *x, dt_tensor *y, dt_loss_opts o)
 {
     x = dt__in_loss(x);
@@ -7031,13 +7537,7 @@ static dt_tensor *dt__loss(const char *call, int fn, dt_tensor *x, dt_tensor *y,
                 call, dt__text(x), dt__text(y));
         return NULL;
     }
-    dt_tensor     *l = dt__binary(call, fn, x, y, beta);
-    dt_reduce_opts all;
-    all.dt__first = 0;
-    all.dims = 0;
-    all.keepdim = all.biased = false;
-    if (!l || o.reduction == DT_NONE) return l;
-    return o.reduction == DT_SUM ? dt_sum_with(l, all) : dt_mean_with(l, all);
+    return dt__loss_reduced(dt__binary(call, fn, x, y, beta), o.reduction);
 }
 DT_API dt_tensor *dt_mse_loss_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o)
 {
@@ -7054,6 +7554,28 @@ DT_API dt_tensor *dt_smooth_l1_loss_with(dt_tensor *x, dt_tensor *y, dt_loss_opt
 DT_API dt_tensor *dt_bce_with_logits_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o)
 {
     return dt__loss("dt_bce_with_logits", DT_B_BCE, x, y, o);
+}
+DT_API dt_tensor *dt_kl_div_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o)
+{
+    const char  *call = "dt_kl_div";
+    dt_reduction reduction = o.reduction;
+    dt_shape     s = dt_shape_of(x);
+    dt_tensor   *l;
+    if (reduction == DT_BATCHMEAN) o.reduction = DT_SUM;
+    if (o.log_target) {
+        x = dt__in_loss(x);
+        y = dt__in_loss(y);
+        if (!dt__ok(call, "x", x) || !dt__ok(call, "y", y) || !dt__reduction_ok(call, o)) return NULL;
+        if (!dt__same_shape(y, &s)) {
+            dt_fail(DT_ERR_SHAPE, "%s: x %s and y %s must have the same shape", call, dt__text(x), dt__text(y));
+            return NULL;
+        }
+        l = dt__loss_reduced(dt_mul(dt_exp(y), dt_sub(y, x)), o.reduction);
+    } else {
+        l = dt__loss(call, DT_B_KL_DIV, x, y, o);
+    }
+    if (!l || reduction != DT_BATCHMEAN) return l;
+    return dt_div_scalar(l, s.ndim && s.dim[0] ? (double)s.dim[0] : 1);
 }
 
 /* ==================================================================================================== >>attention */

@@ -46,6 +46,8 @@ CONTENTS
     >>softmax        softmax and log_softmax
     >>layernorm      layer norm and rms norm
     >>indexing       embedding and gather
+    >>ordering       scan, sort, scatter
+    >>resize         nearest and bilinear interpolation of images
     >>dropout        dropout
     >>crossentropy   cross entropy and nll
     >>attention      scaled dot-product attention
@@ -1111,6 +1113,96 @@ DT__INLINE dt__vi DT__K(truncate)(dt__vf x) /* |x| < 2^31 */
     return v;
 #endif
 }
+/* ---- sin, cos, tan: x = k pi/2 + r in double, then polynomials in r. Beyond 1.6e6, where k pi/2 would not be exact, by libm. */
+DT__CALLED void DT__K(quarter)(float *r, int32_t *quadrant, const float *x) /* W/2 lanes */
+{
+    dt__vd  big = DT__K(set1d)(6755399441055744.0), v = DT__K(widen)(x); /* 1.5*2^52: the sum's rounding leaves k */
+    dt__vd  t = DT__K(fmad)(v, DT__K(set1d)(0.63661977236758134), big), k = t - big;
+    dt__vul q = (dt__vul)t;
+    v = DT__K(fmad)(k, DT__K(set1d)(-1.57079632673412561417), v); /* 33 bits: the product is exact */
+    DT__K(narrow)(r, DT__K(fmad)(k, DT__K(set1d)(-6.07710050650619224932e-11), v));
+    for (int i = 0; i < DT__W / 2; i++) quadrant[i] = (int32_t)(q[i] & 3);
+}
+enum { DT__K(SIN), DT__K(COS), DT__K(TAN) };
+DT__CALLED dt__vf DT__K(vtrig)(dt__vf x, int fn)
+{
+    float   xs[DT__W], rs[DT__W];
+    int32_t qs[DT__W];
+    DT__K(st)(xs, x);
+    DT__K(quarter)(rs, qs, xs);
+    DT__K(quarter)(rs + DT__W / 2, qs + DT__W / 2, xs + DT__W / 2);
+    dt__vf r = DT__K(ld)(rs), z = r * r, one = DT__C(1.0f);
+    dt__vi q = (dt__vi)*(const DT__K(viu_t) *)qs, zero = DT__K(set1i)(0);
+    dt__vf s = DT__K(fma)(z, DT__C(2.71831149e-6f), DT__C(-1.98393348e-4f));
+    s = DT__K(fma)(z, s, DT__C(8.33332930e-3f));
+    s = DT__K(fma)(z, s, DT__C(-0.166666667f));
+    s = DT__K(fma)(r * z, s, r);
+    dt__vf c = DT__K(fma)(z, DT__C(2.44331571e-5f), DT__C(-1.38873162e-3f));
+    c = DT__K(fma)(z, c, DT__C(4.16666456e-2f));
+    c = DT__K(fma)(z * z, c, DT__K(fma)(z, DT__C(-0.5f), one));
+    if (fn == DT__K(COS)) q = (dt__vi)((dt__vu)q + (dt__vu)DT__K(set1i)(1));
+    dt__vi odd = (dt__vi)((q & DT__K(set1i)(1)) != zero), back = (dt__vi)((q & DT__K(set1i)(2)) != zero);
+    dt__vf y = DT__K(sel)(odd, c, s);
+    if (fn == DT__K(TAN)) y = DT__K(sel)(odd, DT__K(vneg)(c) / s, s / c);
+    else y = DT__K(sel)(back, DT__K(vneg)(y), y);
+    DT__K(st)(rs, y);
+    for (int i = 0; i < DT__W; i++)
+        if (fabsf(xs[i]) > 1.6e6f) rs[i] = fn == DT__K(SIN) ? sinf(xs[i]) : fn == DT__K(COS) ? cosf(xs[i]) : tanf(xs[i]);
+    return DT__K(ld)(rs);
+}
+DT__FAST dt__vf DT__K(vexpm1)(dt__vf x) /* 2^n (e + 1) - 1 = 2^(n-h) (2^h e + (2^h - 2^(h-n))) with e = exp(r) - 1 */
+{
+    dt__vf v = DT__K(vmin)(DT__C(89.0f), DT__K(vmax)(DT__C(-104.5f), x)), magic = DT__C(12582912.0f);
+    dt__vf t = DT__K(fma)(v, DT__C(1.44269504f), magic), k = t - magic;
+    dt__vf r = DT__K(fma)(k, DT__C(2.12194440e-4f), DT__K(fma)(k, DT__C(-0.693359375f), v));
+    dt__vf p = DT__K(fma)(r, DT__C(0.00138131413f), DT__C(0.00836941879f));
+    p = DT__K(fma)(r, p, DT__C(0.041668456f));
+    p = DT__K(fma)(r, p, DT__C(0.166665152f));
+    p = DT__K(fma)(r, p, DT__C(0.49999994f));
+    p = DT__K(fma)(r * r, p, r);
+    dt__vi n = (dt__vi)((dt__vu)t - (dt__vu)magic), h = n >> 1, g = (dt__vi)((dt__vu)n - (dt__vu)h);
+    dt__vf a = DT__K(pow2i)(h);
+    p = DT__K(pow2i)(g) * DT__K(fma)(a, p, a - DT__K(pow2i)((dt__vi)((dt__vu)DT__K(set1i)(0) - (dt__vu)g)));
+    return DT__K(sel)((dt__vi)(x == DT__K(zero)()), x, p); /* -0 stays */
+}
+/* atan2: t = min/max of the magnitudes; a polynomial up to tan(pi/8), (t - 1)/(t + 1) above; then the octant */
+DT__CALLED dt__vf DT__K(vatan2)(dt__vf y, dt__vf x)
+{
+    dt__vf zero = DT__K(zero)(), one = DT__C(1.0f), ay = DT__K(vabs)(y), ax = DT__K(vabs)(x);
+    dt__vi steep = (dt__vi)(ay > ax), same = (dt__vi)(ay == ax);
+    dt__vf t = DT__K(sel)(steep, ax, ay) / DT__K(sel)(steep, ay, ax);
+    t = DT__K(sel)(same, DT__K(sel)((dt__vi)(ax == zero), zero, one), t); /* 0/0, inf/inf */
+    dt__vi high = (dt__vi)(t > DT__C(0.414213562f));
+    dt__vf u = DT__K(sel)(high, (t - one) / (t + one), t), z = u * u;
+    dt__vf p = DT__K(fma)(z, DT__C(8.05374449e-2f), DT__C(-1.38776856e-1f));
+    p = DT__K(fma)(z, p, DT__C(1.99777106e-1f));
+    p = DT__K(fma)(z, p, DT__C(-3.33329492e-1f));
+    p = DT__K(fma)(u * z, p, u);
+    p = DT__K(sel)(high, p + DT__C(0.785398163f), p);
+    p = DT__K(sel)(steep, DT__C(1.57079633f) - p, p);
+    p = DT__K(sel)((dt__vi)((dt__vi)x < DT__K(set1i)(0)), DT__C(3.14159265f) - p, p); /* the sign bit: -0, too */
+    p = DT__K(sel)((dt__vi)(x == x) & (dt__vi)(y == y), p, x + y);
+    return DT__K(vcopysign)(p, y);
+}
+DT__INLINE dt__vf DT__K(vfloor)(dt__vf x)
+{
+#if DT__HAS_AVX2
+    return (dt__vf)_mm256_floor_ps((__m256)x);
+#else
+    dt__vf r = { 0 };
+    for (int i = 0; i < DT__W; i++) r[i] = floorf(x[i]);
+    return r;
+#endif
+}
+DT__INLINE dt__vf DT__K(vround)(dt__vf x) /* halves to even */
+{
+#if DT__HAS_AVX2
+    return (dt__vf)_mm256_round_ps((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+    dt__vf a = DT__K(vabs)(x), big = DT__C(8388608.0f), r = (a + big) - big; /* 2^23: the sum's rounding */
+    return DT__K(vcopysign)(DT__K(sel)((dt__vi)(a < big), r, a), x);
+#endif
+}
 static __attribute__((noinline)) dt__vf DT__K(vpow)(dt__vf x, dt__vf y)
 {
     float  xs[DT__W], ys[DT__W], rs[DT__W];
@@ -1188,17 +1280,44 @@ DT__V(u_SILU)
     dt__vf e = DT__K(vexp)(DT__K(vneg)(DT__K(vabs)(x)));
     return DT__SEL(x < DT__ZERO, x * e, x) / (DT__ONE + e);
 }
+DT__INLINE dt__vf DT__K(vsign)(dt__vf x) /* 0 for 0 and for NaN */
+{
+    return DT__SEL(x > DT__ZERO, DT__ONE, DT__SEL(x < DT__ZERO, DT__C(-1.0f), DT__ZERO));
+}
+DT__V(u_RSQRT) { return DT__ONE / DT__K(vsqrt)(x); }
+DT__V(u_SIN) { return DT__K(vtrig)(x, DT__K(SIN)); }
+DT__V(u_COS) { return DT__K(vtrig)(x, DT__K(COS)); }
+DT__V(u_TAN) { return DT__K(vtrig)(x, DT__K(TAN)); }
+DT__V(u_ERF) { return DT__K(verf)(x); }
+DT__V(u_LOG1P) { return DT__K(vlog1p)(x); }
+DT__V(u_EXPM1) { return DT__K(vexpm1)(x); }
+DT__V(u_SIGN) { return DT__K(vsign)(x); }
+DT__V(u_FLOOR) { return DT__K(vfloor)(x); }
+DT__V(u_CEIL) { return DT__K(vneg)(DT__K(vfloor)(DT__K(vneg)(x))); }
+DT__V(u_ROUND) { return DT__K(vround)(x); }
+DT__V(u_ELU) { return DT__SEL(x > DT__ZERO, b * x, a * b * DT__K(vexpm1)(x)); }
+DT__INLINE dt__vf DT__K(unit6)(dt__vf x) /* min(max(x, 0), 6); NaN stays */
+{
+    return DT__K(vmin)(DT__C(6.0f), DT__K(vmax)(DT__ZERO, x));
+}
+DT__V(u_HARDSWISH) { return x * DT__K(unit6)(x + DT__C(3.0f)) / DT__C(6.0f); }
+/* tanh(log(1 + e^x)) = (e^2 + 2e)/(e^2 + 2e + 2), e = exp(x) */
+DT__INLINE dt__vf DT__K(mish_gate)(dt__vf x)
+{
+    dt__vf e = DT__K(vexp)(DT__K(vmin)(DT__C(20.0f), x)), n = e * (e + DT__C(2.0f));
+    return n / (n + DT__C(2.0f));
+}
+DT__V(u_MISH) { return x * DT__K(mish_gate)(x); }
+DT__V(u_LOGSIGMOID)
+{
+    return DT__K(vmin)(DT__ZERO, x) - DT__K(vlog1p)(DT__K(vexp)(DT__K(vneg)(DT__K(vabs)(x))));
+}
 DT__V(u_SIGMOID) { return DT__K(vsigmoid)(x); }
 DT__V(u_TANH) { return DT__K(vtanh)(x); }
 DT__V(u_SOFTPLUS)
 {
     dt__vf t = a * x;
     return DT__SEL(t > DT__C(20.0f), x, DT__K(vlog1p)(DT__K(vexp)(t)) / a);
-}
-
-DT__INLINE dt__vf DT__K(vsign)(dt__vf x) /* 0 for 0 and for NaN */
-{
-    return DT__SEL(x > DT__ZERO, DT__ONE, DT__SEL(x < DT__ZERO, DT__C(-1.0f), DT__ZERO));
 }
 
 /* derivatives: x is dy; y is the row's x or y, as NEEDS_X or NEEDS_Y of DT_UNARY_FNS says */
@@ -1230,6 +1349,29 @@ DT__V(d_SILU)
     dt__vf s = DT__K(vsigmoid)(y);
     return x * (s * DT__K(fma)(y, DT__ONE - s, DT__ONE));
 }
+DT__V(d_RSQRT) { return x * (DT__C(-0.5f) * y * y * y); }
+DT__V(d_SIN) { return x * DT__K(vtrig)(y, DT__K(COS)); }
+DT__V(d_COS) { return DT__K(vneg)(x * DT__K(vtrig)(y, DT__K(SIN))); }
+DT__V(d_TAN) { return x * DT__K(fma)(y, y, DT__ONE); }
+DT__V(d_ERF) { return x * (DT__C(1.12837917f) * DT__K(vexp)(DT__K(vneg)(y * y))); }
+DT__V(d_LOG1P) { return x / (y + DT__ONE); }
+DT__V(d_EXPM1) { return x * (y + DT__ONE); }
+DT__V(d_SIGN) { return DT__ZERO; }
+DT__V(d_FLOOR) { return DT__ZERO; }
+DT__V(d_CEIL) { return DT__ZERO; }
+DT__V(d_ROUND) { return DT__ZERO; }
+DT__V(d_ELU) { return DT__SEL(y <= DT__ZERO, x * (a * b * DT__K(vexp)(y)), x * b); } /* a NaN lets the gradient through */
+DT__V(d_HARDSWISH)
+{
+    dt__vf t = x * DT__K(fma)(y, DT__C(0.333333333f), DT__C(0.5f));
+    return DT__SEL(y <= DT__C(-3.0f), DT__ZERO, DT__SEL(y < DT__C(3.0f), t, x));
+}
+DT__V(d_MISH) /* t + y s (1 - t^2), s the sigmoid */
+{
+    dt__vf t = DT__K(mish_gate)(y);
+    return x * DT__K(fma)(y * DT__K(vsigmoid)(y), DT__ONE - t * t, t);
+}
+DT__V(d_LOGSIGMOID) { return x * DT__K(vsigmoid)(DT__K(vneg)(y)); }
 DT__V(d_SIGMOID) { return x * ((DT__ONE - y) * y); }
 DT__V(d_TANH) { return x * DT__K(fma)(DT__K(vneg)(y), y, DT__ONE); }
 DT__V(d_SOFTPLUS)
@@ -1262,6 +1404,20 @@ DT__V(b_LT) { return DT__SEL(x < y, DT__ONE, DT__ZERO); }
 DT__V(b_LE) { return DT__SEL(x <= y, DT__ONE, DT__ZERO); }
 DT__V(b_GT) { return DT__SEL(x > y, DT__ONE, DT__ZERO); }
 DT__V(b_GE) { return DT__SEL(x >= y, DT__ONE, DT__ZERO); }
+DT__V(b_ATAN2) { return a * DT__K(vatan2)(x, y); }
+DT__V(b_ATAN2_DX)
+{
+    dt__vf d = DT__K(fma)(x, x, y * y);
+    return a * (y * DT__SEL(d == DT__ZERO, DT__ZERO, DT__ONE / d));
+}
+DT__V(b_PRELU) { return a * DT__SEL(x > DT__ZERO, x, x * y); }
+DT__V(b_PRELU_DX) { return a * DT__SEL(x > DT__ZERO, DT__ONE, y); }
+DT__V(b_PRELU_DY) { return a * DT__SEL(x > DT__ZERO, DT__ZERO, x); }
+DT__V(b_KL_DIV)
+{
+    return a * DT__SEL(y == DT__ZERO, DT__K(vneg)(y * x), y * (DT__K(vlog)(y) - x));
+}
+DT__V(b_KL_DIV_DY) { return a * (DT__K(vlog)(y) + DT__ONE - x); }
 DT__V(b_MSE) { return a * ((x - y) * (x - y)); }
 DT__V(b_MSE_DX) { return a * (DT__C(2.0f) * (x - y)); }
 DT__V(b_L1) { return a * DT__K(vabs)(x - y); }
@@ -1326,6 +1482,10 @@ typedef void (*DT__K(irow_fn))(int64_t *out, const int64_t *x, const int64_t *y,
 #define DT__UY (uint64_t) y[i]
 DT__IROW(u_AFFINE, ua * DT__UX + ub)
 DT__IROW(u_ABS, x[i] < 0 ? 0 - DT__UX : DT__UX)
+DT__IROW(u_SIGN, (x[i] > 0) - (x[i] < 0))
+DT__IROW(u_FLOOR, x[i])
+DT__IROW(u_CEIL, x[i])
+DT__IROW(u_ROUND, x[i])
 DT__IROW(u_CLAMP, (x[i] > a ? x[i] : a) < b ? (x[i] > a ? x[i] : a) : b)
 DT__IROW(b_ADD, ua * (DT__UX + ub * DT__UY))
 static void DT__K(irow_b_PLUS)(int64_t *out, const int64_t *x, const int64_t *y, int64_t n, int64_t a, int64_t b)
@@ -2116,9 +2276,10 @@ typedef struct DT__K(red) {
     DT__K(state_t) *part;               /* [item][group], if there is more than one chunk */
 } DT__K(red_t);
 
+DT__INLINE bool DT__K(is_index)(int fn) { return fn == DT_R_ARGMAX || fn == DT_R_ARGMIN; }
 DT__INLINE bool DT__K(beats)(int fn, double a, double b) /* a replaces b: NaN does, an equal value does not */
 {
-    return b == b && (a != a || (fn == DT_R_MIN ? a < b : a > b));
+    return b == b && (a != a || (fn == DT_R_MIN || fn == DT_R_ARGMIN ? a < b : a > b));
 }
 static void DT__K(state_merge)(const DT__K(red_t) *r, DT__K(state_t) *d, const DT__K(state_t) *s) /* s comes after d */
 {
@@ -2136,8 +2297,24 @@ static void DT__K(state_merge)(const DT__K(red_t) *r, DT__K(state_t) *d, const D
         d->s += delta * nb / (na + nb);
         d->q += s->q;
         d->q += delta * delta * na * nb / (na + nb);
+    } else if (r->fn == DT_R_PROD) {
+        d->s *= s->s;
+        d->v = (int64_t)((uint64_t)d->v * (uint64_t)s->v);
+    } else if (r->fn == DT_R_NORM) {
+        d->q += s->q;
+    } else if (r->fn == DT_R_LSE) { /* s: maximum, q: sum of exp(x - s); NaN stays */
+        double low = s->s > d->s ? d->s : s->s;
+        if (s->s != d->s) {
+            take = s->s > d->s || s->s != s->s;
+            d->q = (take ? s->q : d->q) + (take ? d->q : s->q) * exp(low - (take ? s->s : d->s));
+            d->s = take ? s->s : d->s;
+        } else {
+            d->q += s->q;
+        }
+        d->n += s->n;
+        return;
     } else if (r->ints) {
-        take = r->fn == DT_R_MIN ? s->v < d->v : s->v > d->v;
+        take = r->fn == DT_R_MIN || r->fn == DT_R_ARGMIN ? s->v < d->v : s->v > d->v;
     } else {
         take = DT__K(beats)(r->fn, s->s, d->s);
     }
@@ -2278,6 +2455,43 @@ static int64_t DT__K(leaf_find)(const float *x, int64_t n, float m) /* position 
     while (m == m ? x[at] != m : x[at] == x[at]) at++;
     return at;
 }
+static double DT__K(leaf_squares)(const float *x, int64_t n)
+{
+    dt__vf  q0 = DT__ZERO, q1 = q0;
+    int64_t i = 0;
+    for (; i + 2 * DT__W <= n; i += 2 * DT__W) {
+        dt__vf d = DT__K(ld)(x + i), f = DT__K(ld)(x + i + DT__W);
+        q0 = DT__K(fma)(d, d, q0);
+        q1 = DT__K(fma)(f, f, q1);
+    }
+    for (; i < n; i += DT__W) {
+        dt__vf d = n - i < DT__W ? DT__K(tail)(x + i, n - i, 0.0f) : DT__K(ld)(x + i);
+        q0 = DT__K(fma)(d, d, q0);
+    }
+    return (double)DT__K(hsum)(q0 + q1);
+}
+static double DT__K(leaf_exps)(const float *x, int64_t n, float m) /* sum of exp(x - m); m is finite and the largest */
+{
+    dt__vf  sum = DT__ZERO, top = DT__C(m);
+    int64_t i = 0;
+    for (; i + DT__W <= n; i += DT__W) sum += DT__K(exp_low)(DT__K(ld)(x + i) - top);
+    double s = (double)DT__K(hsum)(sum);
+    if (i < n) {
+        float e[DT__W];
+        DT__K(st)(e, DT__K(exp_low)(DT__K(tail)(x + i, n - i, m) - top));
+        for (int64_t k = 0; k < n - i; k++) s += (double)e[k];
+    }
+    return s;
+}
+static double DT__K(leaf_product)(const float *x, int64_t n) /* in double: only the result can overflow */
+{
+    double  p[4] = { 1, 1, 1, 1 };
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        for (int k = 0; k < 4; k++) p[k] *= (double)x[i + k];
+    for (; i < n; i++) p[0] *= (double)x[i];
+    return (p[0] * p[1]) * (p[2] * p[3]);
+}
 static void DT__K(leaf)(const DT__K(red_t) *r, DT__K(state_t) *s, const void *p, int64_t n, int64_t base)
 {
     const float   *x = (const float *)p;
@@ -2287,21 +2501,35 @@ static void DT__K(leaf)(const DT__K(red_t) *r, DT__K(state_t) *s, const void *p,
     if (r->ints) {
         uint64_t sum = 0;
         int64_t  at = 0;
-        if (r->fn == DT_R_SUM)
+        bool     least = r->fn == DT_R_MIN || r->fn == DT_R_ARGMIN;
+        if (r->fn == DT_R_SUM) {
             for (int64_t i = 0; i < n; i++) sum += (uint64_t)l[i];
-        else
+        } else if (r->fn == DT_R_PROD) {
+            sum = 1;
+            for (int64_t i = 0; i < n; i++) sum *= (uint64_t)l[i];
+        } else {
             for (int64_t i = 1; i < n; i++)
-                if (r->fn == DT_R_MIN ? l[i] < l[at] : l[i] > l[at]) at = i;
-        s->v = r->fn == DT_R_SUM ? (int64_t)sum : l[at];
+                if (least ? l[i] < l[at] : l[i] > l[at]) at = i;
+        }
+        s->v = r->fn == DT_R_SUM || r->fn == DT_R_PROD ? (int64_t)sum : l[at];
         s->i = base + at;
     } else if (r->fn == DT_R_VAR) {
         DT__K(leaf_var)(s, x, n);
     } else if (r->fn == DT_R_SUM || r->fn == DT_R_MEAN) {
         s->s = (double)DT__K(leaf_sum)(x, n);
+    } else if (r->fn == DT_R_PROD) {
+        s->s = DT__K(leaf_product)(x, n);
+    } else if (r->fn == DT_R_NORM) {
+        s->q = DT__K(leaf_squares)(x, n);
+    } else if (r->fn == DT_R_LSE) {
+        float m = DT__K(leaf_max)(x, n);
+        s->s = (double)m;
+        s->q = m - m == 0.0f ? DT__K(leaf_exps)(x, n, m) : 1; /* infinite or NaN: the result is m */
     } else {
-        float   m = r->fn == DT_R_MIN ? DT__K(leaf_min)(x, n) : DT__K(leaf_max)(x, n);
+        bool    least = r->fn == DT_R_MIN || r->fn == DT_R_ARGMIN;
+        float   m = least ? DT__K(leaf_min)(x, n) : DT__K(leaf_max)(x, n);
         int64_t at = 0;
-        if (r->fn == DT_R_ARGMAX) at = DT__K(leaf_find)(x, n, m);
+        if (DT__K(is_index)(r->fn)) at = DT__K(leaf_find)(x, n, m);
         s->s = (double)m;
         s->i = base + at;
     }
@@ -2347,7 +2575,7 @@ static void DT__K(red_rows)(const DT__K(red_t) *r, DT__K(state_t) *st, const cha
 typedef struct DT__K(colbuf) {
     float   acc[DT__COLS], mu[DT__COLS], q[DT__COLS];
     int32_t at[DT__COLS], row; /* argmax: row of the maximum within the block; the next row */
-    bool    first;
+    bool    first, least; /* least: argmin */
 } DT__K(colbuf_t);
 
 DT__INLINE float DT__K(fma1)(float a, float b, float c)
@@ -2439,13 +2667,14 @@ static void DT__K(cols_argmax)(DT__K(colbuf_t) *b, const float *const *p, int64_
         for (; i + DT__W <= w; i += DT__W) {
             dt__vf v = DT__K(ld)(p[j] + i), m = DT__K(ld)(b->acc + i);
             dt__vi at = (dt__vi)*(const DT__K(viu_t) *)(b->at + i);
-            dt__vi take = ((dt__vi)(v > m) | (dt__vi)(v != v)) & (dt__vi)(m == m);
+            dt__vi more = b->least ? (dt__vi)(v < m) : (dt__vi)(v > m);
+            dt__vi take = (more | (dt__vi)(v != v)) & (dt__vi)(m == m);
             DT__K(st)(b->acc + i, DT__K(sel)(take, v, m));
             *(DT__K(viu_t) *)(b->at + i) = (DT__K(viu_t))((DT__K(set1i)(b->row) & take) | (at & ~take));
         }
         for (; i < w; i++) {
             float v = p[j][i], m = b->acc[i];
-            bool  take = m == m && (v != v || v > m);
+            bool  take = m == m && (v != v || (b->least ? v < m : v > m));
             b->acc[i] = take ? v : m;
             b->at[i] = take ? b->row : b->at[i];
         }
@@ -2484,7 +2713,12 @@ static void DT__K(cols_block)(const DT__K(red_t) *r, DT__K(state_t) *st, const c
     DT__K(colbuf_t) b;
     double n = (double)(to - from);
     DT__K(cols_fn) fn = r->fn == DT_R_MAX ? DT__K(cols_max) : r->fn == DT_R_MIN ? DT__K(cols_min)
-                      : r->fn == DT_R_ARGMAX ? DT__K(cols_argmax) : DT__K(cols_sum);
+                      : DT__K(is_index)(r->fn) ? DT__K(cols_argmax) : r->fn == DT_R_NORM ? DT__K(cols_var) : DT__K(cols_sum);
+    b.least = r->fn == DT_R_ARGMIN;
+    if (r->fn == DT_R_NORM) { /* squares about 0 */
+        memset(b.mu, 0, (size_t)w * 4);
+        memset(b.q, 0, (size_t)w * 4);
+    }
     memset(b.acc, 0, (size_t)w * 4);
     b.first = true;
     DT__K(cols_walk)(r, &b, fn, x, w, from, to);
@@ -2507,8 +2741,10 @@ static void DT__K(cols_block)(const DT__K(red_t) *r, DT__K(state_t) *st, const c
             s.q = (double)b.q[i] - s.s * s.s / n;
             if (s.q < 0) s.q = 0;
             s.s = (double)b.mu[i] + s.s / n;
-        } else if (r->fn == DT_R_ARGMAX) {
+        } else if (DT__K(is_index)(r->fn)) {
             s.i = from + b.at[i];
+        } else if (r->fn == DT_R_NORM) {
+            s.q = (double)b.q[i];
         }
         DT__K(state_merge)(r, &st[i], &s);
     }
@@ -2564,10 +2800,13 @@ static void DT__K(red_finish)(const DT__K(red_t) *r, char *y, const DT__K(state_
 {
     int64_t l[DT__COLS];
     float   f[DT__COLS];
-    bool    ints = r->ints || r->fn == DT_R_ARGMAX;
+    bool    ints = r->ints || DT__K(is_index)(r->fn);
     for (int64_t i = 0; i < g; i++) {
         double n = (double)st[i].n, v = st[i].s;
-        l[i] = r->fn == DT_R_ARGMAX ? st[i].i : st[i].v;
+        l[i] = DT__K(is_index)(r->fn) ? st[i].i : r->fn == DT_R_PROD && st[i].n == 0 ? 1 : st[i].v;
+        if (r->fn == DT_R_PROD && st[i].n == 0) v = 1;
+        if (r->fn == DT_R_NORM) v = sqrt(st[i].q);
+        if (r->fn == DT_R_LSE) v = st[i].n ? v + log(st[i].q) : -(double)INFINITY;
         if (r->fn == DT_R_MEAN) v = v / n; /* 0/0 = NaN if there are no elements */
         if (r->fn == DT_R_VAR) v = r->biased ? st[i].q / n : n > 0 ? st[i].q / (n - 1) : (double)NAN;
         f[i] = (float)v;
@@ -2640,13 +2879,13 @@ static void DT__K(red_plan)(DT__K(red_t) *r)
 {
     bool dense = r->kx[0] == 1 && r->xtype == DT_F32;
     int64_t wide = dense ? DT__COLS : 128, most; /* 8 rows of a group fit a tile */
-    r->columns = !r->ints && r->kn[0] > 1 && r->n > 1 &&
+    r->columns = !r->ints && r->kn[0] > 1 && r->n > 1 && r->fn != DT_R_PROD && r->fn != DT_R_LSE &&
                  (r->kx[0] < r->rx[0] || (r->n <= 32 && r->kn[0] >= 8));
     r->fold = 1;
     if (r->columns) {
         r->group = r->kn[0] < wide ? r->kn[0] : wide;
         bool solid = r->nr == 2 && r->rn[1] == 1 && r->kx[0] == 1 && r->rx[0] == r->kn[0];
-        if (solid && r->fn != DT_R_ARGMAX && r->kn[0] <= wide / 2) {
+        if (solid && !DT__K(is_index)(r->fn) && r->kn[0] <= wide / 2) {
             r->fold = wide / r->kn[0] < r->rn[0] ? wide / r->kn[0] : r->rn[0];
             r->rest = r->rn[0] % r->fold;
             r->rn[0] /= r->fold;
@@ -2712,7 +2951,8 @@ static int DT__K(red_run)(DT__K(red_t) *r)
 
 static int DT__K(reduce)(dt_device *dev, const dt_call *c)
 {
-    static const char *const names[DT_R_COUNT] = { "sum", "mean", "max", "min", "argmax", "var" };
+    static const char *const names[DT_R_COUNT] = { "sum", "mean", "max", "min", "argmax", "var", "argmin", "prod", "norm",
+                                                   "logsumexp" };
     const dt_view *y = &c->out[0], *x = &c->in[0];
     DT__K(red_t) r;
     (void)dev;
@@ -2725,7 +2965,7 @@ static int DT__K(reduce)(dt_device *dev, const dt_call *c)
     r.ints = DT__K(is_int)(x->dtype) && DT__K(is_int)(y->dtype);
     r.add = c->acc & 1;
     r.biased = c->u.reduce.biased != 0;
-    if (r.ints && (r.fn == DT_R_MEAN || r.fn == DT_R_VAR))
+    if (r.ints && (r.fn == DT_R_MEAN || r.fn == DT_R_VAR || r.fn == DT_R_NORM || r.fn == DT_R_LSE))
         return dt_fail(DT_ERR_DTYPE, "reduce: %s does not take integers; cast to f32", names[r.fn]);
     r.m = r.n = 1;
     for (int i = x->ndim - 1; i >= 0; i--) {
@@ -2740,11 +2980,11 @@ static int DT__K(reduce)(dt_device *dev, const dt_call *c)
         }
     }
     if (r.m == 0) return 0;
-    if (r.n == 0 && (r.fn == DT_R_MAX || r.fn == DT_R_MIN || r.fn == DT_R_ARGMAX))
+    if (r.n == 0 && (r.fn == DT_R_MAX || r.fn == DT_R_MIN || DT__K(is_index)(r.fn)))
         return dt_fail(DT_ERR_SHAPE, "reduce: %s over no elements has no value; reduce a dimension that is not 0",
                        names[r.fn]);
     r.nk = DT__K(red_dims)(r.kn, r.kx, r.ky, r.nk, true);
-    r.nr = DT__K(red_dims)(r.rn, r.rx, NULL, r.nr, r.fn != DT_R_ARGMAX);
+    r.nr = DT__K(red_dims)(r.rn, r.rx, NULL, r.nr, !DT__K(is_index)(r.fn));
     if (r.nk == 0) r.nk = 1, r.kn[0] = 1, r.kx[0] = r.ky[0] = 1;
     while (r.nr < 2) r.rn[r.nr] = 1, r.rx[r.nr++] = 0;
     return DT__K(red_run)(&r);
@@ -7154,14 +7394,23 @@ static void DT__K(embedding_task)(void *ctx, int64_t task, int worker)
     const char *weight = (const char *)p->c->in[1].data;
     int64_t     last = (task + 1) * p->per < p->n ? (task + 1) * p->per : p->n;
     (void)worker;
-    for (int64_t i = task * p->per; i < last; i++) {
-        int64_t row = DT__K(index_at)(p->index, i);
+    for (int64_t i = task * p->per, at = i % p->ny, base = i / p->ny * p->rows; i < last; i++) {
+        int64_t row = DT__K(index_at)(p->index, at);
         if (row < 0 || row >= p->rows) {
-            DT__K(note_bad)(&p->bad, i);
+            DT__K(note_bad)(&p->bad, at);
             return;
         }
-        if (nbytes) memcpy(y + (size_t)i * nbytes, weight + (size_t)row * nbytes, nbytes);
+        if (nbytes) memcpy(y + (size_t)i * nbytes, weight + (size_t)(base + row) * nbytes, nbytes);
+        if (++at == p->ny) at = 0, base += p->rows;
     }
+}
+static void DT__K(embedding_dims)(DT__K(ix_ctx) *p, const dt_view *y, const dt_view *w)
+{
+    int more = y->ndim == 3;
+    p->outer = more ? y->shape[0] : 1;
+    p->n = p->ny = y->shape[more];
+    p->inner = y->shape[more + 1];
+    p->rows = w->shape[more];
 }
 static int DT__K(embedding)(dt_device *dev, const dt_call *c)
 {
@@ -7170,9 +7419,8 @@ static int DT__K(embedding)(dt_device *dev, const dt_call *c)
     memset(&p, 0, sizeof p);
     p.c = c;
     p.index = &c->in[0];
-    p.n = c->out[0].shape[0];
-    p.inner = c->out[0].shape[1];
-    p.rows = c->in[1].shape[0];
+    DT__K(embedding_dims)(&p, &c->out[0], &c->in[1]);
+    p.n *= p.outer;
     p.bad = INT64_MAX;
     int64_t cost = p.inner + 16, ntasks = dt__cut(p.n, cost, 32768, &p.per);
     DT__K(run_rows)(ntasks, DT__K(embedding_task), &p, p.n * cost);
@@ -7198,16 +7446,17 @@ static void DT__K(embedding_bwd_task)(void *ctx, int64_t task, int worker)
     const dt_call *c = p->c;
     float         *buf = p->work + worker * p->nwork, *sum = buf + p->cols;
     int            add = DT__K(acc_bit)(c, 0);
-    int64_t        first = task / p->tiles * p->per, col = task % p->tiles * p->cols;
+    int64_t        o = task / (p->tiles * p->items); /* items: chunks of rows */
+    int64_t        first = task / p->tiles % p->items * p->per, col = task % p->tiles * p->cols;
     int64_t        last = first + p->per < p->rows ? first + p->per : p->rows;
     int64_t        n = p->inner - col < p->cols ? p->inner - col : p->cols;
     for (int64_t row = first; row < last; row++) {
-        int64_t k = p->start[row], end = p->start[row + 1], at = row * p->inner + col;
+        int64_t k = p->start[row], end = p->start[row + 1], at = (o * p->rows + row) * p->inner + col;
         if (k == end && add) continue;
         float *to = DT__K(row_out)(sum, &c->out[0], at, add);
         memset(to, 0, (size_t)n * 4);
         for (; k < end; k++) {
-            const float *dy = DT__K(row_in)(buf, &c->in[0], p->order[k] * p->inner + col, n);
+            const float *dy = DT__K(row_in)(buf, &c->in[0], (o * p->n + p->order[k]) * p->inner + col, n);
             for (int64_t i = 0; i < n; i += DT__W)
                 DT__K(row_st)(to + i, DT__K(row_ld)(to + i, n - i) + DT__K(row_ld)(dy + i, n - i), n - i);
         }
@@ -7221,9 +7470,7 @@ static int DT__K(embedding_bwd)(dt_device *dev, const dt_call *c)
     memset(&p, 0, sizeof p);
     p.c = c;
     p.index = &c->in[1];
-    p.n = c->in[0].shape[0];
-    p.rows = c->out[0].shape[0];
-    p.inner = c->out[0].shape[1];
+    DT__K(embedding_dims)(&p, &c->in[0], &c->out[0]);
     p.cols = p.inner < 128 ? p.inner : 128;
     p.nwork = DT__K(round16)(2 * p.cols);
     size_t sorted = (size_t)((p.rows + 2 + p.n + 7) & ~(int64_t)7) * 8;
@@ -7234,10 +7481,10 @@ static int DT__K(embedding_bwd)(dt_device *dev, const dt_call *c)
     p.work = (float *)(void *)(mem + sorted);
     int64_t bad = DT__K(embedding_sort)(&p);
     if (bad >= 0) return DT__K(index_fail)("embedding_bwd", p.index, bad, p.rows);
-    if (p.rows * p.inner == 0) return 0;
+    if (p.outer * p.rows * p.inner == 0) return 0;
     p.tiles = (p.inner + p.cols - 1) / p.cols;
-    int64_t chunks = dt__cut(p.rows, (1 + p.n / p.rows) * p.cols, 32768, &p.per);
-    DT__K(run_rows)(chunks * p.tiles, DT__K(embedding_bwd_task), &p, (p.rows + p.n) * p.inner);
+    p.items = dt__cut(p.rows, (1 + p.n / p.rows) * p.cols, 32768, &p.per);
+    DT__K(run_rows)(p.outer * p.items * p.tiles, DT__K(embedding_bwd_task), &p, p.outer * (p.rows + p.n) * p.inner);
     return 0;
 }
 
@@ -7373,6 +7620,357 @@ static int DT__K(gather_bwd)(dt_device *dev, const dt_call *c)
     int64_t ntasks = dt__cut(p.items, (p.rows + 2 * p.ny) * p.cols, 32768, &p.per);
     DT__K(run_rows)(ntasks, DT__K(gather_bwd_task), &p, p.outer * (p.rows + 2 * p.ny) * p.inner);
     return p.bad == INT64_MAX ? 0 : DT__K(index_fail)("gather_bwd", p.index, p.bad, p.rows);
+}
+
+/* ==================================================================================================== >>ordering
+   scan, sort and scatter over the middle dimension of (outer, n, inner).
+     scan     sums and products of floats in double, of integers modulo 2^64, one after the other
+     sort     the values become unsigned keys whose order is the order wanted (integers: of 64 bits, floats: of 32, so that
+              -0 and 0 are equal and NaN is the largest); places are sorted by key, 8 bits a pass from the lowest on, which
+              keeps equals in their order; passes in which all keys have the same digit are left out. For the k first of
+              many, the highest 11 bits that differ say which places can be among them; only those are sorted.
+     scatter  a task owns columns of y, and takes the positions in order */
+typedef struct DT__K(order_ctx) {
+    const dt_call *c;
+    int64_t        outer, n, inner, k, ny;
+    int64_t        cols, tiles, items, per;
+    int64_t        nwork; /* bytes of a worker */
+    char          *work;
+    int64_t        bad; /* the first bad position */
+} DT__K(order_ctx);
+
+static void DT__K(order_begin)(DT__K(order_ctx) *p, const dt_call *c, const dt_view *v, int64_t cols)
+{
+    memset(p, 0, sizeof *p);
+    p->c = c;
+    p->outer = v->shape[0];
+    p->n = v->shape[1];
+    p->inner = v->shape[2];
+    p->cols = p->inner < cols ? p->inner : cols;
+    p->tiles = p->cols ? (p->inner + p->cols - 1) / p->cols : 0;
+    p->items = p->outer * p->tiles;
+    p->bad = INT64_MAX;
+}
+DT__INLINE void DT__K(set_int)(const dt_view *v, int64_t i, int64_t x)
+{
+    if (v->dtype == DT_I64) ((int64_t *)v->data)[i] = x;
+    else if (v->dtype == DT_I32) ((int32_t *)v->data)[i] = (int32_t)x;
+    else ((uint8_t *)v->data)[i] = (uint8_t)x;
+}
+
+/* ---- scan */
+enum { DT__K(SCAN_COLS) = 256 };
+/* m columns that begin at 'at' of each row; with one column (inner is 1) up to 256 rows at a time are one run */
+static void DT__K(scan_floats)(const DT__K(order_ctx) *p, int64_t first, int64_t m)
+{
+    const dt_call *c = p->c;
+    float          xs[DT__K(SCAN_COLS)], ys[DT__K(SCAN_COLS)];
+    double         acc[DT__K(SCAN_COLS)], one = c->u.scan.fn == DT_R_PROD ? 1.0 : 0.0;
+    bool           prod = c->u.scan.fn == DT_R_PROD, back = c->u.scan.reverse != 0, ex = c->u.scan.exclusive != 0;
+    if (p->inner == 1) {
+        double a = one;
+        for (int64_t j = 0; j < p->n; j += DT__K(SCAN_COLS)) {
+            int64_t      w = p->n - j < DT__K(SCAN_COLS) ? p->n - j : (int64_t)DT__K(SCAN_COLS);
+            int64_t      at = first + (back ? p->n - j - w : j);
+            const float *x = DT__K(row_in)(xs, &c->in[0], at, w);
+            float       *y = DT__K(row_out)(ys, &c->out[0], at, 0);
+            for (int64_t i = 0; i < w; i++) {
+                int64_t k = back ? w - 1 - i : i;
+                double  v = (double)x[k], next = prod ? a * v : a + v;
+                y[k] = (float)(ex ? a : next);
+                a = next;
+            }
+            DT__K(row_end)(&c->out[0], at, y, w, 0);
+        }
+        return;
+    }
+    for (int64_t i = 0; i < m; i++) acc[i] = one;
+    for (int64_t j = 0; j < p->n; j++) {
+        int64_t      at = first + (back ? p->n - 1 - j : j) * p->inner;
+        const float *x = DT__K(row_in)(xs, &c->in[0], at, m);
+        float       *y = DT__K(row_out)(ys, &c->out[0], at, 0);
+        for (int64_t i = 0; i < m; i++) {
+            double v = (double)x[i], next = prod ? acc[i] * v : acc[i] + v;
+            y[i] = (float)(ex ? acc[i] : next);
+            acc[i] = next;
+        }
+        DT__K(row_end)(&c->out[0], at, y, m, 0);
+    }
+}
+static void DT__K(scan_ints)(const DT__K(order_ctx) *p, int64_t first, int64_t m)
+{
+    const dt_call *c = p->c;
+    bool           prod = c->u.scan.fn == DT_R_PROD, back = c->u.scan.reverse != 0, ex = c->u.scan.exclusive != 0;
+    for (int64_t i = 0; i < m; i++) {
+        uint64_t acc = prod ? 1 : 0;
+        for (int64_t j = 0; j < p->n; j++) {
+            int64_t  at = first + (back ? p->n - 1 - j : j) * p->inner + i;
+            uint64_t v = (uint64_t)DT__K(index_at)(&c->in[0], at), next = prod ? acc * v : acc + v;
+            DT__K(set_int)(&c->out[0], at, (int64_t)(ex ? acc : next));
+            acc = next;
+        }
+    }
+}
+static void DT__K(scan_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(order_ctx) *p = (const DT__K(order_ctx) *)ctx;
+    int64_t last = (task + 1) * p->per < p->items ? (task + 1) * p->per : p->items;
+    (void)worker;
+    for (int64_t it = task * p->per; it < last; it++) {
+        int64_t col = it % p->tiles * p->cols, m = p->inner - col < p->cols ? p->inner - col : p->cols;
+        int64_t first = it / p->tiles * p->n * p->inner + col;
+        if (DT__K(is_int)(p->c->in[0].dtype)) DT__K(scan_ints)(p, first, m);
+        else DT__K(scan_floats)(p, first, m);
+    }
+}
+static int DT__K(scan)(dt_device *dev, const dt_call *c)
+{
+    DT__K(order_ctx) p;
+    (void)dev;
+    if (c->u.scan.fn != DT_R_SUM && c->u.scan.fn != DT_R_PROD) return dt_fail(DT_ERR_ARG, "scan: there is no function %d", c->u.scan.fn);
+    DT__K(order_begin)(&p, c, &c->in[0], DT__K(SCAN_COLS));
+    int64_t ntasks = dt__cut(p.items, p.n * p.cols, 16384, &p.per);
+    DT__K(run_rows)(ntasks, DT__K(scan_task), &p, p.items * p.n * p.cols);
+    return 0;
+}
+
+/* ---- sort */
+typedef struct DT__K(pair) {
+    uint64_t key;
+    int64_t  at;
+} DT__K(pair_t);
+DT__INLINE uint64_t DT__K(float_key)(float f)
+{
+    uint32_t u = dt__f32_bits(f);
+    if (f != f) return 0xffffffffu;
+    if (f == 0) u = 0;
+    return u >> 31 ? (uint32_t)~u : u | 0x80000000u;
+}
+static void DT__K(sort_keys)(const DT__K(order_ctx) *p, DT__K(pair_t) *d, int64_t first, uint64_t *differ)
+{
+    const dt_view *x = &p->c->in[0];
+    uint64_t       flip = p->c->u.sort.descending ? ~(uint64_t)0 : 0;
+    bool           ints = DT__K(is_int)(x->dtype);
+    *differ = 0;
+    for (int64_t j = 0; j < p->n; j++) {
+        int64_t at = first + j * p->inner;
+        if (ints) d[j].key = ((uint64_t)DT__K(index_at)(x, at) ^ (uint64_t)1 << 63) ^ flip;
+        else if (x->dtype == DT_F32) d[j].key = (DT__K(float_key)(((const float *)x->data)[at]) ^ flip) & 0xffffffffu;
+        else d[j].key = (DT__K(float_key)(DT__K(elem)(x, at)) ^ flip) & 0xffffffffu;
+        d[j].at = j;
+        *differ |= d[j].key ^ d[0].key;
+    }
+}
+/* The places that can be among the first k, in their order; returns how many. */
+static int64_t DT__K(sort_select)(DT__K(pair_t) *d, int64_t n, int64_t k, uint64_t differ)
+{
+    int64_t count[2048] = { 0 }, seen = 0, m = 0;
+    int     high = 63 - __builtin_clzll(differ), shift = high > 10 ? high - 10 : 0, b = 0;
+    for (int64_t j = 0; j < n; j++) count[d[j].key >> shift & 2047]++; /* higher bits are equal */
+    while (b < 2047 && (seen += count[b]) < k) b++;
+    for (int64_t j = 0; j < n; j++)
+        if ((int64_t)(d[j].key >> shift & 2047) <= b) d[m++] = d[j];
+    return m;
+}
+static DT__K(pair_t) *DT__K(sort_pairs)(DT__K(pair_t) *d, DT__K(pair_t) *other, int64_t n, uint64_t differ)
+{
+    if (n <= 32) {
+        for (int64_t j = 1; j < n; j++) {
+            DT__K(pair_t) v = d[j];
+            int64_t i = j;
+            for (; i > 0 && d[i - 1].key > v.key; i--) d[i] = d[i - 1];
+            d[i] = v;
+        }
+        return d;
+    }
+    for (int shift = 0; shift < 64; shift += 8) {
+        int64_t count[257] = { 0 };
+        if (!(differ >> shift & 255)) continue;
+        for (int64_t j = 0; j < n; j++) count[(d[j].key >> shift & 255) + 1]++;
+        for (int i = 0; i < 256; i++) count[i + 1] += count[i];
+        for (int64_t j = 0; j < n; j++) other[count[d[j].key >> shift & 255]++] = d[j];
+        DT__K(pair_t) *t = d;
+        d = other;
+        other = t;
+    }
+    return d;
+}
+static void DT__K(sort_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(order_ctx) *p = (const DT__K(order_ctx) *)ctx;
+    int64_t last = (task + 1) * p->per < p->items ? (task + 1) * p->per : p->items;
+    DT__K(pair_t) *d = (DT__K(pair_t) *)(void *)(p->work + worker * p->nwork), *other = d + p->n;
+    for (int64_t it = task * p->per; it < last; it++) {
+        int64_t  o = it / p->inner, i = it % p->inner, m = p->n;
+        uint64_t differ;
+        DT__K(sort_keys)(p, d, o * p->n * p->inner + i, &differ);
+        if (p->k < p->n / 2 && differ) m = DT__K(sort_select)(d, p->n, p->k, differ);
+        DT__K(pair_t) *s = differ ? DT__K(sort_pairs)(d, other, m, differ) : d;
+        int64_t *y = (int64_t *)p->c->out[0].data + o * p->k * p->inner + i;
+        for (int64_t j = 0; j < p->k; j++) y[j * p->inner] = s[j].at;
+    }
+}
+static int DT__K(sort)(dt_device *dev, const dt_call *c)
+{
+    DT__K(order_ctx) p;
+    (void)dev;
+    DT__K(order_begin)(&p, c, &c->in[0], 1);
+    p.k = c->out[0].shape[1];
+    if (p.items * p.k == 0) return 0;
+    p.nwork = 2 * p.n * (int64_t)sizeof(DT__K(pair_t));
+    p.work = (char *)dt_scratch((size_t)p.nwork * (size_t)dt__pool_size());
+    if (!p.work) return DT_ERR_MEMORY;
+    int64_t ntasks = dt__cut(p.items, 8 * p.n, 32768, &p.per);
+    DT__K(run_rows)(ntasks, DT__K(sort_task), &p, 8 * p.items * p.n);
+    return 0;
+}
+
+/* ---- scatter */
+static void DT__K(scatter_task)(void *ctx, int64_t task, int worker)
+{
+    DT__K(order_ctx) *p = (DT__K(order_ctx) *)ctx;
+    const dt_call *c = p->c;
+    const dt_view *y = &c->out[0], *index = &c->in[0], *src = &c->in[1];
+    int64_t        last = (task + 1) * p->per < p->items ? (task + 1) * p->per : p->items;
+    size_t         size = DT__K(elem_size)(y->dtype);
+    (void)worker;
+    for (int64_t it = task * p->per; it < last; it++) {
+        int64_t o = it / p->tiles, col = it % p->tiles * p->cols, m = p->inner - col < p->cols ? p->inner - col : p->cols;
+        for (int64_t j = 0; j < p->n; j++)
+            for (int64_t i = col; i < col + m; i++) {
+                int64_t at = (o * p->n + j) * p->inner + i, k = DT__K(index_at)(index, at);
+                if (k < 0 || k >= p->ny) {
+                    DT__K(note_bad)(&p->bad, at);
+                    continue;
+                }
+                int64_t to = (o * p->ny + k) * p->inner + i;
+                if (!c->u.scatter.add) memcpy((char *)y->data + (size_t)to * size, (const char *)src->data + (size_t)at * size, size);
+                else DT__K(set_int)(y, to, (int64_t)((uint64_t)DT__K(index_at)(y, to) + (uint64_t)DT__K(index_at)(src, at)));
+            }
+    }
+}
+static int DT__K(scatter)(dt_device *dev, const dt_call *c)
+{
+    DT__K(order_ctx) p;
+    (void)dev;
+    if (c->u.scatter.add && !DT__K(is_int)(c->out[0].dtype)) return dt_fail(DT_ERR_DTYPE, "scatter: floats are added by gather_bwd");
+    DT__K(order_begin)(&p, c, &c->in[0], 256);
+    p.ny = c->out[0].shape[1];
+    int64_t ntasks = dt__cut(p.items, p.n * p.cols, 16384, &p.per);
+    DT__K(run_rows)(ntasks, DT__K(scatter_task), &p, p.items * p.n * p.cols);
+    return p.bad == INT64_MAX ? 0 : DT__K(index_fail)("scatter", &c->in[0], p.bad, p.ny);
+}
+
+/* ==================================================================================================== >>resize
+   Images (n, h, w) to (n, oh, ow). Output pixel o reads input pixel floor(o*scale), or with linear a mean of two
+   neighbours, per dimension; positions are computed in f32, as PyTorch does. A task is some images. */
+typedef struct DT__K(tap) { /* out = x[at] + part*(x[next] - x[at]) */
+    int64_t at, next;
+    float   part;
+} DT__K(tap_t);
+typedef struct DT__K(resize_ctx) {
+    const dt_call *c;
+    const dt_view *small, *large; /* the image x or dx, and y or dy */
+    int64_t        n, h, w, oh, ow, per, nwork;
+    DT__K(tap_t)  *rows, *cols;
+    float         *work;
+} DT__K(resize_ctx);
+
+static void DT__K(resize_taps)(DT__K(tap_t) *t, int64_t n, int64_t out, float scale, const dt_call *c)
+{
+    for (int64_t o = 0; o < out; o++) {
+        float f = (float)o * scale;
+        if (c->u.resize.linear && !c->u.resize.align) {
+            f = ((float)o + 0.5f) * scale - 0.5f;
+            if (f < 0) f = 0;
+        }
+        int64_t at = f >= (float)n ? n - 1 : (int64_t)f;
+        if (at > n - 1) at = n - 1;
+        t[o].at = at;
+        t[o].next = at + (at < n - 1 && c->u.resize.linear ? 1 : 0);
+        f -= (float)at;
+        t[o].part = !c->u.resize.linear ? 0 : f > 1 ? 1 : f;
+    }
+}
+static void DT__K(resize_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(resize_ctx) *p = (const DT__K(resize_ctx) *)ctx;
+    int64_t last = (task + 1) * p->per < p->n * p->oh ? (task + 1) * p->per : p->n * p->oh;
+    float  *a = p->work + worker * p->nwork, *b = a + p->w, *out = b + p->w;
+    for (int64_t r = task * p->per; r < last; r++) { /* rows of y */
+        const DT__K(tap_t) *t = &p->rows[r % p->oh];
+        const float *x0 = DT__K(row_in)(a, p->small, (r / p->oh * p->h + t->at) * p->w, p->w);
+        const float *x1 = DT__K(row_in)(b, p->small, (r / p->oh * p->h + t->next) * p->w, p->w);
+        float       *y = DT__K(row_out)(out, p->large, r * p->ow, 0), v = t->part, u = 1 - v;
+        for (int64_t i = 0; i < p->ow; i++) {
+            const DT__K(tap_t) *s = &p->cols[i];
+            float q = s->part, o = 1 - q;
+            y[i] = p->c->u.resize.linear
+                       ? u * (o * x0[s->at] + q * x0[s->next]) + v * (o * x1[s->at] + q * x1[s->next]) : x0[s->at];
+        }
+        DT__K(row_end)(p->large, r * p->ow, y, p->ow, 0);
+    }
+}
+static void DT__K(resize_bwd_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(resize_ctx) *p = (const DT__K(resize_ctx) *)ctx;
+    int64_t last = (task + 1) * p->per < p->n ? (task + 1) * p->per : p->n;
+    float  *in = p->work + worker * p->nwork, *sum = in + p->ow;
+    for (int64_t k = task * p->per; k < last; k++) {
+        memset(sum, 0, (size_t)(p->h * p->w) * 4);
+        for (int64_t r = 0; r < p->oh; r++) {
+            const DT__K(tap_t) *t = &p->rows[r];
+            const float *g = DT__K(row_in)(in, p->large, (k * p->oh + r) * p->ow, p->ow);
+            float       *x0 = sum + t->at * p->w, *x1 = sum + t->next * p->w, v = t->part, u = 1 - v;
+            for (int64_t i = 0; i < p->ow; i++) {
+                const DT__K(tap_t) *s = &p->cols[i];
+                float q = s->part, o = 1 - q;
+                if (!p->c->u.resize.linear) {
+                    x0[s->at] += g[i];
+                } else {
+                    x0[s->at] += u * o * g[i];
+                    x0[s->next] += u * q * g[i];
+                    x1[s->at] += v * o * g[i];
+                    x1[s->next] += v * q * g[i];
+                }
+            }
+        }
+        DT__K(put_row)((char *)p->small->data + (size_t)(k * p->h * p->w) * DT__K(elem_size)(p->small->dtype), p->small->dtype, sum,
+                       p->h * p->w, DT__K(acc_bit)(p->c, 0));
+    }
+}
+static int DT__K(resize_run)(const dt_call *c, const dt_view *small, const dt_view *large, bool back)
+{
+    DT__K(resize_ctx) p;
+    memset(&p, 0, sizeof p);
+    p.c = c;
+    p.small = small, p.large = large;
+    p.n = small->shape[0], p.h = small->shape[1], p.w = small->shape[2];
+    p.oh = large->shape[1], p.ow = large->shape[2];
+    p.nwork = DT__K(round16)(back ? p.ow + p.h * p.w : 2 * p.w + p.ow);
+    size_t taps = (size_t)(p.oh + p.ow) * sizeof(DT__K(tap_t)), workers = (size_t)dt__pool_size();
+    taps = (taps + 63) & ~(size_t)63;
+    char *mem = (char *)dt_scratch(taps + workers * (size_t)p.nwork * 4);
+    if (!mem) return DT_ERR_MEMORY;
+    p.rows = (DT__K(tap_t) *)(void *)mem;
+    p.cols = p.rows + p.oh;
+    p.work = (float *)(void *)(mem + taps);
+    DT__K(resize_taps)(p.rows, p.h, p.oh, (float)c->u.resize.scale[0], c);
+    DT__K(resize_taps)(p.cols, p.w, p.ow, (float)c->u.resize.scale[1], c);
+    int64_t items = back ? p.n : p.n * p.oh, cost = back ? 4 * p.oh * p.ow + p.h * p.w : 4 * p.ow;
+    int64_t ntasks = dt__cut(items, cost, 32768, &p.per);
+    DT__K(run_rows)(ntasks, back ? DT__K(resize_bwd_task) : DT__K(resize_task), &p, items * cost);
+    return 0;
+}
+static int DT__K(resize)(dt_device *dev, const dt_call *c)
+{
+    (void)dev;
+    return DT__K(resize_run)(c, &c->in[0], &c->out[0], false);
+}
+static int DT__K(resize_bwd)(dt_device *dev, const dt_call *c)
+{
+    (void)dev;
+    return DT__K(resize_run)(c, &c->out[0], &c->in[0], true);
 }
 
 /* ==================================================================================================== >>dropout

@@ -140,12 +140,27 @@ static double unary_flops(int fn)
     case DT_U_ABS:
     case DT_U_CLAMP:
     case DT_U_RELU:
+    case DT_U_SIGN:
+    case DT_U_FLOOR:
+    case DT_U_CEIL:
+    case DT_U_ROUND:
+    case DT_U_HARDSWISH:
+    case DT_U_RSQRT:
     case DT_U_LEAKY_RELU:
     case DT_U_SQRT:
     case DT_U_RECIP: return 1;
     case DT_U_POW: return 100;
     case DT_U_EXP:
     case DT_U_LOG:
+    case DT_U_LOG1P:
+    case DT_U_EXPM1:
+    case DT_U_SIN:
+    case DT_U_COS:
+    case DT_U_TAN:
+    case DT_U_ERF:
+    case DT_U_ELU:
+    case DT_U_MISH:
+    case DT_U_LOGSIGMOID:
     case DT_U_GELU:
     case DT_U_GELU_TANH:
     case DT_U_SILU:
@@ -213,7 +228,7 @@ static void count_reduce(paper *p, const dt_call *c)
     keep.n = over.n = 0;
     for (int d = 0; d < x->ndim; d++) {
         if (x->shape[d] == 1) continue;
-        if (y->shape[d] == 1) dims_insert(&over, x->shape[d], x->stride[d], 0, c->u.reduce.fn != DT_R_ARGMAX);
+        if (y->shape[d] == 1) dims_insert(&over, x->shape[d], x->stride[d], 0, c->u.reduce.fn != DT_R_ARGMAX && c->u.reduce.fn != DT_R_ARGMIN);
         else dims_insert(&keep, x->shape[d], x->stride[d], y->stride[d], true);
     }
     int64_t outs = dims_join(&keep, true), n = dims_join(&over, false), pieces = n, items = outs, chunks = 1;
@@ -526,9 +541,14 @@ static int paper_kernel(dt_device *dev, const dt_call *c)
     case DT_K_embedding:
     case DT_K_embedding_bwd:
     case DT_K_gather:
+    case DT_K_scatter:
     case DT_K_gather_bwd: count_index(p, c); break;
     case DT_K_rnn_cell:
     case DT_K_rnn_cell_bwd: note(p, F_EW, OWN, all_bytes(c), numel(&c->in[3]) * 15); break;
+    case DT_K_scan:
+    case DT_K_sort:
+    case DT_K_resize:
+    case DT_K_resize_bwd: note(p, F_EW, OWN, all_bytes(c), numel(&c->out[0]) * 8); break;
     case DT_K_dropout: note(p, F_EW, OWN, all_bytes(c), numel(&c->out[0]) * 25); break;
     case DT_K_attention:
     case DT_K_attention_bwd: count_attention(p, c); break;

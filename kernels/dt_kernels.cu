@@ -6,6 +6,8 @@
 #include "softmax.cu"
 #include "loss.cu"
 #include "indexing.cu"
+#include "ordering.cu"
+#include "resize.cu"
 #include "dropout.cu"
 #include "norm.cu"
 #include "pool.cu"

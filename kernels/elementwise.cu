@@ -45,6 +45,50 @@ __device__ __forceinline__ float ew_gelu_inner(float x, float z) /* -2 sqrt(2/pi
     return x * fmaf(z, -0.0713548163f, -1.59576912f);
 }
 
+/* x = k pi/2 + r, then polynomials in r (sinf() needs local memory). Up to 1e5 in three steps, of which the first is exact.
+   Beyond: x = m 2^e with m of 24 bits; the bits of 2/pi that decide m 2^e 2/pi modulo 4 begin at bit e - 2 behind the point;
+   64 of them give r with an error of 2^-38. */
+__device__ __forceinline__ float ew_quarter(float x, int &quadrant)
+{
+    float k = rintf(x * 0.636619772f);
+    if (!(fabsf(x) > 1e5f)) { /* NaN: here */
+        quadrant = (int)k & 3;
+        return fmaf(k, 1.71512451e-15f, fmaf(k, 4.37113883e-8f, fmaf(k, -1.57079637f, x)));
+    }
+    uint32_t u = __float_as_uint(x);
+    int      o = (int)(u >> 23 & 255u) - 150 - 2, s = o & 63;
+    uint64_t first = 0xa2f9836e4e441529ull, second = 0xfc2757d1f534ddc0ull, third = 0xdb6295993c439041ull;
+    uint64_t high = o < 64 ? first : second, low = o < 64 ? second : third;
+    uint64_t bits = o < 0 ? first >> -o : s ? high << s | low >> (64 - s) : high;
+    uint64_t p = bits * (u & 0x7fffffu | 0x800000u), q = (p + (1ull << 61)) >> 62;
+    float    r = (float)((double)(int64_t)(p - (q << 62)) * 3.4061215800865545e-19); /* pi/2 2^-62 */
+    quadrant = (int)(x < 0.0f ? 0 - q : q) & 3;
+    return (u & 0x7fffffffu) >= 0x7f800000u ? NAN : x < 0.0f ? -r : r;
+}
+__device__ __forceinline__ float ew_sin_near(float r) /* |r| <= pi/4 */
+{
+    float z = r * r, p = fmaf(z, 2.71831149e-6f, -1.98393348e-4f);
+    return fmaf(r * z, fmaf(z, fmaf(z, p, 8.33332930e-3f), -0.166666667f), r);
+}
+__device__ __forceinline__ float ew_cos_near(float r)
+{
+    float z = r * r, p = fmaf(z, fmaf(z, 2.44331571e-5f, -1.38873162e-3f), 4.16666456e-2f);
+    return fmaf(z * z, p, fmaf(z, -0.5f, 1.0f));
+}
+__device__ __forceinline__ float ew_wave(float x, int ahead) /* sin(x + ahead pi/2) */
+{
+    int   q;
+    float r = ew_quarter(x, q), y = (q + ahead) & 1 ? ew_cos_near(r) : ew_sin_near(r);
+    return (q + ahead) & 2 ? -y : y;
+}
+__device__ __forceinline__ float ew_sin(float x) { return ew_wave(x, 0); }
+__device__ __forceinline__ float ew_cos(float x) { return ew_wave(x, 1); }
+__device__ __forceinline__ float ew_tan(float x)
+{
+    int   q;
+    float r = ew_quarter(x, q), s = ew_sin_near(r), c = ew_cos_near(r);
+    return q & 1 ? -c / s : s / c;
+}
 /* NaN in, NaN out. */
 #define DT__EW_U(name) \
     __device__ __forceinline__ float ew_u_##name(float x, [[maybe_unused]] float a, [[maybe_unused]] float b)
@@ -73,6 +117,30 @@ DT__EW_U(SILU)
     float e = expf(-fabsf(x));
     return (x < 0.0f ? x * e : x) / (1.0f + e);
 }
+DT__EW_U(RSQRT) { return 1.0f / sqrtf(x); }
+DT__EW_U(SIN) { return ew_sin(x); }
+DT__EW_U(COS) { return ew_cos(x); }
+DT__EW_U(TAN) { return ew_tan(x); }
+DT__EW_U(ERF) { return erff(x); }
+DT__EW_U(LOG1P) { return log1pf(x); }
+DT__EW_U(EXPM1) { return expm1f(x); }
+DT__EW_U(SIGN) { return ew_sign(x); }
+DT__EW_U(FLOOR) { return floorf(x); }
+DT__EW_U(CEIL) { return ceilf(x); }
+DT__EW_U(ROUND) { return rintf(x); }
+DT__EW_U(ELU) { return x > 0.0f ? b * x : a * b * expm1f(x); }
+DT__EW_U(HARDSWISH)
+{
+    float t = 0.0f > x + 3.0f ? 0.0f : x + 3.0f;
+    return x * (6.0f < t ? 6.0f : t) / 6.0f;
+}
+__device__ __forceinline__ float ew_mish_gate(float x) /* tanh(log(1 + e^x)) = (e^2 + 2e)/(e^2 + 2e + 2), e = exp(x) */
+{
+    float e = expf(20.0f < x ? 20.0f : x), n = e * (e + 2.0f);
+    return n / (n + 2.0f);
+}
+DT__EW_U(MISH) { return x * ew_mish_gate(x); }
+DT__EW_U(LOGSIGMOID) { return (0.0f < x ? 0.0f : x) - log1pf(expf(-fabsf(x))); }
 DT__EW_U(SIGMOID) { return ew_sigmoid(x); }
 DT__EW_U(TANH) { return tanhf(x); }
 DT__EW_U(SOFTPLUS)
@@ -83,8 +151,8 @@ DT__EW_U(SOFTPLUS)
 #undef DT__EW_U
 
 /* dy times the derivative; v is the row's x or y, as NEEDS_X or NEEDS_Y says */
-#define DT__EW_D(name)                                                                                         \
-    __device__ __forceinline__ float ew_d_##name(float dy, [[maybe_unused]] float v, [[maybe_unused]] float a, \
+#define DT__EW_D(name) \
+    __device__ __forceinline__ float ew_d_##name([[maybe_unused]] float dy, [[maybe_unused]] float v, [[maybe_unused]] float a, \
                                                  [[maybe_unused]] float b)
 DT__EW_D(AFFINE) { return dy * a; }
 DT__EW_D(RECIP) { return a == 0.0f ? dy * a : -(dy * (v * (v / a))); }
@@ -113,6 +181,25 @@ DT__EW_D(SILU)
     float s = ew_sigmoid(v);
     return dy * (s * fmaf(v, 1.0f - s, 1.0f));
 }
+DT__EW_D(RSQRT) { return dy * (-0.5f * v * v * v); }
+DT__EW_D(SIN) { return dy * ew_cos(v); }
+DT__EW_D(COS) { return -(dy * ew_sin(v)); }
+DT__EW_D(TAN) { return dy * fmaf(v, v, 1.0f); }
+DT__EW_D(ERF) { return dy * (1.12837917f * expf(-(v * v))); }
+DT__EW_D(LOG1P) { return dy / (v + 1.0f); }
+DT__EW_D(EXPM1) { return dy * (v + 1.0f); }
+DT__EW_D(SIGN) { return 0.0f; }
+DT__EW_D(FLOOR) { return 0.0f; }
+DT__EW_D(CEIL) { return 0.0f; }
+DT__EW_D(ROUND) { return 0.0f; }
+DT__EW_D(ELU) { return v <= 0.0f ? dy * (a * b * expf(v)) : dy * b; } /* a NaN lets the gradient through */
+DT__EW_D(HARDSWISH) { return v <= -3.0f ? 0.0f : v < 3.0f ? dy * fmaf(v, 0.333333333f, 0.5f) : dy; }
+DT__EW_D(MISH) /* t + v s (1 - t^2), s the sigmoid */
+{
+    float t = ew_mish_gate(v);
+    return dy * fmaf(v * ew_sigmoid(v), 1.0f - t * t, t);
+}
+DT__EW_D(LOGSIGMOID) { return dy * ew_sigmoid(-v); }
 DT__EW_D(SIGMOID) { return dy * ((1.0f - v) * v); }
 DT__EW_D(TANH) { return dy * fmaf(-v, v, 1.0f); }
 DT__EW_D(SOFTPLUS)
@@ -141,6 +228,17 @@ DT__EW_B(LT) { return x < y ? 1.0f : 0.0f; }
 DT__EW_B(LE) { return x <= y ? 1.0f : 0.0f; }
 DT__EW_B(GT) { return x > y ? 1.0f : 0.0f; }
 DT__EW_B(GE) { return x >= y ? 1.0f : 0.0f; }
+DT__EW_B(ATAN2) { return a * atan2f(x, y); }
+DT__EW_B(ATAN2_DX)
+{
+    float d = fmaf(x, x, y * y);
+    return a * (y * (d == 0.0f ? 0.0f : 1.0f / d));
+}
+DT__EW_B(PRELU) { return a * (x > 0.0f ? x : x * y); }
+DT__EW_B(PRELU_DX) { return a * (x > 0.0f ? 1.0f : y); }
+DT__EW_B(PRELU_DY) { return a * (x > 0.0f ? 0.0f : x); }
+DT__EW_B(KL_DIV) { return a * (y == 0.0f ? -(y * x) : y * (logf(y) - x)); }
+DT__EW_B(KL_DIV_DY) { return a * (logf(y) + 1.0f - x); }
 DT__EW_B(MSE) { return a * ((x - y) * (x - y)); }
 DT__EW_B(MSE_DX) { return a * (2.0f * (x - y)); }
 DT__EW_B(L1) { return a * fabsf(x - y); }
@@ -304,6 +402,10 @@ enum { EWI_SAME, EWI_UNARY, EWI_BINARY = EWI_UNARY + DT_U_COUNT };
     }
 DT__EW_INT(iu_AFFINE, ua * ux + ub)
 DT__EW_INT(iu_ABS, x < 0 ? 0 - ux : ux)
+DT__EW_INT(iu_SIGN, (x > 0) - (x < 0))
+DT__EW_INT(iu_FLOOR, x)
+DT__EW_INT(iu_CEIL, x)
+DT__EW_INT(iu_ROUND, x)
 DT__EW_INT(iu_CLAMP, (x > a ? x : a) < b ? (x > a ? x : a) : b)
 DT__EW_INT(ib_ADD, ua * (ux + ub * uy))
 DT__EW_INT(ib_MUL, ua * (ux * uy))

@@ -1,6 +1,7 @@
 /* indexing.cu: embedding and gather, and their gradients.
 
    embedding      y[i] = weight[index[i]], rows of d elements       dweight[r] = sum of dy[i] with index[i] = r
+                  (both with an outer dimension, too, whose rows share the indices)
    gather         y[o, j, i] = x[o, index[o, j, i], i]              dx[o, k, i] = sum of dy[o, j, i] with index = k
    Forward moves bits: a thread moves up to 16 bytes of a row (embedding) or one element (gather).
 
@@ -38,14 +39,14 @@ template <typename U> __device__ __forceinline__ U ix_bits(bool ones)
 }
 /* units: elements of type U in a row; nan: a bad index gives all bits 1, which is NaN in every float dtype */
 template <typename U> static __global__ void __launch_bounds__(BLOCK, 4)
-ix_embedding_kernel(U *y, const U *weight, operand<any_type> index, int64_t n, int64_t units, bool nan,
+ix_embedding_kernel(U *y, const U *weight, operand<any_type> index, int64_t outer, int64_t n, int64_t units, bool nan,
                     const __grid_constant__ dt__cuda_watch watch)
 {
-    for (int64_t i = grid_first(); i < n * units; i += grid_step()) {
-        int64_t pos = i / units, row = index.at_int(pos);
+    for (int64_t i = grid_first(); i < outer * n * units; i += grid_step()) {
+        int64_t pos = i / units, o = outer > 1 ? pos / n : 0, row = index.at_int(pos - o * n);
         bool    good = row >= 0 && row < watch.limit;
-        y[i] = good ? weight[row * units + (i - pos * units)] : ix_bits<U>(nan);
-        if (!good && i == pos * units) refuse(watch, pos, row);
+        y[i] = good ? weight[(o * watch.limit + row) * units + (i - pos * units)] : ix_bits<U>(nan);
+        if (!good && i == pos * units) refuse(watch, pos - o * n, row);
     }
 }
 template <typename U> static __global__ void __launch_bounds__(BLOCK, 4)
@@ -65,17 +66,20 @@ ix_gather_kernel(U *y, const U *x, operand<any_type> index, int64_t n, int64_t n
 struct ix_keys {
     operand<any_type> index;
     int64_t           rows, ny, inner, limit; /* limit: keys are below it; the key of a bad index is limit */
+    int64_t           many; /* embedding: positions that share the indices (a row of the outer dimension); 0: all */
     dt__cuda_watch    watch;
 };
 __device__ __forceinline__ int64_t ix_key(const ix_keys &k, int64_t p)
 {
-    int64_t row = k.index.at_int(p);
+    int64_t o = k.many ? p / k.many : 0, row = k.index.at_int(p - o * k.many);
     if (row < 0 || row >= k.rows) return k.limit;
+    if (k.many) return o * k.rows + row;
     return k.ny ? (p / (k.ny * k.inner) * k.rows + row) * k.inner + p % k.inner : row;
 }
 
 __device__ __forceinline__ void ix_refuse(const ix_keys &k, int64_t p)
 {
+    if (k.many) p %= k.many;
     refuse(k.watch, p, k.index.at_int(p));
 }
 
@@ -294,17 +298,18 @@ extern "C" int dt__cuda_embedding(dt_device *dev, const dt_call *c)
 {
     using namespace dtk;
     const dt_view *y = &c->out[0], *index = &c->in[0], *weight = &c->in[1];
-    int64_t        n = y->shape[0], nbytes = y->shape[1] * elem_size(y->dtype);
+    int            more = y->ndim == 3;
+    int64_t        outer = more ? y->shape[0] : 1, n = y->shape[more], nbytes = y->shape[more + 1] * elem_size(y->dtype);
     if (!is_int(index->dtype)) return no_dtype(c, index->dtype);
-    if (n * nbytes == 0) return 0;
+    if (outer * n * nbytes == 0) return 0;
     int unit = 16;
     while (nbytes % unit || !aligned_to(y->data, unit) || !aligned_to(weight->data, unit)) unit /= 2;
     with_bits<16>(unit, [&](auto u) {
         using U = decltype(u);
         int64_t units = nbytes / (int64_t)sizeof(U);
-        ix_embedding_kernel<U><<<blocks_for(n * units), BLOCK, 0, stream_of(dev, c)>>>(
-            (U *)y->data, (const U *)weight->data, in_of<any_type>(c, 0), n, units, !is_int(y->dtype),
-            dt__cuda_watched(dev, c, weight->shape[0]));
+        ix_embedding_kernel<U><<<blocks_for(outer * n * units), BLOCK, 0, stream_of(dev, c)>>>(
+            (U *)y->data, (const U *)weight->data, in_of<any_type>(c, 0), outer, n, units, !is_int(y->dtype),
+            dt__cuda_watched(dev, c, weight->shape[more]));
     });
     return launched(c);
 }
@@ -316,8 +321,10 @@ extern "C" int dt__cuda_embedding_bwd(dt_device *dev, const dt_call *c)
     int            status = all_floats(c, 1, 1);
     if (status) return status;
     if (!is_int(index->dtype)) return no_dtype(c, index->dtype);
-    ix_keys k = { in_of<any_type>(c, 1), dw->shape[0], 0, 1, dw->shape[0], dt__cuda_watched(dev, c, dw->shape[0]) };
-    return ix_scatter(dev, c, k, dy->shape[0], dw->shape[1]);
+    int     more = dw->ndim == 3;
+    int64_t outer = more ? dw->shape[0] : 1, rows = dw->shape[more], n = dy->shape[more];
+    ix_keys k = { in_of<any_type>(c, 1), rows, 0, 1, outer * rows, outer > 1 ? n : 0, dt__cuda_watched(dev, c, rows) };
+    return ix_scatter(dev, c, k, outer * n, dw->shape[more + 1]);
 }
 
 extern "C" int dt__cuda_gather(dt_device *dev, const dt_call *c)
@@ -344,6 +351,6 @@ extern "C" int dt__cuda_gather_bwd(dt_device *dev, const dt_call *c)
     if (status) return status;
     if (!is_int(index->dtype)) return no_dtype(c, index->dtype);
     ix_keys k = { in_of<any_type>(c, 1), dx->shape[1], dy->shape[1],
-                  dx->shape[2],     numel(*dx),   dt__cuda_watched(dev, c, dx->shape[1]) };
+                  dx->shape[2],     numel(*dx),   0, dt__cuda_watched(dev, c, dx->shape[1]) };
     return ix_scatter(dev, c, k, numel(*dy), 1);
 }

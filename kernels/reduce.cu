@@ -1,7 +1,7 @@
-/* reduce.cu: SUM, MEAN, MAX, MIN, ARGMAX, VAR over any dimensions of operands of any strides.
+/* reduce.cu: SUM, MEAN, MAX, MIN, ARGMAX, ARGMIN, VAR, PROD, NORM, LSE over any dimensions of operands of any strides.
 
    y[k] = op over r of x[k, r]: k walks the kept dimensions, r the reduced ones; both are merged where the strides allow
-   it, the smallest stride of x innermost (ARGMAX keeps the order, since its results are indices). Every thread
+   it, the smallest stride of x innermost (ARGMAX and ARGMIN keep the order, since its results are indices). Every thread
    accumulates a state; states are merged in an order that depends on shapes alone, without atomics: the same bits in
    every run and on every GPU.
      sum, mean   double; a thread adds up to 8 neighbours in f32 first
@@ -84,19 +84,71 @@ struct red_top { /* max and min */
     __device__ __forceinline__ void merge(int fn, const red_top &o) { see(fn, o.v); }
     __device__ __forceinline__ red_top other(int d) const { return { __shfl_xor_sync(FULL, v, d) }; }
 };
-template <typename T> struct red_at { /* argmax of floats, or of integers */
+struct red_prod {
+    double s;
+    static constexpr bool ints = false;
+    __device__ __forceinline__ static red_prod none(int) { return { 1.0 }; }
+    template <int V> __device__ __forceinline__ void add(int, const float (&v)[V], int64_t, double)
+    {
+#pragma unroll
+        for (int j = 0; j < V; j++) s *= (double)v[j];
+    }
+    __device__ __forceinline__ void merge(int, const red_prod &o) { s *= o.s; }
+    __device__ __forceinline__ red_prod other(int d) const { return { __shfl_xor_sync(FULL, s, d) }; }
+};
+struct red_norm {
+    double q;
+    static constexpr bool ints = false;
+    __device__ __forceinline__ static red_norm none(int) { return { 0.0 }; }
+    template <int V> __device__ __forceinline__ void add(int, const float (&v)[V], int64_t, double)
+    {
+        float t = 0.0f;
+#pragma unroll
+        for (int j = 0; j < V; j++) t = fmaf(v[j], v[j], t);
+        q += (double)t;
+    }
+    __device__ __forceinline__ void merge(int, const red_norm &o) { q += o.q; }
+    __device__ __forceinline__ red_norm other(int d) const { return { __shfl_xor_sync(FULL, q, d) }; }
+};
+struct red_lse { /* logsumexp; lse_state makes NaN of +inf, so +inf is counted apart */
+    lse_state s;
+    static constexpr bool ints = false;
+    __device__ __forceinline__ static red_lse none(int) { return { lse_state::none() }; }
+    template <int V> __device__ __forceinline__ void add(int, const float (&v)[V], int64_t, double)
+    {
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            float x = v[j], e = x == s.m ? 1.0f : expf(-fabsf(x - s.m)); /* NaN: NaN */
+            s.s = x > s.m ? s.s * e + 1.0f : s.s + e;
+            s.m = x > s.m ? x : s.m;
+            if (x == -INFINITY) s.s -= e;
+        }
+    }
+    __device__ __forceinline__ void merge(int, const red_lse &o)
+    {
+        float top = fmaxf(s.m, o.s.m);
+        s.s = s.s * (s.m == top ? 1.0f : expf(s.m - top)) + o.s.s * (o.s.m == top ? 1.0f : expf(o.s.m - top));
+        s.m = top;
+    }
+    __device__ __forceinline__ red_lse other(int d) const
+    {
+        return { { __shfl_xor_sync(FULL, s.m, d), __shfl_xor_sync(FULL, s.s, d) } };
+    }
+};
+template <typename T> struct red_at { /* argmax or argmin of floats, or of integers */
     T       v;
     int64_t i;
     static constexpr bool ints = !is_float_type<T>::value;
-    __device__ __forceinline__ static red_at none(int)
+    __device__ __forceinline__ static red_at none(int fn)
     {
-        if constexpr (ints) return { INT64_MIN, INT64_MAX };
-        else return { -INFINITY, INT64_MAX };
+        bool least = fn == DT_R_ARGMIN;
+        if constexpr (ints) return { least ? INT64_MAX : INT64_MIN, INT64_MAX };
+        else return { least ? INFINITY : -INFINITY, INT64_MAX };
     }
-    __device__ __forceinline__ void merge(int, const red_at &o)
+    __device__ __forceinline__ void merge(int fn, const red_at &o)
     {
         bool nan = v != v, other = o.v != o.v, same = nan ? other : v == o.v;
-        if (same ? o.i < i : !nan && (other || o.v > v)) *this = o;
+        if (same ? o.i < i : !nan && (other || (fn == DT_R_ARGMIN ? o.v < v : o.v > v))) *this = o;
     }
     template <int V> __device__ __forceinline__ void add(int fn, const T (&x)[V], int64_t first, double)
     {
@@ -108,16 +160,17 @@ template <typename T> struct red_at { /* argmax of floats, or of integers */
         return { __shfl_xor_sync(FULL, v, d), (int64_t)__shfl_xor_sync(FULL, (long long)i, d) };
     }
 };
-struct red_int { /* sum, max and min of integers */
+struct red_int { /* sum, product, max and min of integers */
     int64_t v;
     static constexpr bool ints = true;
     __device__ __forceinline__ static red_int none(int fn)
     {
-        return { fn == DT_R_SUM ? 0 : fn == DT_R_MIN ? INT64_MAX : INT64_MIN };
+        return { fn == DT_R_SUM ? 0 : fn == DT_R_PROD ? 1 : fn == DT_R_MIN ? INT64_MAX : INT64_MIN };
     }
     __device__ __forceinline__ void merge(int fn, const red_int &o)
     {
         if (fn == DT_R_SUM) v = (int64_t)((uint64_t)v + (uint64_t)o.v);
+        else if (fn == DT_R_PROD) v = (int64_t)((uint64_t)v * (uint64_t)o.v);
         else if (fn == DT_R_MIN ? o.v < v : o.v > v) v = o.v;
     }
     __device__ __forceinline__ void add(int fn, const int64_t (&x)[1], int64_t, double)
@@ -151,6 +204,12 @@ template <typename S> __device__ __forceinline__ void red_finish(const red_args 
         double q = s.q - s.s * s.s / n;
         if (q < 0) q = 0;
         a.y.put(at, (float)(a.biased ? q / n : n > 0 ? q / (n - 1) : (double)NAN));
+    } else if constexpr (__is_same(S, red_prod)) {
+        a.y.put(at, (float)s.s);
+    } else if constexpr (__is_same(S, red_norm)) {
+        a.y.put(at, (float)sqrt(s.q));
+    } else if constexpr (__is_same(S, red_lse)) {
+        a.y.put(at, s.s.s != s.s.s ? s.s.s : s.s.m == INFINITY || s.s.m == -INFINITY ? s.s.m : s.s.m + logf(s.s.s));
     } else if constexpr (__is_same(S, red_top)) {
         a.y.put(at, s.v);
     } else if constexpr (__is_same(S, red_int)) {
@@ -381,20 +440,21 @@ static int red_width(red_args &a)
 extern "C" int dt__cuda_reduce(dt_device *dev, const dt_call *c)
 {
     using namespace dtk;
-    static const char *const names[DT_R_COUNT] = { "sum", "mean", "max", "min", "argmax", "var" };
+    static const char *const names[DT_R_COUNT] = { "sum", "mean", "max", "min", "argmax", "var", "argmin", "prod", "norm",
+                                                   "logsumexp" };
     const dt_view *y = &c->out[0], *x = &c->in[0];
     int            fn = c->u.reduce.fn;
-    bool           ints = is_int(x->dtype) && is_int(y->dtype);
+    bool           ints = is_int(x->dtype) && is_int(y->dtype), index = fn == DT_R_ARGMAX || fn == DT_R_ARGMIN;
     dt_view        kx, ky, rx, ry;
     red_args       a;
     if (fn < 0 || fn >= DT_R_COUNT) return dt_fail(DT_ERR_ARG, "reduce: there is no function %d", fn);
-    if (ints && (fn == DT_R_MEAN || fn == DT_R_VAR))
+    if (ints && (fn == DT_R_MEAN || fn == DT_R_VAR || fn == DT_R_NORM || fn == DT_R_LSE))
         return dt_fail(DT_ERR_DTYPE, "reduce: %s does not take integers; cast to f32", names[fn]);
     memset(&a, 0, sizeof a);
     kx.ndim = ky.ndim = rx.ndim = ry.ndim = 0;
     for (int d = 0; d < x->ndim; d++) {
         if (x->shape[d] == 1) continue;
-        if (y->shape[d] == 1) red_insert(rx, ry, x->shape[d], x->stride[d], 0, fn != DT_R_ARGMAX);
+        if (y->shape[d] == 1) red_insert(rx, ry, x->shape[d], x->stride[d], 0, !index);
         else red_insert(kx, ky, x->shape[d], x->stride[d], y->stride[d], true);
     }
     const dt_view *const keep[2] = { &kx, &ky }, *const over[1] = { &rx };
@@ -402,7 +462,7 @@ extern "C" int dt__cuda_reduce(dt_device *dev, const dt_call *c)
     a.over = walk_of<1>(over);
     a.n = a.over.total;
     if (a.keep.total == 0) return 0;
-    if (a.n == 0 && (fn == DT_R_MAX || fn == DT_R_MIN || fn == DT_R_ARGMAX))
+    if (a.n == 0 && (fn == DT_R_MAX || fn == DT_R_MIN || index))
         return dt_fail(DT_ERR_SHAPE, "reduce: %s over no elements has no value; reduce a dimension that is not 0",
                        names[fn]);
     a.x = in_of<any_type>(c, 0), a.y = out_of<any_type>(c, 0);
@@ -424,11 +484,14 @@ extern "C" int dt__cuda_reduce(dt_device *dev, const dt_call *c)
     int v = columns || ints ? 1 : red_width(a);
     a.chunk = a.over.total;
     if (ints) {
-        if (fn == DT_R_ARGMAX) return red_run<red_at<int64_t>>(dev, c, a, columns, v);
+        if (index) return red_run<red_at<int64_t>>(dev, c, a, columns, v);
         return red_run<red_int>(dev, c, a, columns, v);
     }
     if (fn == DT_R_SUM || fn == DT_R_MEAN) return red_run<red_sum>(dev, c, a, columns, v);
     if (fn == DT_R_VAR) return red_run<red_var>(dev, c, a, columns, v);
-    if (fn == DT_R_ARGMAX) return red_run<red_at<float>>(dev, c, a, columns, v);
+    if (fn == DT_R_PROD) return red_run<red_prod>(dev, c, a, columns, v);
+    if (fn == DT_R_NORM) return red_run<red_norm>(dev, c, a, columns, v);
+    if (fn == DT_R_LSE) return red_run<red_lse>(dev, c, a, columns, v);
+    if (index) return red_run<red_at<float>>(dev, c, a, columns, v);
     return red_run<red_top>(dev, c, a, columns, v);
 }

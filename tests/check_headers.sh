@@ -166,7 +166,7 @@ arrows() { # header: it includes what is below it, and nothing else of dt
     dt_base.h) may="" ;;
     dt.h) may="dt_base.h dt_cpu.h" ;; # dt_cpu.h only under DT_IMPLEMENTATION: a tensor needs a device
     dt_cpu.h | dt_data.h) may="dt.h dt_base.h" ;; # dt_base.h again: the AVX2 intrinsics
-    dt_cuda.h) may="dt.h" ;;
+    dt_cuda.h | dt_ops.h) may="dt.h" ;;
     dt_io.h | dt_plot.h | dt_plan.h | dt_net.h) may="dt_base.h" ;;
     dt_nn.h) may="dt.h dt_io.h dt_plot.h" ;;
     dt_layers.h) may="dt_nn.h" ;;

@@ -9,6 +9,7 @@
 #define CONFORMANCE_H
 
 #include "dt_layers.h"
+#include "dt_ops.h"
 
 #include <math.h>
 #include <stdint.h>
@@ -453,6 +454,18 @@ static void cf_ref_where(const cf_ctx *x, cf_arr *out)
     }
 }
 
+static void cf_ref_prelu(const cf_ctx *x, cf_arr *out)
+{
+    const cf_arr *a = &x->in[0], *w = &x->in[1];
+    int64_t       inner = 1, channels = a->ndim > 1 ? a->dim[1] : a->ndim ? a->dim[0] : 1;
+    for (int i = 2; i < a->ndim; i++) inner *= a->dim[i];
+    cf_out(out, a->ndim, a->dim, 1);
+    for (int64_t e = 0; e < a->n; e++)
+        out->v[e] = a->v[e] > 0 ? a->v[e] : a->v[e] * w->v[w->n == 1 ? 0 : e / inner % channels];
+    out->terms = (double)(a->n / (w->n > 0 ? w->n : 1)) / (double)(a->n > 0 ? a->n : 1);
+    if (out->terms < 1) out->terms = 1;
+}
+
 /* Reductions. i: mask of dims (0: all), keepdim, biased. */
 static uint32_t cf_dims(const cf_case *c, int ndim)
 {
@@ -872,8 +885,8 @@ static void cf_ref_loss(const cf_ctx *x, cf_arr *out)
     double  s = 0;
     int64_t n = out->n;
     for (int64_t e = 0; e < n; e++) s += out->v[e];
-    cf_out(out, 0, NULL, x->c->i[0] == DT_SUM ? (double)n : 1);
-    out->v[0] = x->c->i[0] == DT_SUM ? s : s / (double)n;
+    cf_out(out, 0, NULL, x->c->i[0] == DT_MEAN ? 1 : (double)n);
+    out->v[0] = x->c->i[0] == DT_SUM ? s : s / (double)(x->c->i[0] == DT_BATCHMEAN ? x->in[0].dim[0] : n);
 }
 
 /* i: causal, window, offset. d: scale. Inputs 3 and 4: mask, lengths */
@@ -1108,6 +1121,424 @@ static void cf_ref_cast(const cf_ctx *x, cf_arr *out)
         for (int64_t e = 0; e < out->n; e++) out->v[e] = trunc(out->v[e]);
 }
 
+/* ---- dt_ops.h. A place of a tensor as (outer, j, inner) about dimension d, which may count from the end. */
+typedef struct cf_axis {
+    int64_t outer, n, inner;
+    int     d;
+} cf_axis;
+static cf_axis cf_axis_of(const cf_arr *a, int64_t dim)
+{
+    cf_axis x = { 1, 1, 1, (int)(dim < 0 ? dim + a->ndim : dim) };
+    for (int i = 0; i < a->ndim; i++) *(i < x.d ? &x.outer : i == x.d ? &x.n : &x.inner) *= a->dim[i];
+    return x;
+}
+static double cf_fold_std(const double *v, int64_t n, const cf_case *c) { return sqrt(cf_fold_var(v, n, c)); }
+static double cf_fold_prod(const double *v, int64_t n, const cf_case *c)
+{
+    double p = 1;
+    (void)c;
+    for (int64_t i = 0; i < n; i++) p *= v[i];
+    return p;
+}
+static double cf_fold_logsumexp(const double *v, int64_t n, const cf_case *c)
+{
+    double s = 0;
+    (void)c;
+    for (int64_t i = 0; i < n; i++) s += exp(v[i]);
+    return log(s);
+}
+static double cf_fold_argmin(const double *v, int64_t n, const cf_case *c)
+{
+    int64_t at = 0;
+    (void)c;
+    for (int64_t i = 1; i < n; i++)
+        if (v[i] < v[at]) at = i;
+    return (double)at;
+}
+static double cf_fold_norm(const double *v, int64_t n, const cf_case *c)
+{
+    double s = 0, p = c->d[0], top = 0, least = INFINITY;
+    for (int64_t i = 0; i < n; i++) {
+        s += p == DT_ZERO ? v[i] != 0 : pow(fabs(v[i]), p > 0 ? p : 2);
+        top = fmax(top, fabs(v[i]));
+        least = fmin(least, fabs(v[i]));
+    }
+    return isinf(p) ? p > 0 ? top : least : p == DT_ZERO ? s : pow(s, 1 / (p > 0 ? p : 2));
+}
+static double cf_fold_any(const double *v, int64_t n, const cf_case *c)
+{
+    double any = 0;
+    (void)c;
+    for (int64_t i = 0; i < n; i++) any = v[i] != 0 ? 1 : any;
+    return any;
+}
+static double cf_fold_all(const double *v, int64_t n, const cf_case *c)
+{
+    double all = 1;
+    (void)c;
+    for (int64_t i = 0; i < n; i++) all = v[i] != 0 ? all : 0;
+    return all;
+}
+#define CF_REF_FOLD(name, count)                           \
+    static void cf_ref_##name(const cf_ctx *x, cf_arr *o) \
+    {                                                      \
+        cf_reduce(x, o, cf_fold_##name);                   \
+        if (count) o->terms = count;                       \
+    }
+CF_REF_FOLD(std, 1)
+CF_REF_FOLD(prod, 0)
+CF_REF_FOLD(logsumexp, 0)
+CF_REF_FOLD(argmin, 1)
+CF_REF_FOLD(norm, 1)
+CF_REF_FOLD(any, 1)
+CF_REF_FOLD(all, 1)
+static void cf_ref_cumsum(const cf_ctx *x, cf_arr *out)
+{
+    const cf_arr *a = &x->in[0];
+    cf_axis       p = cf_axis_of(a, x->c->i[0]);
+    cf_out(out, a->ndim, a->dim, (double)(p.n > 0 ? p.n : 1));
+    for (int64_t e = 0; e < out->n; e++) {
+        int64_t j = e / p.inner % p.n;
+        out->v[e] = a->v[e] + (j ? out->v[e - p.inner] : 0);
+    }
+}
+/* The places along an axis, smallest (largest) first; equals by place. */
+static void cf_places(const cf_arr *a, cf_axis p, int64_t o, int64_t i, int down, int64_t *at)
+{
+    for (int64_t j = 0; j < p.n; j++) {
+        double  v = a->v[(o * p.n + j) * p.inner + i];
+        int64_t k = j;
+        for (; k > 0; k--) {
+            double w = a->v[(o * p.n + at[k - 1]) * p.inner + i];
+            if (down ? w >= v : w <= v) break;
+            at[k] = at[k - 1];
+        }
+        at[k] = j;
+    }
+}
+/* i: dim, how many (0: all), descending, places instead of values */
+static void cf_ref_sort(const cf_ctx *x, cf_arr *out)
+{
+    const cf_arr *a = &x->in[0];
+    cf_axis       p = cf_axis_of(a, x->c->i[0]);
+    int64_t       k = x->c->i[1] ? x->c->i[1] : p.n, dim[DT_MAX_DIMS], *at = (int64_t *)malloc((size_t)(p.n + 1) * sizeof *at);
+    for (int i = 0; i < a->ndim; i++) dim[i] = i == p.d ? k : a->dim[i];
+    cf_out(out, a->ndim, dim, 1);
+    for (int64_t o = 0; o < p.outer && out->n; o++)
+        for (int64_t i = 0; i < p.inner; i++) {
+            cf_places(a, p, o, i, x->c->i[2] != 0, at);
+            for (int64_t j = 0; j < k; j++)
+                out->v[(o * k + j) * p.inner + i] = x->c->i[3] ? (double)at[j] : a->v[(o * p.n + at[j]) * p.inner + i];
+        }
+    free(at);
+}
+static void cf_ref_one_hot(const cf_ctx *x, cf_arr *out)
+{
+    const cf_arr *a = &x->in[0];
+    int64_t       dim[DT_MAX_DIMS], n = x->c->i[9];
+    for (int i = 0; i < a->ndim; i++) dim[i] = a->dim[i];
+    dim[a->ndim] = n;
+    cf_out(out, a->ndim + 1, dim, 1);
+    for (int64_t e = 0; e < out->n; e++) out->v[e] = a->v[e / n] == (double)(e % n);
+}
+static void cf_ref_bincount(const cf_ctx *x, cf_arr *out) /* i: length */
+{
+    const cf_arr *w = &x->in[1];
+    cf_out(out, 1, &x->c->i[0], (double)(x->in[0].n > 0 ? x->in[0].n : 1));
+    memset(out->v, 0, (size_t)out->n * sizeof(double));
+    for (int64_t e = 0; e < x->in[0].n; e++) out->v[(int64_t)x->in[0].v[e]] += w->ndim >= 0 ? w->v[e] : 1;
+}
+static void cf_ref_index_select(const cf_ctx *x, cf_arr *out) /* i: dim */
+{
+    const cf_arr *a = &x->in[0];
+    cf_axis       p = cf_axis_of(a, x->c->i[0]);
+    int64_t       dim[DT_MAX_DIMS], n = x->in[1].n;
+    for (int i = 0; i < a->ndim; i++) dim[i] = i == p.d ? n : a->dim[i];
+    cf_out(out, a->ndim, dim, 1);
+    for (int64_t e = 0; e < out->n; e++)
+        out->v[e] = a->v[(e / p.inner / n * p.n + (int64_t)x->in[1].v[e / p.inner % n]) * p.inner + e % p.inner];
+}
+/* in: a, src, keys: their places in order are the index, so none occurs twice; i: dim */
+static void cf_ref_scatter(const cf_ctx *x, cf_arr *out)
+{
+    const cf_arr *a = &x->in[0], *s = &x->in[1], *key = &x->in[2];
+    cf_axis       p = cf_axis_of(key, x->c->i[0]);
+    int64_t       at[DT_MAX_DIMS], *place = (int64_t *)malloc((size_t)(p.n + 1) * sizeof *place);
+    cf_out(out, a->ndim, a->dim, 1);
+    memcpy(out->v, a->v, (size_t)a->n * sizeof(double));
+    for (int64_t e = 0; e < key->n; e++) {
+        int64_t to = 0, from = 0;
+        cf_places(key, p, e / p.inner / p.n, e % p.inner, 0, place);
+        cf_unravel(e, key->ndim, key->dim, at);
+        for (int i = 0; i < a->ndim; i++) from = from * s->dim[i] + at[i];
+        at[p.d] = place[at[p.d]];
+        for (int i = 0; i < a->ndim; i++) to = to * a->dim[i] + at[i];
+        out->v[to] = s->v[from];
+    }
+    free(place);
+}
+/* in: a, index, src; i: dim */
+static void cf_ref_scatter_add(const cf_ctx *x, cf_arr *out)
+{
+    const cf_arr *a = &x->in[0], *index = &x->in[1], *s = &x->in[2];
+    int           d = cf_axis_of(a, x->c->i[0]).d;
+    int64_t       at[DT_MAX_DIMS];
+    cf_out(out, a->ndim, a->dim, index->n > 0 ? 4 : 1);
+    memcpy(out->v, a->v, (size_t)a->n * sizeof(double));
+    for (int64_t e = 0; e < index->n; e++) {
+        int64_t to = 0, from = 0;
+        cf_unravel(e, index->ndim, index->dim, at);
+        for (int i = 0; i < a->ndim; i++) from = from * s->dim[i] + at[i];
+        at[d] = (int64_t)index->v[e];
+        for (int i = 0; i < a->ndim; i++) to = to * a->dim[i] + at[i];
+        out->v[to] += s->v[from];
+    }
+}
+static void cf_ref_masked_fill(const cf_ctx *x, cf_arr *out) /* d: value */
+{
+    const cf_arr *a = &x->in[0];
+    int64_t       at[DT_MAX_DIMS];
+    cf_out(out, a->ndim, a->dim, 1);
+    for (int64_t e = 0; e < a->n; e++) {
+        cf_unravel(e, a->ndim, a->dim, at);
+        out->v[e] = cf_at(&x->in[1], a->ndim, at) != 0 ? x->c->d[0] : a->v[e];
+    }
+}
+static void cf_triangle(const cf_ctx *x, cf_arr *out, int upper) /* i: diagonal */
+{
+    const cf_arr *a = &x->in[0];
+    int64_t       rows = a->dim[a->ndim - 2], cols = a->dim[a->ndim - 1];
+    cf_out(out, a->ndim, a->dim, 1);
+    for (int64_t e = 0; e < a->n; e++) {
+        int64_t k = e % cols - e / cols % rows;
+        out->v[e] = (upper ? k >= x->c->i[0] : k <= x->c->i[0]) ? a->v[e] : 0;
+    }
+}
+static void cf_ref_tril(const cf_ctx *x, cf_arr *o) { cf_triangle(x, o, 0); }
+static void cf_ref_triu(const cf_ctx *x, cf_arr *o) { cf_triangle(x, o, 1); }
+static void cf_ref_roll(const cf_ctx *x, cf_arr *out) /* i: shift, dim */
+{
+    const cf_arr *a = &x->in[0];
+    cf_axis       p = cf_axis_of(a, x->c->i[1]);
+    cf_out(out, a->ndim, a->dim, 1);
+    for (int64_t e = 0; e < a->n; e++) {
+        int64_t j = e / p.inner % p.n, to = ((j + x->c->i[0]) % p.n + p.n) % p.n;
+        out->v[e + (to - j) * p.inner] = a->v[e];
+    }
+}
+static void cf_ref_flip(const cf_ctx *x, cf_arr *out) /* i: mask of dims */
+{
+    const cf_arr *a = &x->in[0];
+    int64_t       at[DT_MAX_DIMS];
+    cf_out(out, a->ndim, a->dim, 1);
+    for (int64_t e = 0; e < a->n; e++) {
+        int64_t from = 0;
+        cf_unravel(e, a->ndim, a->dim, at);
+        for (int i = 0; i < a->ndim; i++) from = from * a->dim[i] + (x->c->i[0] >> i & 1 ? a->dim[i] - 1 - at[i] : at[i]);
+        out->v[e] = a->v[from];
+    }
+}
+static void cf_ref_repeat(const cf_ctx *x, cf_arr *out) /* i: ndim, times */
+{
+    const cf_arr *a = &x->in[0];
+    int64_t       dim[DT_MAX_DIMS], at[DT_MAX_DIMS], n = x->c->i[0], more = n - a->ndim;
+    for (int i = 0; i < n; i++) dim[i] = x->c->i[1 + i] * (i < more ? 1 : a->dim[i - more]);
+    cf_out(out, (int)n, dim, 1);
+    for (int64_t e = 0; e < out->n; e++) {
+        int64_t from = 0;
+        cf_unravel(e, (int)n, dim, at);
+        for (int i = 0; i < a->ndim; i++) from = from * a->dim[i] + at[i + more] % a->dim[i];
+        out->v[e] = a->v[from];
+    }
+}
+static const char *const cf_equations[] = { "ij,jk->ik", "bij,bjk->bik", "ij->ji", "ij->", "i,j->ij", "bhqd,bhkd->bhqk", "ij,ij->i",
+                                            "ij,jk,kl->il", "ijk,jk->i", "ab,cb", "ijk->k" };
+static void cf_ref_einsum(const cf_ctx *x, cf_arr *out) /* i: equation */
+{
+    const char *eq = cf_equations[x->c->i[0]], *arrow = strstr(eq, "->"), *result = arrow ? arrow + 2 : "ac";
+    int64_t     size[128] = { 0 }, at[128], dim[DT_MAX_DIMS], total = 1, terms = 1;
+    char        all[32] = "";
+    int         k = 0, d = 0, n = 0;
+    for (const char *p = eq; *p && p != arrow; p++) {
+        if (*p == ',') {
+            k++, d = 0;
+            continue;
+        }
+        if (!strchr(all, *p)) all[n++] = *p;
+        size[(int)*p] = x->in[k].dim[d++];
+    }
+    for (int i = 0; i < n; i++) total *= size[(int)all[i]];
+    for (int i = 0; result[i]; i++) dim[i] = size[(int)result[i]];
+    for (int i = 0; i < n; i++) terms *= strchr(result, all[i]) ? 1 : size[(int)all[i]];
+    cf_out(out, (int)strlen(result), dim, (double)(terms > 0 ? terms : 1));
+    memset(out->v, 0, (size_t)out->n * sizeof(double));
+    for (int64_t e = 0; e < total; e++) {
+        int64_t rest = e, to = 0, from = 0;
+        double  v = 1;
+        for (int i = n - 1; i >= 0; i--) at[(int)all[i]] = rest % size[(int)all[i]], rest /= size[(int)all[i]];
+        for (const char *p = result; *p; p++) to = to * size[(int)*p] + at[(int)*p];
+        k = 0;
+        for (const char *p = eq;; p++) {
+            if (*p == ',' || !*p || p == arrow) {
+                v *= x->in[k++].v[from];
+                from = 0;
+                if (*p != ',') break;
+            } else {
+                from = from * size[(int)*p] + at[(int)*p];
+            }
+        }
+        out->v[to] += v;
+    }
+}
+/* i: size h w, bilinear, align_corners; d: factors instead of sizes */
+static void cf_ref_interpolate(const cf_ctx *x, cf_arr *out)
+{
+    const cf_arr *a = &x->in[0];
+    int64_t       dim[4] = { a->dim[0], a->dim[1], x->c->i[0], x->c->i[1] }, at[4];
+    double        scale[2];
+    for (int k = 0; k < 2; k++) {
+        if (x->c->d[0] > 0) dim[2 + k] = (int64_t)floor((double)a->dim[2 + k] * x->c->d[k]);
+        scale[k] = x->c->i[3]       ? dim[2 + k] > 1 ? (double)(a->dim[2 + k] - 1) / (double)(dim[2 + k] - 1) : 0
+                   : x->c->d[0] > 0 ? 1 / x->c->d[k]
+                                    : (double)a->dim[2 + k] / (double)dim[2 + k];
+    }
+    cf_out(out, 4, dim, 4);
+    for (int64_t e = 0; e < out->n; e++) {
+        int64_t lo[2], hi[2];
+        double  part[2];
+        cf_unravel(e, 4, dim, at);
+        for (int k = 0; k < 2; k++) {
+            double f = x->c->i[2] && !x->c->i[3] ? fmax(((double)at[2 + k] + 0.5) * scale[k] - 0.5, 0) : (double)at[2 + k] * scale[k];
+            lo[k] = (int64_t)floor(f + 1e-6);
+            if (lo[k] > a->dim[2 + k] - 1) lo[k] = a->dim[2 + k] - 1;
+            hi[k] = lo[k] < a->dim[2 + k] - 1 ? lo[k] + 1 : lo[k];
+            part[k] = x->c->i[2] ? fmin(fmax(f - (double)lo[k], 0), 1) : 0;
+        }
+        const double *p = a->v + (at[0] * a->dim[1] + at[1]) * a->dim[2] * a->dim[3];
+        int64_t       w = a->dim[3];
+        out->v[e] = (1 - part[0]) * ((1 - part[1]) * p[lo[0] * w + lo[1]] + part[1] * p[lo[0] * w + hi[1]]) +
+                    part[0] * ((1 - part[1]) * p[hi[0] * w + lo[1]] + part[1] * p[hi[0] * w + hi[1]]);
+    }
+}
+static void cf_ref_pixel_shuffle(const cf_ctx *x, cf_arr *out) /* i: r, the inverse */
+{
+    const cf_arr *a = &x->in[0];
+    int64_t       r = x->c->i[0], back = x->c->i[1], C = a->dim[1], H = a->dim[2], W = a->dim[3], at[4];
+    int64_t       dim[4] = { a->dim[0], back ? C * r * r : C / (r * r), back ? H / r : H * r, back ? W / r : W * r };
+    cf_out(out, 4, dim, 1);
+    for (int64_t e = 0; e < out->n; e++) {
+        cf_unravel(e, 4, dim, at);
+        int64_t c = back ? at[1] / (r * r) : at[1] * r * r + at[2] % r * r + at[3] % r;
+        int64_t h = back ? at[2] * r + at[1] / r % r : at[2] / r, w = back ? at[3] * r + at[1] % r : at[3] / r;
+        out->v[e] = a->v[((at[0] * C + c) * H + h) * W + w];
+    }
+}
+static void cf_mean_of(const cf_ctx *x, cf_arr *out) /* out: the losses of all elements; i: reduction */
+{
+    double  s = 0;
+    int64_t n = out->n;
+    if (x->c->i[0] == DT_NONE) return;
+    for (int64_t e = 0; e < n; e++) s += out->v[e];
+    cf_out(out, 0, NULL, x->c->i[0] == DT_MEAN ? 1 : (double)n);
+    out->v[0] = x->c->i[0] == DT_SUM ? s : s / (double)n;
+}
+/* The losses over pairs of rows: y is 1 where in[2] is 1, else -1 (the builder makes it of a 0 or 1). */
+static double cf_dot(const double *a, const double *b, int64_t n)
+{
+    double s = 0;
+    for (int64_t i = 0; i < n; i++) s += a[i] * b[i];
+    return s;
+}
+static double cf_distance(const double *a, const double *b, int64_t n, double p)
+{
+    double s = 0;
+    for (int64_t i = 0; i < n; i++) s += pow(fabs(a[i] - b[i] + 1e-6), p);
+    return pow(s, 1 / p);
+}
+static void cf_ref_hinge_embedding(const cf_ctx *x, cf_arr *out)
+{
+    cf_out(out, x->in[0].ndim, x->in[0].dim, 1);
+    for (int64_t e = 0; e < out->n; e++)
+        out->v[e] = x->in[1].v[e] > 0 ? x->in[0].v[e] : fmax(0, x->c->d[0] - x->in[0].v[e]);
+    cf_mean_of(x, out);
+}
+static void cf_ref_margin_ranking(const cf_ctx *x, cf_arr *out)
+{
+    cf_out(out, x->in[0].ndim, x->in[0].dim, 1);
+    for (int64_t e = 0; e < out->n; e++)
+        out->v[e] = fmax(0, (x->in[2].v[e] > 0 ? -1 : 1) * (x->in[0].v[e] - x->in[1].v[e]) + x->c->d[0]);
+    cf_mean_of(x, out);
+}
+static void cf_ref_cosine_embedding(const cf_ctx *x, cf_arr *out)
+{
+    int64_t n = x->in[0].dim[0], d = x->in[0].dim[1];
+    cf_out(out, 1, &n, 1);
+    for (int64_t r = 0; r < n; r++) {
+        const double *a = x->in[0].v + r * d, *b = x->in[1].v + r * d;
+        double        c = cf_dot(a, b, d) / sqrt(cf_dot(a, a, d) * cf_dot(b, b, d));
+        out->v[r] = x->in[2].v[r] > 0 ? 1 - c : fmax(0, c - x->c->d[0]);
+    }
+    cf_mean_of(x, out);
+}
+static void cf_ref_cosine_similarity(const cf_ctx *x, cf_arr *out) /* over the last dimension */
+{
+    int64_t n = x->in[0].dim[0], d = x->in[0].dim[1];
+    cf_out(out, 1, &n, 1);
+    for (int64_t r = 0; r < n; r++) {
+        const double *a = x->in[0].v + r * d, *b = x->in[1].v + r * d;
+        out->v[r] = cf_dot(a, b, d) / sqrt(cf_dot(a, a, d) * cf_dot(b, b, d));
+    }
+}
+static void cf_ref_multi_margin(const cf_ctx *x, cf_arr *out) /* d: margin, p */
+{
+    int64_t n = x->in[0].dim[0], c = x->in[0].dim[1];
+    cf_out(out, 1, &n, 1);
+    for (int64_t r = 0; r < n; r++) {
+        int64_t y = (int64_t)x->in[1].v[r];
+        double  s = 0;
+        for (int64_t k = 0; k < c; k++)
+            if (k != y) s += pow(fmax(0, x->c->d[0] - x->in[0].v[r * c + y] + x->in[0].v[r * c + k]), x->c->d[1]);
+        out->v[r] = s / (double)c;
+    }
+    cf_mean_of(x, out);
+}
+static void cf_ref_triplet(const cf_ctx *x, cf_arr *out) /* i: reduction, swap; d: margin, p */
+{
+    int64_t n = x->in[0].dim[0], d = x->in[0].dim[1];
+    cf_out(out, 1, &n, 1);
+    for (int64_t r = 0; r < n; r++) {
+        const double *a = x->in[0].v + r * d, *b = x->in[1].v + r * d, *c = x->in[2].v + r * d;
+        double        far = cf_distance(a, c, d, x->c->d[1]);
+        if (x->c->i[1]) far = fmin(far, cf_distance(b, c, d, x->c->d[1]));
+        out->v[r] = fmax(0, cf_distance(a, b, d, x->c->d[1]) - far + x->c->d[0]);
+    }
+    cf_mean_of(x, out);
+}
+static double cf_focal(double x, double y, double alpha, double gamma)
+{
+    double p = 1 / (1 + exp(-x)), ce = fmax(x, 0) - x * y + log1p(exp(-fabs(x))), wrong = p * (1 - y) + (1 - p) * y;
+    return ce * pow(wrong, gamma) * (alpha >= 0 ? alpha * y + (1 - alpha) * (1 - y) : 1);
+}
+/* in: logits (n, c, ...), target of the same shape, weight; i: reduction; d: smoothing */
+static void cf_ref_cross_entropy_soft(const cf_ctx *x, cf_arr *out)
+{
+    const cf_arr *a = &x->in[0], *w = &x->in[2];
+    cf_axis       p = cf_axis_of(a, 1);
+    int64_t       dim[DT_MAX_DIMS];
+    for (int i = 0, k = 0; i < a->ndim; i++)
+        if (i != 1) dim[k++] = a->dim[i];
+    cf_out(out, a->ndim - 1, dim, (double)p.n);
+    for (int64_t e = 0; e < out->n; e++) {
+        const double *v = a->v + e / p.inner * p.n * p.inner + e % p.inner, *t = x->in[1].v + (v - a->v);
+        double        sum = 0, l = 0;
+        for (int64_t k = 0; k < p.n; k++) sum += exp(v[k * p.inner]);
+        for (int64_t k = 0; k < p.n; k++)
+            l -= (w->ndim >= 0 ? w->v[k] : 1) * (t[k * p.inner] * (1 - x->c->d[0]) + x->c->d[0] / (double)p.n) * (v[k * p.inner] - log(sum));
+        out->v[e] = l;
+    }
+    cf_mean_of(x, out);
+}
+
 /* ---------------------------------------------------------------------------------------------------- >>builders */
 #define CF_B(name, expr)                                            \
     static dt_tensor *cf_b_##name(dt_tensor **in, const cf_case *c) \
@@ -1143,6 +1574,23 @@ CF_U(leaky_relu, dt_leaky_relu(in[0], c->d[0]), x > 0 ? x : c->d[0] * x)
 CF_U(gelu, dt_gelu(in[0]), 0.5 * x * erfc(-x * 0.70710678118654752440))
 CF_U(gelu_tanh, dt_gelu_tanh(in[0]), 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x))))
 CF_U(silu, dt_silu(in[0]), x / (1 + exp(-x)))
+CF_U(rsqrt, dt_rsqrt(in[0]), 1 / sqrt(x))
+CF_U(reciprocal, dt_reciprocal(in[0]), 1 / x)
+CF_U(log1p, dt_log1p(in[0]), log1p(x))
+CF_U(expm1, dt_expm1(in[0]), expm1(x))
+CF_U(sin, dt_sin(in[0]), sin(x))
+CF_U(cos, dt_cos(in[0]), cos(x))
+CF_U(tan, dt_tan(in[0]), tan(x))
+CF_U(erf, dt_erf(in[0]), erf(x))
+CF_U(sign, dt_sign(in[0]), (x > 0) - (x < 0))
+CF_U(floor, dt_floor(in[0]), floor(x))
+CF_U(ceil, dt_ceil(in[0]), ceil(x))
+CF_U(round, dt_round(in[0]), nearbyint(x))
+CF_U(elu, dt_elu(in[0], c->d[0]), x > 0 ? x : c->d[0] * expm1(x))
+CF_U(selu, dt_selu(in[0]), 1.0507009873554804934 * (x > 0 ? x : 1.6732632423543772848 * expm1(x)))
+CF_U(hardswish, dt_hardswish(in[0]), x *fmin(fmax(x + 3, 0), 6) / 6)
+CF_U(mish, dt_mish(in[0]), x *tanh(log1p(exp(x))))
+CF_U(logsigmoid, dt_logsigmoid(in[0]), fmin(x, 0) - log1p(exp(-fabs(x))))
 CF_U(sigmoid, dt_sigmoid(in[0]), 1 / (1 + exp(-x)))
 CF_U(tanh, dt_tanh(in[0]), tanh(x))
 CF_U(softplus, dt_softplus(in[0], c->d[0]), c->d[0] * x > 20 ? x : log1p(exp(c->d[0] * x)) / c->d[0])
@@ -1160,6 +1608,8 @@ CF_V(sub, dt_sub(in[0], in[1]), x - y)
 CF_V(mul, dt_mul(in[0], in[1]), x *y)
 CF_V(div, dt_div(in[0], in[1]), x / y)
 CF_V(pow, dt_pow(in[0], in[1]), pow(x, y))
+CF_V(atan2, dt_atan2(in[0], in[1]), atan2(x, y))
+CF_B(prelu, dt_prelu(in[0], in[1]))
 CF_V(maximum, dt_maximum(in[0], in[1]), fmax(x, y))
 CF_V(minimum, dt_minimum(in[0], in[1]), fmin(x, y))
 CF_V(eq, dt_eq(in[0], in[1]), x == y)
@@ -1176,6 +1626,8 @@ CF_V(smooth_l1_loss, dt_smooth_l1_loss(in[0], in[1], .reduction = (dt_reduction)
 CF_V(bce_with_logits, dt_bce_with_logits(in[0], in[1], .reduction = (dt_reduction)c->i[0]),
      fmax(x, 0) - x * y + log1p(exp(-fabs(x))))
 CF_B(where, dt_where(in[0], in[1], in[2]))
+CF_V(kl_div, dt_kl_div(in[0], in[1], .reduction = (dt_reduction)c->i[0], .log_target = c->d[0] > 0),
+     c->d[0] > 0 ? exp(y) * (y - x) : y * (log(y) - x))
 
 static dt_reduce_opts cf_reduce_opts(const dt_tensor *a, const cf_case *c)
 {
@@ -1303,6 +1755,45 @@ static dt_tensor *cf_b_split(dt_tensor **in, const cf_case *c)
     for (int k = 0; k < n; k++) back[n - 1 - k] = dt_mul_scalar(piece[k], k + 1);
     return n < 0 ? NULL : dt_cat(back, n, (int)c->i[1]);
 }
+CF_B(std, dt_std_with(in[0], cf_reduce_opts(in[0], c)))
+CF_B(prod, dt_prod_with(in[0], cf_reduce_opts(in[0], c)))
+CF_B(logsumexp, dt_logsumexp_with(in[0], cf_reduce_opts(in[0], c)))
+CF_B(argmin, dt_argmin_with(in[0], cf_reduce_opts(in[0], c)))
+CF_B(any, dt_any_with(in[0], cf_reduce_opts(in[0], c)))
+CF_B(all, dt_all_with(in[0], cf_reduce_opts(in[0], c)))
+CF_B(norm, dt_norm(in[0], .p = c->d[0], .dims = cf_reduce_opts(in[0], c).dims, .keepdim = c->i[1] != 0))
+CF_B(cumsum, dt_cumsum(in[0], (int)c->i[0]))
+CF_B(sort, dt_sort(in[0], (int)c->i[0], .descending = c->i[2] != 0))
+CF_B(argsort, dt_argsort(in[0], (int)c->i[0], .descending = c->i[2] != 0))
+CF_B(topk, dt_topk(in[0], c->i[1], (int)c->i[0], .smallest = c->i[2] == 0))
+CF_B(topk_index, (dt_topk(in[0], c->i[1], (int)c->i[0], .smallest = c->i[2] == 0, .index = &in[1]), in[1]))
+CF_B(one_hot, dt_one_hot(in[0], c->i[0]))
+CF_B(bincount, dt_bincount(in[0], .weights = in[1], .minlength = c->i[0]))
+CF_B(index_select, dt_index_select(in[0], (int)c->i[0], in[1]))
+CF_B(scatter, dt_scatter(in[0], (int)c->i[0], dt_argsort(in[2], (int)c->i[0]), in[1]))
+CF_B(scatter_add, dt_scatter_add(in[0], (int)c->i[0], in[1], in[2]))
+CF_B(masked_fill, dt_masked_fill(in[0], in[1], c->d[0]))
+CF_B(tril, dt_tril(in[0], c->i[0]))
+CF_B(triu, dt_triu(in[0], c->i[0]))
+CF_B(roll, dt_roll(in[0], c->i[0], (int)c->i[1]))
+CF_B(flip, dt_flip(in[0], cf_reduce_opts(in[0], c).dims))
+CF_B(repeat, dt_repeat(in[0], cf_shape(c->i)))
+CF_B(einsum, dt_einsum(cf_equations[c->i[0]], in, cf_count(in)))
+CF_B(interpolate, dt_interpolate(in[0], .size = c->i[0], .size_w = c->i[1], .scale = c->d[0], .scale_w = c->d[1],
+                                 .mode = c->i[2] ? DT_BILINEAR : DT_NEAREST, .align_corners = c->i[3] != 0))
+CF_B(pixel_shuffle, c->i[1] ? dt_pixel_unshuffle(in[0], c->i[0]) : dt_pixel_shuffle(in[0], c->i[0]))
+/* 1 where t is above 0, else -1; of the dtype of like */
+static dt_tensor *cf_signs(dt_tensor *t) { return dt_sub_scalar(dt_mul_scalar(dt_cast(dt_gt(t, dt_mul_scalar(t, 0)), DT_I32), 2), 1); }
+#define CF_MARGIN(k) .reduction = (dt_reduction)c->i[0], .margin = c->d[k] != 0 ? c->d[k] : DT_ZERO
+CF_B(hinge_embedding, dt_hinge_embedding_loss(in[0], cf_signs(in[1]), CF_MARGIN(0)))
+CF_B(margin_ranking, dt_margin_ranking_loss(in[0], in[1], cf_signs(in[2]), CF_MARGIN(0)))
+CF_B(cosine_embedding, dt_cosine_embedding_loss(in[0], in[1], cf_signs(in[2]), CF_MARGIN(0)))
+CF_B(cosine_similarity, dt_cosine_similarity(in[0], in[1], 1))
+CF_B(multi_margin, dt_multi_margin_loss(in[0], in[1], CF_MARGIN(0), .p = c->d[1]))
+CF_B(triplet, dt_triplet_margin_loss(in[0], in[1], in[2], CF_MARGIN(0), .p = c->d[1], .swap = c->i[1] != 0))
+CF_V(focal, dt_sigmoid_focal_loss(in[0], in[1], .reduction = (dt_reduction)c->i[0], .alpha = c->d[0], .gamma = c->d[1]),
+     cf_focal(x, y, c->d[0] != 0 ? c->d[0] : 0.25, c->d[1] != 0 ? c->d[1] : 2))
+CF_B(cross_entropy_soft, dt_cross_entropy(in[0], in[1], .reduction = (dt_reduction)c->i[0], .label_smoothing = c->d[0], .weight = in[2]))
 
 /* ---------------------------------------------------------------------------------------------------- >>rows */
 #define CF_CASES(...)          \
@@ -1363,6 +1854,29 @@ static const cf_row cf_row_gelu_tanh = { CF_UNARY_ROW(gelu_tanh), .dtypes = CF_F
                                          .scale = 4, .cases = CF_SHAPES_1 };
 static const cf_row cf_row_silu = { CF_UNARY_ROW(silu), .dtypes = CF_FLOATS, .range = { { -9, 9 } }, .scale = 2,
                                     .cases = CF_SHAPES_1 };
+#define CF_SHAPES_FEW                                                                                                \
+    CF_CASES(CF_S("s"), CF_S("7"), CF_S("0"), CF_S("5x7:t"), CF_S("5x9:n"), CF_S("5x9:e"), CF_S("2x3x3x2:l"), \
+             CF_S("33x129"))
+#define CF_FEW_ROW(n) CF_UNARY_ROW(n), .dtypes = CF_FLOATS, .cases = CF_SHAPES_FEW
+static const cf_row cf_row_rsqrt = { CF_FEW_ROW(rsqrt), .range = { { 0.3, 4 } }, .scale = 2 };
+static const cf_row cf_row_reciprocal = { CF_FEW_ROW(reciprocal), .range = { { 0.4, 2 } }, .scale = 2 };
+static const cf_row cf_row_log1p = { CF_FEW_ROW(log1p), .range = { { -0.7, 5 } } };
+static const cf_row cf_row_expm1 = { CF_FEW_ROW(expm1), .range = { { -4, 3 } } };
+static const cf_row cf_row_sin = { CF_FEW_ROW(sin), .range = { { -10, 10 } } };
+static const cf_row cf_row_cos = { CF_FEW_ROW(cos), .range = { { -10, 10 } } };
+static const cf_row cf_row_tan = { CF_FEW_ROW(tan), .range = { { -1.2, 1.2 } }, .scale = 4 };
+static const cf_row cf_row_erf = { CF_FEW_ROW(erf), .range = { { -3, 3 } }, .scale = 1.2 };
+#define CF_STEP_ROW(n) CF_UNARY_ROW(n), .dtypes = CF_ALL, .cases = CF_SHAPES_FEW
+static const cf_row cf_row_sign = { CF_STEP_ROW(sign), .nkink = 1 };
+static const cf_row cf_row_floor = { CF_STEP_ROW(floor), .range = { { 1, 2 } }, .nkink = 2, .kink = { 1, 2 } };
+static const cf_row cf_row_ceil = { CF_STEP_ROW(ceil), .range = { { -2, -1 } }, .nkink = 2, .kink = { -1, -2 } };
+static const cf_row cf_row_round = { CF_STEP_ROW(round), .range = { { 1, 3 } }, .nkink = 2, .kink = { 1.5, 2.5 } };
+static const cf_row cf_row_elu = { CF_UNARY_ROW(elu), .dtypes = CF_FLOATS, .range = { { -4, 4 } }, .nkink = 1, .scale = 2,
+                                   .cases = CF_SHAPES_1D(1.5) };
+static const cf_row cf_row_selu = { CF_FEW_ROW(selu), .range = { { -4, 4 } }, .nkink = 1, .scale = 2 };
+static const cf_row cf_row_hardswish = { CF_FEW_ROW(hardswish), .range = { { -5, 5 } }, .nkink = 2, .kink = { -3, 3 }, .scale = 2 };
+static const cf_row cf_row_mish = { CF_FEW_ROW(mish), .range = { { -9, 9 } }, .scale = 2 };
+static const cf_row cf_row_logsigmoid = { CF_FEW_ROW(logsigmoid), .range = { { -9, 9 } }, .scale = 1 };
 static const cf_row cf_row_sigmoid = { CF_UNARY_ROW(sigmoid), .dtypes = CF_FLOATS, .range = { { -9, 9 } },
                                        .cases = CF_SHAPES_1 };
 static const cf_row cf_row_tanh = { CF_UNARY_ROW(tanh), .dtypes = CF_FLOATS, .range = { { -4, 4 } }, .scale = 1,
@@ -1395,6 +1909,16 @@ static const cf_row cf_row_div = { CF_BINARY_ROW(div),  .grad = 3,
 static const cf_row cf_row_pow = { CF_BINARY_ROW(pow),  .grad = 3,
                                    .dtypes = CF_FLOATS, .range = { { 0.3, 2 }, { -2, 3 } },
                                    .scale = 2,          .cases = CF_SHAPES_2 };
+static const cf_row cf_row_atan2 = { CF_BINARY_ROW(atan2), .grad = 3, .dtypes = CF_FLOATS, .range = { { -2, 2 }, { 0.4, 2 } },
+                                     .scale = 4,
+                                     .cases = CF_CASES(CF_S("s s"), CF_S("7 7"), CF_S("0 0"), CF_S("2x1x5 3x1"),
+                                                       CF_S("5x7:t 5x7"), CF_S("5x9:n 5x9:m"), CF_S("5x9:e 9"),
+                                                       CF_S("2x3x3x2:l 2x3x3x2"), CF_S("33x129 33x129")) };
+static const cf_row cf_row_prelu = { CF_ROW(prelu), .grad = 3, .dtypes = CF_FLOATS, .range = { { -2, 2 }, { 0.1, 0.5 } }, .nkink = 1,
+                                     .scale = 4,
+                                     .cases = CF_CASES(CF_S("s 1"), CF_S("7 7"), CF_S("7 1"), CF_S("2x3 3"), CF_S("2x3 s"),
+                                                       CF_S("0x3 3"), CF_S("2x3x4 3"), CF_S("5x7:t 7"), CF_S("5x9:n 9:k"),
+                                                       CF_S("2x3x3x2:l 3"), CF_S("2x3x3x2:p 3"), CF_S("4x13x9 13")) };
 static const cf_row cf_row_maximum = { CF_BINARY_ROW(maximum), .grad = 3, .dtypes = CF_ALL, .gen = { CF_EVEN, CF_ODD },
                                        .cases = CF_SHAPES_2 };
 static const cf_row cf_row_minimum = { CF_BINARY_ROW(minimum), .grad = 3, .dtypes = CF_ALL, .gen = { CF_EVEN, CF_ODD },
@@ -1436,6 +1960,12 @@ static const cf_row cf_row_smooth_l1_loss = {
 };
 static const cf_row cf_row_bce_with_logits = { CF_LOSS_ROW(bce_with_logits), .grad = 1, .scale = 5,
                                                .range = { { -5, 5 }, { 0, 1 } }, .nkink = 1, .cases = CF_SHAPES_LOSS };
+static const cf_row cf_row_kl_div = {
+    CF_LOSS_ROW(kl_div), .grad = 3, .range = { { -4, 0 }, { 0.2, 1 } }, .scale = 5,
+    .cases = CF_CASES(CF_S("7 7"), CF_C("7 7", DT_SUM), CF_C("7 7", DT_NONE), CF_C("3x5 3x5", DT_BATCHMEAN), CF_S("s s"),
+                      CF_C("0 0", DT_SUM), CF_C("5x7:t 5x7", DT_NONE), { "5x9:n 5x9:m", { DT_MEAN }, { 1 } },
+                      { "3x5 3x5", { DT_BATCHMEAN }, { 1 } }, CF_S("33x129 33x129"))
+};
 static const cf_row cf_row_where = { CF_ROW(where), .dtypes = CF_ALL, .grad = 6, .gen = { CF_INDEX },
                                      .cases = CF_CASES(
                                          { "7:u 7 7", { 0, 0, 0, 0, 0, 0, 0, 0, 0, 2 }, { 0 } },
@@ -1796,6 +2326,206 @@ static const cf_row cf_row_cast = { CF_ROW(cast), .dtypes = CF_ALL, .grad = 1, .
                                                       CF_C("2x3x3x2:l", DT_F16), CF_C("0", DT_F16),
                                                       CF_C("263x521", DT_F16), CF_C("263x521", DT_F32)) };
 
+/* ---- dt_ops.h, and the later reductions of dt.h */
+static const cf_row cf_row_std = {
+    CF_ROW(std), .dtypes = CF_FLOATS, .grad = 1, .range = { { -2, 2 } }, .scale = 4,
+    .cases = CF_CASES(CF_S("7"), CF_C("4x5", 1), CF_C("4x5", 2, 1, 1), CF_C("2x3x5", 5), CF_C("5x7:t", 1), CF_C("5x9:n", 2),
+                      CF_C("2x3x3x2:l", 13), CF_C("3x0", 1), CF_C("33x129", 2))
+};
+static const cf_row cf_row_prod = {
+    CF_ROW(prod), .dtypes = CF_ALL, .grad = 1, .range = { { 0.6, 1.4 } }, .scale = 3,
+    .cases = CF_CASES(CF_S("s"), CF_S("7"), CF_S("3x4"), CF_C("4x5", 1), CF_C("4x5", 2, 1), CF_C("2x3x5", 2), CF_C("2x3x3", 5),
+                      CF_C("5x7:t", 1), CF_C("5x9:n", 2), CF_C("5x9:e", 1), CF_C("2x3x3x2:l", 2), CF_S("0"), CF_C("3x0", 2))
+};
+static const cf_row cf_row_logsumexp = {
+    CF_ROW(logsumexp), .dtypes = CF_FLOATS, .grad = 1, .range = { { -4, 4 } }, .scale = 2,
+    .cases = CF_CASES(CF_S("s"), CF_S("7"), CF_S("4x5"), CF_C("4x5", 1), CF_C("4x5", 2, 1), CF_C("2x3x5", 5), CF_C("5x7:t", 1),
+                      CF_C("5x7:t", 2), CF_C("5x9:n", 2), CF_C("5x9:e", 1), CF_C("2x3x3x2:l", 13), CF_C("3x0", 1), CF_C("33x129", 1),
+                      CF_C("33x129", 2), CF_S("263x521"))
+};
+static const cf_row cf_row_argmin = {
+    CF_ROW(argmin), .dtypes = CF_ALL, .gen = { CF_GRID }, .out_dtype = 1 + DT_I64,
+    .cases = CF_CASES(CF_S("s"), CF_S("7"), CF_S("4x5"), CF_C("4x5", 1), CF_C("4x5", 2, 1), CF_C("5x7:t", 1), CF_S("5x7:t"),
+                      CF_C("2x3x3x2:l", 2), CF_C("3x129", 2), CF_C("129x3", 1), CF_C("3x0", 1), CF_C("33x129", 1), CF_S("263x521"))
+};
+#define CF_N(s, p, ...)             \
+    {                               \
+        s, { __VA_ARGS__ }, { p }   \
+    }
+static const cf_row cf_row_norm = {
+    CF_ROW(norm), .dtypes = CF_FLOATS, .grad = 1, .gen = { CF_DISTINCT }, .scale = 3,
+    .cases = CF_CASES(CF_N("s", 0, 0), CF_N("7", 0, 0), CF_N("4x5", 0, 1), CF_N("4x5", 0, 2, 1), CF_N("2x3x5", 0, 5), CF_N("5x7:t", 0, 1),
+                      CF_N("5x9:n", 0, 2), CF_N("2x3x3x2:l", 0, 13), CF_N("0", 0, 0), CF_N("4x5", 1, 2), CF_N("4x5", 3, 2),
+                      CF_N("4x5", 2.5, 1, 1), CF_N("5x7:t", 3, 0), CF_N("4x5", (double)INFINITY, 2), CF_N("33x129", 0, 1),
+                      CF_N("33x129", 0, 2), CF_N("263x521", 0, 0))
+};
+#define CF_TRUTH_CASES                                                                                                               \
+    CF_CASES(CF_S("s"), CF_S("7"), CF_C("4x5", 1), CF_C("4x5", 2, 1), CF_C("5x7:t", 1), CF_C("2x3x3x2:l", 13), CF_S("0"), CF_C("3x0", 2), \
+             CF_C("33x129", 2))
+static const cf_row cf_row_any = { CF_ROW(any), .dtypes = CF_ALL, .gen = { CF_GRID }, .out_dtype = 1 + DT_U8, .cases = CF_TRUTH_CASES };
+static const cf_row cf_row_all = { CF_ROW(all), .dtypes = CF_ALL, .gen = { CF_GRID }, .out_dtype = 1 + DT_U8, .cases = CF_TRUTH_CASES };
+static const cf_row cf_row_cumsum = {
+    CF_ROW(cumsum), .dtypes = CF_ALL, .grad = 1,
+    .cases = CF_CASES(CF_C("s", 0), CF_C("7", 0), CF_C("0", 0), CF_C("4x5", 1), CF_C("4x5", 0), CF_C("2x3x5", -2), CF_C("5x7:t", 1),
+                      CF_C("5x9:n", 0), CF_C("5x9:e", 1), CF_C("2x3x3x2:l", 1), CF_C("3x0x2", 1), CF_C("3x700", 1), CF_C("40x300", 0),
+                      CF_C("263x521", 1))
+};
+#define CF_SORT_CASES                                                                                                         \
+    CF_C("s", 0), CF_C("7", 0), CF_C("0", 0), CF_C("4x5", 1), CF_C("4x5", 0, 0, 1), CF_C("2x3x5", -2), CF_C("5x7:t", 1, 0, 1), \
+        CF_C("5x9:n", 0), CF_C("2x3x3x2:l", 1), CF_C("3x0x2", 1), CF_C("2x100", 1, 0, 1), CF_C("250", 0)
+static const cf_row cf_row_sort = { CF_ROW(sort), .dtypes = CF_ALL, .grad = 1, .gen = { CF_DISTINCT }, .cases = CF_CASES(CF_SORT_CASES) };
+#define CF_PLACES(s, ...)                   \
+    {                                       \
+        s, { __VA_ARGS__ }, { 0 }           \
+    }
+static const cf_row cf_row_argsort = {
+    .name = "argsort", .build = cf_b_argsort, .ref = cf_ref_sort, .dtypes = CF_ALL, .gen = { CF_GRID }, .out_dtype = 1 + DT_I64,
+    .cases = CF_CASES(CF_C("s", 0, 0, 0, 1), CF_C("7", 0, 0, 0, 1), CF_C("4x50", 1, 0, 1, 1), CF_C("40x5", 0, 0, 0, 1),
+                      CF_C("5x7:t", 1, 0, 0, 1), CF_C("2x300", 1, 0, 0, 1), CF_C("2x300", 1, 0, 1, 1), CF_C("3000", 0, 0, 0, 1))
+};
+static const cf_row cf_row_topk = {
+    .name = "topk", .build = cf_b_topk, .ref = cf_ref_sort, .dtypes = CF_ALL, .grad = 1, .gen = { CF_DISTINCT },
+    .cases = CF_CASES(CF_C("7", 0, 3, 1), CF_C("7", 0, 7, 0), CF_C("4x50", 1, 5, 1), CF_C("60x4", 0, 9, 0), CF_C("5x7:t", 1, 2, 1),
+                      CF_C("250", 0, 1, 1))
+};
+static const cf_row cf_row_topk_index = {
+    .name = "topk_index", .build = cf_b_topk_index, .ref = cf_ref_sort, .dtypes = CF_ALL, .gen = { CF_GRID }, .out_dtype = 1 + DT_I64,
+    .cases = CF_CASES(CF_C("7", 0, 3, 1, 1), CF_C("4x50", 1, 5, 1, 1), CF_C("60x4", 0, 9, 0, 1), CF_C("3000", 0, 40, 1, 1),
+                      CF_C("3000", 0, 40, 0, 1))
+};
+#define CF_X(s, n, ...)                                               \
+    {                                                                 \
+        s, { __VA_ARGS__, 0, 0, 0, 0, 0, 0, 0, 0, n }, { 0 }          \
+    } /* indices below n, one number */
+static const cf_row cf_row_one_hot = {
+    CF_ROW(one_hot), .dtypes = CF_F32, .gen = { CF_INDEX }, .out_dtype = 1 + DT_I64,
+    .cases = CF_CASES(CF_X("7:i", 5, 5), CF_X("s:i", 5, 5), CF_X("2x3:j", 4, 4), CF_X("0:i", 3, 3), CF_X("5x7:it", 9, 9))
+};
+static const cf_row cf_row_bincount = {
+    CF_ROW(bincount), .dtypes = CF_F32, .grad = 2, .gen = { CF_INDEX },
+    .cases = CF_CASES(CF_X("7:i 7", 5, 8), CF_X("50:j 50", 4, 4), CF_X("0:i 0", 3, 3), CF_X("20:u 20:k", 9, 9))
+};
+static const cf_row cf_row_index_select = {
+    CF_ROW(index_select), .dtypes = CF_ALL, .grad = 1, .gen = { CF_UNIFORM, CF_INDEX },
+    .cases = CF_CASES(CF_X("5 7:i", 5, 0), CF_X("5x3 4:i", 5, 0), CF_X("5x3 4:j", 3, 1), CF_X("2x3x5 6:i", 3, 1), CF_X("2x3x5 6:i", 5, -1),
+                      CF_X("5x7:t 3:i", 7, 1), CF_X("5x9:n 3:ik", 5, 0), CF_X("2x3x3x2:l 4:i", 3, 1), CF_X("0x3 2:i", 3, 1), CF_X("3x4 0:i", 3, 0),
+                      CF_X("2x40x33 50:i", 40, 1))
+};
+static const cf_row cf_row_scatter = {
+    CF_ROW(scatter), .dtypes = CF_ALL, .grad = 3, .gen = { CF_UNIFORM, CF_UNIFORM, CF_DISTINCT },
+    .cases = CF_CASES(CF_C("7 7 7", 0), CF_C("9 5 5", 0), CF_C("4x5 4x3 4x3", 1), CF_C("4x5 4x5 3x2", 0), CF_C("2x4x3 2x4x3 1x3x2", 1),
+                      CF_C("5x7:t 5x7 5x7:t", 1), CF_C("2x3x3x2:l 2x3x3x2:l 2x3x3x2", 1), CF_C("3x0 3x0 3x0", 0), CF_C("20x70 20x70 20x70", 0))
+};
+static const cf_row cf_row_scatter_add = {
+    CF_ROW(scatter_add), .dtypes = CF_ALL, .grad = 5, .gen = { CF_UNIFORM, CF_INDEX, CF_UNIFORM },
+    .cases = CF_CASES(CF_X("7 9:i 9", 7, 0), CF_X("4x5 4x3:i 4x3", 5, 1), CF_X("4x5 3x2:j 4x5", 4, 0), CF_X("2x4x3 1x3x2:i 2x4x3", 4, 1),
+                      CF_X("5x7:t 5x9:i 5x9:n", 7, 1), CF_X("2x3x3x2:l 2x5x3x2:i 2x5x3x2", 3, 1), CF_X("3x4 0x4:i 3x4", 3, 0),
+                      CF_X("20x70 30x70:i 30x70", 20, 0))
+};
+static const cf_row cf_row_masked_fill = {
+    CF_ROW(masked_fill), .dtypes = CF_ALL, .grad = 1, .gen = { CF_UNIFORM, CF_INDEX },
+    .cases = CF_CASES({ "7 7:u", { 0, 0, 0, 0, 0, 0, 0, 0, 0, 2 }, { 3 } }, { "2x3x5 5:i", { 0, 0, 0, 0, 0, 0, 0, 0, 0, 2 }, { 2 } },
+                      { "2x3x5 3x1:j", { 0, 0, 0, 0, 0, 0, 0, 0, 0, 2 }, { 2 } }, { "5x7:t 5x7:u", { 0, 0, 0, 0, 0, 0, 0, 0, 0, 2 }, { 1 } },
+                      { "2x3x3x2:l 3x2:u", { 0, 0, 0, 0, 0, 0, 0, 0, 0, 2 }, { 4 } }, { "0 0:u", { 0, 0, 0, 0, 0, 0, 0, 0, 0, 2 }, { 4 } })
+};
+#define CF_TRI_CASES                                                                                                              \
+    CF_CASES(CF_C("4x5", 0), CF_C("4x5", 1), CF_C("5x4", -2), CF_C("2x3x3", 0), CF_C("5x7:t", 2), CF_C("2x3x3x2:l", 0), CF_C("0x3", 0), \
+             CF_C("3x3", 9), CF_C("3x3", -9), CF_C("70x60", -3))
+static const cf_row cf_row_tril = { CF_ROW(tril), .dtypes = CF_ALL, .grad = 1, .cases = CF_TRI_CASES };
+static const cf_row cf_row_triu = { CF_ROW(triu), .dtypes = CF_ALL, .grad = 1, .cases = CF_TRI_CASES };
+static const cf_row cf_row_roll = {
+    CF_ROW(roll), .dtypes = CF_ALL, .grad = 1,
+    .cases = CF_CASES(CF_C("7", 2, 0), CF_C("7", -9, 0), CF_C("4x5", 5, 1), CF_C("4x5", 1, -1), CF_C("5x7:t", 3, 0), CF_C("2x3x3x2:l", 1, 2),
+                      CF_C("0x3", 2, 0))
+};
+static const cf_row cf_row_flip = {
+    CF_ROW(flip), .dtypes = CF_ALL, .grad = 1,
+    .cases = CF_CASES(CF_C("7", 1), CF_C("4x5", 1), CF_C("4x5", 2), CF_C("2x3x5", 5, 0, 0, 1), CF_C("5x7:t", 3), CF_C("2x3x3x2:l", 12),
+                      CF_C("0x3", 1))
+};
+static const cf_row cf_row_repeat = {
+    CF_ROW(repeat), .dtypes = CF_ALL, .grad = 1,
+    .cases = CF_CASES(CF_C("3", 1, 2), CF_C("3", 2, 4, 2), CF_C("2x3", 2, 1, 3), CF_C("2x3", 3, 2, 3, 1), CF_C("5x7:t", 2, 2, 2), CF_C("s", 2, 2, 3),
+                      CF_C("2x3x3x2:l", 4, 1, 2, 1, 2), CF_C("2x3", 2, 0, 1), CF_C("2x3", 2, 1, 1))
+};
+static const cf_row cf_row_einsum = {
+    CF_ROW(einsum), .dtypes = CF_FLOATS, .grad = 7, .scale = 2,
+    .cases = CF_CASES(CF_C("3x4 4x5", 0), CF_C("2x3x4 2x4x5", 1), CF_C("3x4", 2), CF_C("3x4", 3), CF_C("3 4", 4), CF_C("2x2x3x4 2x2x5x4", 5),
+                      CF_C("3x4 3x4", 6), CF_C("3x4x2 4x2", 8), CF_C("3x4 5x4:t", 9), CF_C("2x3x4", 10),
+                      CF_C("3x0 0x5", 0), CF_C("5x9:n 9x4:n", 0))
+};
+/* several products: the first is rounded to the dtype */
+static const cf_row cf_row_einsum_chain = { .name = "einsum", .build = cf_b_einsum, .ref = cf_ref_einsum, .dtypes = CF_F32, .grad = 7,
+                                            .scale = 2, .cases = CF_CASES(CF_C("3x4 4x2 2x5", 7)) };
+#define CF_I(s, f, fw, ...)          \
+    {                                \
+        s, { __VA_ARGS__ }, { f, fw } \
+    }
+static const cf_row cf_row_interpolate = {
+    CF_ROW(interpolate), .dtypes = CF_FLOATS, .grad = 1, .scale = 20, /* positions up to 33 are rounded to f32 */
+    .cases = CF_CASES(CF_C("1x2x3x4", 6, 8), CF_C("1x2x5x7", 3, 2), CF_C("1x2x3x4", 6, 8, 1), CF_C("1x2x5x7", 3, 2, 1),
+                      CF_C("1x2x3x4", 7, 5, 1, 1), CF_C("1x2x3x4", 1, 1, 1, 1), CF_C("1x2x1x1", 3, 3, 1), CF_I("1x1x3x4", 2, 3, 0, 0),
+                      CF_I("1x1x4x6", 1.5, 2.5, 0, 0, 1), CF_C("0x2x3x4", 6, 8, 1), CF_C("2x3x4x5:p", 8, 7, 1), CF_C("2x3x4x5:l", 8, 7, 1),
+                      CF_C("2x3x4x5:l", 3, 9), CF_C("2x3x20x33", 41, 30, 1), CF_C("2x3x20x33", 41, 30))
+};
+static const cf_row cf_row_pixel_shuffle = {
+    CF_ROW(pixel_shuffle), .dtypes = CF_ALL, .grad = 1,
+    .cases = CF_CASES(CF_C("1x4x2x3", 2), CF_C("2x9x2x2", 3), CF_C("2x2x4x6", 2, 1), CF_C("1x4x3x5:t", 2), CF_C("2x4x3x2:l", 2), CF_C("0x4x2x2", 2),
+                      CF_C("1x3x2x2", 1))
+};
+#define CF_M(s, r, ...)            \
+    {                              \
+        s, { r }, { __VA_ARGS__ }  \
+    }
+static const cf_row cf_row_hinge_embedding = {
+    CF_ROW(hinge_embedding), .dtypes = CF_FLOATS, .grad = 1, .range = { { -2, 2 } }, .kink_d = 1, .nkink = 1, .scale = 2,
+    .cases = CF_CASES(CF_M("7 7", DT_MEAN, 1), CF_M("7 7", DT_SUM, 0.5), CF_M("3x5 3x5", DT_NONE, 1), CF_M("5x7:t 5x7", DT_MEAN, 1),
+                      CF_M("2x3x3x2:l 2x3x3x2", DT_NONE, 1), CF_M("0 0", DT_SUM, 1))
+};
+static const cf_row cf_row_margin_ranking = {
+    CF_ROW(margin_ranking), .dtypes = CF_FLOATS, .grad = 3, .gen = { CF_EVEN, CF_ODD }, .nkink = 1, .scale = 2,
+    .cases = CF_CASES(CF_M("7 7 7", DT_MEAN, 0), CF_M("7 7 7", DT_SUM, 0.5), CF_M("3x5 3x5 3x5", DT_NONE, 0.5), CF_M("5x7:t 5x7 5x7", DT_MEAN, 0))
+};
+static const cf_row cf_row_cosine_embedding = {
+    CF_ROW(cosine_embedding), .dtypes = CF_FLOATS, .grad = 3, .range = { { 0.2, 2 }, { 0.2, 2 }, { -1, 1 } }, .nkink = 1, .scale = 6,
+    .cases = CF_CASES(CF_M("5x4 5x4 5", DT_MEAN, 0), CF_M("5x4 5x4 5", DT_SUM, 0.2), CF_M("5x7:t 5x7 5", DT_NONE, 0))
+};
+static const cf_row cf_row_cosine_similarity = {
+    CF_ROW(cosine_similarity), .dtypes = CF_FLOATS, .grad = 3, .range = { { 0.2, 2 }, { 0.2, 2 } }, .scale = 6,
+    .cases = CF_CASES(CF_S("5x4 5x4"), CF_S("5x7:t 5x7"), CF_S("0x3 0x3"), CF_S("33x129 33x129"))
+};
+#define CF_MM(s, r, classes, ...)                                     \
+    {                                                                 \
+        s, { r, 0, 0, 0, 0, 0, 0, 0, 0, classes }, { __VA_ARGS__ }    \
+    }
+static const cf_row cf_row_multi_margin = {
+    CF_ROW(multi_margin), .dtypes = CF_FLOATS, .grad = 1, .gen = { CF_EVEN, CF_INDEX }, .scale = 6,
+    .cases = CF_CASES(CF_MM("7x5 7:i", DT_MEAN, 5, 1.015625, 1), CF_MM("7x5 7:i", DT_NONE, 5, 0.515625, 2), CF_MM("5x7:t 5:j", DT_SUM, 7, 1.015625, 1))
+};
+static const cf_row cf_row_triplet = {
+    CF_ROW(triplet), .dtypes = CF_FLOATS, .grad = 7, .range = { { 0, 1 }, { 2, 3 }, { -1, -0.2 } }, .scale = 6,
+    .cases = CF_CASES(CF_M("5x4 5x4 5x4", DT_MEAN, 3, 2), CF_M("5x4 5x4 5x4", DT_NONE, 2, 3), CF_M("5x7:t 5x7 5x7", DT_SUM, 3, 2))
+};
+static const cf_row cf_row_focal = {
+    .name = "focal", .build = cf_b_focal, .ref = cf_ref_loss, .f2 = cf_f_focal, .dtypes = CF_FLOATS, .grad = 1,
+    .range = { { -4, 4 }, { 0, 1 } }, .nkink = 1, .scale = 8,
+    .cases = CF_CASES(CF_M("7 7", DT_MEAN, 0), CF_M("7 7", DT_SUM, 0.5, 3), CF_M("3x5 3x5", DT_NONE, -1, 2), CF_M("5x7:t 5x7", DT_MEAN, 0),
+                      CF_M("33x129 33x129", DT_MEAN, 0))
+};
+static const cf_row cf_row_cross_entropy_soft = {
+    CF_ROW(cross_entropy_soft), .dtypes = CF_FLOATS, .grad = 3, .range = { { -3, 3 }, { 0, 1 }, { 0.2, 2 } }, .scale = 6,
+    .cases = CF_CASES(CF_M("7x5 7x5 -", DT_MEAN, 0), CF_M("7x5 7x5 -", DT_SUM, 0.1), CF_M("7x5 7x5 5:f", DT_NONE, 0.2), CF_M("2x5x3 2x5x3 5:f", DT_MEAN, 0),
+                      CF_M("2x5x3x2:l 2x5x3x2 -", DT_SUM, 0), CF_M("5x7:t 5x7 -", DT_MEAN, 0), CF_M("33x129 33x129 -", DT_MEAN, 0.1))
+};
+
+#define CF_ROWS_OPS(X)                                                                                                            \
+    X(std) X(prod) X(logsumexp) X(argmin) X(norm) X(any) X(all) X(cumsum) X(sort) X(argsort) X(topk) X(topk_index) X(one_hot)     \
+        X(bincount) X(index_select) X(scatter) X(scatter_add) X(masked_fill) X(tril) X(triu) X(roll) X(flip) X(repeat) X(einsum) X(einsum_chain) \
+            X(interpolate) X(pixel_shuffle) X(hinge_embedding) X(margin_ranking) X(cosine_embedding) X(cosine_similarity)         \
+                X(multi_margin) X(triplet) X(focal) X(cross_entropy_soft)
+#define CF_ROWS_ELEMENTWISE(X) \
+    X(rsqrt) X(reciprocal) X(log1p) X(expm1) X(sin) X(cos) X(tan) X(erf) X(sign) X(floor) \
+    X(ceil) X(round) X(elu) X(selu) X(hardswish) X(mish) X(logsigmoid) X(atan2) X(prelu) X(kl_div)
 #define CF_ROWS(X)                                                                                                     \
     X(neg)                                                                                                             \
     X(abs) X(sqrt) X(exp) X(log) X(clamp) X(relu) X(leaky_relu) X(gelu) X(gelu_tanh) X(silu) X(sigmoid) X(tanh)        \
@@ -1807,7 +2537,7 @@ static const cf_row cf_row_cast = { CF_ROW(cast), .dtypes = CF_ALL, .grad = 1, .
                             X(stack) X(split) X(pad) X(cross_entropy) X(nll_loss) X(mse_loss) X(l1_loss)               \
                                 X(smooth_l1_loss) X(bce_with_logits) X(attention) X(recurrent) X(conv_transpose2d) X(reshape) X(permute) X(transpose)   \
                                     X(narrow) X(select) X(expand) X(squeeze) X(unsqueeze) X(flatten) X(clone)          \
-                                        X(contiguous) X(to) X(cast)
+                                        X(contiguous) X(to) X(cast) CF_ROWS_ELEMENTWISE(X) CF_ROWS_OPS(X)
 #define CF_ROW_PTR(n) &cf_row_##n,
 static const cf_row *const cf_rows[] = { CF_ROWS(CF_ROW_PTR) };
 enum { CF_NROWS = sizeof cf_rows / sizeof cf_rows[0] };
@@ -1838,6 +2568,11 @@ CF_COVERS(kernel, embedding, embedding);
 CF_COVERS(kernel, embedding_bwd, embedding);
 CF_COVERS(kernel, gather, gather);
 CF_COVERS(kernel, gather_bwd, gather);
+CF_COVERS(kernel, scan, cumsum);
+CF_COVERS(kernel, sort, sort);
+CF_COVERS(kernel, scatter, scatter);
+CF_COVERS(kernel, resize, interpolate);
+CF_COVERS(kernel, resize_bwd, interpolate);
 CF_COVERS(kernel, cross_entropy, cross_entropy);
 CF_COVERS(kernel, cross_entropy_bwd, cross_entropy);
 CF_COVERS(kernel, attention, attention);
@@ -1875,6 +2610,21 @@ CF_COVERS(unary, LEAKY_RELU, leaky_relu);
 CF_COVERS(unary, GELU, gelu);
 CF_COVERS(unary, GELU_TANH, gelu_tanh);
 CF_COVERS(unary, SILU, silu);
+CF_COVERS(unary, RSQRT, rsqrt);
+CF_COVERS(unary, SIN, sin);
+CF_COVERS(unary, COS, cos);
+CF_COVERS(unary, TAN, tan);
+CF_COVERS(unary, ERF, erf);
+CF_COVERS(unary, LOG1P, log1p);
+CF_COVERS(unary, EXPM1, expm1);
+CF_COVERS(unary, SIGN, sign);
+CF_COVERS(unary, FLOOR, floor);
+CF_COVERS(unary, CEIL, ceil);
+CF_COVERS(unary, ROUND, round);
+CF_COVERS(unary, ELU, elu);
+CF_COVERS(unary, HARDSWISH, hardswish);
+CF_COVERS(unary, MISH, mish);
+CF_COVERS(unary, LOGSIGMOID, logsigmoid);
 CF_COVERS(unary, SIGMOID, sigmoid);
 CF_COVERS(unary, TANH, tanh);
 CF_COVERS(unary, SOFTPLUS, softplus);
@@ -1888,6 +2638,13 @@ CF_COVERS(binary, MAX, maximum);
 CF_COVERS(binary, MIN, minimum);
 CF_COVERS(binary, MAX_DX, maximum);
 CF_COVERS(binary, MIN_DX, minimum);
+CF_COVERS(binary, ATAN2, atan2);
+CF_COVERS(binary, ATAN2_DX, atan2);
+CF_COVERS(binary, PRELU, prelu);
+CF_COVERS(binary, PRELU_DX, prelu);
+CF_COVERS(binary, PRELU_DY, prelu);
+CF_COVERS(binary, KL_DIV, kl_div);
+CF_COVERS(binary, KL_DIV_DY, kl_div);
 CF_COVERS(binary, EQ, eq);
 CF_COVERS(binary, NE, ne);
 CF_COVERS(binary, LT, lt);
@@ -1908,6 +2665,10 @@ CF_COVERS(reduce, MAX, max);
 CF_COVERS(reduce, MIN, min);
 CF_COVERS(reduce, ARGMAX, argmax);
 CF_COVERS(reduce, VAR, var);
+CF_COVERS(reduce, ARGMIN, argmin);
+CF_COVERS(reduce, PROD, prod);
+CF_COVERS(reduce, NORM, norm);
+CF_COVERS(reduce, LSE, logsumexp);
 #define CF_NEED_KERNEL(n) covered_kernel_##n,
 #define CF_NEED_UNARY(n, ...) covered_unary_##n,
 #define CF_NEED_BINARY(n, ...) covered_binary_##n,

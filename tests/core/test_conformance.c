@@ -192,7 +192,8 @@ static dt_dtype expected_dtype(const cf_ctx *x)
     if (x->row->out_dtype) return (dt_dtype)(x->row->out_dtype - 1);
     if (x->row == &cf_row_cast) return (dt_dtype)x->c->i[0];
     if (x->row == &cf_row_linear && x->input[1].dtype == DT_F32) return DT_F32; /* promoted */
-    if (x->row == &cf_row_sum && !cf_is_float(x->dtype)) return DT_I64;         /* as PyTorch */
+    if ((x->row == &cf_row_sum || x->row == &cf_row_prod || x->row == &cf_row_cumsum) && !cf_is_float(x->dtype))
+        return DT_I64; /* as PyTorch */
     return x->dtype;
 }
 
@@ -509,6 +510,24 @@ UTEST(conformance, log_and_sigmoid_are_within_4_ulp)
     check_ulps(utest_result, &cf_row_gelu_tanh, 0, 10, 4);
     check_ulps(utest_result, &cf_row_gelu_tanh, -3, 0, 16); /* of the exponent -2u's rounding, e to the 4th and more */
     check_ulps(utest_result, &cf_row_silu, -80, 80, 4);
+}
+UTEST(conformance, sin_cos_tan_erf_and_the_like_are_within_a_few_ulp)
+{
+    check_ulps(utest_result, &cf_row_sin, -4, 4, 2);
+    check_ulps(utest_result, &cf_row_sin, -1e5, 1e5, 2);
+    check_ulps(utest_result, &cf_row_cos, -1e5, 1e5, 2);
+    check_ulps(utest_result, &cf_row_tan, -1e5, 1e5, 4);
+    check_ulps(utest_result, &cf_row_sin, 1e6, 3e6, 2); /* about the end of the vectors' range */
+    check_ulps(utest_result, &cf_row_sin, 1e9, 3e38, 2);
+    check_ulps(utest_result, &cf_row_cos, -3e38, -1e9, 2);
+    check_ulps(utest_result, &cf_row_tan, 1e9, 3e38, 4);
+    check_ulps(utest_result, &cf_row_erf, -4, 4, 4);
+    check_ulps(utest_result, &cf_row_log1p, -0.9, 1e6, 4);
+    check_ulps(utest_result, &cf_row_expm1, -20, 88, 4);
+    check_ulps(utest_result, &cf_row_expm1, -1e-3, 1e-3, 2);
+    check_ulps(utest_result, &cf_row_rsqrt, 1e-30, 1e30, 2);
+    check_ulps(utest_result, &cf_row_logsigmoid, -80, 80, 4);
+    check_ulps(utest_result, &cf_row_mish, -80, 80, 8);
 }
 
 /* ==================================================================================================== >>special

@@ -149,7 +149,7 @@ UTEST(golden, every_op_has_a_case)
 {
     static const char *const views[] = { "reshape",    "permute", "transpose", "narrow",  "select",
                                          "expand",     "squeeze", "unsqueeze", "flatten", "clone",
-                                         "contiguous", "to",      "cast",      "add_mixed" }; /* moves: nothing to measure */
+                                         "contiguous", "to",      "cast",      "add_mixed", "einsum" }; /* moves: nothing to measure */
     for (int k = 0; k < CF_NROWS; k++) {
         bool found = false;
         for (size_t v = 0; v < sizeof views / sizeof views[0]; v++)
@@ -228,6 +228,23 @@ UTEST(random, randperm_as_pytorch)
     dt_rng_randperm(dt_rng_default(), p, 37);
     words_of(w, p, 37);
     EXPECT_WORDS(w, golden_randperm_big);
+    dt_end();
+}
+
+UTEST(random, multinomial_and_bernoulli_as_pytorch)
+{
+    static const float p[8] = { 0.1f, 0.0f, 2.5f, 0.4f, 1.0f, 1.0f, 0.5f, 0.0f };
+    int64_t            v[24];
+    uint32_t           w[25];
+    float              b[25];
+    dt_manual_seed(3);
+    EXPECT_EQ(DT_OK, dt_copy_out(dt_multinomial(dt_from(p, DT_SHAPE(2, 4)), 12, .replacement = true), v, sizeof v));
+    words_of(w, v, 24);
+    EXPECT_WORDS(w, golden_multinomial_3);
+    dt_manual_seed(4);
+    EXPECT_EQ(DT_OK, dt_copy_out(dt_bernoulli(dt_linspace(0, 1, 25)), b, sizeof b));
+    for (int i = 0; i < 25; i++) w[i] = (uint32_t)b[i];
+    EXPECT_WORDS(w, golden_bernoulli_4);
     dt_end();
 }
 

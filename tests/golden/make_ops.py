@@ -20,6 +20,9 @@ DTYPES = {"f": torch.float32, "h": torch.float16, "b": torch.bfloat16,
 DT_NAMES = {"f": "DT_F32", "h": "DT_F16", "b": "DT_BF16"}
 
 
+NAN, INF = float("nan"), float("inf")
+
+
 def bits(x):
     return struct.unpack("<I", struct.pack("<f", x))[0]
 
@@ -126,7 +129,9 @@ def loss(f):
 
 def pair_loss(f):
     def run(x, y, i, d):
-        kw = dict(reduction=("mean", "sum", "none")[i[0]])
+        kw = dict(reduction=("mean", "sum", "none", "batchmean")[i[0]])
+        if f is F.kl_div:
+            kw["log_target"] = d[0] > 0
         if f is F.smooth_l1_loss:
             kw["beta"] = d[0] or 1.0
         return f(x, y, **kw)
@@ -148,6 +153,13 @@ UNARY = {
     "relu": lambda x, i, d: F.relu(x), "leaky_relu": lambda x, i, d: F.leaky_relu(x, d[0]),
     "gelu": lambda x, i, d: F.gelu(x), "gelu_tanh": lambda x, i, d: F.gelu(x, approximate="tanh"),
     "silu": lambda x, i, d: F.silu(x), "sigmoid": lambda x, i, d: torch.sigmoid(x),
+    "rsqrt": lambda x, i, d: torch.rsqrt(x), "reciprocal": lambda x, i, d: torch.reciprocal(x),
+    "log1p": lambda x, i, d: torch.log1p(x), "expm1": lambda x, i, d: torch.expm1(x),
+    "sin": lambda x, i, d: torch.sin(x), "cos": lambda x, i, d: torch.cos(x), "tan": lambda x, i, d: torch.tan(x),
+    "erf": lambda x, i, d: torch.erf(x), "sign": lambda x, i, d: torch.sign(x), "floor": lambda x, i, d: torch.floor(x),
+    "ceil": lambda x, i, d: torch.ceil(x), "round": lambda x, i, d: torch.round(x),
+    "elu": lambda x, i, d: F.elu(x, d[0]), "selu": lambda x, i, d: F.selu(x), "mish": lambda x, i, d: F.mish(x),
+    "hardswish": lambda x, i, d: F.hardswish(x), "logsigmoid": lambda x, i, d: F.logsigmoid(x),
     "tanh": lambda x, i, d: torch.tanh(x), "softplus": lambda x, i, d: F.softplus(x, d[0]),
     "add_scalar": lambda x, i, d: x + d[0], "sub_scalar": lambda x, i, d: x - d[0],
     "mul_scalar": lambda x, i, d: x * d[0], "div_scalar": lambda x, i, d: x / d[0],
@@ -159,6 +171,7 @@ UNARY = {
 BINARY = {
     "add": lambda x, y, i, d: x + y, "sub": lambda x, y, i, d: x - y, "mul": lambda x, y, i, d: x * y,
     "div": lambda x, y, i, d: x / y, "pow": lambda x, y, i, d: x ** y,
+    "atan2": lambda x, y, i, d: torch.atan2(x, y),
     "maximum": lambda x, y, i, d: torch.maximum(x, y), "minimum": lambda x, y, i, d: torch.minimum(x, y),
 }
 COMPARE = {
@@ -191,6 +204,7 @@ def recurrent(x, w_ih, w_hh, b_ih, b_hh, *rest):
 
 OPS = {
     **UNARY, **BINARY, **COMPARE,
+    "prelu": lambda x, w, i, d: F.prelu(x, w),
     "where": lambda c, x, y, i, d: torch.where(c != 0, x, y),
     "sum": lambda x, i, d: x.sum(dims(x, i), keepdim=bool(i[1])),
     "mean": lambda x, i, d: x.mean(dims(x, i), keepdim=bool(i[1])),
@@ -211,7 +225,7 @@ OPS = {
     "cat": lambda *a: torch.cat(a[:-2], a[-2][0]), "stack": lambda *a: torch.stack(a[:-2], a[-2][0]),
     "split": split, "pad": pad,
     "cross_entropy": loss(F.cross_entropy), "nll_loss": loss(F.nll_loss),
-    "mse_loss": pair_loss(F.mse_loss), "l1_loss": pair_loss(F.l1_loss), "smooth_l1_loss": pair_loss(F.smooth_l1_loss),
+    "mse_loss": pair_loss(F.mse_loss), "l1_loss": pair_loss(F.l1_loss), "kl_div": pair_loss(F.kl_div), "smooth_l1_loss": pair_loss(F.smooth_l1_loss),
     "bce_with_logits": lambda x, y, i, d: F.binary_cross_entropy_with_logits(
         x, y.detach(), reduction=("mean", "sum", "none")[i[0]]),
     "attention": attention, "recurrent": recurrent,
@@ -219,6 +233,83 @@ OPS = {
                                                                  dilation=i[3] or 1, groups=i[4] or 1),
 }
 
+
+
+# ---- dt_ops.h, and the later reductions
+EQUATIONS = ["ij,jk->ik", "bij,bjk->bik", "ij->ji", "ij->", "i,j->ij", "bhqd,bhkd->bhqk", "ij,ij->i", "ij,jk,kl->il",
+             "ijk,jk->i", "ab,cb", "ijk->k"]
+
+
+def signs(t):
+    return torch.where(t > 0, 1, -1).to(torch.int32)
+
+
+def topk(x, i, d):
+    return torch.topk(x, i[1], i[0], largest=bool(i[2]))
+
+
+def interpolate(x, i, d):
+    kw = dict(scale_factor=(d[0], d[1])) if d[0] else dict(size=(i[0], i[1]))
+    return F.interpolate(x, mode="bilinear", align_corners=bool(i[3]), **kw) if i[2] else F.interpolate(x, mode="nearest", **kw)
+
+
+def focal(x, y, i, d):  # torchvision.ops.sigmoid_focal_loss
+    alpha, gamma = d[0] or 0.25, d[1] or 2.0
+    p = torch.sigmoid(x)
+    ce = F.binary_cross_entropy_with_logits(x, y, reduction="none")
+    pt = p * y + (1 - p) * (1 - y)
+    loss = ce * ((1 - pt) ** gamma)
+    if alpha >= 0:
+        loss = (alpha * y + (1 - alpha) * (1 - y)) * loss
+    return (loss.mean(), loss.sum(), loss)[i[0]]
+
+
+def reduction_of(i):
+    return ("mean", "sum", "none")[i[0]]
+
+
+def linear_norm(x, i, d):
+    p = 2.0 if d[0] == 0 else d[0]
+    return torch.linalg.vector_norm(x, p, dims(x, i), keepdim=bool(i[1]))
+
+
+def cross_entropy_soft(*a):
+    x, t, w, i, d = (a[0], a[1], a[2] if len(a) == 5 else None, a[-2], a[-1])
+    return F.cross_entropy(x, t, weight=None if w is None else w.detach(), reduction=reduction_of(i), label_smoothing=d[0])
+
+
+OPS.update({
+    "std": lambda x, i, d: x.std(dims(x, i), correction=0 if i[2] else 1, keepdim=bool(i[1])),
+    "prod": lambda x, i, d: x.prod(dims(x, i)[0], keepdim=bool(i[1])) if i[0] else x.prod(),
+    "logsumexp": lambda x, i, d: x.logsumexp(dims(x, i), keepdim=bool(i[1])),
+    "argmin": lambda x, i, d: x.argmin(dims(x, i)[0] if i[0] else None),
+    "norm": linear_norm,
+    "any": lambda x, i, d: x.bool().any(dims(x, i)[0]), "all": lambda x, i, d: x.bool().all(dims(x, i)[0]),
+    "cumsum": lambda x, i, d: x.cumsum(i[0]),
+    "sort": lambda x, i, d: torch.sort(x, dim=i[0], descending=bool(i[2]), stable=True)[0],
+    "argsort": lambda x, i, d: torch.argsort(x, dim=i[0], descending=bool(i[2]), stable=True),
+    "topk": lambda x, i, d: topk(x, i, d)[0], "topk_index": lambda x, i, d: topk(x, i, d)[1],
+    "one_hot": lambda x, i, d: F.one_hot(x.long(), i[0]),
+    "bincount": lambda x, w, i, d: torch.bincount(x.long(), w.detach(), i[0]),
+    "index_select": lambda x, ix, i, d: x.index_select(i[0], ix.long()),
+    "scatter": lambda x, s, k, i, d: x.scatter(i[0], torch.argsort(k.detach(), dim=i[0], stable=True), s),
+    "scatter_add": lambda x, ix, s, i, d: x.scatter_add(i[0], ix.long(), s),
+    "masked_fill": lambda x, m, i, d: x.masked_fill(m != 0, d[0]),
+    "tril": lambda x, i, d: x.tril(i[0]), "triu": lambda x, i, d: x.triu(i[0]),
+    "roll": lambda x, i, d: x.roll(i[0], i[1]), "flip": lambda x, i, d: x.flip(dims(x, i)),
+    "repeat": lambda x, i, d: x.repeat(i[1:1 + i[0]]),
+    "einsum": lambda *a: torch.einsum(EQUATIONS[a[-2][0]], *a[:-2]),
+    "interpolate": interpolate,
+    "pixel_shuffle": lambda x, i, d: F.pixel_unshuffle(x, i[0]) if i[1] else F.pixel_shuffle(x, i[0]),
+    "hinge_embedding": lambda x, y, i, d: F.hinge_embedding_loss(x, signs(y.detach()), d[0], reduction=reduction_of(i)),
+    "margin_ranking": lambda x, y, t, i, d: F.margin_ranking_loss(x, y, signs(t.detach()), d[0], reduction=reduction_of(i)),
+    "cosine_embedding": lambda x, y, t, i, d: F.cosine_embedding_loss(x, y, signs(t.detach()), d[0], reduction=reduction_of(i)),
+    "cosine_similarity": lambda x, y, i, d: F.cosine_similarity(x, y, 1),
+    "multi_margin": lambda x, y, i, d: F.multi_margin_loss(x, y.long(), int(d[1]), d[0], reduction=reduction_of(i)),
+    "triplet": lambda a, p, n, i, d: F.triplet_margin_loss(a, p, n, d[0], d[1], swap=bool(i[1]), reduction=reduction_of(i)),
+    "focal": lambda x, y, i, d: focal(x, y.detach(), i, d),
+    "cross_entropy_soft": cross_entropy_soft,
+})
 R2, RP = (-2.0, 2.0), (0.25, 3.0)
 CASES = []
 
@@ -228,8 +319,8 @@ def case(op, spec, i=(), d=(), ranges=None, dtypes="f"):
         CASES.append((op, spec, list(i0(i, 10)), [float(x) for x in (list(d) + [0] * 4)[:4]], ranges or {}, dt))
 
 
-POSITIVE = {"sqrt", "log", "pow_scalar", "rdiv_scalar"}
-PARAM = {"clamp": (-1.5, 1.25), "leaky_relu": (0.01,), "softplus": (2.0,), "pow_scalar": (2.5,), "add_scalar": (1.5,),
+POSITIVE = {"sqrt", "log", "rsqrt", "log1p", "pow_scalar", "rdiv_scalar"}
+PARAM = {"elu": (1.5,), "clamp": (-1.5, 1.25), "leaky_relu": (0.01,), "softplus": (2.0,), "pow_scalar": (2.5,), "add_scalar": (1.5,),
          "sub_scalar": (0.75,), "mul_scalar": (-2.5,), "div_scalar": (3.0,), "rsub_scalar": (0.3,),
          "rdiv_scalar": (0.7,), "maximum_scalar": (0.3,), "minimum_scalar": (0.3,)}
 for name in UNARY:
@@ -243,6 +334,8 @@ for name in BINARY:
     case(name, "3x5:t 3x5", ranges=r, dtypes="fb" if name in ("add", "div") else "f")
 for name in COMPARE:
     case(name, "4x5 5", ranges={0: (-2.0, 3.0), 1: (-2.0, 3.0)})
+case("prelu", "2x3x4 3", ranges={1: (0.1, 0.5)})
+case("prelu", "5 1", ranges={1: (0.1, 0.5)})
 case("where", "2x5:u 5 2x1", ranges={0: (0.0, 2.0)})
 for name in ("sum", "mean", "max", "min", "var"):
     for spec, i in (("4x3", (0,)), ("4x3", (1,)), ("2x3x4", (5, 1)), ("2x3x4", (2, 0, 1)), ("3x5:t", (2,))):
@@ -295,6 +388,9 @@ case("cross_entropy", "2x5x3 2x3:i -", (0, 1, 0), (0.2,), ranges=CE)
 for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "bce_with_logits"):
     for red in (0, 2):
         case(name, "3x4 3x4", (red,), (0.5,), ranges={1: (0.0, 1.0)})
+for red in (0, 1, 2, 3):
+    for d in (0, 1):
+        case("kl_div", "3x4 3x4", (red,), (d,), ranges={0: (-3.0, 0.0), 1: (0.125, 1.0)})
 case("attention", "1x2x4x3 1x2x4x3 1x2x4x3", (0,))
 case("attention", "2x1x4x3 2x1x4x3 2x1x4x3", (1,), (0.4,))
 case("attention", "1x2x3x4 1x2x5x4 1x2x5x4", (0,), dtypes="fb")
@@ -308,12 +404,66 @@ case("conv_transpose2d", "2x3x4x5 3x2x3x3 2", (2, 1, 1))
 case("conv_transpose2d", "1x4x3x3 4x3x2x3 6", (1, 0, 0, 2, 2), dtypes="f")
 
 
+for name in ("std", "prod", "logsumexp"):
+    for spec, i in (("4x3", (0,)), ("4x3", (1,)), ("2x3x4", (2, 1)), ("3x5:t", (2,))):
+        case(name, spec, i)
+case("prod", "5", ranges={0: (-2.0, 2.0)})
+case("argmin", "4x5")
+case("argmin", "4x5", (2,))
+for p in (0, 1, 3, 2.5, float("inf")):
+    case("norm", "4x5", (2,), (p,))
+    case("norm", "4x5", (0, 1), (p,))
+case("any", "4x3", (1,))
+case("all", "4x3", (2,))
+case("cumsum", "4x5", (1,), dtypes="fb")
+case("cumsum", "4x5", (0,))
+for name in ("sort", "argsort"):
+    case(name, "4x5", (1,))
+    case(name, "4x5", (0, 0, 1), dtypes="fb")
+for name in ("topk", "topk_index"):
+    case(name, "4x9", (1, 3, 1))
+    case(name, "4x9", (0, 2, 0))
+case("one_hot", "2x3:i", (5,), ranges={0: (0.0, 5.0)})
+case("bincount", "9:i 9", (4,), ranges={0: (0.0, 6.0)})
+case("index_select", "4x5 3:i", (1,), ranges={1: (0.0, 5.0)})
+case("index_select", "4x5 6:i", (0,), ranges={1: (0.0, 4.0)})
+case("scatter", "4x5 4x3 4x3", (1,))
+case("scatter_add", "4x5 3x5:i 3x5", (0,), ranges={1: (0.0, 4.0)})
+case("masked_fill", "3x4 4:u", (), (1.5,), ranges={1: (0.0, 2.0)})
+for name in ("tril", "triu"):
+    for k in (0, 1, -2):
+        case(name, "2x4x3", (k,))
+case("roll", "3x4", (3, 1))
+case("roll", "3x4", (-1, 0))
+case("flip", "3x4", (3,))
+case("repeat", "2x3", (3, 2, 1, 2))
+for k, spec in enumerate(("3x4 4x5", "2x3x4 2x4x5", "3x4", "3x4", "3 4", "2x2x3x4 2x2x5x4", "3x4 3x4", "3x4 4x2 2x5",
+                          "3x4x2 4x2", "3x4 5x4", "2x3x4")):
+    case("einsum", spec, (k,))
+for i, d in (((6, 8), ()), ((2, 3), ()), ((0, 0), (1.5, 2.5)), ((6, 8, 1), ()), ((2, 3, 1), ()), ((7, 5, 1, 1), ()),
+             ((1, 1, 1, 1), ()), ((0, 0, 1), (1.5, 2.5))):
+    case("interpolate", "1x2x4x5", i, d)
+case("pixel_shuffle", "1x8x2x3", (2,))
+case("pixel_shuffle", "1x2x4x6", (2, 1))
+for r in (0, 1, 2):
+    case("hinge_embedding", "3x4 3x4", (r,), (1.0,))
+    case("margin_ranking", "3x4 3x4 3x4", (r,), (0.5,))
+    case("cosine_embedding", "5x4 5x4 5", (r,), (0.25,))
+    case("multi_margin", "4x5 4:i", (r,), (1.0, 2 if r == 2 else 1), ranges={1: (0.0, 5.0)})
+    case("triplet", "4x5 4x5 4x5", (r, r == 1), (1.0, 2.0))
+    case("focal", "3x4 3x4", (r,), (0.5, 3.0) if r == 2 else (), ranges={1: (0.0, 1.0)})
+    case("cross_entropy_soft", "4x5 4x5 5", (r,), (0.1,), ranges={1: (0.0, 1.0), 2: (0.25, 2.0)})
+case("cross_entropy_soft", "2x5x3 2x5x3 -", (0,), ranges={1: (0.0, 1.0)})
+case("cosine_similarity", "4x5 4x5")
+case("pad", "3x6", (4, -1, 2, 1, -1), (2.0,))
+
+
 def short(v):
     """The numbers of an initialiser without the zeros at its end."""
     v = list(v)
     while len(v) > 1 and v[-1] == 0:
         v.pop()
-    return ", ".join("%.17g" % x for x in v)
+    return ", ".join("INFINITY" if x == INF else "%.17g" % x for x in v)
 
 
 def write_cases():
@@ -342,7 +492,6 @@ def write_cases():
     print("};\n")
 
 
-NAN, INF = float("nan"), float("inf")
 SPECIAL1 = [NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 2.5, -3.0, 1e-40, -1e-40, 3e38, -3e38,
             100.0, -100.0, 25.0, -25.0, 88.5]
 SPECIAL2 = [NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 2.5, -3.0, 3e38]
@@ -364,6 +513,8 @@ def write_special():
             for x in leaves:
                 x.requires_grad_(True)
             y = OPS[op](*leaves, [0] * 10, d)
+            if op == "gelu":  # one by one: PyTorch's vectors overflow at the ends of the range, its scalars do not
+                y = torch.cat([OPS[op](x[k:k + 1], [0] * 10, d) for k in range(len(SPECIAL1))])
             name = "golden_s%d" % len(rows)
             print("static const uint32_t %s[] = { /* %s %g */\n%s\n};" % (name, op, d[0], hexes(y.float().tolist())))
             grads = ["NULL", "NULL"]
@@ -400,6 +551,7 @@ HEAD = """/* ops.h: golden values of dt's ops. Made with PyTorch %s (CPU) by
 #ifndef GOLDEN_OPS_H
 #define GOLDEN_OPS_H
 
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -77,6 +77,12 @@ def main():
     array("golden_mixed_5", mixed(),
           "seed 5, three times: normal(3, 0, 1), uniform(2, -0.7, 0.3), normal(17, 0.5, 0.25),\n"
           "   randperm(5), normal(2, 1, 3)")
+    torch.manual_seed(3)
+    array("golden_multinomial_3", torch.multinomial(torch.tensor([[0.1, 0.0, 2.5, 0.4], [1.0, 1.0, 0.5, 0.0]]), 12, True)
+          .flatten().tolist(), "seed 3: multinomial({{0.1, 0, 2.5, 0.4}, {1, 1, 0.5, 0}}, 12, replacement)")
+    torch.manual_seed(4)
+    array("golden_bernoulli_4", torch.bernoulli(torch.linspace(0.0, 1.0, 25)).int().tolist(),
+          "seed 4: bernoulli(linspace(0, 1, 25))")
     torch.manual_seed(9)
     sums = [digest(uniform(100003, -2.5, 1.1)), digest(normal(100003)), digest(normal(5000, 3.0, 0.7)),
             digest(torch.randperm(20000).tolist())]
