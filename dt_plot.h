@@ -531,7 +531,7 @@ static int dt__svg_legend(dt__svg *s, bool draw)
         const dt_series *e = &s->plot->series[k];
         if (!e->name) continue;
         double width = 23 + 6.6 * dt__text_columns(e->name); /* 6.6 pixels is about the width of a letter */
-        if (x > left && x + width > s->x.to) x = left, rows++, y += DT__LEGEND_ROW;
+        if (x > left && x + width > s->x.to) x = left, rows++, y += (double)DT__LEGEND_ROW;
         if (draw) {
             dt__text_put(&s->out, "<rect width=\"18\" height=\"3\" x=\"");
             dt__svg_num(s, x);
@@ -571,7 +571,7 @@ static int dt__svg_save(const char *path, const dt_plot *p) /* p was checked; re
         s.has_right |= p->series[k].right && p->series[k].n > 0;
     }
     dt__svg_axis(p, &s.x, DT__AXIS_X, p->log_x ? DT_YES : DT_NO, 66, s.width - (s.has_right ? 70 : 24));
-    double top = 45 + DT__LEGEND_ROW * dt__svg_legend(&s, false);
+    double top = 45 + (double)DT__LEGEND_ROW * dt__svg_legend(&s, false);
     dt__svg_axis(p, &s.y, DT__AXIS_Y, p->log_y, s.height - 52, top);
     dt__svg_axis(p, &s.right, DT__AXIS_RIGHT, p->log_right, s.height - 52, top);
     dt__text_put(&s.out, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"");

@@ -170,6 +170,8 @@ UTEST(null, calls_that_make_a_tensor)
     NULLS(dt_op_linear(one, NULL, one), "dt_op_linear");
     NULLS(dt_op_conv2d(NULL, one, one), "dt_op_conv2d");
     NULLS(dt_op_conv2d(dt_ones(DT_SHAPE(1, 1, 3, 3)), NULL, NULL), "dt_op_conv2d");
+    NULLS(dt_op_conv_transpose2d(NULL, one, one), "dt_op_conv_transpose2d");
+    NULLS(dt_op_conv_transpose2d(dt_ones(DT_SHAPE(1, 1, 3, 3)), NULL, NULL), "dt_op_conv_transpose2d");
     NULLS(dt_maxpool2d(NULL, .kernel = 2), "dt_maxpool2d");
     NULLS(dt_avgpool2d(NULL, .kernel = 2), "dt_avgpool2d");
     NULLS(dt_adaptive_avgpool2d(NULL, 1, 1), "dt_adaptive_avgpool2d");
