@@ -5412,6 +5412,7 @@ static int dt__replica_make(dt__part *d, const dt_model *m)
     dt__replica_free(d);
     dt_model *r = d->m = dt_model_new_with(o);
     int       rc = r ? dt__replica_blocks(d, m) : DT_ERR_MEMORY;
+    if (r) r->timed = DT__TIMED_NEVER; /* its layers run on a thread of its own, its optimiser is that of m */
     if (!rc) r->norms_f32 = m->norms_f32;
     for (int i = 0; i < m->nparams && !rc; i++) rc = dt__replica_param(d, m->param[i]);
     for (int i = 0; i < m->nlayers && !rc; i++) rc = dt__replica_layer(r, m, m->layer[i]);
