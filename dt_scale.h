@@ -279,20 +279,19 @@ typedef struct dt_scale_layout {
     int          recompute;
 } dt_scale_layout;
 typedef struct dt_scale_opts {
-    int                     dt__first DT_D;
-    const dt_scale_model   *model DT_D;
-    const dt_scale_cluster *cluster DT_D;
-    double                  batch DT_D;   /* samples of each data-parallel rank in a step; 0: 32, or the profile's */
-    dt_scale_layout         layout DT_D;
-    int                     precision DT_D;
-    int                     states DT_D;  /* elements that the optimiser keeps for each parameter; 0: 2 (Adam); -1: 0 */
-    dt_algo                 algo DT_D;    /* of the allreduce; DT_ALGO_AUTO: by cost, for each bucket */
-    double                  bucket DT_D;  /* bytes; 0: 25 MiB, with a first bucket of 1 MiB */
-    dt_switch               overlap DT_D; /* of communication and backward; default yes */
-    int                     servers DT_D; /* machines of a parameter server; 0: allreduce, except with DT_SCALE_BYTEPS */
-    int                     serving DT_D; /* where they are */
-    double                  compress DT_D;/* bytes sent for each byte of gradient; 0: 1 */
-    double                  encode DT_D;  /* seconds a byte of gradient, to compress and to decompress */
+    const dt_scale_model   *model;
+    const dt_scale_cluster *cluster;
+    double                  batch;   /* samples of each data-parallel rank in a step; 0: 32, or the profile's */
+    dt_scale_layout         layout;
+    int                     precision;
+    int                     states;  /* elements that the optimiser keeps for each parameter; 0: 2 (Adam); -1: 0 */
+    dt_algo                 algo;    /* of the allreduce; DT_ALGO_AUTO: by cost, for each bucket */
+    double                  bucket;  /* bytes; 0: 25 MiB, with a first bucket of 1 MiB */
+    dt_switch               overlap; /* of communication and backward; default yes */
+    int                     servers; /* machines of a parameter server; 0: allreduce, except with DT_SCALE_BYTEPS */
+    int                     serving; /* where they are */
+    double                  compress; /* bytes sent for each byte of gradient; 0: 1 */
+    double                  encode;  /* seconds a byte of gradient, to compress and to decompress */
 } dt_scale_opts;
 typedef struct dt_scale_bucket {
     double  nbytes, ready, start, end; /* seconds from the begin of the step; ready: its last gradient is complete */

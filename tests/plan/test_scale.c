@@ -235,6 +235,8 @@ UTEST(scale, a_profile_is_read_and_written)
     ASSERT_TRUE(k != NULL);
     dt_scale_profile_text(k, again, sizeof again);
     EXPECT_STREQ(text, again);
+    EXPECT_NEAR(0.02, k->layer[1].ready, 1e-12);
+    EXPECT_NEAR(0.04, k->layer[0].ready, 1e-12);
     dt_scale_model_free(k);
     dt_scale_model_free(m);
 }
@@ -343,6 +345,21 @@ UTEST(scale, a_step_of_two_layers_is_what_the_hand_computes)
     dt_scale_prediction_free(p);
     dt_scale_model_free(m);
 }
+UTEST(scale, with_sharded_states_a_device_updates_its_part)
+{
+    dt_scale_cluster c = by_hand(4);
+    dt_scale_opts    o = opts();
+    dt_scale_model  *m = profile(two_layers);
+    o.model = m;
+    o.cluster = &c;
+    for (o.layout.zero = 0; o.layout.zero < 4; o.layout.zero++) {
+        dt_scale_prediction *p = predicted(&o);
+        ASSERT_TRUE(p != NULL);
+        EXPECT_NEAR(o.layout.zero ? 0.0005 : 0.002, p->update, 1e-9);
+        dt_scale_prediction_free(p);
+    }
+    dt_scale_model_free(m);
+}
 UTEST(scale, one_device_takes_the_profiles_step_and_waits_for_its_loader)
 {
     dt_scale_cluster c = by_hand(1);
@@ -433,6 +450,17 @@ UTEST(scale, a_switch_that_all_traffic_shares_is_slower_than_links_of_pairs)
     EXPECT_NEAR(8, step[DT_SCALE_SWITCH] / step[DT_SCALE_FULL], 0.2);
     EXPECT_LE(step[DT_SCALE_FULL], step[DT_SCALE_RING]);
     EXPECT_LT(step[DT_SCALE_RING], step[DT_SCALE_SWITCH]);
+    dt_scale_model_free(m);
+    m = dt_scale_profile_parse("p", two_layers, strlen(two_layers)); /* small buckets: doubling is faster than a ring, if it can be */
+    ASSERT_TRUE(m != NULL);
+    m->layer[0].params = m->layer[1].params = 100;
+    o.model = m;
+    for (c.inside = 0; c.inside < 2; c.inside++) {
+        dt_scale_prediction *p = predicted(&o);
+        ASSERT_TRUE(p != NULL);
+        EXPECT_EQ(c.inside == DT_SCALE_RING, p->bucket[0].algo == DT_ALGO_RING);
+        dt_scale_prediction_free(p);
+    }
     dt_scale_model_free(m);
 }
 
