@@ -240,19 +240,6 @@ UTEST(scale, a_profile_is_read_and_written)
     dt_scale_model_free(k);
     dt_scale_model_free(m);
 }
-UTEST(scale, gradients_of_a_profile_are_read)
-{
-    char text[1000];
-    snprintf(text, sizeof text,
-             "%.*sgrad b.weight layer b bytes 8MB ready 15ms\ngrad a.weight layer a bytes 4MB ready 40ms\nend\n",
-             (int)strlen(two_layers) - 4, two_layers);
-    dt_scale_model *m = profile(text);
-    ASSERT_TRUE(m != NULL);
-    EXPECT_EQ(2, m->ngrads);
-    EXPECT_EQ(1, m->grad[0].layer);
-    EXPECT_EQ(INT64_C(2000000), m->grad[0].params);
-    dt_scale_model_free(m);
-}
 UTEST(scale, a_wrong_profile_is_refused_with_line_and_column)
 {
     static const struct {
@@ -265,10 +252,6 @@ UTEST(scale, a_wrong_profile_is_refused_with_line_and_column)
               { "dt profile 1\nlayer a forward 1ms backward 1ms params 4B\n", "expected ready and a time" },
               { "dt profile 1\nlayer a forward 1ms forward 1ms\n",
                 "line 2, column 21: found 'forward', expected forward once" },
-              { "dt profile 1\ngrad g layer a bytes 4B ready 1ms\n", "the name of a layer above" },
-              { "dt profile 1\nlayer a forward 1ms backward 1ms params 4B ready 1ms\ngrad g layer a bytes 4B ready 2ms\ngrad g "
-                "layer a bytes 4B ready 1ms\n",
-                "in the order" },
               { "dt profile 1\nbatch 1 x\nstep 1s\nend\n", "no line 'layer'" },
               { "dt profile 1\nbatch 1 x\nlayer a forward 1s backward 1s params 0B\nend\n", "no line 'step'" },
               { "dt profile 1\nparameter 0B\nbatch 1 x\nstep 1s\nlayer a forward 1s backward 1s params 0B\nend\n",
@@ -296,6 +279,13 @@ static dt_scale_prediction *predicted(const dt_scale_opts *o)
     dt_scale_prediction *p = dt_scale_predict(o);
     if (!p) printf("    %s\n", dt_plan_error());
     return p;
+}
+static double step_of(const dt_scale_opts *o)
+{
+    dt_scale_prediction *p = predicted(o);
+    double               s = p ? p->step : -1;
+    dt_scale_prediction_free(p);
+    return s;
 }
 UTEST(scale, a_step_of_two_layers_is_what_the_hand_computes)
 {
@@ -371,6 +361,9 @@ UTEST(scale, one_device_takes_the_profiles_step_and_waits_for_its_loader)
     ASSERT_TRUE(p != NULL);
     EXPECT_NEAR(0.062, p->step, 1e-9);
     EXPECT_NEAR(1, p->efficiency, 1e-9);
+    m->step = 0.065; /* 3 ms are in no part */
+    EXPECT_NEAR(0.065, step_of(&o), 1e-9);
+    m->step = 0.062;
     EXPECT_EQ(0, p->nbuckets);
     dt_scale_prediction_free(p);
     m->load = 0.1; /* of a batch */
@@ -488,13 +481,6 @@ static void     any_question(dt_scale_opts *o, dt_scale_cluster *c)
     o->layout.zero = any(4);
     if (any(2) && devices >= 4) o->layout.pipe = 2, o->layout.zero = 0, o->layout.micro = o->batch >= 4 ? 4 : 1;
     o->layout.recompute = any(3);
-}
-static double step_of(const dt_scale_opts *o)
-{
-    dt_scale_prediction *p = predicted(o);
-    double               s = p ? p->step : -1;
-    dt_scale_prediction_free(p);
-    return s;
 }
 UTEST(scale, laws_hold_for_any_cluster)
 {
