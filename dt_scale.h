@@ -418,16 +418,7 @@ static const dt__scale_link_row dt__scale_links[] = {
 #define DT__SCALE_SPREAD 0.02
 
 /* ==================================================================================================== >>units */
-static int dt__scale_bad(const char *format, ...) DT__PRINTF(1, 2);
-static int dt__scale_bad(const char *format, ...)
-{
-    va_list ap;
-    va_start(ap, format);
-    vsnprintf(dt__said.text, sizeof dt__said.text, format, ap);
-    va_end(ap);
-    dt__said.why = DT_COMM_ERR_ARG;
-    return DT_COMM_ERR_ARG;
-}
+#define dt__scale_bad(...) dt__comm_bad(DT_COMM_ERR_ARG, __VA_ARGS__)
 static int dt__scale_no_memory(const char *call) { return dt__comm_bad(DT_COMM_ERR_MEMORY, "%s: out of memory", call); }
 /* How many characters must be changed, added or removed, or neighbours swapped, to get from a to b; words of at most 31 */
 static int dt__scale_distance(const char *a, const char *b)
