@@ -1657,6 +1657,10 @@ DT_API double dt_scale_byteps_seconds(int n, int k, double nbytes, double rate)
     if (k >= n) return nbytes / rate;
     return 2.0 * n * (n - 1) * nbytes / (((double)n * n + (double)k * n - 2.0 * k) * rate);
 }
+static double dt__scale_machine_rate(const dt_scale_cluster *c) /* bytes a second of all links of a machine */
+{
+    return c->shared ? c->inter.rate : c->inter.rate * c->per_machine;
+}
 static bool   dt__scale_served(const dt_scale_opts *o) { return o->servers > 0 || o->serving == DT_SCALE_BYTEPS; }
 static double dt__scale_reduce(dt__scale_work *w, double nbytes, dt_algo *algo) /* the gradients of a bucket, of all ranks */
 {
@@ -1667,10 +1671,10 @@ static double dt__scale_reduce(dt__scale_work *w, double nbytes, dt_algo *algo) 
     dt__scale_group in;
     int             machines = (w->data.n + w->data.each - 1) / w->data.each;
     in.n = in.each = w->data.n < w->data.each ? w->data.n : w->data.each;
-    double between =
-        w->o->serving == DT_SCALE_BYTEPS
-            ? dt_scale_byteps_seconds(machines, w->o->servers, sent, w->c->inter.rate)
-            : dt_scale_server_seconds(machines, w->o->servers, w->o->serving == DT_SCALE_BESIDE, sent, w->c->inter.rate);
+    double between = w->o->serving == DT_SCALE_BYTEPS
+                         ? dt_scale_byteps_seconds(machines, w->o->servers, sent, dt__scale_machine_rate(w->c))
+                         : dt_scale_server_seconds(machines, w->o->servers, w->o->serving == DT_SCALE_BESIDE, sent,
+                                                   dt__scale_machine_rate(w->c));
     return encode + dt__scale_collective(w, in, DT_COLL_ALLREDUCE, sent, NULL) + between +
            (machines > 1 ? w->c->inter.latency : 0);
 }
@@ -1837,7 +1841,7 @@ static double dt__scale_part_of_step(dt__scale_work *w, int first, int last, int
             double nbytes = dt__scale_params(w, first, last) * w->wire; /* all workers pull when the last push has arrived */
             dt__scale_do(w, 1,
                          dt_scale_server_seconds((w->data.n + w->data.each - 1) / w->data.each, w->o->servers,
-                                                 w->o->serving == DT_SCALE_BESIDE, nbytes, w->c->inter.rate) +
+                                                 w->o->serving == DT_SCALE_BESIDE, nbytes, dt__scale_machine_rate(w->c)) +
                              w->c->inter.latency,
                          w->s[0].n - 1, DT_SCALE_EVENT_GATHER, first);
         }

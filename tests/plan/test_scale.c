@@ -481,6 +481,7 @@ static void     any_question(dt_scale_opts *o, dt_scale_cluster *c)
     o->layout.zero = any(4);
     if (any(2) && devices >= 4) o->layout.pipe = 2, o->layout.zero = 0, o->layout.micro = o->batch >= 4 ? 4 : 1;
     o->layout.recompute = any(3);
+    if (!o->layout.zero && !o->layout.pipe && any(2)) o->servers = 1 + any(c->machines), o->serving = any(3);
 }
 UTEST(scale, laws_hold_for_any_cluster)
 {
@@ -506,6 +507,8 @@ UTEST(scale, laws_hold_for_any_cluster)
         double faster = step_of(&o);
         EXPECT_LE(faster, s * (1 + 1e-9));
         c.intra.rate *= 2;
+        EXPECT_LE(step_of(&o), faster * (1 + 1e-9));
+        c.shared = false; /* nor are links of its own for each device */
         EXPECT_LE(step_of(&o), faster * (1 + 1e-9));
         c.inter.latency /= 2;
         c.device.speed *= 2, c.device.half_speed *= 2;
