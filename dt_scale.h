@@ -415,7 +415,7 @@ static const dt__scale_link_row dt__scale_links[] = {
 /* The standard deviation of the time of a step from device to device, where it was not measured. With n devices a step takes as
    long as the slowest of them. No data sheet has it: it is the value with the smallest median error over the published rows of
    data-parallel training. dtplan --judge takes another one for each row, which the row itself has no part in. */
-#define DT__SCALE_SPREAD 0.02
+#define DT__SCALE_SPREAD 0.025
 
 /* ==================================================================================================== >>units */
 #define dt__scale_bad(...) dt__comm_bad(DT_COMM_ERR_ARG, __VA_ARGS__)
