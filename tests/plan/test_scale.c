@@ -363,8 +363,8 @@ UTEST(scale, servers_gathers_and_divided_layers_take_what_the_hand_computes)
     o.compress = 0.5; /* a's 2 MB take 2 (1 ms + 1 MB / 1 GB/s) = 4 ms */
     EXPECT_NEAR(0.066, step_of(&o), 1e-9);
     o.compress = 0;
-    /* ZeRO-3: gathers of 3 ms and 5 ms. a's delays its forward, 3 to 13; b's is hidden, and so are those of the backward, where b's
-       begins when a's forward is done. The reduce_scatter of a, 3 ms, is not hidden. */
+    /* ZeRO-3: gathers of 3 ms and 5 ms. a's delays its forward, 3 to 13; b's is hidden, and so are those of the backward, where
+       b's begins when a's forward is done. The reduce_scatter of a, 3 ms, is not hidden. */
     o.layout.zero = 3;
     dt_scale_prediction *p = predicted(&o);
     ASSERT_TRUE(p != NULL);
@@ -383,8 +383,8 @@ UTEST(scale, servers_gathers_and_divided_layers_take_what_the_hand_computes)
     EXPECT_NEAR(2 * (0.005 + 0.042) + 2 * (0.010 + 0.042) + 0.001, step_of(&o), 1e-9);
     for (int i = 0; i < 2; i++) m->layer[i].parts = 0;
     o.layout.tensor = 0;
-    /* Two servers beside two workers, each on a machine: a push is half of the bytes and 1 ms. b's is hidden, a's ends at 63 ms; then
-       both pull 6 MB. */
+    /* Two servers beside two workers, each on a machine: a push is half of the bytes and 1 ms. b's is hidden, a's ends at
+       63 ms; then both pull 6 MB. */
     c.machines = 2;
     c.per_machine = 1;
     c.inter = c.intra;
