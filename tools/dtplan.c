@@ -253,6 +253,11 @@ static void ask(question *q, int argc, char **argv)
         snprintf(q->c.device.name, sizeof q->c.device.name, "device");
         q->c.device.speed = quantity("--flops", given[FLOPS], DT_SCALE_SPEED);
     }
+    if (given[PROFILE] && !given[CLUSTER] && !device && !given[FLOPS]) { /* the profile is of an unknown device */
+        memset(&q->c.device, 0, sizeof q->c.device);
+        snprintf(q->c.device.name, sizeof q->c.device.name, "the profiled device");
+        q->c.reduce = dt_costs_default().gamma;
+    }
     if (given[MEMORY]) q->c.device.memory = quantity("--memory", given[MEMORY], DT_SCALE_BYTES);
     if (given[INTRA]) link_of("--intra", given[INTRA], &q->c.intra, 5.7e-6);
     if (given[INTER]) link_of("--inter", given[INTER], &q->c.inter, 30e-6);

@@ -192,6 +192,7 @@ UTEST(dtplan, reads_files)
     snprintf(options, sizeof options, "--profile %s --machines 2 --per-machine 1 --json", path);
     EXPECT_EQ(0, run(options));
     EXPECT_TRUE(is_json() && number("parameters") == 1e6);
+    EXPECT_TRUE(says("the profiled device") && !strstr(out, "v100"));
     ASSERT_EQ(0, ftruncate(fd, 30));
     EXPECT_EQ(2, run(options));
     EXPECT_TRUE(says("line 3, column") && says("expected"));
