@@ -2163,6 +2163,9 @@ static int dt__scale_options(dt__scale_work *w)
                                  w);
     if (w->l.tensor > 1 && c->per_machine % w->l.tensor && w->l.tensor % c->per_machine)
         return dt__scale_refused("tensor neither divides the devices of a machine nor is divided by them", w);
+    int parts = 0;
+    for (int i = 0; i < w->m->nlayers; i++) parts += w->m->layer[i].parts > 0;
+    if (w->l.tensor > 1 && !parts) return dt__scale_refused("no layer of this model can be divided; expected tensor 1", w);
     for (int i = 0; w->l.tensor > 1 && i < w->m->nlayers; i++)
         if (w->m->layer[i].parts > 0 && w->m->layer[i].parts % w->l.tensor)
             return dt__scale_bad("dt_scale_predict: layer %s can be cut into %d parts, and tensor is %d; expected a divisor",

@@ -790,6 +790,9 @@ UTEST(scale, wrong_questions_are_refused)
     REFUSED((c.per_machine = 32, o.layout.pipe = 32, o.batch = 128), "only 14 blocks");
     REFUSED((o.servers = 1, o.layout.zero = 1), "data parallel only");
     REFUSED((o.servers = 3, o.serving = DT_SCALE_BESIDE), "as many servers beside workers as machines");
+    dt_scale_model *whole = profile(two_layers);
+    REFUSED((o.model = whole, o.layout.tensor = 2), "no layer of this model can be divided");
+    dt_scale_model_free(whole);
 #undef REFUSED
     dt_scale_model_free(m);
     dt_scale_model_free(NULL);
