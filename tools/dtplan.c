@@ -503,9 +503,8 @@ static void answer(findings *f, const question *q)
         else if (l->pipe == 1 && l->tensor == 1 && !l->zero)
             snprintf(f->why, sizeof f->why, "DDP, the obvious layout, is the best");
         else
-            snprintf(f->why, sizeof f->why,
-                     "DDP, the obvious layout, takes %s: %s of communication is not hidden, and each device updates %s",
-                     S(v->p->step), S(v->p->exposed), l->zero ? "all parameters itself" : "all parameters");
+            snprintf(f->why, sizeof f->why, "DDP, the obvious layout, takes %s: %s of communication is not hidden%s", S(v->p->step),
+                     S(v->p->exposed), l->zero ? ", and each device updates all parameters" : "");
     }
 }
 
