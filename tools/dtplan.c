@@ -253,6 +253,11 @@ static void ask(question *q, int argc, char **argv)
         snprintf(q->c.device.name, sizeof q->c.device.name, "device");
         q->c.device.speed = quantity("--flops", given[FLOPS], DT_SCALE_SPEED);
     }
+    if (given[PROFILE] && !given[CLUSTER] && !device && !given[FLOPS]) { /* the profile is of an unknown device */
+        memset(&q->c.device, 0, sizeof q->c.device);
+        snprintf(q->c.device.name, sizeof q->c.device.name, "the profiled device");
+        q->c.reduce = dt_costs_default().gamma;
+    }
     if (given[MEMORY]) q->c.device.memory = quantity("--memory", given[MEMORY], DT_SCALE_BYTES);
     if (given[INTRA]) link_of("--intra", given[INTRA], &q->c.intra, 5.7e-6);
     if (given[INTER]) link_of("--inter", given[INTER], &q->c.inter, 30e-6);
@@ -498,9 +503,8 @@ static void answer(findings *f, const question *q)
         else if (l->pipe == 1 && l->tensor == 1 && !l->zero)
             snprintf(f->why, sizeof f->why, "DDP, the obvious layout, is the best");
         else
-            snprintf(f->why, sizeof f->why,
-                     "DDP, the obvious layout, takes %s: %s of communication is not hidden, and each device updates %s",
-                     S(v->p->step), S(v->p->exposed), l->zero ? "all parameters itself" : "all parameters");
+            snprintf(f->why, sizeof f->why, "DDP, the obvious layout, takes %s: %s of communication is not hidden%s", S(v->p->step),
+                     S(v->p->exposed), l->zero ? ", and each device updates all parameters" : "");
     }
 }
 
@@ -535,6 +539,8 @@ static void write_text(FILE *f, const question *q, const findings *r)
     if (p->bubble > 0) fprintf(f, ", %s idle in the pipeline", S(p->bubble));
     if (p->input > 0) fprintf(f, ", %s waiting for data", S(p->input));
     fprintf(f, "\nbottleneck      %s\n", bottleneck(p));
+    if (!p->fits)
+        fprintf(f, "memory          it does not fit: a device needs %s and has %s\n", B(p->memory.all), B(c->device.memory));
     if (p->devices > 1) {
         if (r->linear > 0)
             fprintf(f, "linear from     %d %ss a rank on (at most 5 %% of the step is exposed communication)\n", r->linear,

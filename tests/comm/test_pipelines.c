@@ -130,7 +130,7 @@ UTEST(proofs, one_rank_one_micro_batch_and_fewer_micro_batches_than_ranks)
 }
 UTEST(proofs, the_largest)
 {
-    PROVE(opts_of(DT_PIPE_1F1B, 1024, 1, 3), 1, 1, 1);
+    PROVE(opts_of(DT_PIPE_1F1B, 4096, 1, 3), 1, 1, 1);
     PROVE(opts_of(DT_PIPE_ZB_H1, 3, 1, 65536), 2, 2, 1);
     PROVE(opts_of(DT_PIPE_INTERLEAVED, 2, 1024, 4), 1, 1, 1);
     PROVE(opts_of(DT_PIPE_GPIPE, 1, 1, 65536), 1, 1, 1);

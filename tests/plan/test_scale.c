@@ -235,20 +235,9 @@ UTEST(scale, a_profile_is_read_and_written)
     ASSERT_TRUE(k != NULL);
     dt_scale_profile_text(k, again, sizeof again);
     EXPECT_STREQ(text, again);
+    EXPECT_NEAR(0.02, k->layer[1].ready, 1e-12);
+    EXPECT_NEAR(0.04, k->layer[0].ready, 1e-12);
     dt_scale_model_free(k);
-    dt_scale_model_free(m);
-}
-UTEST(scale, gradients_of_a_profile_are_read)
-{
-    char text[1000];
-    snprintf(text, sizeof text,
-             "%.*sgrad b.weight layer b bytes 8MB ready 15ms\ngrad a.weight layer a bytes 4MB ready 40ms\nend\n",
-             (int)strlen(two_layers) - 4, two_layers);
-    dt_scale_model *m = profile(text);
-    ASSERT_TRUE(m != NULL);
-    EXPECT_EQ(2, m->ngrads);
-    EXPECT_EQ(1, m->grad[0].layer);
-    EXPECT_EQ(INT64_C(2000000), m->grad[0].params);
     dt_scale_model_free(m);
 }
 UTEST(scale, a_wrong_profile_is_refused_with_line_and_column)
@@ -263,10 +252,6 @@ UTEST(scale, a_wrong_profile_is_refused_with_line_and_column)
               { "dt profile 1\nlayer a forward 1ms backward 1ms params 4B\n", "expected ready and a time" },
               { "dt profile 1\nlayer a forward 1ms forward 1ms\n",
                 "line 2, column 21: found 'forward', expected forward once" },
-              { "dt profile 1\ngrad g layer a bytes 4B ready 1ms\n", "the name of a layer above" },
-              { "dt profile 1\nlayer a forward 1ms backward 1ms params 4B ready 1ms\ngrad g layer a bytes 4B ready 2ms\ngrad g "
-                "layer a bytes 4B ready 1ms\n",
-                "in the order" },
               { "dt profile 1\nbatch 1 x\nstep 1s\nend\n", "no line 'layer'" },
               { "dt profile 1\nbatch 1 x\nlayer a forward 1s backward 1s params 0B\nend\n", "no line 'step'" },
               { "dt profile 1\nparameter 0B\nbatch 1 x\nstep 1s\nlayer a forward 1s backward 1s params 0B\nend\n",
@@ -294,6 +279,13 @@ static dt_scale_prediction *predicted(const dt_scale_opts *o)
     dt_scale_prediction *p = dt_scale_predict(o);
     if (!p) printf("    %s\n", dt_plan_error());
     return p;
+}
+static double step_of(const dt_scale_opts *o)
+{
+    dt_scale_prediction *p = predicted(o);
+    double               s = p ? p->step : -1;
+    dt_scale_prediction_free(p);
+    return s;
 }
 UTEST(scale, a_step_of_two_layers_is_what_the_hand_computes)
 {
@@ -343,6 +335,95 @@ UTEST(scale, a_step_of_two_layers_is_what_the_hand_computes)
     dt_scale_prediction_free(p);
     dt_scale_model_free(m);
 }
+UTEST(scale, with_sharded_states_a_device_updates_its_part)
+{
+    dt_scale_cluster c = by_hand(4);
+    dt_scale_opts    o = opts();
+    dt_scale_model  *m = profile(two_layers);
+    o.model = m;
+    o.cluster = &c;
+    for (o.layout.zero = 0; o.layout.zero < 4; o.layout.zero++) {
+        dt_scale_prediction *p = predicted(&o);
+        ASSERT_TRUE(p != NULL);
+        EXPECT_NEAR(o.layout.zero ? 0.0005 : 0.002, p->update, 1e-9);
+        dt_scale_prediction_free(p);
+    }
+    dt_scale_model_free(m);
+}
+/* More steps of the two layers, by hand: forwards of 10 ms, backwards of 20 ms, 4 MB and 8 MB, an update of 2 ms */
+UTEST(scale, servers_gathers_and_divided_layers_take_what_the_hand_computes)
+{
+    dt_scale_cluster c = by_hand(2);
+    dt_scale_opts    o = opts();
+    dt_scale_model  *m = profile(two_layers);
+    ASSERT_TRUE(m != NULL);
+    o.model = m;
+    o.cluster = &c;
+    o.algo = DT_ALGO_RING;
+    o.compress = 0.5; /* a's 2 MB take 2 (1 ms + 1 MB / 1 GB/s) = 4 ms */
+    EXPECT_NEAR(0.066, step_of(&o), 1e-9);
+    o.compress = 0;
+    /* ZeRO-3: gathers of 3 ms and 5 ms. a's delays its forward, 3 to 13; b's is hidden, and so are those of the backward, where
+       b's begins when a's forward is done. The reduce_scatter of a, 3 ms, is not hidden. */
+    o.layout.zero = 3;
+    dt_scale_prediction *p = predicted(&o);
+    ASSERT_TRUE(p != NULL);
+    EXPECT_NEAR(0.003 + 0.060 + 0.003 + 0.001, p->step, 1e-9);
+    double second = 0;
+    for (int i = 0; i < p->nevents; i++) {
+        const dt_scale_event *e = &p->event[i];
+        if (e->kind == DT_SCALE_EVENT_GATHER && e->layer == 1 && e->start > second) second = e->start;
+    }
+    EXPECT_NEAR(0.013, second, 1e-9);
+    dt_scale_prediction_free(p);
+    o.layout.zero = 0;
+    /* Tensor parallel: half of each layer, and 40 MB to add up, 42 ms, in each forward and each backward */
+    o.layout.tensor = 2;
+    for (int i = 0; i < 2; i++) m->layer[i].parts = 2, m->layer[i].sync = 1e6;
+    EXPECT_NEAR(2 * (0.005 + 0.042) + 2 * (0.010 + 0.042) + 0.001, step_of(&o), 1e-9);
+    for (int i = 0; i < 2; i++) m->layer[i].parts = 0;
+    o.layout.tensor = 0;
+    /* Two servers beside two workers, each on a machine: a push is half of the bytes and 1 ms. b's is hidden, a's ends at
+       63 ms; then both pull 6 MB. */
+    c.machines = 2;
+    c.per_machine = 1;
+    c.inter = c.intra;
+    o.servers = 2;
+    o.serving = DT_SCALE_BESIDE;
+    EXPECT_NEAR(0.063 + 0.007 + 0.002, step_of(&o), 1e-9);
+    dt_scale_model_free(m);
+}
+UTEST(scale, switches_and_the_slowest_device)
+{
+    dt_scale_cluster c = by_hand(1);
+    dt_scale_opts    o = opts();
+    dt_scale_model  *m = profile(two_layers);
+    ASSERT_TRUE(m != NULL);
+    o.model = m;
+    o.cluster = &c;
+    o.algo = DT_ALGO_RING;
+    c.machines = 4;
+    c.inter.rate = 1e9;
+    static const struct {
+        double fabric, trunk, t2; /* a ring of 4 sends 6/4 of 12 MB */
+    } t[] = { { 0, 0, 0.018 }, { 1e9, 0, 0.072 }, { 0, 0.5e9, 0.036 }, { 1e12, 1e12, 0.018 } };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        c.fabric = t[i].fabric;
+        c.trunk = t[i].trunk;
+        c.per_switch = 2;
+        dt_scale_prediction *p = predicted(&o);
+        ASSERT_TRUE(p != NULL);
+        EXPECT_NEAR(t[i].t2, p->t2, 1e-9);
+        dt_scale_prediction_free(p);
+    }
+    c.fabric = c.trunk = 0;
+    c.inter.rate = 1e15;
+    c.spread = 0.1; /* the mean of the largest of n normal values */
+    static const double largest[] = { 0, 0, 0.5642, 0, 1.0294, 0, 0, 0, 1.4236 };
+    for (c.machines = 2; c.machines <= 8; c.machines *= 2)
+        EXPECT_NEAR(1 + 0.1 * largest[c.machines], step_of(&o) / 0.062, 0.004);
+    dt_scale_model_free(m);
+}
 UTEST(scale, one_device_takes_the_profiles_step_and_waits_for_its_loader)
 {
     dt_scale_cluster c = by_hand(1);
@@ -354,6 +435,9 @@ UTEST(scale, one_device_takes_the_profiles_step_and_waits_for_its_loader)
     ASSERT_TRUE(p != NULL);
     EXPECT_NEAR(0.062, p->step, 1e-9);
     EXPECT_NEAR(1, p->efficiency, 1e-9);
+    m->step = 0.065; /* 3 ms are in no part */
+    EXPECT_NEAR(0.065, step_of(&o), 1e-9);
+    m->step = 0.062;
     EXPECT_EQ(0, p->nbuckets);
     dt_scale_prediction_free(p);
     m->load = 0.1; /* of a batch */
@@ -434,6 +518,18 @@ UTEST(scale, a_switch_that_all_traffic_shares_is_slower_than_links_of_pairs)
     EXPECT_LE(step[DT_SCALE_FULL], step[DT_SCALE_RING]);
     EXPECT_LT(step[DT_SCALE_RING], step[DT_SCALE_SWITCH]);
     dt_scale_model_free(m);
+    m = dt_scale_profile_parse("p", two_layers,
+                               strlen(two_layers)); /* small buckets: doubling is faster than a ring, if it can be */
+    ASSERT_TRUE(m != NULL);
+    m->layer[0].params = m->layer[1].params = 100;
+    o.model = m;
+    for (c.inside = 0; c.inside < 2; c.inside++) {
+        dt_scale_prediction *p = predicted(&o);
+        ASSERT_TRUE(p != NULL);
+        EXPECT_EQ(c.inside == DT_SCALE_RING, p->bucket[0].algo == DT_ALGO_RING);
+        dt_scale_prediction_free(p);
+    }
+    dt_scale_model_free(m);
 }
 
 /* ---- laws. Random clusters and layouts from a seed. */
@@ -460,13 +556,7 @@ static void     any_question(dt_scale_opts *o, dt_scale_cluster *c)
     o->layout.zero = any(4);
     if (any(2) && devices >= 4) o->layout.pipe = 2, o->layout.zero = 0, o->layout.micro = o->batch >= 4 ? 4 : 1;
     o->layout.recompute = any(3);
-}
-static double step_of(const dt_scale_opts *o)
-{
-    dt_scale_prediction *p = predicted(o);
-    double               s = p ? p->step : -1;
-    dt_scale_prediction_free(p);
-    return s;
+    if (!o->layout.zero && !o->layout.pipe && any(2)) o->servers = 1 + any(c->machines), o->serving = any(3);
 }
 UTEST(scale, laws_hold_for_any_cluster)
 {
@@ -492,6 +582,8 @@ UTEST(scale, laws_hold_for_any_cluster)
         double faster = step_of(&o);
         EXPECT_LE(faster, s * (1 + 1e-9));
         c.intra.rate *= 2;
+        EXPECT_LE(step_of(&o), faster * (1 + 1e-9));
+        c.shared = false; /* nor are links of its own for each device */
         EXPECT_LE(step_of(&o), faster * (1 + 1e-9));
         c.inter.latency /= 2;
         c.device.speed *= 2, c.device.half_speed *= 2;
@@ -698,6 +790,9 @@ UTEST(scale, wrong_questions_are_refused)
     REFUSED((c.per_machine = 32, o.layout.pipe = 32, o.batch = 128), "only 14 blocks");
     REFUSED((o.servers = 1, o.layout.zero = 1), "data parallel only");
     REFUSED((o.servers = 3, o.serving = DT_SCALE_BESIDE), "as many servers beside workers as machines");
+    dt_scale_model *whole = profile(two_layers);
+    REFUSED((o.model = whole, o.layout.tensor = 2), "no layer of this model can be divided");
+    dt_scale_model_free(whole);
 #undef REFUSED
     dt_scale_model_free(m);
     dt_scale_model_free(NULL);

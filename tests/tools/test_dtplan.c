@@ -146,6 +146,28 @@ UTEST(dtplan, is_judged_by_published_rows)
         EXPECT_TRUE(says(row));
     }
 }
+static bool in_file(const char *path) /* every line of out */
+{
+    static char text[1 << 20];
+    FILE       *f = fopen(path, "rb");
+    size_t      n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    bool        all = n > 0;
+    text[n] = 0;
+    if (f) fclose(f);
+    for (char *line = out, *end; all && (end = strchr(line, '\n')); line = end + 1) {
+        *end = 0;
+        all = strstr(text, line) != NULL;
+        if (!all) printf("    not in %s: %s\n", path, line);
+    }
+    return all;
+}
+UTEST(dtplan, the_documents_show_what_it_says)
+{
+    EXPECT_EQ(0, run("--table"));
+    EXPECT_TRUE(in_file("README.md") && (run("--table"), in_file("docs/planner.md")));
+    EXPECT_EQ(0, run("--judge"));
+    EXPECT_TRUE(in_file("docs/planner.md"));
+}
 UTEST(dtplan, every_collective_and_schedule_at_a_few_hundred_ranks)
 {
     EXPECT_EQ(0, run("--scale 256"));
@@ -170,6 +192,7 @@ UTEST(dtplan, reads_files)
     snprintf(options, sizeof options, "--profile %s --machines 2 --per-machine 1 --json", path);
     EXPECT_EQ(0, run(options));
     EXPECT_TRUE(is_json() && number("parameters") == 1e6);
+    EXPECT_TRUE(says("the profiled device") && !strstr(out, "v100"));
     ASSERT_EQ(0, ftruncate(fd, 30));
     EXPECT_EQ(2, run(options));
     EXPECT_TRUE(says("line 3, column") && says("expected"));
