@@ -22,6 +22,7 @@
 #include "dt_layers.h"
 #include "dt_data.h"
 #include "dt_plan.h"
+#include "dt_scale.h"
 #include "dt_net.h"
 #include "dt_msg.h"
 #include "dt_comm.h"
