@@ -5763,7 +5763,7 @@ typedef struct dt__profile {
     int64_t   batch, *kept;
     int       nforwards, nbackwards, opt_kind;
     int64_t   sample_bytes;
-    double    able;
+    double    able, states;     /* states: bytes of the optimiser's states and of masters; the program may free them before the model */
 } dt__profile;
 typedef struct dt__profile_part { /* nodes of the tape from `tape` on are of this layer */
     dt__profile *p;             /* NULL: it is not measured any more */
@@ -5948,23 +5948,25 @@ static int dt__profile_grads(dt__text_buf *b, const dt__profile *p, const dt__pr
     dt_mem_free(g, nbytes);
     return 0;
 }
-/* Bytes of optimiser states and f32 masters for each trainable parameter; *numel: their elements. */
-static double dt__profile_state(const dt_model *m, double *numel, double *bytes)
+static double dt__profile_state(const dt_model *m)
 {
     double state = 0;
-    *numel = *bytes = 0;
     for (int i = 0; i < m->nblocks; i++) {
         const dt__mblock *k = &m->block[i];
         for (int s = 0; s < DT__MAX_STATES; s++)
             if (k->state[s]) state += (double)dt_nbytes(k->state[s]);
         if (k->master) state += (double)dt_nbytes(k->master);
     }
+    return state;
+}
+static void dt__profile_params(const dt_model *m, double *numel, double *bytes) /* elements that are trained; bytes of all */
+{
+    *numel = *bytes = 0;
     for (int i = 0; i < m->nparams; i++) {
         if (m->param[i]->buffer) continue;
         *bytes += (double)dt_nbytes(m->param[i]->t);
         if (!m->param[i]->frozen) *numel += (double)dt__param_numel(m->param[i]);
     }
-    return *numel > 0 ? state / *numel : 0;
 }
 static int dt__profile_text(dt__text_buf *b, const dt__profile *p, int64_t n)
 {
@@ -5972,9 +5974,11 @@ static int dt__profile_text(dt__text_buf *b, const dt__profile *p, int64_t n)
     const dt_model  *m = p->m;
     dt__profile_rows r;
     char             buf[128];
-    double           numel, bytes, held = 0, state = dt__profile_state(m, &numel, &bytes), sum = 0, step = 0;
+    double           numel, bytes, held = 0, state, sum = 0, step = 0;
     int              size = (int)dt__dtype_size[m->dtype], ranks = dt__launcher_number(DT__LAUNCHER_SIZE);
     if (dt__profile_pick(p, n, &r)) return DT_ERR_MEMORY;
+    dt__profile_params(m, &numel, &bytes);
+    state = numel > 0 ? p->states / numel : 0;
     for (int i = 0; i < p->nlayers; i++) held += (double)p->kept[i];
     dt__trace_program(buf, sizeof buf);
     dt__text_put(b, "dt profile 1\nmodel ");
@@ -6352,7 +6356,9 @@ static void dt__profile_step(dt__profile *p, const dt_optimizer *opt, uint64_t t
     uint64_t now = dt__profile_now(p);
     p->update += (double)(now - t0);
     if (!p->backwards) return; /* another optimiser of the model has ended the step: this one's time belongs to the next */
-    if (!p->skip && dt__err.code == DT_OK && p->m->sealed && (!p->row || p->nlayers == p->m->nlayers)) {
+    if (!p->skip && dt__err.code == DT_OK && p->m->sealed && (!p->row || p->nlayers == p->m->nlayers) &&
+        dt__profile_grow(p, p->m->nlayers, p->m->nparams)) {
+        p->states = dt__profile_state(p->m);
         p->batch = p->samples;
         p->nforwards = p->forwards;
         p->nbackwards = p->backwards;

@@ -198,6 +198,17 @@ UTEST_F(profile, the_planner_reads_it)
     dt_scale_model_free(m);
     free(t.s);
 }
+UTEST_F(profile, states_of_an_optimiser_that_is_freed_before_the_model)
+{
+    dt_model     *m = dt_model_new(.seed = 1);
+    dt_optimizer *opt = dt_sgd(m, .lr = 0.01, .momentum = 0.9);
+    steps(m, opt, 2);
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    text t = read_text(utest_fixture->path);
+    EXPECT_GE(number(t, "state", "B"), 4.0);
+    free(t.s);
+}
 UTEST_F(profile, times_add_up_to_the_step)
 {
     train_two(20);
