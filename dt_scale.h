@@ -1,4 +1,4 @@
-/* dt_scale.h - v0.2.0 - will it scale? models, devices, links and clusters described, and steps of training predicted */
+/* dt_scale.h - v0.2.0 - will it scale? models, clusters, predicted steps */
 /*
 DO THIS
 
@@ -214,11 +214,11 @@ DT_API size_t          dt_scale_profile_text(const dt_scale_model *m, char *buf,
        switch rate 40Gbit/s               all traffic of a switch between machines together
        trunk rate 40Gbit/s machines 2     so many machines at each switch; from a switch to the others
        storage rate 2GB/s                 what a machine reads of its data set
-       reduce rate 8GB/s                  what a device adds or copies; this and the next lines: a measured calibration, see below
+       reduce rate 8GB/s                  what a device adds or copies; this and the next: measured, see below
        together 93%                       busy 80%                    spread 2%    (a line each)
        end
 
-   device, machines and devices are needed, intra where a machine has several devices, inter where there are several machines. */
+   device, machines and devices are needed, intra where a machine has several devices, inter with several machines. */
 typedef struct dt_scale_device {
     char   name[DT_SCALE_NAME];
     double speed;      /* operations a second at the precision of the prediction, at best */
@@ -313,7 +313,8 @@ typedef struct dt_scale_prediction {
     int     devices;
     double  t1, t2;            /* computation and communication of a step, each by itself */
     double  step;              /* seconds */
-    double  forward, backward, update, exposed, bubble, input; /* its parts: exposed communication, idle in the pipeline, waiting for data */
+    double  forward, backward, update; /* its parts */
+    double  exposed, bubble, input;    /* and: communication that is not hidden, idle in the pipeline, waiting for data */
     double  rate;              /* samples a second of all devices */
     double  alone;             /* samples a second of one device without communication */
     double  efficiency;        /* rate / (devices x alone) */
@@ -329,8 +330,8 @@ typedef struct dt_scale_prediction {
 } dt_scale_prediction;
 DT_API dt_scale_prediction *dt_scale_predict(const dt_scale_opts *o); /* NULL: dt_plan_error says why */
 DT_API void                 dt_scale_prediction_free(dt_scale_prediction *p); /* NULL is accepted */
-/* The smallest batch of a rank from which on communication is hidden: exposed communication is at most 5 % of the step. 0: there
-   is none up to 65536; a negative number: dt_plan_error says why. */
+/* The smallest batch of a rank from which on communication is hidden: exposed communication is at most 5 % of the step. 0:
+   there is none up to 65536; a negative number: dt_plan_error says why. */
 DT_API int                  dt_scale_linear_batch(const dt_scale_opts *o);
 /* Seconds in which n machines of workers push nbytes of gradients to a parameter server on k machines, at rate bytes a second
    of each machine; to pull as many takes as long. beside: the servers are on k of the workers' machines. */
@@ -343,8 +344,8 @@ DT_API double dt_scale_byteps_seconds(int n, int k, double nbytes, double rate);
    dt_scale_search tries every layout of the cluster's devices: data x pipe x tensor, zero, micro-batches (powers of two; with a
    pipeline at most 64 for each rank), schedule, recomputation. The batch of all devices together, .batch x devices, is the same
    for all, so that they train the same. Fields of .layout that are not 0 (data, pipe, tensor) are kept. best gets the n fastest
-   that fit into the memory of a device, the fastest first. Returns how many there are, or a negative number. tried, fitting (NULL
-   is accepted): how many layouts were predicted, and how many of them fit. */
+   that fit into the memory of a device, the fastest first. Returns how many there are, or a negative number. tried, fitting
+   (NULL is accepted): how many layouts were predicted, and how many of them fit. */
 typedef struct dt_scale_choice {
     dt_scale_layout layout;
     double          step, rate, efficiency, exposed, bubble; /* as in dt_scale_prediction */
@@ -376,7 +377,7 @@ typedef struct dt__scale_device_row {
     double      speed, half, bandwidth, memory; /* TFLOP/s, TFLOP/s of 16-bit products, GB/s, GB */
 } dt__scale_device_row;
 static const dt__scale_device_row dt__scale_devices[] = {
-    { "k80", 4.37, 4.37, 240, 12 },        /* one GPU of two. Data sheet of Tesla K80: 8.73 TFLOP/s with boost, 480 GB/s, 24 GB for both */
+    { "k80", 4.37, 4.37, 240, 12 },        /* half of a Tesla K80, whose data sheet has 8.73 TFLOP/s with boost, 480 GB/s */
     { "p40", 11.76, 11.76, 346, 24 },      /* data sheet of Tesla P40 */
     { "p100", 10.6, 21.2, 732, 16 },       /* data sheet of Tesla P100 for NVLink */
     { "v100", 15.7, 125, 900, 16 },        /* data sheet of Tesla V100 SXM2 */
@@ -423,8 +424,9 @@ static const dt__scale_link_row dt__scale_links[] = {
 #define DT__SCALE_JPEG 110e3     /* bytes of an image of ImageNet: 140 GB for 1.28 million */
 #define DT__SCALE_FIRST_BUCKET (1024.0 * 1024)  /* as dt_ddp_new and PyTorch */
 #define DT__SCALE_BUCKET (25 * 1024.0 * 1024)
-/* The standard deviation of the time of a step from device to device and from step to step, where it was not measured.
-   With n devices a step takes as long as the slowest of them. */
+/* The standard deviation of the time of a step from device to device, where it was not measured. With n devices a step takes as
+   long as the slowest of them. No data sheet has it: it is the value with the smallest median error over the published rows of
+   data-parallel training. dtplan --judge takes another one for each row, which the row itself has no part in. */
 #define DT__SCALE_SPREAD 0.02
 
 /* ==================================================================================================== >>units */
@@ -438,10 +440,7 @@ static int dt__scale_bad(const char *format, ...)
     dt__said.why = DT_COMM_ERR_ARG;
     return DT_COMM_ERR_ARG;
 }
-static int dt__scale_no_memory(const char *call)
-{
-    return dt__comm_bad(DT_COMM_ERR_MEMORY, "%s: out of memory", call);
-}
+static int dt__scale_no_memory(const char *call) { return dt__comm_bad(DT_COMM_ERR_MEMORY, "%s: out of memory", call); }
 /* How many characters must be changed, added or removed, or neighbours swapped, to get from a to b; words of at most 31 */
 static int dt__scale_distance(const char *a, const char *b)
 {
@@ -478,17 +477,31 @@ typedef struct dt__scale_suffix {
     double      factor;
 } dt__scale_suffix;
 /* Written from the largest down; dt_scale_show uses those of a power of 1000. */
-static const dt__scale_suffix dt__scale_bytes[] = { { "PB", 1e15 }, { "TB", 1e12 }, { "GB", 1e9 }, { "MB", 1e6 }, { "kB", 1e3 },
-    { "B", 1 }, { "KB", 1e3 }, { "PiB", 1125899906842624.0 }, { "TiB", 1099511627776.0 }, { "GiB", 1073741824.0 },
-    { "MiB", 1048576.0 }, { "KiB", 1024.0 }, { NULL, 0 } };
-static const dt__scale_suffix dt__scale_rates[] = { { "PB/s", 1e15 }, { "TB/s", 1e12 }, { "GB/s", 1e9 }, { "MB/s", 1e6 },
-    { "kB/s", 1e3 }, { "B/s", 1 }, { "KB/s", 1e3 }, { "Tbit/s", 1e12 / 8 }, { "Gbit/s", 1e9 / 8 }, { "Mbit/s", 1e6 / 8 },
-    { "kbit/s", 1e3 / 8 }, { "bit/s", 1.0 / 8 }, { "GiB/s", 1073741824.0 }, { "MiB/s", 1048576.0 }, { NULL, 0 } };
+static const dt__scale_suffix dt__scale_bytes[] = { { "PB", 1e15 },
+                                                    { "TB", 1e12 },
+                                                    { "GB", 1e9 },
+                                                    { "MB", 1e6 },
+                                                    { "kB", 1e3 },
+                                                    { "B", 1 },
+                                                    { "KB", 1e3 },
+                                                    { "PiB", 1125899906842624.0 },
+                                                    { "TiB", 1099511627776.0 },
+                                                    { "GiB", 1073741824.0 },
+                                                    { "MiB", 1048576.0 },
+                                                    { "KiB", 1024.0 },
+                                                    { NULL, 0 } };
+static const dt__scale_suffix dt__scale_rates[] = { { "PB/s", 1e15 },          { "TB/s", 1e12 },       { "GB/s", 1e9 },
+                                                    { "MB/s", 1e6 },           { "kB/s", 1e3 },        { "B/s", 1 },
+                                                    { "KB/s", 1e3 },           { "Tbit/s", 1e12 / 8 }, { "Gbit/s", 1e9 / 8 },
+                                                    { "Mbit/s", 1e6 / 8 },     { "kbit/s", 1e3 / 8 },  { "bit/s", 1.0 / 8 },
+                                                    { "GiB/s", 1073741824.0 }, { "MiB/s", 1048576.0 }, { NULL, 0 } };
 static const dt__scale_suffix dt__scale_times[] = { { "s", 1 }, { "ms", 1e-3 }, { "us", 1e-6 }, { "ns", 1e-9 }, { NULL, 0 } };
 static const dt__scale_suffix dt__scale_flops[] = { { "PFLOP", 1e15 }, { "TFLOP", 1e12 }, { "GFLOP", 1e9 }, { "MFLOP", 1e6 },
-    { "kFLOP", 1e3 }, { "FLOP", 1 }, { NULL, 0 } };
+                                                    { "kFLOP", 1e3 },  { "FLOP", 1 },     { NULL, 0 } };
 static const dt__scale_suffix dt__scale_speeds[] = { { "PFLOP/s", 1e15 }, { "TFLOP/s", 1e12 }, { "GFLOP/s", 1e9 },
-    { "MFLOP/s", 1e6 }, { "kFLOP/s", 1e3 }, { "FLOP/s", 1 }, { "P", 1e15 }, { "T", 1e12 }, { "G", 1e9 }, { NULL, 0 } };
+                                                     { "MFLOP/s", 1e6 },  { "kFLOP/s", 1e3 },  { "FLOP/s", 1 },
+                                                     { "P", 1e15 },       { "T", 1e12 },       { "G", 1e9 },
+                                                     { NULL, 0 } };
 static const struct {
     const dt__scale_suffix *suffix;
     const char             *expected;
@@ -523,7 +536,7 @@ static const char *dt__scale_read(const char *text, size_t n, dt_scale_unit unit
     for (const dt__scale_suffix *s = dt__scale_units[unit].suffix; s->text; s++)
         if (strlen(s->text) == n - at && !memcmp(s->text, text + at, n - at)) {
             *out = v * s->factor;
-            return NULL;
+            return v * s->factor > 1.001e18 ? "a quantity above 10^18" : NULL;
         }
     return "an unknown unit";
 }
@@ -540,7 +553,8 @@ DT_API int dt_scale_quantity(const char *text, size_t n, dt_scale_unit unit, dou
     const char *why = (int)unit < 0 || unit >= DT_SCALE_UNIT_COUNT ? "no such unit" : dt__scale_read(text, n, unit, out);
     if (!why) return 0;
     return dt__scale_bad("'%s' is %s; expected %s", dt__scale_word(text, n, shown), why,
-                         (int)unit < 0 || unit >= DT_SCALE_UNIT_COUNT ? "one of dt_scale_unit" : dt__scale_units[unit].expected);
+                         (int)unit < 0 || unit >= DT_SCALE_UNIT_COUNT ? "one of dt_scale_unit"
+                                                                      : dt__scale_units[unit].expected);
 }
 DT_API char *dt_scale_show(char *buf, size_t nbytes, double x, dt_scale_unit unit)
 {
@@ -562,7 +576,7 @@ DT_API char *dt_scale_show(char *buf, size_t nbytes, double x, dt_scale_unit uni
 }
 
 /* ==================================================================================================== >>shapes
-   The shape that a layer gets is in the builder: channels, height and width of an image, or positions and features of a text. */
+   The shape that a layer gets is in the builder: channels, height and width of an image. */
 typedef struct dt__scale_build {
     dt_scale_model *m;
     int             c, h, w, block;
@@ -617,7 +631,8 @@ static void dt__scale_conv_with(dt__scale_build *b, const char *name, int out, d
     }
     b->c = out, b->h = h, b->w = w;
 }
-static void dt__scale_conv(dt__scale_build *b, const char *name, int out, int kernel, int stride, int pad, int groups, bool norm)
+static void dt__scale_conv(dt__scale_build *b, const char *name, int out, int kernel, int stride, int pad, int groups,
+                           bool norm)
 {
     dt__scale_conv_opts o;
     o.kh = o.kw = kernel;
@@ -653,8 +668,8 @@ static void dt__scale_alexnet(dt__scale_build *b, bool two) /* two: as it was pu
     int g = two ? 2 : 1;
     b->h = b->w = two ? 227 : 224;
     static const char *const name[5] = { "conv1", "conv2", "conv3", "conv4", "conv5" };
-    static const int out[2][5] = { { 64, 192, 384, 256, 256 }, { 96, 256, 384, 384, 256 } };
-    static const int groups[5] = { 1, 2, 1, 2, 2 };
+    static const int         out[2][5] = { { 64, 192, 384, 256, 256 }, { 96, 256, 384, 384, 256 } };
+    static const int         groups[5] = { 1, 2, 1, 2, 2 };
     for (int i = 0; i < 5; i++) {
         dt__scale_block(b, "");
         if (i == 0) dt__scale_conv(b, name[i], out[two][i], 11, 4, two ? 0 : 2, 1, false);
@@ -862,9 +877,10 @@ static void dt__scale_transformer(dt__scale_build *b, dt__scale_text t)
     for (int i = 0; i < b->m->nlayers && !b->failed; i++)
         if (b->m->layer[i].held_again == 0) b->m->layer[i].held_again = b->m->layer[i].held;
 }
-static const char *const dt__scale_model_names[] = { "alexnet", "alexnet-2gpu", "vgg16", "inception-v3", "resnet18", "resnet50",
-    "resnet101", "resnet152", "gpt2", "gpt2-xl", "llama3-8b", "bert-large", NULL };
-DT_API const char *dt_scale_model_name(int i)
+static const char *const dt__scale_model_names[] = { "alexnet",   "alexnet-2gpu", "vgg16",     "inception-v3", "resnet18",
+                                                     "resnet50",  "resnet101",    "resnet152", "gpt2",         "gpt2-xl",
+                                                     "llama3-8b", "bert-large",   NULL };
+DT_API const char       *dt_scale_model_name(int i)
 {
     return i >= 0 && i < (int)DT__COUNT_OF(dt__scale_model_names) ? dt__scale_model_names[i] : NULL;
 }
@@ -915,15 +931,18 @@ DT_API dt_scale_model *dt_scale_gpt_new(const char *name, int width, int layers,
     dt__scale_text  t;
     memset(&b, 0, sizeof b);
     memset(&t, 0, sizeof t);
-    if (width < 1 || width > 1 << 20 || layers < 1 || layers > 10000 || heads < 1 || width % heads || positions < 1 || positions > 1 << 24 ||
-        vocabulary < 1 || vocabulary > 1 << 24) {
-        dt__scale_bad("dt_scale_gpt_new: width %d, layers %d, heads %d, positions %d, vocabulary %d; expected positive numbers, at most 10000 "
-                      "layers, and heads that divide width", width, layers, heads, positions, vocabulary);
+    if (width < 1 || width > 1 << 20 || layers < 1 || layers > 10000 || heads < 1 || width % heads || positions < 1 ||
+        positions > 1 << 24 || vocabulary < 1 || vocabulary > 1 << 24) {
+        dt__scale_bad("dt_scale_gpt_new: width %d, layers %d, heads %d, positions %d, vocabulary %d; expected positive "
+                      "numbers, at most 10000 "
+                      "layers, and heads that divide width",
+                      width, layers, heads, positions, vocabulary);
         return NULL;
     }
     b.m = (dt_scale_model *)dt__comm_zeroed(1, sizeof *b.m);
     if (b.m) {
-        t.width = width, t.layers = layers, t.heads = t.kv = heads, t.positions = positions, t.vocabulary = vocabulary, t.inner = 4 * width;
+        t.width = width, t.layers = layers, t.heads = t.kv = heads, t.positions = positions, t.vocabulary = vocabulary,
+        t.inner = 4 * width;
         snprintf(b.m->name, sizeof b.m->name, "%s", name ? name : "gpt");
         snprintf(b.m->unit, sizeof b.m->unit, "sequence");
         dt__scale_transformer(&b, t);
@@ -964,7 +983,7 @@ typedef struct dt__scale_text_in {
     const char *next, *last; /* the next line; the end of the text */
     const char *begin;       /* of the present line */
     int         line;
-    const char *word;        /* the word that was read last */
+    const char *word; /* the word that was read last */
     size_t      n;
 } dt__scale_text_in;
 enum { DT__SCALE_TEXT = 1 << 24, DT__SCALE_DEVICES = 1 << 20 }; /* bytes of a text; devices of a cluster */
@@ -977,7 +996,8 @@ static int dt__scale_expected(const dt__scale_text_in *t, const char *format, ..
     vsnprintf(text, sizeof text, format, ap);
     va_end(ap);
     return dt__scale_bad("%s in '%.120s', line %d, column %d: found '%s', expected %s", t->what, t->file, t->line,
-                         (int)(t->word - t->begin) + 1, t->n ? dt__scale_word(t->word, t->n, shown) : "the end of the line", text);
+                         (int)(t->word - t->begin) + 1, t->n ? dt__scale_word(t->word, t->n, shown) : "the end of the line",
+                         text);
 }
 static bool dt__scale_line(dt__scale_text_in *t) /* goes to the next line that has words; false: the text has ended */
 {
@@ -1010,7 +1030,10 @@ static bool dt__scale_is(const dt__scale_text_in *t, const char *word)
 {
     return strlen(word) == t->n && !memcmp(t->word, word, t->n);
 }
-static int dt__scale_line_end(dt__scale_text_in *t) { return dt__scale_next(t) ? dt__scale_expected(t, "the end of the line") : 0; }
+static int dt__scale_line_end(dt__scale_text_in *t)
+{
+    return dt__scale_next(t) ? dt__scale_expected(t, "the end of the line") : 0;
+}
 static int dt__scale_want(dt__scale_text_in *t, dt_scale_unit unit, double *out)
 {
     const char *why;
@@ -1049,19 +1072,23 @@ static int dt__scale_named(dt__scale_text_in *t, char out[DT_SCALE_NAME]) /* a n
 }
 /* A key of a line, and what follows it. Lines and pairs inside lines are read by the same tables. */
 typedef enum dt__scale_kind {
-    DT__SCALE_BYTES = DT_SCALE_BYTES, DT__SCALE_RATE = DT_SCALE_RATE, DT__SCALE_TIME = DT_SCALE_SECONDS,
-    DT__SCALE_FLOP = DT_SCALE_FLOP, DT__SCALE_SPEED = DT_SCALE_SPEED, /* quantities, to a double */
-    DT__SCALE_PART, /* percent, to a double */
-    DT__SCALE_INT,  /* to an int */
-    DT__SCALE_WORD, /* a name, to DT_SCALE_NAME characters */
-    DT__SCALE_OWN   /* the caller reads it */
+    DT__SCALE_BYTES = DT_SCALE_BYTES,
+    DT__SCALE_RATE = DT_SCALE_RATE,
+    DT__SCALE_TIME = DT_SCALE_SECONDS,
+    DT__SCALE_FLOP = DT_SCALE_FLOP,
+    DT__SCALE_SPEED = DT_SCALE_SPEED, /* quantities, to a double */
+    DT__SCALE_PART,                   /* percent, to a double */
+    DT__SCALE_INT,                    /* to an int */
+    DT__SCALE_WORD,                   /* a name, to DT_SCALE_NAME characters */
+    DT__SCALE_OWN                     /* the caller reads it */
 } dt__scale_kind;
 typedef struct dt__scale_key {
     const char    *name;
     dt__scale_kind kind;
     void          *to;
 } dt__scale_key;
-static int dt__scale_keys(dt__scale_text_in *t, const dt__scale_key *key, int n, const char *else_what) /* the index of the word */
+static int dt__scale_keys(dt__scale_text_in *t, const dt__scale_key *key, int n,
+                          const char *else_what) /* the index of the word */
 {
     char        list[300], word[32];
     size_t      len = 0;
@@ -1076,7 +1103,8 @@ static int dt__scale_keys(dt__scale_text_in *t, const dt__scale_key *key, int n,
         if (d < least) least = d, near = key[i].name;
         if (len < sizeof list - 24) len += (size_t)snprintf(list + len, sizeof list - len, "%s%s", i ? ", " : "", key[i].name);
     }
-    return dt__scale_expected(t, "%s%s%s%s%s", list, else_what, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    return dt__scale_expected(t, "%s%s%s%s%s", list, else_what, near ? "; did you mean " : "", near ? near : "",
+                              near ? "?" : "");
 }
 static int dt__scale_value(dt__scale_text_in *t, const dt__scale_key *k, int most)
 {
@@ -1085,7 +1113,11 @@ static int dt__scale_value(dt__scale_text_in *t, const dt__scale_key *k, int mos
     case DT__SCALE_INT: return dt__scale_whole(t, most, (int *)k->to);
     case DT__SCALE_WORD: return dt__scale_named(t, (char *)k->to);
     case DT__SCALE_OWN: return 0;
-    case DT__SCALE_BYTES: case DT__SCALE_RATE: case DT__SCALE_TIME: case DT__SCALE_FLOP: case DT__SCALE_SPEED: break;
+    case DT__SCALE_BYTES:
+    case DT__SCALE_RATE:
+    case DT__SCALE_TIME:
+    case DT__SCALE_FLOP:
+    case DT__SCALE_SPEED: break;
     }
     return dt__scale_want(t, (dt_scale_unit)k->kind, (double *)k->to);
 }
@@ -1109,7 +1141,8 @@ static int dt__scale_begin(dt__scale_text_in *t, const char *what, const char *f
     t->file = file ? file : "(text)";
     t->begin = t->word = t->at = t->end = t->next = text;
     t->last = text + n;
-    if (n > DT__SCALE_TEXT) return dt__scale_bad("%s in '%.120s': it has %zu bytes, expected at most %d", what, t->file, n, DT__SCALE_TEXT);
+    if (n > DT__SCALE_TEXT)
+        return dt__scale_bad("%s in '%.120s': it has %zu bytes, expected at most %d", what, t->file, n, DT__SCALE_TEXT);
     bool ok = dt__scale_line(t) && dt__scale_next(t) && dt__scale_is(t, "dt");
     ok = ok && dt__scale_next(t) && dt__scale_is(t, what);
     ok = ok && dt__scale_next(t) && dt__scale_is(t, "1");
@@ -1117,6 +1150,7 @@ static int dt__scale_begin(dt__scale_text_in *t, const char *what, const char *f
     return dt__scale_line_end(t);
 }
 /* ---- profiles */
+#define DT__SCALE_PARAMS 1e13 /* bytes of a layer: the sum over all layers of the longest text fits into 64 bits */
 static int dt__scale_read_layer(dt__scale_text_in *t, dt_scale_model *m)
 {
     dt_scale_layer *l = dt__scale_add(m);
@@ -1125,14 +1159,16 @@ static int dt__scale_read_layer(dt__scale_text_in *t, dt_scale_model *m)
     if (!l) return dt__scale_no_memory("dt_scale_profile_parse");
     char                kind[DT_SCALE_NAME];
     const dt__scale_key key[] = { { "forward", DT__SCALE_TIME, &l->forward }, { "backward", DT__SCALE_TIME, &l->backward },
-        { "params", DT__SCALE_BYTES, &params }, { "flops", DT__SCALE_FLOP, &flops }, { "held", DT__SCALE_BYTES, &held },
-        { "out", DT__SCALE_BYTES, &out }, { "ready", DT__SCALE_TIME, &l->ready }, { "kind", DT__SCALE_WORD, kind } };
-    int status = dt__scale_named(t, l->name);
+                                  { "params", DT__SCALE_BYTES, &params },     { "flops", DT__SCALE_FLOP, &flops },
+                                  { "held", DT__SCALE_BYTES, &held },         { "out", DT__SCALE_BYTES, &out },
+                                  { "ready", DT__SCALE_TIME, &l->ready },     { "kind", DT__SCALE_WORD, kind } };
+    int                 status = dt__scale_named(t, l->name);
     if (!status) status = dt__scale_pairs(t, key, (int)DT__COUNT_OF(key), &seen);
     if (status) return status;
     for (int i = 0; i < 3; i++)
         if (!(seen & 1u << i)) return dt__scale_expected(t, "%s and its value: each layer needs it", key[i].name);
     if (params > 0 && !(seen & 1u << 6)) return dt__scale_expected(t, "ready and a time: each layer with parameters needs it");
+    if (params > DT__SCALE_PARAMS) return dt__scale_expected(t, "params of at most 10TB");
     l->params = (int64_t)params; /* bytes, until all lines are read */
     l->flops = flops, l->held = held, l->out = out;
     return 0;
@@ -1143,7 +1179,9 @@ static int dt__scale_read_grad(dt__scale_text_in *t, dt_scale_model *m)
     double              nbytes = 0;
     dt_scale_grad       g;
     unsigned            seen = 0;
-    const dt__scale_key key[] = { { "layer", DT__SCALE_WORD, layer }, { "bytes", DT__SCALE_BYTES, &nbytes }, { "ready", DT__SCALE_TIME, &g.ready } };
+    const dt__scale_key key[] = { { "layer", DT__SCALE_WORD, layer },
+                                  { "bytes", DT__SCALE_BYTES, &nbytes },
+                                  { "ready", DT__SCALE_TIME, &g.ready } };
     memset(&g, 0, sizeof g);
     layer[0] = 0;
     int status = dt__scale_named(t, name);
@@ -1152,7 +1190,8 @@ static int dt__scale_read_grad(dt__scale_text_in *t, dt_scale_model *m)
     if (seen != 7) return dt__scale_expected(t, "layer, bytes and ready: each gradient needs them");
     while (g.layer < m->nlayers && strcmp(m->layer[g.layer].name, layer) != 0) g.layer++;
     if (g.layer == m->nlayers) return dt__scale_expected(t, "the name of a layer above, not %s", dt__show(layer));
-    if (m->ngrads && g.ready < m->grad[m->ngrads - 1].ready) return dt__scale_expected(t, "gradients in the order in which they become ready");
+    if (m->ngrads && g.ready < m->grad[m->ngrads - 1].ready)
+        return dt__scale_expected(t, "gradients in the order in which they become ready");
     if (m->ngrads == m->grad_cap) {
         int   cap = m->grad_cap ? 2 * m->grad_cap : 64;
         void *q = cap > 1 << 20 ? NULL : DT_COMM_REALLOC(m->grad, (size_t)cap * sizeof *m->grad);
@@ -1160,6 +1199,7 @@ static int dt__scale_read_grad(dt__scale_text_in *t, dt_scale_model *m)
         m->grad = (dt_scale_grad *)q;
         m->grad_cap = cap;
     }
+    if (nbytes > DT__SCALE_PARAMS) return dt__scale_expected(t, "bytes of at most 10TB");
     g.params = (int64_t)nbytes;
     m->grad[m->ngrads++] = g;
     return 0;
@@ -1194,25 +1234,44 @@ DT_API dt_scale_model *dt_scale_profile_parse(const char *file, const char *text
     }
     m->parameter_bytes = m->gradient_bytes = 4;
     snprintf(m->name, sizeof m->name, "profile");
-    const dt__scale_key key[] = { { "model", DT__SCALE_OWN, NULL }, { "batch", DT__SCALE_INT, &batch },
-        { "sample", DT__SCALE_BYTES, &m->sample_bytes }, { "tokens", DT__SCALE_INT, &m->tokens },
-        { "parameter", DT__SCALE_BYTES, &m->parameter_bytes }, { "gradient", DT__SCALE_BYTES, &m->gradient_bytes },
-        { "state", DT__SCALE_BYTES, &m->state_bytes }, { "workspace", DT__SCALE_BYTES, &m->workspace },
-        { "step", DT__SCALE_TIME, &m->step }, { "forward", DT__SCALE_TIME, &m->forward },
-        { "backward", DT__SCALE_TIME, &m->backward }, { "update", DT__SCALE_TIME, &m->update },
-        { "input", DT__SCALE_TIME, &m->input }, { "load", DT__SCALE_TIME, &m->load }, { "other", DT__SCALE_TIME, &m->other },
-        { "layer", DT__SCALE_OWN, NULL }, { "grad", DT__SCALE_OWN, NULL }, { "end", DT__SCALE_OWN, NULL },
-        /* for readers only */
-        { "program", DT__SCALE_WORD, word }, { "device", DT__SCALE_WORD, word }, { "dtype", DT__SCALE_WORD, word },
-        { "optimizer", DT__SCALE_WORD, word }, { "threads", DT__SCALE_INT, &number }, { "ranks", DT__SCALE_INT, &number },
-        { "steps", DT__SCALE_INT, &number }, { "backwards", DT__SCALE_INT, &number }, { "median", DT__SCALE_TIME, &x },
-        { "fast", DT__SCALE_TIME, &x }, { "slow", DT__SCALE_TIME, &x }, { "peak", DT__SCALE_BYTES, &x } };
-    typedef char all_keys_have_a_bit[DT__COUNT_OF(key) <= 32 ? 1 : -1];
+    const dt__scale_key key[] = { { "model", DT__SCALE_OWN, NULL },
+                                  { "batch", DT__SCALE_INT, &batch },
+                                  { "sample", DT__SCALE_BYTES, &m->sample_bytes },
+                                  { "tokens", DT__SCALE_INT, &m->tokens },
+                                  { "parameter", DT__SCALE_BYTES, &m->parameter_bytes },
+                                  { "gradient", DT__SCALE_BYTES, &m->gradient_bytes },
+                                  { "state", DT__SCALE_BYTES, &m->state_bytes },
+                                  { "workspace", DT__SCALE_BYTES, &m->workspace },
+                                  { "step", DT__SCALE_TIME, &m->step },
+                                  { "forward", DT__SCALE_TIME, &m->forward },
+                                  { "backward", DT__SCALE_TIME, &m->backward },
+                                  { "update", DT__SCALE_TIME, &m->update },
+                                  { "input", DT__SCALE_TIME, &m->input },
+                                  { "load", DT__SCALE_TIME, &m->load },
+                                  { "other", DT__SCALE_TIME, &m->other },
+                                  { "layer", DT__SCALE_OWN, NULL },
+                                  { "grad", DT__SCALE_OWN, NULL },
+                                  { "end", DT__SCALE_OWN, NULL },
+                                  /* for readers only */
+                                  { "program", DT__SCALE_WORD, word },
+                                  { "device", DT__SCALE_WORD, word },
+                                  { "dtype", DT__SCALE_WORD, word },
+                                  { "optimizer", DT__SCALE_WORD, word },
+                                  { "threads", DT__SCALE_INT, &number },
+                                  { "ranks", DT__SCALE_INT, &number },
+                                  { "steps", DT__SCALE_INT, &number },
+                                  { "backwards", DT__SCALE_INT, &number },
+                                  { "median", DT__SCALE_TIME, &x },
+                                  { "fast", DT__SCALE_TIME, &x },
+                                  { "slow", DT__SCALE_TIME, &x },
+                                  { "peak", DT__SCALE_BYTES, &x } };
+    typedef char        all_keys_have_a_bit[DT__COUNT_OF(key) <= 32 ? 1 : -1];
     (void)sizeof(all_keys_have_a_bit);
     status = dt__scale_begin(&t, "profile", file, text, n);
     while (!status && dt__scale_line(&t)) {
         dt__scale_next(&t);
-        int i = seen & 1u << END ? dt__scale_expected(&t, "no more lines after 'end'") : dt__scale_keys(&t, key, (int)DT__COUNT_OF(key), "");
+        int i = seen & 1u << END ? dt__scale_expected(&t, "no more lines after 'end'")
+                                 : dt__scale_keys(&t, key, (int)DT__COUNT_OF(key), "");
         if (i < 0) {
             status = i;
             break;
@@ -1221,7 +1280,8 @@ DT_API dt_scale_model *dt_scale_profile_parse(const char *file, const char *text
         if (!status) status = dt__scale_value(&t, &key[i], 1 << 30);
         if (!status && i == 0) status = dt__scale_named(&t, m->name);
         if (!status && i == BATCH) status = dt__scale_named(&t, m->unit);
-        if (!status && (i == LAYER || i == GRAD)) status = i == LAYER ? dt__scale_read_layer(&t, m) : dt__scale_read_grad(&t, m);
+        if (!status && (i == LAYER || i == GRAD))
+            status = i == LAYER ? dt__scale_read_layer(&t, m) : dt__scale_read_grad(&t, m);
         else if (!status) status = dt__scale_line_end(&t);
         seen |= 1u << i;
     }
@@ -1231,7 +1291,8 @@ DT_API dt_scale_model *dt_scale_profile_parse(const char *file, const char *text
             status = dt__scale_bad("profile in '%.120s': there is no line '%s', expected %s", t.file, key[i].name,
                                    i == LAYER ? "at least one" : "one");
     if (!status && (!(m->parameter_bytes >= 1) || !(m->gradient_bytes > 0)))
-        status = dt__scale_bad("profile in '%.120s': an element of a parameter or gradient has less than a byte; expected 4B or 2B", t.file);
+        status = dt__scale_bad(
+            "profile in '%.120s': an element of a parameter or gradient has less than a byte; expected 4B or 2B", t.file);
     if (!status) {
         m->batch = batch;
         dt__scale_per_sample(m);
@@ -1255,7 +1316,8 @@ static void dt__scale_put_name(dt__text_out *o, const char *name, const char *ot
 {
     char   text[DT_SCALE_NAME];
     size_t n = 0;
-    for (; name[n] && n + 1 < sizeof text; n++) text[n] = (unsigned char)name[n] > ' ' && name[n] != '#' && name[n] != 127 ? name[n] : '_';
+    for (; name[n] && n + 1 < sizeof text; n++)
+        text[n] = (unsigned char)name[n] > ' ' && name[n] != '#' && name[n] != 127 ? name[n] : '_';
     text[n] = 0;
     dt__emit(o, n ? text : otherwise);
 }
@@ -1274,12 +1336,18 @@ DT_API size_t dt_scale_profile_text(const dt_scale_model *m, char *buf, size_t n
         const char   *name;
         double        x;
         dt_scale_unit unit;
-    } line[] = { { "sample", m->sample_bytes, DT_SCALE_BYTES }, { "parameter", each, DT_SCALE_BYTES },
-                 { "gradient", m->gradient_bytes > 0 ? m->gradient_bytes : 4, DT_SCALE_BYTES }, { "state", m->state_bytes, DT_SCALE_BYTES },
-                 { "workspace", m->workspace, DT_SCALE_BYTES }, { "step", m->step, DT_SCALE_SECONDS },
-                 { "forward", m->forward, DT_SCALE_SECONDS }, { "backward", m->backward, DT_SCALE_SECONDS },
-                 { "update", m->update, DT_SCALE_SECONDS }, { "input", m->input, DT_SCALE_SECONDS },
-                 { "other", m->other, DT_SCALE_SECONDS }, { "load", m->load, DT_SCALE_SECONDS } };
+    } line[] = { { "sample", m->sample_bytes, DT_SCALE_BYTES },
+                 { "parameter", each, DT_SCALE_BYTES },
+                 { "gradient", m->gradient_bytes > 0 ? m->gradient_bytes : 4, DT_SCALE_BYTES },
+                 { "state", m->state_bytes, DT_SCALE_BYTES },
+                 { "workspace", m->workspace, DT_SCALE_BYTES },
+                 { "step", m->step, DT_SCALE_SECONDS },
+                 { "forward", m->forward, DT_SCALE_SECONDS },
+                 { "backward", m->backward, DT_SCALE_SECONDS },
+                 { "update", m->update, DT_SCALE_SECONDS },
+                 { "input", m->input, DT_SCALE_SECONDS },
+                 { "other", m->other, DT_SCALE_SECONDS },
+                 { "load", m->load, DT_SCALE_SECONDS } };
     for (int i = 0; i < (int)DT__COUNT_OF(line); i++) {
         char         one[96];
         dt__text_out word = { one, sizeof one, 0 };
@@ -1375,8 +1443,11 @@ DT_API void dt_scale_cluster_default(dt_scale_cluster *c)
 static int dt__scale_read_device(dt__scale_text_in *t, dt_scale_device *d)
 {
     unsigned            seen = 0;
-    const dt__scale_key key[] = { { "speed", DT__SCALE_SPEED, &d->speed }, { "half", DT__SCALE_SPEED, &d->half_speed },
-        { "bandwidth", DT__SCALE_RATE, &d->bandwidth }, { "memory", DT__SCALE_BYTES, &d->memory }, { "part", DT__SCALE_PART, &d->part } };
+    const dt__scale_key key[] = { { "speed", DT__SCALE_SPEED, &d->speed },
+                                  { "half", DT__SCALE_SPEED, &d->half_speed },
+                                  { "bandwidth", DT__SCALE_RATE, &d->bandwidth },
+                                  { "memory", DT__SCALE_BYTES, &d->memory },
+                                  { "part", DT__SCALE_PART, &d->part } };
     dt_scale_device     known;
     char                name[DT_SCALE_NAME];
     dt__scale_text_in   was = *t;
@@ -1415,15 +1486,17 @@ static int dt__scale_read_link(dt__scale_text_in *t, dt_scale_link *l)
     if (status) return status;
     if (!is && seen != 3) {
         const char *near = dt_scale_nearest(name, dt_scale_link_name);
-        return dt__scale_expected(&was, "a known link%s%s%s, or a name with 'rate 1.25GB/s latency 20us'", near ? " (did you mean " : "",
-                                  near ? near : "", near ? "?)" : "");
+        return dt__scale_expected(&was, "a known link%s%s%s, or a name with 'rate 1.25GB/s latency 20us'",
+                                  near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
     }
     if (!(l->rate >= 1)) return dt__scale_expected(&was, "a rate of at least 1B/s");
     return 0;
 }
 static int dt__scale_read_inside(dt__scale_text_in *t, int *out)
 {
-    static const dt__scale_key key[] = { { "full", DT__SCALE_OWN, NULL }, { "ring", DT__SCALE_OWN, NULL }, { "switch", DT__SCALE_OWN, NULL } };
+    static const dt__scale_key key[] = { { "full", DT__SCALE_OWN, NULL },
+                                         { "ring", DT__SCALE_OWN, NULL },
+                                         { "switch", DT__SCALE_OWN, NULL } };
     dt__scale_next(t);
     *out = dt__scale_keys(t, key, 3, "");
     return *out < 0 ? *out : dt__scale_line_end(t);
@@ -1436,20 +1509,31 @@ DT_API int dt_scale_cluster_parse(dt_scale_cluster *out, const char *file, const
     unsigned          seen = 0;
     double            reduce = 0;
     memset(&c, 0, sizeof c);
-    const dt__scale_key key[] = { { "device", DT__SCALE_OWN, NULL }, { "machines", DT__SCALE_INT, &c.machines },
-        { "devices", DT__SCALE_INT, &c.per_machine }, { "intra", DT__SCALE_OWN, NULL }, { "inter", DT__SCALE_OWN, NULL },
-        { "shared", DT__SCALE_OWN, NULL }, { "inside", DT__SCALE_OWN, NULL }, { "switch", DT__SCALE_OWN, NULL },
-        { "trunk", DT__SCALE_OWN, NULL }, { "storage", DT__SCALE_OWN, NULL }, { "reduce", DT__SCALE_OWN, NULL },
-        { "together", DT__SCALE_PART, &c.together }, { "busy", DT__SCALE_PART, &c.busy }, { "spread", DT__SCALE_PART, &c.spread },
-        { "end", DT__SCALE_OWN, NULL } };
-    const dt__scale_key fabric[] = { { "rate", DT__SCALE_RATE, &c.fabric } }, storage[] = { { "rate", DT__SCALE_RATE, &c.storage } },
-        adding[] = { { "rate", DT__SCALE_RATE, &reduce } },
-        trunk[] = { { "rate", DT__SCALE_RATE, &c.trunk }, { "machines", DT__SCALE_INT, &c.per_switch } };
+    const dt__scale_key key[] = { { "device", DT__SCALE_OWN, NULL },
+                                  { "machines", DT__SCALE_INT, &c.machines },
+                                  { "devices", DT__SCALE_INT, &c.per_machine },
+                                  { "intra", DT__SCALE_OWN, NULL },
+                                  { "inter", DT__SCALE_OWN, NULL },
+                                  { "shared", DT__SCALE_OWN, NULL },
+                                  { "inside", DT__SCALE_OWN, NULL },
+                                  { "switch", DT__SCALE_OWN, NULL },
+                                  { "trunk", DT__SCALE_OWN, NULL },
+                                  { "storage", DT__SCALE_OWN, NULL },
+                                  { "reduce", DT__SCALE_OWN, NULL },
+                                  { "together", DT__SCALE_PART, &c.together },
+                                  { "busy", DT__SCALE_PART, &c.busy },
+                                  { "spread", DT__SCALE_PART, &c.spread },
+                                  { "end", DT__SCALE_OWN, NULL } };
+    const dt__scale_key fabric[] = { { "rate", DT__SCALE_RATE, &c.fabric } },
+                        storage[] = { { "rate", DT__SCALE_RATE, &c.storage } },
+                        adding[] = { { "rate", DT__SCALE_RATE, &reduce } },
+                        trunk[] = { { "rate", DT__SCALE_RATE, &c.trunk }, { "machines", DT__SCALE_INT, &c.per_switch } };
     int status = dt__scale_begin(&t, "cluster", file, text, n);
     while (!status && dt__scale_line(&t)) {
         unsigned pairs = 0;
         dt__scale_next(&t);
-        int i = seen & 1u << END ? dt__scale_expected(&t, "no more lines after 'end'") : dt__scale_keys(&t, key, (int)DT__COUNT_OF(key), "");
+        int i = seen & 1u << END ? dt__scale_expected(&t, "no more lines after 'end'")
+                                 : dt__scale_keys(&t, key, (int)DT__COUNT_OF(key), "");
         if (i < 0) return i;
         if (seen & 1u << i) return dt__scale_expected(&t, "%s once", key[i].name);
         seen |= 1u << i;
@@ -1470,16 +1554,18 @@ DT_API int dt_scale_cluster_parse(dt_scale_cluster *out, const char *file, const
     if (status) return status;
     if (!(seen & 1u << END)) return dt__scale_expected(&t, "a line 'end'");
     for (int i = DEVICE; i <= DEVICES; i++)
-        if (!(seen & 1u << i)) return dt__scale_bad("cluster in '%.120s': there is no line '%s', expected one", t.file, key[i].name);
+        if (!(seen & 1u << i))
+            return dt__scale_bad("cluster in '%.120s': there is no line '%s', expected one", t.file, key[i].name);
     if ((int64_t)c.machines * c.per_machine > DT__SCALE_DEVICES)
-        return dt__scale_bad("cluster in '%.120s': %d machines with %d devices each; expected at most %d devices in all", t.file, c.machines,
-                             c.per_machine, DT__SCALE_DEVICES);
+        return dt__scale_bad("cluster in '%.120s': %d machines with %d devices each; expected at most %d devices in all",
+                             t.file, c.machines, c.per_machine, DT__SCALE_DEVICES);
     if ((c.per_machine > 1 && !(seen & 1u << INTRA)) || (c.machines > 1 && !(seen & 1u << INTER)))
-        return dt__scale_bad("cluster in '%.120s': there is no line '%s', expected one: there are %d machines with %d devices", t.file,
-                             c.per_machine > 1 && !(seen & 1u << INTRA) ? "intra" : "inter", c.machines, c.per_machine);
+        return dt__scale_bad("cluster in '%.120s': there is no line '%s', expected one: there are %d machines with %d devices",
+                             t.file, c.per_machine > 1 && !(seen & 1u << INTRA) ? "intra" : "inter", c.machines, c.per_machine);
     for (int i = SWITCH; i <= REDUCE; i++)
         if (seen & 1u << i && !((i == SWITCH ? c.fabric : i == TRUNK ? c.trunk : i == STORAGE ? c.storage : reduce) >= 1))
-            return dt__scale_bad("cluster in '%.120s': the rate of '%s' is below 1 byte a second; expected more", t.file, key[i].name);
+            return dt__scale_bad("cluster in '%.120s': the rate of '%s' is below 1 byte a second; expected more", t.file,
+                                 key[i].name);
     c.shared = (seen & 1u << SHARED) != 0;
     c.reduce = reduce > 0 ? 1 / reduce : 0;
     snprintf(c.name, sizeof c.name, "cluster");
@@ -1551,7 +1637,7 @@ static double dt__scale_run(dt__scale_stream s[2], double busy)
    Placement, as dt_grid has it: tensor is the innermost axis, then pipe, then data; machines are filled one after the other. */
 enum { DT__SCALE_MEMO = 512 };
 typedef struct dt__scale_group { /* the devices that reduce or gather something together */
-    int n, each; /* devices; devices on a machine */
+    int n, each;                 /* devices; devices on a machine */
 } dt__scale_group;
 typedef struct dt__scale_memo {
     int     n, each, coll;
@@ -1562,35 +1648,36 @@ typedef struct dt__scale_work {
     const dt_scale_opts    *o;
     const dt_scale_model   *m;
     const dt_scale_cluster *c;
-    dt_scale_layout         l;      /* with defaults filled in */
+    dt_scale_layout         l; /* with defaults filled in */
     int                     devices;
     double                  batch, micro; /* samples of a data-parallel rank in a step; in a micro-batch */
-    double                  slow;   /* of computation: ranks together, and the slowest of them */
-    double                  value, grad, state, wire, act; /* bytes of an element: parameter, gradient, states; sent; activation */
-    double                  forward_scale, backward_scale; /* measured seconds of a micro-batch for each that layers were measured with */
-    dt__scale_group         data, tensor;
-    double                 *fwd, *bwd; /* seconds of each layer for a micro-batch, with recomputation and the sums of tensor parallel */
-    double                  moved;  /* of one layer, scratch */
-    bool                    measured;
-    dt__scale_memo         *memo;   /* DT__SCALE_MEMO, shared by the predictions of a search */
-    int                    *nmemo;
-    int                    *host;   /* scratch: the machine of each device of a group */
-    dt__scale_stream        s[2];
-    bool                    failed; /* out of memory */
+    double                  slow;         /* of computation: ranks together, and the slowest of them */
+    double value, grad, state, wire, act; /* bytes of an element: parameter, gradient, states; sent; activation */
+    double forward_scale, backward_scale; /* measured seconds of a micro-batch for each that layers were measured with */
+    dt__scale_group data, tensor;
+    double         *fwd, *bwd; /* seconds of each layer for a micro-batch, with recomputation and the sums of tensor parallel */
+    double          moved;     /* of one layer, scratch */
+    bool            measured;
+    dt__scale_memo *memo; /* DT__SCALE_MEMO, shared by the predictions of a search */
+    int            *nmemo;
+    int            *host; /* scratch: the machine of each device of a group */
+    dt__scale_stream s[2];
+    bool             failed; /* out of memory */
 } dt__scale_work;
 
 /* ---- communication */
 static void dt__scale_costs(const dt__scale_work *w, dt__scale_group g, bool ring, dt_costs *t)
 {
     const dt_scale_cluster *c = w->c;
-    int                     on = w->devices < c->per_machine ? w->devices : c->per_machine; /* devices of a machine that are used */
-    int                     machines = (g.n + g.each - 1) / g.each;
-    double                  part = (double)g.each / (on > 0 ? on : 1), near, far; /* of what a machine has for this group */
-    double                  reduce = c->reduce > 0 ? c->reduce : c->device.bandwidth > 0 ? 3 / c->device.bandwidth : 0;
+    int    on = w->devices < c->per_machine ? w->devices : c->per_machine; /* devices of a machine that are used */
+    int    machines = (g.n + g.each - 1) / g.each;
+    double part = (double)g.each / (on > 0 ? on : 1), near, far; /* of what a machine has for this group */
+    double reduce = c->reduce > 0 ? c->reduce : c->device.bandwidth > 0 ? 3 / c->device.bandwidth : 0;
     near = c->intra.rate > 0 ? (c->inside == DT_SCALE_SWITCH ? on : 1) / c->intra.rate : 0;
     far = c->inter.rate > 0 ? 1 / (c->shared ? c->inter.rate * part : c->inter.rate * g.each) : 0;
     if (c->fabric > 0) far = fmax(far, machines / (c->fabric * part));
-    if (c->trunk > 0 && c->per_switch > 0 && machines > c->per_switch) far = fmax(far, (ring ? 1 : c->per_switch) / (c->trunk * part));
+    if (c->trunk > 0 && c->per_switch > 0 && machines > c->per_switch)
+        far = fmax(far, (ring ? 1 : c->per_switch) / (c->trunk * part));
     for (int i = 0; i < (int)DT_LINK_COUNT; i++) {
         bool between = i >= DT_LINK_LOOP;
         t->alpha[i] = between ? c->inter.latency : c->intra.latency;
@@ -1623,7 +1710,8 @@ static double dt__scale_collective(dt__scale_work *w, dt__scale_group g, dt_coll
     }
     for (int i = 0; i < g.n; i++) w->host[i] = i / g.each;
     s = dt__scale_try(w, g, coll, coll == DT_COLL_ALLREDUCE ? w->o->algo : DT_ALGO_AUTO, nbytes, &one);
-    if (w->c->inside == DT_SCALE_RING && g.each > 2 && s >= 0 && one != DT_ALGO_TWO_LEVEL) s = -1; /* not every pair has a link */
+    if (w->c->inside == DT_SCALE_RING && g.each > 2 && s >= 0 && one != DT_ALGO_TWO_LEVEL)
+        s = -1; /* not every pair has a link */
     r = (w->c->trunk > 0 || s < 0) && w->o->algo == DT_ALGO_AUTO ? dt__scale_try(w, g, coll, DT_ALGO_RING, nbytes, &two) : -1;
     if (s < 0 || (r >= 0 && r < s)) s = r, one = two;
     if (s < 0) {
@@ -1641,14 +1729,14 @@ static double dt__scale_collective(dt__scale_work *w, dt__scale_group g, dt_coll
     return s;
 }
 /* A parameter server on k machines for the n machines of workers, whose devices add up inside first. beside: the servers are
-   on k of the workers' machines, and a worker's own server costs nothing. Seconds of one direction: all pushes, or all pulls. */
+   on k of the workers' machines, and a worker's own server costs nothing. Seconds of one direction: pushes, or pulls. */
 DT_API double dt_scale_server_seconds(int n, int k, bool beside, double nbytes, double rate)
 {
     if (n < 1 || k < 1 || !(rate > 0) || !(nbytes > 0) || (n == 1 && beside)) return 0;
     double server = (beside ? n - 1.0 : n) * nbytes / k, worker = beside && k >= n ? nbytes * (k - 1) / k : nbytes;
     return (server > worker ? server : worker) / rate;
 }
-/* BytePS: n machines of workers that are servers, too, and k that are servers only. The load is divided so that no link is idle. */
+/* BytePS: n machines of workers that are servers, too, and k that are servers only. No link is idle. */
 DT_API double dt_scale_byteps_seconds(int n, int k, double nbytes, double rate)
 {
     if (n < 2 || k < 0 || !(rate > 0) || !(nbytes > 0)) return 0;
@@ -1660,14 +1748,17 @@ static double dt__scale_reduce(dt__scale_work *w, double nbytes, dt_algo *algo) 
 {
     double sent = nbytes * (w->o->compress > 0 ? w->o->compress : 1), encode = nbytes * w->o->encode;
     *algo = DT_ALGO_NATIVE;
-    if (!dt__scale_served(w->o)) return encode + dt__scale_collective(w, w->data, w->l.zero ? DT_COLL_REDUCE_SCATTER : DT_COLL_ALLREDUCE, sent, algo);
+    if (!dt__scale_served(w->o))
+        return encode + dt__scale_collective(w, w->data, w->l.zero ? DT_COLL_REDUCE_SCATTER : DT_COLL_ALLREDUCE, sent, algo);
     dt__scale_group in;
     int             machines = (w->data.n + w->data.each - 1) / w->data.each;
     in.n = in.each = w->data.n < w->data.each ? w->data.n : w->data.each;
-    double between = w->o->serving == DT_SCALE_BYTEPS
-                         ? dt_scale_byteps_seconds(machines, w->o->servers, sent, w->c->inter.rate)
-                         : dt_scale_server_seconds(machines, w->o->servers, w->o->serving == DT_SCALE_BESIDE, sent, w->c->inter.rate);
-    return encode + dt__scale_collective(w, in, DT_COLL_ALLREDUCE, sent, NULL) + between + (machines > 1 ? w->c->inter.latency : 0);
+    double between =
+        w->o->serving == DT_SCALE_BYTEPS
+            ? dt_scale_byteps_seconds(machines, w->o->servers, sent, w->c->inter.rate)
+            : dt_scale_server_seconds(machines, w->o->servers, w->o->serving == DT_SCALE_BESIDE, sent, w->c->inter.rate);
+    return encode + dt__scale_collective(w, in, DT_COLL_ALLREDUCE, sent, NULL) + between +
+           (machines > 1 ? w->c->inter.latency : 0);
 }
 
 /* ---- computation */
@@ -1675,7 +1766,7 @@ static double dt__scale_reduce(dt__scale_work *w, double nbytes, dt_algo *algo) 
 static void dt__scale_layer_seconds(const dt__scale_work *w, const dt_scale_layer *l, double *fwd, double *bwd, double *again)
 {
     const dt_scale_device *d = &w->c->device;
-    double                 cut = w->l.tensor > 1 && l->parts > 0 ? w->l.tensor : 1, share = l->flops > 0 ? l->flops_again / l->flops : 0;
+    double cut = w->l.tensor > 1 && l->parts > 0 ? w->l.tensor : 1, share = l->flops > 0 ? l->flops_again / l->flops : 0;
     if (w->measured) {
         *fwd = l->forward * w->forward_scale / cut;
         *bwd = l->backward * w->backward_scale / cut;
@@ -1685,7 +1776,8 @@ static void dt__scale_layer_seconds(const dt__scale_work *w, const dt_scale_laye
     bool   half = w->o->precision != DT_SCALE_F32 && d->half_speed > 0;
     double speed = half ? d->half_speed : d->speed;
     double part = d->part > 0 ? d->part : half && d->half_speed > 4 * d->speed ? DT__SCALE_REACHED_HALF : DT__SCALE_REACHED;
-    double moved = d->bandwidth > 0 ? DT__SCALE_MOVED * l->held * w->micro * w->act / (d->bandwidth * DT__SCALE_REACHED_MEMORY) : 0;
+    double moved =
+        d->bandwidth > 0 ? DT__SCALE_MOVED * l->held * w->micro * w->act / (d->bandwidth * DT__SCALE_REACHED_MEMORY) : 0;
     double factor = d->factor > 0 ? d->factor : 1;
     *fwd = factor * (l->flops * w->micro / (speed * part) + moved) / cut;
     *bwd = factor * (l->flops_back * w->micro / (speed * part) + 2 * moved) / cut;
@@ -1701,7 +1793,9 @@ static void dt__scale_computation(dt__scale_work *w)
         dt__scale_layer_seconds(w, l, &f, &b, &again);
         if (w->l.recompute == DT_SCALE_FULL_AGAIN) b += f;
         else if (w->l.recompute == DT_SCALE_SELECTIVE) b += again;
-        sync = w->l.tensor > 1 && l->parts > 0 ? dt__scale_collective(w, w->tensor, DT_COLL_ALLREDUCE, l->sync * w->micro * w->act, NULL) : 0;
+        sync = w->l.tensor > 1 && l->parts > 0
+                   ? dt__scale_collective(w, w->tensor, DT_COLL_ALLREDUCE, l->sync * w->micro * w->act, NULL)
+                   : 0;
         w->fwd[i] = f * w->slow + sync;
         w->bwd[i] = b * w->slow + sync * (w->l.recompute == DT_SCALE_FULL_AGAIN ? 2 : 1);
     }
@@ -1709,8 +1803,7 @@ static void dt__scale_computation(dt__scale_work *w)
 static double dt__scale_params(const dt__scale_work *w, int first, int last) /* elements of a device that has these layers */
 {
     double n = 0;
-    for (int i = first; i <= last; i++)
-        n += (double)w->m->layer[i].params / (w->m->layer[i].parts > 0 ? w->l.tensor : 1);
+    for (int i = first; i <= last; i++) n += (double)w->m->layer[i].params / (w->m->layer[i].parts > 0 ? w->l.tensor : 1);
     return n;
 }
 static double dt__scale_update(const dt__scale_work *w, double params)
@@ -1740,7 +1833,7 @@ static double dt__scale_unit_bytes(const dt__scale_work *w, int i) /* of the val
 {
     return dt__scale_params(w, i, i) * w->value;
 }
-/* Gathers are of the values of layers that are used next: with ZeRO 1 and 2 in buckets, with 3 layer by layer, one layer ahead. */
+/* Gathers of the values of layers that are used next: with ZeRO 1 and 2 in buckets, with 3 layer by layer, one layer ahead. */
 static void dt__scale_gathers(dt__scale_work *w, int first, int last, bool backward, int *need)
 {
     int    from = backward ? last : first, to = backward ? first - 1 : last + 1, by = backward ? -1 : 1;
@@ -1754,10 +1847,12 @@ static void dt__scale_gathers(dt__scale_work *w, int first, int last, bool backw
         need[i] = w->s[1].n; /* the task that is added next has it */
         if (w->l.zero < 3 && sum < limit && i + by != to) continue;
         int ahead = w->l.zero < 3 ? -1 : before + count - 2; /* may begin when the layer before the last one is done */
-        dt__scale_do(w, 1, dt__scale_collective(w, w->data, DT_COLL_ALLGATHER, sum, NULL), ahead < 0 ? -1 : ahead, DT_SCALE_EVENT_GATHER, i);
+        dt__scale_do(w, 1, dt__scale_collective(w, w->data, DT_COLL_ALLGATHER, sum, NULL), ahead < 0 ? -1 : ahead,
+                     DT_SCALE_EVENT_GATHER, i);
         sum = 0;
     }
-    if (sum > 0) dt__scale_do(w, 1, dt__scale_collective(w, w->data, DT_COLL_ALLGATHER, sum, NULL), -1, DT_SCALE_EVENT_GATHER, to - by);
+    if (sum > 0)
+        dt__scale_do(w, 1, dt__scale_collective(w, w->data, DT_COLL_ALLGATHER, sum, NULL), -1, DT_SCALE_EVENT_GATHER, to - by);
 }
 static double dt__scale_part_of_step(dt__scale_work *w, int first, int last, int parts, dt_scale_prediction *p)
 {
@@ -1782,7 +1877,8 @@ static double dt__scale_part_of_step(dt__scale_work *w, int first, int last, int
         int    from = -1;
         for (int i = first; i <= last; i++) need[i] = -1, all += w->bwd[i];
         if (parts & DT__SCALE_DO_GATHER && w->l.zero == 3) dt__scale_gathers(w, first, last, true, need);
-        timed = timed && n == m->nlayers && w->l.recompute == DT_SCALE_KEEP && w->l.zero < 3 && w->l.tensor == 1 && m->backward > 0;
+        timed =
+            timed && n == m->nlayers && w->l.recompute == DT_SCALE_KEEP && w->l.zero < 3 && w->l.tensor == 1 && m->backward > 0;
         for (int i = 0; timed && i < m->ngrads; i++, count++) {
             r[count].layer = m->grad[i].layer;
             r[count].ready = m->grad[i].ready;
@@ -1811,7 +1907,8 @@ static double dt__scale_part_of_step(dt__scale_work *w, int first, int last, int
             if ((sum >= limit || k + 1 == count) && sum > 0) {
                 dt_algo algo;
                 double  seconds = dt__scale_reduce(w, sum, &algo);
-                if (k + 1 == count && w->o->serving == DT_SCALE_BYTEPS) seconds *= 2; /* nothing hides the pull of the last bucket */
+                if (k + 1 == count && w->o->serving == DT_SCALE_BYTEPS)
+                    seconds *= 2; /* nothing hides the pull of the last bucket */
                 dt__scale_do(w, 1, seconds, now, DT_SCALE_EVENT_REDUCE, i);
                 if (p && p->bucket) {
                     dt_scale_bucket *b = &p->bucket[p->nbuckets++];
@@ -1829,8 +1926,11 @@ static double dt__scale_part_of_step(dt__scale_work *w, int first, int last, int
         if (timed && all > at) dt__scale_do(w, 0, all - at, -1, DT_SCALE_EVENT_BACKWARD, first);
         if (parts & DT__SCALE_DO_REDUCE && w->o->servers > 0 && w->o->serving != DT_SCALE_BYTEPS && w->data.n > 1) {
             double nbytes = dt__scale_params(w, first, last) * w->wire; /* all workers pull when the last push has arrived */
-            dt__scale_do(w, 1, dt_scale_server_seconds((w->data.n + w->data.each - 1) / w->data.each, w->o->servers, w->o->serving == DT_SCALE_BESIDE, nbytes,
-                                                       w->c->inter.rate) + w->c->inter.latency, w->s[0].n - 1, DT_SCALE_EVENT_GATHER, first);
+            dt__scale_do(w, 1,
+                         dt_scale_server_seconds((w->data.n + w->data.each - 1) / w->data.each, w->o->servers,
+                                                 w->o->serving == DT_SCALE_BESIDE, nbytes, w->c->inter.rate) +
+                             w->c->inter.latency,
+                         w->s[0].n - 1, DT_SCALE_EVENT_GATHER, first);
         }
         if (w->o->overlap == DT_NO) /* all buckets after the backward */
             for (int k = 0; k < w->s[1].n; k++)
@@ -1923,7 +2023,8 @@ static dt_scale_memory dt__scale_memory_of(const dt__scale_work *w, int first, i
 /* ---- pipelines */
 typedef struct dt__scale_stage {
     int    first, last; /* layers */
-    double fwd, bwd, exposed, extra; /* of a micro-batch; communication that the last backward does not hide; gathers before the first forward */
+    double fwd, bwd, exposed,
+        extra; /* of a micro-batch; communication that the last backward does not hide; gathers before the first forward */
 } dt__scale_stage;
 static int dt__scale_cut(dt__scale_work *w, dt__scale_stage *stage, int nstages)
 {
@@ -1942,8 +2043,9 @@ static int dt__scale_cut(dt__scale_work *w, dt__scale_stage *stage, int nstages)
         l[n - 1].state = (w->grad + w->state) / w->value;
     }
     if (!status && nstages > n)
-        status = dt__scale_bad("dt_scale_predict: %d stages of a pipeline, but %s has only %d blocks; take fewer ranks or chunks", nstages,
-                               dt__show(m->name), n);
+        status =
+            dt__scale_bad("dt_scale_predict: %d stages of a pipeline, but %s has only %d blocks; take fewer ranks or chunks",
+                          nstages, dt__show(m->name), n);
     if (!status) {
         begin[n] = m->nlayers;
         dt_pipe_partition_opts o = DT__NO_OPTIONS;
@@ -1982,7 +2084,9 @@ static int dt__scale_pipeline(dt__scale_work *w, dt_scale_prediction *p)
         dt__scale_stage *s = &stage[i];
         int              gather = w->l.zero == 3 ? DT__SCALE_DO_GATHER : 0;
         s->fwd = dt__scale_part_of_step(w, s->first, s->last, DT__SCALE_DO_FORWARD | gather, NULL);
-        s->extra = w->l.zero && !gather ? dt__scale_part_of_step(w, s->first, s->last, DT__SCALE_DO_FORWARD | DT__SCALE_DO_GATHER, NULL) - s->fwd : 0;
+        s->extra = w->l.zero && !gather
+                       ? dt__scale_part_of_step(w, s->first, s->last, DT__SCALE_DO_FORWARD | DT__SCALE_DO_GATHER, NULL) - s->fwd
+                       : 0;
         s->bwd = dt__scale_part_of_step(w, s->first, s->last, DT__SCALE_DO_BACKWARD | gather, NULL);
         double last = dt__scale_part_of_step(w, s->first, s->last, DT__SCALE_DO_BACKWARD | DT__SCALE_DO_REDUCE | gather, NULL);
         s->exposed = last - s->bwd;
@@ -1991,7 +2095,8 @@ static int dt__scale_pipeline(dt__scale_work *w, dt_scale_prediction *p)
         times[n + i] = s->bwd / 2; /* half for the inputs, half for the weights */
         times[2 * n + i] = s->bwd / 2;
         /* neighbours of a pipeline are w->l.tensor devices apart */
-        far = (i % w->l.pipe + 1) % w->l.pipe == 0 || ((i % w->l.pipe) * w->l.tensor) / w->c->per_machine != ((i % w->l.pipe + 1) * w->l.tensor) / w->c->per_machine;
+        far = (i % w->l.pipe + 1) % w->l.pipe == 0 ||
+              ((i % w->l.pipe) * w->l.tensor) / w->c->per_machine != ((i % w->l.pipe + 1) * w->l.tensor) / w->c->per_machine;
         if (w->l.pipe * w->l.tensor <= w->c->per_machine) far = 0;
         const dt_scale_link *link = far ? &w->c->inter : &w->c->intra;
         double               rate = far && w->c->shared ? link->rate / fmin(w->l.tensor, w->c->per_machine) : link->rate;
@@ -2016,7 +2121,8 @@ static int dt__scale_pipeline(dt__scale_work *w, dt_scale_prediction *p)
             bwd += stage[i].bwd * w->l.micro;
             params += dt__scale_params(w, stage[i].first, stage[i].last);
             k = dt__scale_memory_of(w, stage[i].first, stage[i].last, (double)dt_pipe_held(q, r) / chunks);
-            all.parameters += k.parameters, all.gradients += k.gradients, all.states += k.states, all.activations += k.activations;
+            all.parameters += k.parameters, all.gradients += k.gradients, all.states += k.states,
+                all.activations += k.activations;
             all.buckets += k.buckets, all.all += k.all, all.workspace += k.workspace;
         }
         double update = dt__scale_update(w, params);
@@ -2049,7 +2155,8 @@ static int dt__scale_pipeline(dt__scale_work *w, dt_scale_prediction *p)
 /* One device has the whole model: data parallel, perhaps sharded, perhaps several micro-batches before an update. */
 static void dt__scale_flat(dt__scale_work *w, dt_scale_prediction *p)
 {
-    int    last = w->m->nlayers - 1, gather3 = w->l.zero == 3 ? DT__SCALE_DO_GATHER : 0, both = DT__SCALE_DO_FORWARD | DT__SCALE_DO_BACKWARD;
+    int last = w->m->nlayers - 1, gather3 = w->l.zero == 3 ? DT__SCALE_DO_GATHER : 0,
+        both = DT__SCALE_DO_FORWARD | DT__SCALE_DO_BACKWARD;
     double before = 0, comm = 0, params = dt__scale_params(w, 0, last), fwd = 0, bwd = 0;
     if (w->l.micro > 1) {
         before = (w->l.micro - 1) * dt__scale_part_of_step(w, 0, last, both | gather3, NULL);
@@ -2063,7 +2170,8 @@ static void dt__scale_flat(dt__scale_work *w, dt_scale_prediction *p)
     int    parts = both | DT__SCALE_DO_REDUCE | (w->l.zero == 3 || w->l.micro == 1 ? DT__SCALE_DO_GATHER : 0);
     double end = dt__scale_part_of_step(w, 0, last, parts, p);
     p->t2 = comm + dt__scale_sum(&w->s[1], 0);
-    for (int i = 0; i < p->nbuckets; i++) p->bucket[i].ready += before, p->bucket[i].start += before, p->bucket[i].end += before;
+    for (int i = 0; i < p->nbuckets; i++)
+        p->bucket[i].ready += before, p->bucket[i].start += before, p->bucket[i].end += before;
     if (p->bucket) dt__scale_events(w, p, before, 0);
     for (int i = 0; i <= last; i++) fwd += w->fwd[i], bwd += w->bwd[i];
     p->forward = fwd * w->l.micro;
@@ -2097,9 +2205,10 @@ static double dt__scale_slowest(double n)
 static int dt__scale_whole_part(int a, int b) { return b > 0 ? a / b : 0; }
 static int dt__scale_refused(const char *why, const dt__scale_work *w)
 {
-    return dt__scale_bad("dt_scale_predict: %s; found data %d x pipe %d x tensor %d, zero %d, %d micro-batches of %g samples in all, on %d "
-                         "machines with %d devices", why, w->l.data, w->l.pipe, w->l.tensor, w->l.zero, w->l.micro, w->batch,
-                         w->c->machines, w->c->per_machine);
+    return dt__scale_bad(
+        "dt_scale_predict: %s; found data %d x pipe %d x tensor %d, zero %d, %d micro-batches of %g samples in all, on %d "
+        "machines with %d devices",
+        why, w->l.data, w->l.pipe, w->l.tensor, w->l.zero, w->l.micro, w->batch, w->c->machines, w->c->per_machine);
 }
 static int dt__scale_options(dt__scale_work *w)
 {
@@ -2108,22 +2217,28 @@ static int dt__scale_options(dt__scale_work *w)
     w->m = o->model;
     w->c = c;
     if (!w->m || !c || w->m->nlayers < 1 || !w->m->layer)
-        return dt__scale_bad("dt_scale_predict: %s; expected a model with layers and a cluster", !c ? "cluster is NULL" : "the model is NULL or has no layers");
+        return dt__scale_bad("dt_scale_predict: %s; expected a model with layers and a cluster",
+                             !c ? "cluster is NULL" : "the model is NULL or has no layers");
     if (c->machines < 1 || c->per_machine < 1 || c->per_machine > DT__SCALE_DEVICES / c->machines)
-        return dt__scale_bad("dt_scale_predict: %d machines with %d devices each; expected 1 to %d devices in all", c->machines, c->per_machine, DT__SCALE_DEVICES);
+        return dt__scale_bad("dt_scale_predict: %d machines with %d devices each; expected 1 to %d devices in all", c->machines,
+                             c->per_machine, DT__SCALE_DEVICES);
     w->devices = c->machines * c->per_machine;
     w->measured = w->m->batch > 0;
     if (!w->measured && !(c->device.speed > 0))
-        return dt__scale_bad("dt_scale_predict: the device has a speed of %g; expected more than 0: name a known device, or give its speed", c->device.speed);
+        return dt__scale_bad(
+            "dt_scale_predict: the device has a speed of %g; expected more than 0: name a known device, or give its speed",
+            c->device.speed);
     if ((c->per_machine > 1 && !(c->intra.rate > 0)) || (c->machines > 1 && !(c->inter.rate > 0)))
-        return dt__scale_bad("dt_scale_predict: the link %s machines has a rate of 0; expected more", c->per_machine > 1 && !(c->intra.rate > 0) ? "inside" : "between");
+        return dt__scale_bad("dt_scale_predict: the link %s machines has a rate of 0; expected more",
+                             c->per_machine > 1 && !(c->intra.rate > 0) ? "inside" : "between");
     w->l = o->layout;
     if (w->l.pipe == 0) w->l.pipe = 1;
     if (w->l.tensor == 0) w->l.tensor = 1;
     w->batch = o->batch > 0 ? o->batch : w->measured ? w->m->batch : 32;
     if (w->l.micro == 0) w->l.micro = w->l.pipe > 1 ? 4 * w->l.pipe : 1;
-    if (w->l.pipe < 1 || w->l.tensor < 1 || w->l.data < 0 || w->l.micro < 1 || w->l.micro > 65536 || w->l.pipe > 1024 || w->l.tensor > w->devices ||
-        w->l.zero < 0 || w->l.zero > 3 || w->l.recompute < 0 || w->l.recompute > DT_SCALE_FULL_AGAIN)
+    if (w->l.pipe < 1 || w->l.tensor < 1 || w->l.data < 0 || w->l.micro < 1 || w->l.micro > 65536 || w->l.pipe > 1024 ||
+        w->l.tensor > w->devices || w->l.zero < 0 || w->l.zero > 3 || w->l.recompute < 0 ||
+        w->l.recompute > DT_SCALE_FULL_AGAIN)
         return dt__scale_refused("expected positive parts, at most 1024 stages, 65536 micro-batches, zero 0 to 3", w);
     if (w->l.data == 0) w->l.data = dt__scale_whole_part(w->devices, w->l.pipe * w->l.tensor);
     if ((int64_t)w->l.data * w->l.pipe * w->l.tensor != w->devices)
@@ -2132,16 +2247,19 @@ static int dt__scale_options(dt__scale_work *w)
     if (w->l.schedule == DT_PIPE_INTERLEAVED && w->l.micro % w->l.pipe)
         return dt__scale_refused("an interleaved schedule needs micro-batches that are a multiple of its ranks", w);
     w->micro = w->batch / w->l.micro;
-    if (w->micro < 1) return dt__scale_refused("a micro-batch has less than one sample; expected at most as many micro-batches as samples", w);
+    if (w->micro < 1)
+        return dt__scale_refused("a micro-batch has less than one sample; expected at most as many micro-batches as samples",
+                                 w);
     if (w->l.tensor > 1 && c->per_machine % w->l.tensor && w->l.tensor % c->per_machine)
         return dt__scale_refused("tensor neither divides the devices of a machine nor is divided by them", w);
     for (int i = 0; w->l.tensor > 1 && i < w->m->nlayers; i++)
         if (w->m->layer[i].parts > 0 && w->m->layer[i].parts % w->l.tensor)
-            return dt__scale_bad("dt_scale_predict: layer %s can be cut into %d parts, and tensor is %d; expected a divisor", dt__show(w->m->layer[i].name),
-                                 w->m->layer[i].parts, w->l.tensor);
+            return dt__scale_bad("dt_scale_predict: layer %s can be cut into %d parts, and tensor is %d; expected a divisor",
+                                 dt__show(w->m->layer[i].name), w->m->layer[i].parts, w->l.tensor);
     if (o->servers < 0 || o->serving < 0 || o->serving > DT_SCALE_BYTEPS ||
         (dt__scale_served(o) && (w->l.zero || w->l.pipe > 1 || w->l.tensor > 1 || (o->serving && o->servers > c->machines))))
-        return dt__scale_refused("a parameter server goes with data parallel only, and has at most as many servers beside workers as machines", w);
+        return dt__scale_refused(
+            "a parameter server goes with data parallel only, and has at most as many servers beside workers as machines", w);
     return 0;
 }
 static void dt__scale_prepare(dt__scale_work *w)
@@ -2208,7 +2326,8 @@ static dt_scale_prediction *dt__scale_predict(const dt_scale_opts *o, dt__scale_
             alone += (f + b) * w.l.micro;
         }
         alone += dt__scale_update(&one, (double)dt_scale_model_sums(w.m).params);
-        if (w.measured) alone = fmax(alone + (w.m->other + w.m->input) * w.batch / w.m->batch, w.m->load * w.batch / w.m->batch);
+        if (w.measured)
+            alone = fmax(alone + (w.m->other + w.m->input) * w.batch / w.m->batch, w.m->load * w.batch / w.m->batch);
         p->alone = alone > 0 ? w.batch / alone : 0;
         p->devices = w.devices;
         p->layout = w.l;
@@ -2362,7 +2481,9 @@ DT_API int dt_scale_search(const dt_scale_opts *o, dt_scale_choice *best, int n,
     int                    nmemo = 0, status = 0;
     DT__CLEAR(s);
     memset(&l, 0, sizeof l);
-    if (!o || !best || n < 1) return dt__scale_bad("dt_scale_search: options or best is NULL, or n is below 1; expected options and room for n choices");
+    if (!o || !best || n < 1)
+        return dt__scale_bad(
+            "dt_scale_search: options or best is NULL, or n is below 1; expected options and room for n choices");
     dt_scale_prediction *p = NULL;
     s.memo = (dt__scale_memo *)dt__comm_zeroed(DT__SCALE_MEMO, sizeof *s.memo);
     s.nmemo = &nmemo;
@@ -2384,7 +2505,8 @@ DT_API int dt_scale_search(const dt_scale_opts *o, dt_scale_choice *best, int n,
     for (l.tensor = 1; !status && l.tensor <= devices && l.tensor <= 8 * o->cluster->per_machine; l.tensor++)
         for (l.pipe = 1; !status && l.pipe <= devices / l.tensor && l.pipe <= 1024 && l.pipe <= o->model->nlayers; l.pipe++) {
             if (devices % (l.tensor * l.pipe)) continue;
-            if ((o->layout.tensor > 0 && o->layout.tensor != l.tensor) || (o->layout.pipe > 0 && o->layout.pipe != l.pipe)) continue;
+            if ((o->layout.tensor > 0 && o->layout.tensor != l.tensor) || (o->layout.pipe > 0 && o->layout.pipe != l.pipe))
+                continue;
             l.data = devices / (l.tensor * l.pipe);
             if (o->layout.data > 0 && o->layout.data != l.data) continue;
             status = dt__scale_variants(&s, l);

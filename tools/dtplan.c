@@ -3,8 +3,8 @@
        dtplan --model resnet50 --machines 4 --per-machine 8 --device v100 --intra nvlink2 --inter 10Gbit/s --batch 32
        dtplan --profile train.profile --cluster our.cluster --html > plan.html
 
-   Predicts a step of training from a model and a cluster: computation and communication, which one is the bottleneck, memory of a
-   device, the best layouts, and what would help. docs/planner.md says how. `dtplan --help` lists the options.
+   Predicts a step of training from a model and a cluster: computation and communication, which one is the bottleneck, memory of
+   a device, the best layouts, and what would help. docs/planner.md says how. `dtplan --help` lists the options.
    Exit status: 0 answered; 1 --judge: the target is missed, --scale: one took 10 s or longer; 2 an error in what was asked. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -88,18 +88,47 @@ typedef struct question {
     int              answer, ranks;
     bool             layout; /* one was asked for */
 } question;
-static const char *const names[] = { "--model", "--profile", "--batch", "--precision", "--optimizer", "--cluster", "--machines", "--per-machine",
-    "--device", "--flops", "--memory", "--intra", "--inter", "--own-links", "--storage", "--layout", "--servers", "--serving", "--algo", "--bucket",
-    "--no-overlap", "--compress", "--json", "--html", "--svg", "--trace", "--table", "--judge", "--scale", "--crossovers", "--models", "--devices",
-    "--help", "--version", NULL };
-enum { MODEL, PROFILE, BATCH, PRECISION, OPTIMIZER, CLUSTER, MACHINES, PER_MACHINE, DEVICE, FLOPS, MEMORY, INTRA, INTER, OWN_LINKS, STORAGE,
-       LAYOUT, SERVERS, SERVING, ALGO, BUCKET, NO_OVERLAP, COMPRESS, FIRST_ANSWER, HELP = FIRST_ANSWER + 10, VERSION };
-static const char *option_name(int i) { return names[i]; }
+static const char *const names[] = { "--model",      "--profile",  "--batch",       "--precision", "--optimizer",
+                                     "--cluster",    "--machines", "--per-machine", "--device",    "--flops",
+                                     "--memory",     "--intra",    "--inter",       "--own-links", "--storage",
+                                     "--layout",     "--servers",  "--serving",     "--algo",      "--bucket",
+                                     "--no-overlap", "--compress", "--json",        "--html",      "--svg",
+                                     "--trace",      "--table",    "--judge",       "--scale",     "--crossovers",
+                                     "--models",     "--devices",  "--help",        "--version",   NULL };
+enum {
+    MODEL,
+    PROFILE,
+    BATCH,
+    PRECISION,
+    OPTIMIZER,
+    CLUSTER,
+    MACHINES,
+    PER_MACHINE,
+    DEVICE,
+    FLOPS,
+    MEMORY,
+    INTRA,
+    INTER,
+    OWN_LINKS,
+    STORAGE,
+    LAYOUT,
+    SERVERS,
+    SERVING,
+    ALGO,
+    BUCKET,
+    NO_OVERLAP,
+    COMPRESS,
+    FIRST_ANSWER,
+    HELP = FIRST_ANSWER + 10,
+    VERSION
+};
+static const char       *option_name(int i) { return names[i]; }
 static const char *const precisions[] = { "f32", "amp", "o2", NULL }, *const optimizers[] = { "sgd", "momentum", "adam", NULL },
-    *const servings[] = { "apart", "beside", "byteps", NULL }, *const recomputes[] = { "none", "selective", "full", NULL };
-static const char *const *these; /* the words that `word` looks at: for dt_scale_nearest */
-static const char *these_names(int i) { return these[i]; }
-static int word(const char *what, const char *text, const char *const *list)
+                         *const servings[] = { "apart", "beside", "byteps", NULL },
+                         *const recomputes[] = { "none", "selective", "full", NULL };
+static const char *const       *these; /* the words that `word` looks at: for dt_scale_nearest */
+static const char              *these_names(int i) { return these[i]; }
+static int                      word(const char *what, const char *text, const char *const *list)
 {
     char all[200] = "";
     for (int i = 0; list[i]; i++) {
@@ -108,14 +137,16 @@ static int word(const char *what, const char *text, const char *const *list)
     }
     these = list;
     const char *near = dt_scale_nearest(text, these_names);
-    quit("%s: unknown word '%.40s'; expected %s%s%s%s", what, text, all, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    quit("%s: unknown word '%.40s'; expected %s%s%s%s", what, text, all, near ? "; did you mean " : "", near ? near : "",
+         near ? "?" : "");
 }
 static int whole(const char *what, const char *text, long most)
 {
     char *end;
     errno = 0;
     long v = strtol(text, &end, 10);
-    if (errno || end == text || *end || v < 1 || v > most) quit("%s: found '%.40s', expected a whole number from 1 to %ld", what, text, most);
+    if (errno || end == text || *end || v < 1 || v > most)
+        quit("%s: found '%.40s', expected a whole number from 1 to %ld", what, text, most);
     return (int)v;
 }
 static double quantity(const char *what, const char *text, dt_scale_unit unit)
@@ -141,8 +172,8 @@ static void link_of(const char *what, const char *text, dt_scale_link *l, double
 static void layout_of(const char *text, dt_scale_layout *l)
 {
     static const char *const key[] = { "data", "pipe", "tensor", "zero", "micro", "chunks", "schedule", "recompute", NULL };
-    static const char *kinds[DT_PIPE_KIND_COUNT + 1];
-    char               one[64];
+    static const char       *kinds[DT_PIPE_KIND_COUNT + 1];
+    char                     one[64];
     for (int i = 0; i < (int)DT_PIPE_KIND_COUNT; i++) kinds[i] = dt_pipe_kind_name((dt_pipe_kind)i);
     int *number[] = { &l->data, &l->pipe, &l->tensor, &l->zero, &l->micro, &l->chunks };
     while (*text) {
@@ -188,7 +219,8 @@ static void ask(question *q, int argc, char **argv)
         if (!strcmp(argv[i], "-h")) k = HELP;
         if (!names[k]) {
             const char *near = dt_scale_nearest(argv[i], option_name);
-            quit("unknown option '%.60s'%s%s%s; dtplan --help lists the options", argv[i], near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+            quit("unknown option '%.60s'%s%s%s; dtplan --help lists the options", argv[i], near ? "; did you mean " : "",
+                 near ? near : "", near ? "?" : "");
         }
         if (k == HELP) exit(fputs(help, stdout) < 0 ? 2 : 0);
         if (k == VERSION) exit(printf("dtplan %s\n", DT_VERSION) < 0 ? 2 : 0);
@@ -257,7 +289,8 @@ static void ask(question *q, int argc, char **argv)
         char  *text = file_text(given[PROFILE], &n);
         if (!(q->m = dt_scale_profile_parse(given[PROFILE], text, n))) quit("%s", dt_plan_error());
         free(text);
-    } else if (!given[MODEL]) quit("what should be trained? Give --model NAME or --profile FILE; dtplan --help lists all options");
+    } else if (!given[MODEL])
+        quit("what should be trained? Give --model NAME or --profile FILE; dtplan --help lists all options");
     else if (!(q->m = dt_scale_model_new(given[MODEL]))) {
         const char *e = dt_plan_error(), *rest = strstr(e, ": ");
         quit("--model: %s", rest ? rest + 2 : e);
@@ -305,7 +338,7 @@ static const char *bottleneck(const dt_scale_prediction *p)
     return "computation: communication is hidden";
 }
 
-/* ---------------------------------------------------------------------------------------------------- memory, what would help */
+/* ---------------------------------------------------------------------------------------------------- findings */
 typedef struct variant {
     const char          *what;
     dt_scale_prediction *p; /* NULL: not possible */
@@ -345,7 +378,8 @@ static void memories(findings *f, const question *q)
     l.zero = 0;
     l.pipe = f->p->devices < 4 ? f->p->devices : 4;
     l.micro = q->o.batch >= 16 || !q->o.batch ? 0 : 1;
-    if (l.pipe > 1 && f->p->devices % l.pipe == 0) add_memory(f, q, l.pipe == 4 ? "pipeline 4" : l.pipe == 3 ? "pipeline 3" : "pipeline 2", l);
+    if (l.pipe > 1 && f->p->devices % l.pipe == 0)
+        add_memory(f, q, l.pipe == 4 ? "pipeline 4" : l.pipe == 3 ? "pipeline 3" : "pipeline 2", l);
     l.pipe = l.micro = 0;
     l.tensor = q->c.per_machine < 8 ? q->c.per_machine : 8;
     static char name[32];
@@ -430,9 +464,11 @@ static void curve(findings *f, const question *q)
         if (!p) continue; /* the layout has more devices */
         int i = f->npoints++;
         f->point[i].machines = n;
-        f->point[i].efficiency = p->efficiency, f->point[i].t1 = p->t1, f->point[i].t2 = p->t2, f->point[i].step = p->step, f->point[i].rate = p->rate;
+        f->point[i].efficiency = p->efficiency, f->point[i].t1 = p->t1, f->point[i].t2 = p->t2, f->point[i].step = p->step,
+        f->point[i].rate = p->rate;
         double over = p->t1 > 0 ? p->t2 / p->t1 : 0;
-        if (over >= 1 && !(f->crossing > 0)) f->crossing = i && before > 0 && over > before ? n / 2.0 * pow(2, log(1 / before) / log(over / before)) : n;
+        if (over >= 1 && !(f->crossing > 0))
+            f->crossing = i && before > 0 && over > before ? n / 2.0 * pow(2, log(1 / before) / log(over / before)) : n;
         before = over;
         dt_scale_prediction_free(p);
     }
@@ -457,10 +493,13 @@ static void answer(findings *f, const question *q)
     if (v && v->p && f->nbest) {
         const dt_scale_layout *l = &f->best[0].layout;
         if (!v->p->fits)
-            snprintf(f->why, sizeof f->why, "DDP, the obvious layout, needs %s of memory; the device has %s", B(v->p->memory.all), B(q->c.device.memory));
-        else if (l->pipe == 1 && l->tensor == 1 && !l->zero) snprintf(f->why, sizeof f->why, "DDP, the obvious layout, is the best");
+            snprintf(f->why, sizeof f->why, "DDP, the obvious layout, needs %s of memory; the device has %s",
+                     B(v->p->memory.all), B(q->c.device.memory));
+        else if (l->pipe == 1 && l->tensor == 1 && !l->zero)
+            snprintf(f->why, sizeof f->why, "DDP, the obvious layout, is the best");
         else
-            snprintf(f->why, sizeof f->why, "DDP, the obvious layout, takes %s: %s of communication is not hidden, and each device updates %s",
+            snprintf(f->why, sizeof f->why,
+                     "DDP, the obvious layout, takes %s: %s of communication is not hidden, and each device updates %s",
                      S(v->p->step), S(v->p->exposed), l->zero ? "all parameters itself" : "all parameters");
     }
 }
@@ -472,30 +511,42 @@ static void write_text(FILE *f, const question *q, const findings *r)
     const dt_scale_cluster    *c = &q->c;
     const char                *unit = q->m->unit;
     dt_scale_sums              sums = dt_scale_model_sums(q->m);
-    fprintf(f, "%s: %.4g M parameters, %s a forward of one %s%s\n", q->m->name, (double)sums.params / 1e6, shown(sums.flops, DT_SCALE_FLOP), unit,
-            q->m->batch > 0 ? ", from a profile" : "");
-    fprintf(f, "%d x %s: %d machine%s with %d", p->devices, c->device.name, c->machines, c->machines > 1 ? "s" : "", c->per_machine);
-    if (c->per_machine > 1) fprintf(f, ", inside %s%s", R(c->intra.rate), c->inside == DT_SCALE_RING ? " in a ring" : c->inside == DT_SCALE_SWITCH ? " through one switch" : "");
-    if (c->machines > 1) fprintf(f, ", between them %s%s", R(c->inter.rate), c->shared || c->per_machine == 1 ? " for each machine" : " for each device");
+    fprintf(f, "%s: %.4g M parameters, %s a forward of one %s%s\n", q->m->name, (double)sums.params / 1e6,
+            shown(sums.flops, DT_SCALE_FLOP), unit, q->m->batch > 0 ? ", from a profile" : "");
+    fprintf(f, "%d x %s: %d machine%s with %d", p->devices, c->device.name, c->machines, c->machines > 1 ? "s" : "",
+            c->per_machine);
+    if (c->per_machine > 1)
+        fprintf(f, ", inside %s%s", R(c->intra.rate),
+                c->inside == DT_SCALE_RING     ? " in a ring"
+                : c->inside == DT_SCALE_SWITCH ? " through one switch"
+                                               : "");
+    if (c->machines > 1)
+        fprintf(f, ", between them %s%s", R(c->inter.rate),
+                c->shared || c->per_machine == 1 ? " for each machine" : " for each device");
     fprintf(f, "\n%s, %g %ss a rank, %g in all, %s\n\n", layout_text(&p->layout), p->batch, unit, p->batch * p->layout.data,
             q->m->batch > 0 ? "as profiled" : precisions[q->o.precision]);
     fprintf(f, "step            %s: %.4g %ss a second", S(p->step), p->rate, unit);
     if (q->m->tokens) fprintf(f, " (%.4g tokens)", p->rate * q->m->tokens);
     fprintf(f, ", %.1f %% of linear\n", 100 * p->efficiency);
-    fprintf(f, "T1 computation  %s = forward %s + backward %s + update %s\n", S(p->t1), S(p->forward), S(p->backward), S(p->update));
+    fprintf(f, "T1 computation  %s = forward %s + backward %s + update %s\n", S(p->t1), S(p->forward), S(p->backward),
+            S(p->update));
     fprintf(f, "T2 communication %s; max(T1, T2) = %s\n", S(p->t2), S(p->t1 > p->t2 ? p->t1 : p->t2));
     fprintf(f, "exposed         %s of communication", S(p->exposed));
     if (p->bubble > 0) fprintf(f, ", %s idle in the pipeline", S(p->bubble));
     if (p->input > 0) fprintf(f, ", %s waiting for data", S(p->input));
     fprintf(f, "\nbottleneck      %s\n", bottleneck(p));
     if (p->devices > 1) {
-        if (r->linear > 0) fprintf(f, "linear from     %d %ss a rank on (at most 5 %% of the step is exposed communication)\n", r->linear, unit);
+        if (r->linear > 0)
+            fprintf(f, "linear from     %d %ss a rank on (at most 5 %% of the step is exposed communication)\n", r->linear,
+                    unit);
         else fprintf(f, "linear          with no batch up to 65536\n");
     }
     if (q->m->sample_bytes > 0)
-        fprintf(f, "data            %s from storage, %s for each machine (%s a%s %s)\n", R(p->data_rate), R(p->data_rate / c->machines),
-                B(q->m->sample_bytes), *unit == 'i' ? "n" : "", unit);
-    if (p->nbuckets) fprintf(f, "\nBuckets of gradients, in the order in which they become ready:\n%4s %10s %12s %12s %12s  %s\n", "", "bytes", "ready", "start", "end", "algorithm");
+        fprintf(f, "data            %s from storage, %s for each machine (%s a%s %s)\n", R(p->data_rate),
+                R(p->data_rate / c->machines), B(q->m->sample_bytes), *unit == 'i' ? "n" : "", unit);
+    if (p->nbuckets)
+        fprintf(f, "\nBuckets of gradients, in the order in which they become ready:\n%4s %10s %12s %12s %12s  %s\n", "",
+                "bytes", "ready", "start", "end", "algorithm");
     for (int i = 0; i < p->nbuckets; i++) {
         const dt_scale_bucket *b = &p->bucket[i];
         if (p->nbuckets > 12 && i >= 6 && i < p->nbuckets - 5) {
@@ -505,30 +556,34 @@ static void write_text(FILE *f, const question *q, const findings *r)
         fprintf(f, "%4d %10s %12s %12s %12s  %s\n", i, B(b->nbytes), S(b->ready), S(b->start), S(b->end),
                 b->algo == DT_ALGO_NATIVE ? "parameter server" : dt_algo_name(b->algo));
     }
-    fprintf(f, "\nMemory of a device%s%s:\n%-12s %10s %10s %10s %12s %10s %10s %10s\n", c->device.memory > 0 ? ", which has " : "", c->device.memory > 0 ? B(c->device.memory) : "",
-            "", "parameters", "gradients", "optimizer", "activations", "workspace", "buckets", "all");
+    fprintf(f, "\nMemory of a device%s%s:\n%-12s %10s %10s %10s %12s %10s %10s %10s\n",
+            c->device.memory > 0 ? ", which has " : "", c->device.memory > 0 ? B(c->device.memory) : "", "", "parameters",
+            "gradients", "optimizer", "activations", "workspace", "buckets", "all");
     for (int i = 0; i < r->nmemory; i++) {
         const dt_scale_memory *m = &r->memory[i].p->memory;
-        fprintf(f, "%-12s %10s %10s %10s %12s %10s %10s %10s%s\n", r->memory[i].what, B(m->parameters), B(m->gradients), B(m->states), B(m->activations),
-                B(m->workspace), B(m->buckets), B(m->all), r->memory[i].p->fits ? "" : "  too much");
+        fprintf(f, "%-12s %10s %10s %10s %12s %10s %10s %10s%s\n", r->memory[i].what, B(m->parameters), B(m->gradients),
+                B(m->states), B(m->activations), B(m->workspace), B(m->buckets), B(m->all),
+                r->memory[i].p->fits ? "" : "  too much");
     }
     if (p->devices > 1) {
-        fprintf(f, "\nBest layouts for %g %ss a step: %lld tried, %lld fit\n", p->batch * p->layout.data, unit, (long long)r->tried, (long long)r->fitting);
+        fprintf(f, "\nBest layouts for %g %ss a step: %lld tried, %lld fit\n", p->batch * p->layout.data, unit,
+                (long long)r->tried, (long long)r->fitting);
         for (int i = 0; i < r->nbest; i++)
-            fprintf(f, "%2d. %-62s %10s %8.1f %% of linear %10s\n", i + 1, layout_text(&r->best[i].layout), S(r->best[i].step), 100 * r->best[i].efficiency,
-                    B(r->best[i].memory.all));
+            fprintf(f, "%2d. %-62s %10s %8.1f %% of linear %10s\n", i + 1, layout_text(&r->best[i].layout), S(r->best[i].step),
+                    100 * r->best[i].efficiency, B(r->best[i].memory.all));
         if (!r->nbest) fprintf(f, "    none fits: take more devices, more memory, or a smaller batch\n");
         if (r->why[0]) fprintf(f, "%s\n", r->why);
     }
     if (r->nchanges) fprintf(f, "\nWhat would help:\n");
     for (int i = 0; i < r->nchanges; i++) {
         const dt_scale_prediction *v = r->change[i].p;
-        fprintf(f, "  %-50s step %10s, %6.1f %% of linear, %+6.1f %% %ss a second\n", r->change[i].what, S(v->step), 100 * v->efficiency, 100 * (v->rate / p->rate - 1), unit);
+        fprintf(f, "  %-50s step %10s, %6.1f %% of linear, %+6.1f %% %ss a second\n", r->change[i].what, S(v->step),
+                100 * v->efficiency, 100 * (v->rate / p->rate - 1), unit);
     }
     fprintf(f, "\n%9s %9s %12s %12s %12s %10s\n", "machines", "devices", "T1", "T2", "step", "of linear");
     for (int i = 0; i < r->npoints; i++)
-        fprintf(f, "%9d %9d %12s %12s %12s %8.1f %%\n", r->point[i].machines, r->point[i].machines * c->per_machine, S(r->point[i].t1), S(r->point[i].t2),
-                S(r->point[i].step), 100 * r->point[i].efficiency);
+        fprintf(f, "%9d %9d %12s %12s %12s %8.1f %%\n", r->point[i].machines, r->point[i].machines * c->per_machine,
+                S(r->point[i].t1), S(r->point[i].t2), S(r->point[i].step), 100 * r->point[i].efficiency);
     if (r->crossing > 0) fprintf(f, "T1 = T2 at about %.3g machines\n", r->crossing);
 }
 
@@ -544,7 +599,10 @@ static void json_string(FILE *f, const char *s)
     }
     fputc('"', f);
 }
-static void json_number(FILE *f, const char *name, double x, const char *after) { fprintf(f, "\"%s\": %.9g%s", name, isfinite(x) ? x : 0, after); }
+static void json_number(FILE *f, const char *name, double x, const char *after)
+{
+    fprintf(f, "\"%s\": %.9g%s", name, isfinite(x) ? x : 0, after);
+}
 static void json_memory(FILE *f, const dt_scale_memory *m)
 {
     fprintf(f, "{ ");
@@ -558,8 +616,10 @@ static void json_memory(FILE *f, const dt_scale_memory *m)
 }
 static void json_layout(FILE *f, const dt_scale_layout *l)
 {
-    fprintf(f, "{ \"data\": %d, \"pipe\": %d, \"tensor\": %d, \"zero\": %d, \"micro\": %d, \"schedule\": \"%s\", \"recompute\": \"%s\" }", l->data, l->pipe, l->tensor,
-            l->zero, l->micro, dt_pipe_kind_name(l->schedule), recomputes[l->recompute]);
+    fprintf(f,
+            "{ \"data\": %d, \"pipe\": %d, \"tensor\": %d, \"zero\": %d, \"micro\": %d, \"schedule\": \"%s\", \"recompute\": "
+            "\"%s\" }",
+            l->data, l->pipe, l->tensor, l->zero, l->micro, dt_pipe_kind_name(l->schedule), recomputes[l->recompute]);
 }
 static void json_step(FILE *f, const dt_scale_prediction *p)
 {
@@ -588,7 +648,8 @@ static void write_json(FILE *f, const question *q, const findings *r)
     json_number(f, "flop", sums.flops, ",\n  ");
     fprintf(f, "\"device\": ");
     json_string(f, q->c.device.name);
-    fprintf(f, ", \"machines\": %d, \"per_machine\": %d, \"devices\": %d, \"batch\": %.9g, \"layout\": ", q->c.machines, q->c.per_machine, p->devices, p->batch);
+    fprintf(f, ", \"machines\": %d, \"per_machine\": %d, \"devices\": %d, \"batch\": %.9g, \"layout\": ", q->c.machines,
+            q->c.per_machine, p->devices, p->batch);
     json_layout(f, &p->layout);
     fprintf(f, ",\n  ");
     json_step(f, p);
@@ -662,21 +723,30 @@ static void write_svg(FILE *f, const question *q, const findings *r)
     high = ceil(high * 5 - 1e-9) / 5;
 #define X(m) (left + (log2(m) - first) / (last - first) * (W - left - right))
 #define Y(e) (H - low - (e) / high * (H - low - top))
-    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\">\n", W, H, W, H);
-    fprintf(f, "<style>text{font:12px sans-serif;fill:#333}.grid{stroke:#ddd}.p{fill:none;stroke:#2468b4;stroke-width:2.5}.b{fill:none;stroke:#999;stroke-width:1.5;"
+    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\">\n", W, H, W,
+            H);
+    fprintf(f, "<style>text{font:12px "
+               "sans-serif;fill:#333}.grid{stroke:#ddd}.p{fill:none;stroke:#2468b4;stroke-width:2.5}.b{fill:none;stroke:#999;"
+               "stroke-width:1.5;"
                "stroke-dasharray:6 4}.x{stroke:#c8321e;stroke-width:1.5;stroke-dasharray:3 3}</style>\n");
-    fprintf(f, "<rect width=\"%.0f\" height=\"%.0f\" fill=\"#fff\"/>\n<text x=\"%.0f\" y=\"24\" style=\"font-size:15px;font-weight:bold\">", W, H, left);
+    fprintf(f,
+            "<rect width=\"%.0f\" height=\"%.0f\" fill=\"#fff\"/>\n<text x=\"%.0f\" y=\"24\" "
+            "style=\"font-size:15px;font-weight:bold\">",
+            W, H, left);
     escaped(f, q->m->name);
     fprintf(f, ": efficiency by the number of machines with %d ", q->c.per_machine);
     escaped(f, q->c.device.name);
     fprintf(f, "</text>\n");
     for (int k = 0; k <= 5; k++) {
         double e = high * k / 5;
-        fprintf(f, "<line class=\"grid\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/><text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%.0f %%</text>\n", left, Y(e), W - right, Y(e),
-                left - 8, Y(e) + 4, 100 * e);
+        fprintf(f,
+                "<line class=\"grid\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/><text x=\"%.1f\" y=\"%.1f\" "
+                "text-anchor=\"end\">%.0f %%</text>\n",
+                left, Y(e), W - right, Y(e), left - 8, Y(e) + 4, 100 * e);
     }
     for (int i = 0; i < r->npoints; i++)
-        fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%d</text>\n", X(r->point[i].machines), H - low + 20, r->point[i].machines);
+        fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%d</text>\n", X(r->point[i].machines), H - low + 20,
+                r->point[i].machines);
     fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">machines</text>\n", (left + W - right) / 2, H - 18);
     for (int k = 0; k < 2; k++) { /* the bound, the prediction */
         fprintf(f, "<polyline class=\"%s\" points=\"", k ? "p" : "b");
@@ -687,15 +757,24 @@ static void write_svg(FILE *f, const question *q, const findings *r)
         fprintf(f, "\"/>\n");
     }
     for (int i = 0; i < r->npoints; i++)
-        fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%d\" fill=\"#2468b4\"><title>%d machines: %.1f %%, step %s, T1 %s, T2 %s</title></circle>\n", X(r->point[i].machines),
-                Y(r->point[i].efficiency), r->point[i].machines == q->c.machines ? 6 : 3, r->point[i].machines, 100 * r->point[i].efficiency, S(r->point[i].step),
-                S(r->point[i].t1), S(r->point[i].t2));
+        fprintf(f,
+                "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%d\" fill=\"#2468b4\"><title>%d machines: %.1f %%, step %s, T1 %s, T2 "
+                "%s</title></circle>\n",
+                X(r->point[i].machines), Y(r->point[i].efficiency), r->point[i].machines == q->c.machines ? 6 : 3,
+                r->point[i].machines, 100 * r->point[i].efficiency, S(r->point[i].step), S(r->point[i].t1), S(r->point[i].t2));
     if (r->crossing > 0)
-        fprintf(f, "<line class=\"x\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/><text x=\"%.1f\" y=\"%.1f\">T1 = T2</text>\n", X(r->crossing), top, X(r->crossing), H - low,
-                X(r->crossing) + 4 > W - 70 ? X(r->crossing) - 56 : X(r->crossing) + 4, top + 12);
+        fprintf(
+            f,
+            "<line class=\"x\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/><text x=\"%.1f\" y=\"%.1f\">T1 = T2</text>\n",
+            X(r->crossing), top, X(r->crossing), H - low,
+            X(r->crossing) + 4 > W - 70 ? X(r->crossing) - 56 : X(r->crossing) + 4, top + 12);
     else
-        fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">T2 is below T1 up to %d machines</text>\n", W - right, top - 8, r->npoints ? r->point[r->npoints - 1].machines : 1);
-    fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" fill=\"#2468b4\">predicted</text><text x=\"%.1f\" y=\"%.1f\">dashed: T1 / max(T1, T2)</text>\n</svg>\n", left + 10, H - low - 24, left + 10, H - low - 8);
+        fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">T2 is below T1 up to %d machines</text>\n", W - right,
+                top - 8, r->npoints ? r->point[r->npoints - 1].machines : 1);
+    fprintf(f,
+            "<text x=\"%.1f\" y=\"%.1f\" fill=\"#2468b4\">predicted</text><text x=\"%.1f\" y=\"%.1f\">dashed: T1 / max(T1, "
+            "T2)</text>\n</svg>\n",
+            left + 10, H - low - 24, left + 10, H - low - 8);
 #undef X
 #undef Y
 }
@@ -709,23 +788,32 @@ static void write_html(FILE *f, const question *q, const findings *r)
     if (fclose(t)) quit("out of memory");
     fprintf(f, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>dtplan: ");
     escaped(f, q->m->name);
-    fprintf(f, "</title><style>body{font:15px sans-serif;margin:2em auto;max-width:70em;color:#222}pre{background:#f5f5f5;padding:1em;overflow-x:auto}"
-               "table{border-collapse:collapse}td,th{border:1px solid #ccc;padding:.3em .6em;text-align:right}td:first-child,th:first-child{text-align:left}</style></head>\n<body><h1>Will it scale? ");
+    fprintf(f,
+            "</title><style>body{font:15px sans-serif;margin:2em "
+            "auto;max-width:70em;color:#222}pre{background:#f5f5f5;padding:1em;overflow-x:auto}"
+            "table{border-collapse:collapse}td,th{border:1px solid #ccc;padding:.3em "
+            ".6em;text-align:right}td:first-child,th:first-child{text-align:left}</style></head>\n<body><h1>Will it scale? ");
     escaped(f, q->m->name);
-    fprintf(f, "</h1>\n<p>%d devices: <b>%.4g %ss a second, %.1f %% of linear</b>. Bottleneck: ", r->p->devices, r->p->rate, q->m->unit, 100 * r->p->efficiency);
+    fprintf(f, "</h1>\n<p>%d devices: <b>%.4g %ss a second, %.1f %% of linear</b>. Bottleneck: ", r->p->devices, r->p->rate,
+            q->m->unit, 100 * r->p->efficiency);
     escaped(f, bottleneck(r->p));
     fprintf(f, ".</p>\n");
     write_svg(f, q, r);
     fprintf(f, "<h2>Best layouts</h2>\n<table><tr><th>layout</th><th>step</th><th>of linear</th><th>memory</th></tr>\n");
     for (int i = 0; i < r->nbest; i++)
-        fprintf(f, "<tr><td>%s</td><td>%s</td><td>%.1f %%</td><td>%s</td></tr>\n", layout_text(&r->best[i].layout), S(r->best[i].step), 100 * r->best[i].efficiency, B(r->best[i].memory.all));
+        fprintf(f, "<tr><td>%s</td><td>%s</td><td>%.1f %%</td><td>%s</td></tr>\n", layout_text(&r->best[i].layout),
+                S(r->best[i].step), 100 * r->best[i].efficiency, B(r->best[i].memory.all));
     fprintf(f, "</table><p>");
     escaped(f, r->why);
-    fprintf(f, "</p>\n<h2>What would help</h2>\n<table><tr><th>change</th><th>step</th><th>of linear</th><th>%ss a second</th></tr>\n", q->m->unit);
+    fprintf(
+        f,
+        "</p>\n<h2>What would help</h2>\n<table><tr><th>change</th><th>step</th><th>of linear</th><th>%ss a second</th></tr>\n",
+        q->m->unit);
     for (int i = 0; i < r->nchanges; i++) {
         fprintf(f, "<tr><td>");
         escaped(f, r->change[i].what);
-        fprintf(f, "</td><td>%s</td><td>%.1f %%</td><td>%+.1f %%</td></tr>\n", S(r->change[i].p->step), 100 * r->change[i].p->efficiency, 100 * (r->change[i].p->rate / r->p->rate - 1));
+        fprintf(f, "</td><td>%s</td><td>%.1f %%</td><td>%+.1f %%</td></tr>\n", S(r->change[i].p->step),
+                100 * r->change[i].p->efficiency, 100 * (r->change[i].p->rate / r->p->rate - 1));
     }
     fprintf(f, "</table>\n<h2>All of it</h2>\n<pre>");
     escaped(f, text);
@@ -734,29 +822,33 @@ static void write_html(FILE *f, const question *q, const findings *r)
 }
 static void write_trace(FILE *f, const question *q, const findings *r)
 {
-    static const char *const kinds[] = { "", "forward", "backward", "reduce", "gather", "update" };
+    static const char *const   kinds[] = { "", "forward", "backward", "reduce", "gather", "update" };
     const dt_scale_prediction *p = r->p;
     int                        ranks = p->layout.pipe;
     fprintf(f, "[\n");
     for (int i = 0; i < ranks; i++)
         for (int k = 0; k < 2; k++)
-            fprintf(f, "{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"predicted %s\"}},\n", i, k, k ? "communication" : "computation");
+            fprintf(f, "{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"predicted %s\"}},\n",
+                    i, k, k ? "communication" : "computation");
     for (int i = 0; i < p->nevents; i++) {
         const dt_scale_event *e = &p->event[i];
         bool                  comm = e->kind == DT_SCALE_EVENT_REDUCE || e->kind == DT_SCALE_EVENT_GATHER;
-        fprintf(f, "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\",\"name\":", e->rank, comm, e->start * 1e6, (e->end - e->start) * 1e6, kinds[e->kind]);
+        fprintf(f, "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\",\"name\":", e->rank, comm,
+                e->start * 1e6, (e->end - e->start) * 1e6, kinds[e->kind]);
         if (ranks > 1) {
             char name[64];
             snprintf(name, sizeof name, "%s %d", kinds[e->kind], e->micro);
             json_string(f, name);
         } else {
             char name[DT_SCALE_NAME + 16];
-            snprintf(name, sizeof name, "%s%s%s", kinds[e->kind], e->layer >= 0 ? " " : "", e->layer >= 0 ? q->m->layer[e->layer].name : "");
+            snprintf(name, sizeof name, "%s%s%s", kinds[e->kind], e->layer >= 0 ? " " : "",
+                     e->layer >= 0 ? q->m->layer[e->layer].name : "");
             json_string(f, name);
         }
         fprintf(f, "},\n");
     }
-    fprintf(f, "{\"ph\":\"X\",\"pid\":0,\"tid\":0,\"ts\":0,\"dur\":%.3f,\"cat\":\"step\",\"name\":\"step\"}\n]\n", p->step * 1e6);
+    fprintf(f, "{\"ph\":\"X\",\"pid\":0,\"tid\":0,\"ts\":0,\"dur\":%.3f,\"cat\":\"step\",\"name\":\"step\"}\n]\n",
+            p->step * 1e6);
 }
 
 /* ---------------------------------------------------------------------------------------------------- the table */
@@ -778,7 +870,8 @@ static void write_table(FILE *f)
         dt_scale_model_free(m);
     }
     qsort(row, (size_t)n, sizeof row[0], by_ratio);
-    fprintf(f, "| model | parameters | bytes of gradients | forward of a sample | bytes for each GFLOP of forward and backward | against ResNet-50 |\n|---|---|---|---|---|---|\n");
+    fprintf(f, "| model | parameters | forward of a sample | bytes of gradients for each GFLOP of training | against ResNet-50 |\n"
+               "|---|---|---|---|---|\n");
     double resnet = 1;
     for (int i = 0; i < n; i++)
         if (!strcmp(dt_scale_model_name((int)row[i][0]), "resnet50")) resnet = row[i][1];
@@ -786,8 +879,8 @@ static void write_table(FILE *f)
         dt_scale_model *m = dt_scale_model_new(dt_scale_model_name((int)row[i][0]));
         if (!m) quit("%s", dt_plan_error());
         dt_scale_sums s = dt_scale_model_sums(m);
-        fprintf(f, "| %s | %.2f M | %s | %s%s | %s | %.3g |\n", m->name, (double)s.params / 1e6, B(4.0 * (double)s.params), shown(s.flops, DT_SCALE_FLOP),
-                m->tokens ? " (sequence)" : "", B(row[i][1]), row[i][1] / resnet);
+        fprintf(f, "| %s | %.2f M | %s%s | %s | %.3g |\n", m->name, (double)s.params / 1e6, shown(s.flops, DT_SCALE_FLOP),
+                m->tokens ? ", a sequence" : "", B(row[i][1]), row[i][1] / resnet);
         dt_scale_model_free(m);
     }
 }

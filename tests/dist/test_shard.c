@@ -8,6 +8,7 @@
 #define DT_NN_IMPLEMENTATION
 #define DT_DIST_IMPLEMENTATION
 #include "dt_dist.h"
+#include "dt_scale.h"
 #include "mlp.h"
 #include "temp_files.h"
 
@@ -324,6 +325,27 @@ static void measure(crew *k)
              p->shard, (long long)u.parameters, (long long)u.gradients, (long long)u.masters, (long long)u.states,
              (long long)u.buckets, (long long)live, (long long)u.formula, f);
     crew_check(k, near5(u.formula, (int64_t)f), what);
+    dt_scale_layer   one; /* the planner knows the same formula */
+    dt_scale_model   plan;
+    dt_scale_cluster machine;
+    dt_scale_opts    ask;
+    memset(&one, 0, sizeof one);
+    memset(&plan, 0, sizeof plan);
+    memset(&ask, 0, sizeof ask);
+    dt_scale_cluster_default(&machine);
+    machine.per_machine = k->world;
+    one.params = (int64_t)P;
+    one.flops = one.flops_back = 1;
+    plan.nlayers = 1;
+    plan.layer = &one;
+    ask.model = &plan;
+    ask.cluster = &machine;
+    ask.layout.zero = p->shard;
+    ask.precision = amp ? DT_SCALE_O2 : DT_SCALE_F32;
+    ask.states = p->kind ? 1 : 2;
+    dt_scale_prediction *q = dt_scale_predict(&ask);
+    crew_check(k, q && near5((int64_t)(q->memory.parameters + q->memory.gradients + q->memory.states), u.formula), "the planner's formula");
+    dt_scale_prediction_free(q);
     crew_check(k, near5(sum, u.formula), what);
     live -= u.buckets; /* what dt_stats has beside buckets: the same, but for states in files, and small things */
     /* without .shard the size classes of the allocator add up to an eighth */

@@ -1,5 +1,5 @@
-/* test_scale.c: the planner's models against published counts, predictions computed by hand, laws that hold for every cluster, the
-   search against trying everything, memory, units, and what is refused
+/* test_scale.c: the planner's models against published counts, predictions computed by hand, laws that hold for every cluster,
+   the search against trying everything, memory, units, and what is refused
    run: -O1 */
 #include "dt_test.h"
 
@@ -85,7 +85,8 @@ UTEST(scale, an_unknown_model_names_the_nearest)
 {
     EXPECT_TRUE(dt_scale_model_new("resnet5O") == NULL && said("did you mean resnet50?"));
     EXPECT_TRUE(dt_scale_model_new("llama") == NULL && said("did you mean llama3-8b?"));
-    EXPECT_TRUE(dt_scale_model_new("zzzzzzzzz") == NULL && said("known are alexnet") && !strstr(dt_plan_error(), "did you mean"));
+    EXPECT_TRUE(dt_scale_model_new("zzzzzzzzz") == NULL && said("known are alexnet") &&
+                !strstr(dt_plan_error(), "did you mean"));
     EXPECT_TRUE(dt_scale_model_new(NULL) == NULL && said("(NULL)"));
     EXPECT_TRUE(dt_scale_gpt_new("x", 100, 2, 3, 8, 8) == NULL && said("heads that divide width"));
     dt_scale_device d;
@@ -101,16 +102,35 @@ UTEST(scale, quantities_have_a_unit)
         const char   *text;
         dt_scale_unit unit;
         double        x; /* -1: refused */
-    } t[] = { { "1.25GB/s", DT_SCALE_RATE, 1.25e9 }, { "10Gbit/s", DT_SCALE_RATE, 1.25e9 }, { "80GB", DT_SCALE_BYTES, 80e9 }, { "16MiB", DT_SCALE_BYTES, 16777216 },
-              { "30us", DT_SCALE_SECONDS, 30e-6 }, { "0s", DT_SCALE_SECONDS, 0 }, { "15T", DT_SCALE_SPEED, 15e12 }, { "15TFLOP/s", DT_SCALE_SPEED, 15e12 },
-              { "4.1GFLOP", DT_SCALE_FLOP, 4.1e9 }, { "999999999999999999B", DT_SCALE_BYTES, 1e18 }, { "80", DT_SCALE_BYTES, -1 }, { "", DT_SCALE_BYTES, -1 },
-              { "GB", DT_SCALE_BYTES, -1 }, { "-1GB", DT_SCALE_BYTES, -1 }, { "1e9B", DT_SCALE_BYTES, -1 }, { "1.GB", DT_SCALE_BYTES, -1 }, { "10Gb/s", DT_SCALE_RATE, -1 },
-              { "10GBps", DT_SCALE_RATE, -1 }, { "10GB", DT_SCALE_RATE, -1 }, { "1GB/s ", DT_SCALE_RATE, -1 }, { "1000000000000000000B", DT_SCALE_BYTES, -1 },
-              { "infGB", DT_SCALE_BYTES, -1 }, { "15", DT_SCALE_SPEED, -1 }, { "5m", DT_SCALE_SECONDS, -1 } };
+    } t[] = { { "1.25GB/s", DT_SCALE_RATE, 1.25e9 },
+              { "10Gbit/s", DT_SCALE_RATE, 1.25e9 },
+              { "80GB", DT_SCALE_BYTES, 80e9 },
+              { "16MiB", DT_SCALE_BYTES, 16777216 },
+              { "30us", DT_SCALE_SECONDS, 30e-6 },
+              { "0s", DT_SCALE_SECONDS, 0 },
+              { "15T", DT_SCALE_SPEED, 15e12 },
+              { "15TFLOP/s", DT_SCALE_SPEED, 15e12 },
+              { "4.1GFLOP", DT_SCALE_FLOP, 4.1e9 },
+              { "999999999999999999B", DT_SCALE_BYTES, 1e18 },
+              { "80", DT_SCALE_BYTES, -1 },
+              { "", DT_SCALE_BYTES, -1 },
+              { "GB", DT_SCALE_BYTES, -1 },
+              { "-1GB", DT_SCALE_BYTES, -1 },
+              { "1e9B", DT_SCALE_BYTES, -1 },
+              { "1.GB", DT_SCALE_BYTES, -1 },
+              { "10Gb/s", DT_SCALE_RATE, -1 },
+              { "10GBps", DT_SCALE_RATE, -1 },
+              { "10GB", DT_SCALE_RATE, -1 },
+              { "1GB/s ", DT_SCALE_RATE, -1 },
+              { "1000000000000000000B", DT_SCALE_BYTES, -1 },
+              { "infGB", DT_SCALE_BYTES, -1 },
+              { "15", DT_SCALE_SPEED, -1 },
+              { "5m", DT_SCALE_SECONDS, -1 } };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         double x = -1;
         int    status = dt_scale_quantity(t[i].text, strlen(t[i].text), t[i].unit, &x);
-        if ((status == 0) != (t[i].x >= 0) || (status == 0 && fabs(x - t[i].x) > 1e-9 * t[i].x)) printf("    '%s'\n", t[i].text);
+        if ((status == 0) != (t[i].x >= 0) || (status == 0 && fabs(x - t[i].x) > 1e-9 * t[i].x))
+            printf("    '%s'\n", t[i].text);
         EXPECT_EQ(t[i].x >= 0, status == 0);
         if (!status) EXPECT_TRUE(fabs(x - t[i].x) <= 1e-9 * t[i].x);
         else EXPECT_TRUE(said("expected"));
@@ -130,9 +150,10 @@ UTEST(scale, a_shown_quantity_is_read_again)
 }
 
 /* ---- clusters */
-static const char good[] = "dt cluster 1\n# ours\ndevice mine speed 10TFLOP/s memory 16GB bandwidth 900GB/s\nmachines 4\ndevices 8\n"
-                           "intra nvlink2\ninter mine rate 10Gbit/s latency 20us\nshared\ninside ring\nswitch rate 40Gbit/s\n"
-                           "trunk rate 2GB/s machines 2\nstorage rate 1GB/s\nreduce rate 8GB/s\ntogether 93%\nbusy 80%\nspread 2%\nend\n";
+static const char good[] =
+    "dt cluster 1\n# ours\ndevice mine speed 10TFLOP/s memory 16GB bandwidth 900GB/s\nmachines 4\ndevices 8\n"
+    "intra nvlink2\ninter mine rate 10Gbit/s latency 20us\nshared\ninside ring\nswitch rate 40Gbit/s\n"
+    "trunk rate 2GB/s machines 2\nstorage rate 1GB/s\nreduce rate 8GB/s\ntogether 93%\nbusy 80%\nspread 2%\nend\n";
 UTEST(scale, a_cluster_is_read)
 {
     dt_scale_cluster c;
@@ -151,34 +172,38 @@ UTEST(scale, a_wrong_cluster_is_refused_with_line_and_column)
 {
     static const struct {
         const char *text, *what;
-    } t[] = { { "", "line 1, column 1: found 'the end of the line', expected 'dt cluster 1'" },
-              { "dt profile 1\n", "line 1, column 4: found 'profile', expected 'dt cluster 1'" },
-              { "dt cluster 1 x\n", "line 1, column 14: found 'x', expected the end of the line" },
-              { "dt cluster 1\n\n  machnes 4\n", "line 3, column 3: found 'machnes'" },
-              { "dt cluster 1\nmachnes 4\n", "did you mean machines?" },
-              { "dt cluster 1\nmachines 4x\n", "line 2, column 10: found '4x', expected a whole number" },
-              { "dt cluster 1\nmachines 0\n", "a whole number from 1" },
-              { "dt cluster 1\nmachines 99999999999999999999\n", "a whole number from 1" },
-              { "dt cluster 1\nmachines\n", "line 2, column 9: found 'the end of the line'" },
-              { "dt cluster 1\nmachines 4\nmachines 4\n", "line 3, column 1: found 'machines', expected machines once" },
-              { "dt cluster 1\ndevice v10\n", "line 2, column 8: found 'v10', expected a known device (did you mean v100?)" },
-              { "dt cluster 1\ndevice mine memory 3GB\n", "line 2, column 8: found 'mine'" },
-              { "dt cluster 1\ndevice mine speed 3GB\n", "line 2, column 19: found '3GB', expected operations a second" },
-              { "dt cluster 1\nintra x rate 3GB latency 3us\n", "line 2, column 14: found '3GB', expected bytes or bits a second" },
-              { "dt cluster 1\nintra x rate 12 latency 3us\n", "a number without a unit" },
-              { "dt cluster 1\nintra x rate 1GB/s\n", "'rate 1.25GB/s latency 20us'" },
-              { "dt cluster 1\nintra x rate 1GB/s rate 1GB/s\n", "expected rate once" },
-              { "dt cluster 1\nintra x rate 0GB/s latency 1us\n", "at least 1B/s" },
-              { "dt cluster 1\ninside rnig\n", "line 2, column 8: found 'rnig', expected full, ring, switch; did you mean ring?" },
-              { "dt cluster 1\ntrunk rate 3GB/s\n", "expected rate and machines" },
-              { "dt cluster 1\nbusy 0.8\n", "a part in percent" },
-              { "dt cluster 1\nbusy 180%\n", "a part in percent" },
-              { "dt cluster 1\ndevice v100\nmachines 1\nend\n", "no line 'devices'" },
-              { "dt cluster 1\ndevice v100\nmachines 1\ndevices 2\nend\n", "no line 'intra'" },
-              { "dt cluster 1\ndevice v100\nmachines 2\ndevices 1\nend\n", "no line 'inter'" },
-              { "dt cluster 1\ndevice v100\nmachines 1\ndevices 1\n", "expected a line 'end'" },
-              { "dt cluster 1\ndevice v100\nmachines 1\ndevices 1\nend\nend\n", "line 6, column 1: found 'end', expected no more lines" },
-              { "dt cluster 1\ndevice v100\nmachines 1048576\ndevices 1048576\nintra pcie3\ninter pcie3\nend\n", "at most 1048576 devices" } };
+    } t[] = {
+        { "", "line 1, column 1: found 'the end of the line', expected 'dt cluster 1'" },
+        { "dt profile 1\n", "line 1, column 4: found 'profile', expected 'dt cluster 1'" },
+        { "dt cluster 1 x\n", "line 1, column 14: found 'x', expected the end of the line" },
+        { "dt cluster 1\n\n  machnes 4\n", "line 3, column 3: found 'machnes'" },
+        { "dt cluster 1\nmachnes 4\n", "did you mean machines?" },
+        { "dt cluster 1\nmachines 4x\n", "line 2, column 10: found '4x', expected a whole number" },
+        { "dt cluster 1\nmachines 0\n", "a whole number from 1" },
+        { "dt cluster 1\nmachines 99999999999999999999\n", "a whole number from 1" },
+        { "dt cluster 1\nmachines\n", "line 2, column 9: found 'the end of the line'" },
+        { "dt cluster 1\nmachines 4\nmachines 4\n", "line 3, column 1: found 'machines', expected machines once" },
+        { "dt cluster 1\ndevice v10\n", "line 2, column 8: found 'v10', expected a known device (did you mean v100?)" },
+        { "dt cluster 1\ndevice mine memory 3GB\n", "line 2, column 8: found 'mine'" },
+        { "dt cluster 1\ndevice mine speed 3GB\n", "line 2, column 19: found '3GB', expected operations a second" },
+        { "dt cluster 1\nintra x rate 3GB latency 3us\n", "line 2, column 14: found '3GB', expected bytes or bits a second" },
+        { "dt cluster 1\nintra x rate 12 latency 3us\n", "a number without a unit" },
+        { "dt cluster 1\nintra x rate 1GB/s\n", "'rate 1.25GB/s latency 20us'" },
+        { "dt cluster 1\nintra x rate 1GB/s rate 1GB/s\n", "expected rate once" },
+        { "dt cluster 1\nintra x rate 0GB/s latency 1us\n", "at least 1B/s" },
+        { "dt cluster 1\ninside rnig\n", "line 2, column 8: found 'rnig', expected full, ring, switch; did you mean ring?" },
+        { "dt cluster 1\ntrunk rate 3GB/s\n", "expected rate and machines" },
+        { "dt cluster 1\nbusy 0.8\n", "a part in percent" },
+        { "dt cluster 1\nbusy 180%\n", "a part in percent" },
+        { "dt cluster 1\ndevice v100\nmachines 1\nend\n", "no line 'devices'" },
+        { "dt cluster 1\ndevice v100\nmachines 1\ndevices 2\nend\n", "no line 'intra'" },
+        { "dt cluster 1\ndevice v100\nmachines 2\ndevices 1\nend\n", "no line 'inter'" },
+        { "dt cluster 1\ndevice v100\nmachines 1\ndevices 1\n", "expected a line 'end'" },
+        { "dt cluster 1\ndevice v100\nmachines 1\ndevices 1\nend\nend\n",
+          "line 6, column 1: found 'end', expected no more lines" },
+        { "dt cluster 1\ndevice v100\nmachines 1048576\ndevices 1048576\nintra pcie3\ninter pcie3\nend\n",
+          "at most 1048576 devices" }
+    };
     dt_scale_cluster c;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         int status = dt_scale_cluster_parse(&c, "file", t[i].text, strlen(t[i].text));
@@ -216,7 +241,9 @@ UTEST(scale, a_profile_is_read_and_written)
 UTEST(scale, gradients_of_a_profile_are_read)
 {
     char text[1000];
-    snprintf(text, sizeof text, "%.*sgrad b.weight layer b bytes 8MB ready 15ms\ngrad a.weight layer a bytes 4MB ready 40ms\nend\n", (int)strlen(two_layers) - 4, two_layers);
+    snprintf(text, sizeof text,
+             "%.*sgrad b.weight layer b bytes 8MB ready 15ms\ngrad a.weight layer a bytes 4MB ready 40ms\nend\n",
+             (int)strlen(two_layers) - 4, two_layers);
     dt_scale_model *m = profile(text);
     ASSERT_TRUE(m != NULL);
     EXPECT_EQ(2, m->ngrads);
@@ -234,12 +261,16 @@ UTEST(scale, a_wrong_profile_is_refused_with_line_and_column)
               { "dt profile 1\nlayr a\n", "did you mean layer?" },
               { "dt profile 1\nlayer a forward 1ms\n", "expected backward and its value" },
               { "dt profile 1\nlayer a forward 1ms backward 1ms params 4B\n", "expected ready and a time" },
-              { "dt profile 1\nlayer a forward 1ms forward 1ms\n", "line 2, column 21: found 'forward', expected forward once" },
+              { "dt profile 1\nlayer a forward 1ms forward 1ms\n",
+                "line 2, column 21: found 'forward', expected forward once" },
               { "dt profile 1\ngrad g layer a bytes 4B ready 1ms\n", "the name of a layer above" },
-              { "dt profile 1\nlayer a forward 1ms backward 1ms params 4B ready 1ms\ngrad g layer a bytes 4B ready 2ms\ngrad g layer a bytes 4B ready 1ms\n", "in the order" },
+              { "dt profile 1\nlayer a forward 1ms backward 1ms params 4B ready 1ms\ngrad g layer a bytes 4B ready 2ms\ngrad g "
+                "layer a bytes 4B ready 1ms\n",
+                "in the order" },
               { "dt profile 1\nbatch 1 x\nstep 1s\nend\n", "no line 'layer'" },
               { "dt profile 1\nbatch 1 x\nlayer a forward 1s backward 1s params 0B\nend\n", "no line 'step'" },
-              { "dt profile 1\nparameter 0B\nbatch 1 x\nstep 1s\nlayer a forward 1s backward 1s params 0B\nend\n", "less than a byte" } };
+              { "dt profile 1\nparameter 0B\nbatch 1 x\nstep 1s\nlayer a forward 1s backward 1s params 0B\nend\n",
+                "less than a byte" } };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dt_scale_model *m = dt_scale_profile_parse("file", t[i].text, strlen(t[i].text));
         EXPECT_TRUE(!m && said(t[i].what));
@@ -274,8 +305,8 @@ UTEST(scale, a_step_of_two_layers_is_what_the_hand_computes)
     o.algo = DT_ALGO_RING;
     dt_scale_prediction *p = predicted(&o);
     ASSERT_TRUE(p != NULL);
-    /* A ring of 2 has 2 rounds of half the bytes: 2 (1 ms + 4 MB / 1 GB/s) = 10 ms for b, 6 ms for a. b is ready at 20 + 20 ms and
-       hidden behind a's backward; a is ready at the end, 60 ms. Then the update. */
+    /* A ring of 2 has 2 rounds of half the bytes: 2 (1 ms + 4 MB / 1 GB/s) = 10 ms for b, 6 ms for a. b is ready at 20 + 20 ms
+       and hidden behind a's backward; a is ready at the end, 60 ms. Then the update. */
     EXPECT_EQ(2, p->nbuckets);
     EXPECT_NEAR(0.040, p->bucket[0].start, 1e-9);
     EXPECT_NEAR(0.050, p->bucket[0].end, 1e-9);
@@ -346,7 +377,8 @@ UTEST(scale, a_pipeline_has_the_bubble_of_its_formula)
 {
     char   text[2000];
     size_t n = (size_t)snprintf(text, sizeof text, "dt profile 1\nbatch 8 image\nstep 24s\n");
-    for (int i = 0; i < 8; i++) n += (size_t)snprintf(text + n, sizeof text - n, "layer l%d forward 1s backward 2s params 0B\n", i);
+    for (int i = 0; i < 8; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, "layer l%d forward 1s backward 2s params 0B\n", i);
     snprintf(text + n, sizeof text - n, "end\n");
     dt_scale_cluster c = by_hand(4);
     dt_scale_opts    o = opts();
@@ -451,8 +483,10 @@ UTEST(scale, laws_hold_for_any_cluster)
         double s = p->step;
         EXPECT_TRUE(p->step >= p->t1 * (1 - 1e-9) && p->exposed >= -1e-12 && p->bubble >= -1e-12 && p->rate > 0);
         EXPECT_TRUE(o.layout.pipe > 1 || p->exposed <= p->t2 + 1e-9);
-        EXPECT_NEAR(1, (p->forward + p->backward + p->update + p->exposed + p->bubble + p->input) / p->step, 1e-6); /* the parts are the whole */
-        for (int k = 0; k < p->nbuckets; k++) EXPECT_TRUE(p->bucket[k].ready <= p->bucket[k].start && p->bucket[k].start < p->bucket[k].end);
+        EXPECT_NEAR(1, (p->forward + p->backward + p->update + p->exposed + p->bubble + p->input) / p->step,
+                    1e-6); /* the parts are the whole */
+        for (int k = 0; k < p->nbuckets; k++)
+            EXPECT_TRUE(p->bucket[k].ready <= p->bucket[k].start && p->bucket[k].start < p->bucket[k].end);
         dt_scale_prediction_free(p);
         c.inter.rate *= 2; /* a faster link is never slower */
         double faster = step_of(&o);
@@ -506,7 +540,8 @@ UTEST(scale, sharding_and_recomputation_save_memory)
 }
 
 /* ---- the search */
-static int64_t brute(const dt_scale_opts *o, dt_scale_choice *best, int n) /* every layout by dt_scale_predict, sorted by insertion */
+static int64_t brute(const dt_scale_opts *o, dt_scale_choice *best,
+                     int n) /* every layout by dt_scale_predict, sorted by insertion */
 {
     int     devices = o->cluster->machines * o->cluster->per_machine, found = 0;
     double  all = o->batch * devices;
@@ -548,8 +583,9 @@ UTEST(scale, the_search_finds_what_trying_everything_finds)
         const char *model;
         int         machines, each, precision;
         double      batch, memory;
-    } t[] = { { "gpt2", 1, 4, DT_SCALE_AMP, 4, 0 },    { "gpt2", 2, 4, DT_SCALE_F32, 2, 6e9 },   { "gpt2-xl", 1, 8, DT_SCALE_AMP, 2, 16e9 },
-              { "resnet50", 2, 2, DT_SCALE_F32, 32, 2e9 }, { "bert-large", 1, 8, DT_SCALE_AMP, 1, 3e9 }, { "alexnet", 4, 1, DT_SCALE_F32, 64, 0 } };
+    } t[] = { { "gpt2", 1, 4, DT_SCALE_AMP, 4, 0 },         { "gpt2", 2, 4, DT_SCALE_F32, 2, 6e9 },
+              { "gpt2-xl", 1, 8, DT_SCALE_AMP, 2, 16e9 },   { "resnet50", 2, 2, DT_SCALE_F32, 32, 2e9 },
+              { "bert-large", 1, 8, DT_SCALE_AMP, 1, 3e9 }, { "alexnet", 4, 1, DT_SCALE_F32, 64, 0 } };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dt_scale_cluster c;
         dt_scale_opts    o = opts();
@@ -632,16 +668,16 @@ UTEST(scale, wrong_questions_are_refused)
     dt_scale_model  *m = dt_scale_model_new("gpt2"), none;
     memset(&none, 0, sizeof none);
     dt_scale_cluster_default(&c);
-#define REFUSED(set, what)                                                                   \
-    do {                                                                                     \
-        dt_scale_cluster_default(&c);                                                        \
-        o = opts();                                                                          \
-        o.model = m;                                                                         \
-        o.cluster = &c;                                                                      \
-        set;                                                                                 \
-        dt_scale_prediction *refused = dt_scale_predict(&o);                                 \
-        EXPECT_TRUE(!refused && said(what));                                                 \
-        dt_scale_prediction_free(refused);                                                   \
+#define REFUSED(set, what)                                   \
+    do {                                                     \
+        dt_scale_cluster_default(&c);                        \
+        o = opts();                                          \
+        o.model = m;                                         \
+        o.cluster = &c;                                      \
+        set;                                                 \
+        dt_scale_prediction *refused = dt_scale_predict(&o); \
+        EXPECT_TRUE(!refused && said(what));                 \
+        dt_scale_prediction_free(refused);                   \
     } while (0)
     EXPECT_TRUE(!dt_scale_predict(NULL) && said("options are NULL"));
     REFUSED(o.model = NULL, "the model is NULL");
@@ -676,7 +712,8 @@ UTEST(scale, no_memory_is_an_error_everywhere)
     for (long n = 0; n < 400 && !done; n++) {
         dt_scale_opts o = opts();
         test_allocs = n;
-        dt_scale_model      *m = dt_scale_model_new("resnet18"), *k = m ? dt_scale_profile_parse("p", two_layers, strlen(two_layers)) : NULL;
+        dt_scale_model *m = dt_scale_model_new("resnet18"),
+                       *k = m ? dt_scale_profile_parse("p", two_layers, strlen(two_layers)) : NULL;
         dt_scale_prediction *p = NULL, *q = NULL;
         o.model = m;
         o.cluster = &c;
