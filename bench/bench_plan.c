@@ -312,7 +312,7 @@ static double predict(const row *r, const dt_scale_model *m, const calibration *
     o.layout.micro = r->kind == PIPE ? MICRO : 1;
     o.layout.schedule = DT_PIPE_1F1B;
     o.servers = r->kind == STORE ? 2 : 0;
-    o.beside = r->kind == STORE;
+    o.serving = r->kind == STORE ? DT_SCALE_BESIDE : 0;
     dt_scale_prediction *p = dt_scale_predict(&o);
     double               step = p ? p->step : -1;
     if (!p) fprintf(stderr, "bench_plan: %s: %s\n", r->name, dt_plan_error());
