@@ -114,7 +114,7 @@ static int serve(const job *j, dt_comm *c)
     }
     if (rank == 0) printf("ready\n"), fflush(stdout);
     for (;;) {
-        int64_t n = rank == 0 && fgets(line, sizeof line, stdin) ? (int64_t)(0.5 / each) + 4 : 0;
+        int64_t n = rank == 0 && fgets(line, sizeof line, stdin) ? (int64_t)(0.4 / each) + 2 : 0;
         if (c) dt_comm_broadcast(c, &n, 1, DT_COMM_I64, 0);
         if (n <= 0 || dt_error()) break;
         if (j->r->kind == ONE) { /* the pause before this turn belongs to no step: one with an evaluation is not in the profile */

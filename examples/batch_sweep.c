@@ -4,7 +4,7 @@
 
    Build: cc -O2 -I.. batch_sweep.c -o batch_sweep -lm -lpthread       Run: ./batch_sweep --svg batch-sweep.svg
 
-       --data DIR      data/digits            --batches LIST  8,16,32,64,128,256,512,1024   --target PERCENT  96, of the test images
+       --data DIR      data/digits            --batches LIST  2,4,8,16,32,64,128,256,512   --target PERCENT  96, of the test images
        --epochs N      40 at most             --seeds N       3: medians                    --svg FILE        batch-sweep.svg
 
    The recipes: the same learning rate for all batches (--lr X, 0.02); the rate x batch/32, from 0.02 up during --warmup N epochs
@@ -105,7 +105,7 @@ int main(int argc, char **argv)
     sweep         s;
     int           n = 0;
     double        least = INFINITY, best = 0;
-    const char   *svg = example_option(argc, argv, "--svg", "batch-sweep.svg"), *list = example_option(argc, argv, "--batches", "8,16,32,64,128,256,512,1024");
+    const char   *svg = example_option(argc, argv, "--svg", "batch-sweep.svg"), *list = example_option(argc, argv, "--batches", "2,4,8,16,32,64,128,256,512");
     s.target = atof(example_option(argc, argv, "--target", "96"));
     s.epochs = atoi(example_option(argc, argv, "--epochs", "40"));
     s.seeds = atoi(example_option(argc, argv, "--seeds", "3"));
