@@ -136,16 +136,12 @@ DT_API char *dt_scale_show(char *buf, size_t nbytes, double x, dt_scale_unit uni
        input 0.1ms             and what the step waited for data
        load 2.5ms              what the loader needs for a batch, with its workers
        workspace 2MB           the most memory that kernels need beside what layers hold
-       other 0.2ms             and what is between these parts
-       layer NAME kind conv2d forward 120us backward 310us flops 1.2GFLOP params 1.6kB held 12MB out 3MB ready 7.9ms
-       grad NAME layer LAYER bytes 1.6kB ready 7.9ms
+       layer NAME forward 120us backward 310us flops 1.2GFLOP params 1.6kB held 12MB out 3MB ready 7.9ms
 
    At least one layer, in the order of the forward. NAME has no blanks. forward, backward, params are needed, and ready where
    params is not 0B: seconds from the begin of the backward until the last gradient of the layer is complete. flops: of the
-   forward. held: bytes kept from the forward to the backward. out: bytes of the output. grad: each gradient, in the order in
-   which they become ready; without such lines the gradients of a layer become ready together. For readers only, and checked
-   for their form alone: program, device, dtype, optimizer and a name; threads, ranks, steps, backwards and a number; median,
-   fast, slow and a time; peak and bytes. */
+   forward. held: bytes kept from the forward to the backward. out: bytes of the output. What a step takes beside its parts
+   counts, too. */
 enum { DT_SCALE_NAME = 64 };
 typedef struct dt_scale_layer { /* what is per sample is of one sample */
     char    name[DT_SCALE_NAME];
@@ -162,11 +158,6 @@ typedef struct dt_scale_layer { /* what is per sample is of one sample */
     double  forward, backward; /* measured seconds of a step of model.batch samples; 0: not measured */
     double  ready;       /* measured seconds from the begin of the backward until its gradients are complete */
 } dt_scale_layer;
-typedef struct dt_scale_grad { /* measured */
-    int64_t params; /* elements */
-    int     layer;
-    double  ready;  /* seconds from the begin of the backward */
-} dt_scale_grad;
 typedef struct dt_scale_model {
     char   name[DT_SCALE_NAME];
     char   unit[DT_SCALE_NAME];  /* what a sample is called: "image" */
@@ -174,12 +165,10 @@ typedef struct dt_scale_model {
     double sample_bytes;         /* of a sample in storage; 0: not known */
     double batch;                /* samples of the measured step; 0: not measured */
     double parameter_bytes, gradient_bytes, state_bytes; /* measured: bytes of each element */
-    double step, forward, backward, update, input, other, load; /* measured seconds of a step */
+    double step, forward, backward, update, input, load; /* measured seconds of a step */
     double workspace;            /* measured bytes */
     int             nlayers, cap;
     dt_scale_layer *layer;
-    int             ngrads, grad_cap; /* 0: by layers */
-    dt_scale_grad  *grad;
 } dt_scale_model;
 DT_API const char     *dt_scale_model_name(int i);         /* the i-th known model, "alexnet" ...; NULL: there are no more */
 DT_API dt_scale_model *dt_scale_model_new(const char *name); /* NULL: dt_plan_error names the nearest known model */
@@ -279,20 +268,19 @@ typedef struct dt_scale_layout {
     int          recompute;
 } dt_scale_layout;
 typedef struct dt_scale_opts {
-    int                     dt__first DT_D;
-    const dt_scale_model   *model DT_D;
-    const dt_scale_cluster *cluster DT_D;
-    double                  batch DT_D;   /* samples of each data-parallel rank in a step; 0: 32, or the profile's */
-    dt_scale_layout         layout DT_D;
-    int                     precision DT_D;
-    int                     states DT_D;  /* elements that the optimiser keeps for each parameter; 0: 2 (Adam); -1: 0 */
-    dt_algo                 algo DT_D;    /* of the allreduce; DT_ALGO_AUTO: by cost, for each bucket */
-    double                  bucket DT_D;  /* bytes; 0: 25 MiB, with a first bucket of 1 MiB */
-    dt_switch               overlap DT_D; /* of communication and backward; default yes */
-    int                     servers DT_D; /* machines of a parameter server; 0: allreduce, except with DT_SCALE_BYTEPS */
-    int                     serving DT_D; /* where they are */
-    double                  compress DT_D;/* bytes sent for each byte of gradient; 0: 1 */
-    double                  encode DT_D;  /* seconds a byte of gradient, to compress and to decompress */
+    const dt_scale_model   *model;
+    const dt_scale_cluster *cluster;
+    double                  batch;   /* samples of each data-parallel rank in a step; 0: 32, or the profile's */
+    dt_scale_layout         layout;
+    int                     precision;
+    int                     states;  /* elements that the optimiser keeps for each parameter; 0: 2 (Adam); -1: 0 */
+    dt_algo                 algo;    /* of the allreduce; DT_ALGO_AUTO: by cost, for each bucket */
+    double                  bucket;  /* bytes; 0: 25 MiB, with a first bucket of 1 MiB */
+    dt_switch               overlap; /* of communication and backward; default yes */
+    int                     servers; /* machines of a parameter server; 0: allreduce, except with DT_SCALE_BYTEPS */
+    int                     serving; /* where they are */
+    double                  compress; /* bytes sent for each byte of gradient; 0: 1 */
+    double                  encode;  /* seconds a byte of gradient, to compress and to decompress */
 } dt_scale_opts;
 typedef struct dt_scale_bucket {
     double  nbytes, ready, start, end; /* seconds from the begin of the step; ready: its last gradient is complete */
@@ -427,19 +415,10 @@ static const dt__scale_link_row dt__scale_links[] = {
 /* The standard deviation of the time of a step from device to device, where it was not measured. With n devices a step takes as
    long as the slowest of them. No data sheet has it: it is the value with the smallest median error over the published rows of
    data-parallel training. dtplan --judge takes another one for each row, which the row itself has no part in. */
-#define DT__SCALE_SPREAD 0.02
+#define DT__SCALE_SPREAD 0.025
 
 /* ==================================================================================================== >>units */
-static int dt__scale_bad(const char *format, ...) DT__PRINTF(1, 2);
-static int dt__scale_bad(const char *format, ...)
-{
-    va_list ap;
-    va_start(ap, format);
-    vsnprintf(dt__said.text, sizeof dt__said.text, format, ap);
-    va_end(ap);
-    dt__said.why = DT_COMM_ERR_ARG;
-    return DT_COMM_ERR_ARG;
-}
+#define dt__scale_bad(...) dt__comm_bad(DT_COMM_ERR_ARG, __VA_ARGS__)
 static int dt__scale_no_memory(const char *call) { return dt__comm_bad(DT_COMM_ERR_MEMORY, "%s: out of memory", call); }
 /* How many characters must be changed, added or removed, or neighbours swapped, to get from a to b; words of at most 31 */
 static int dt__scale_distance(const char *a, const char *b)
@@ -957,7 +936,6 @@ DT_API void dt_scale_model_free(dt_scale_model *m)
 {
     if (!m) return;
     DT_COMM_FREE(m->layer);
-    DT_COMM_FREE(m->grad);
     DT_COMM_FREE(m);
 }
 DT_API dt_scale_sums dt_scale_model_sums(const dt_scale_model *m)
@@ -1079,7 +1057,6 @@ typedef enum dt__scale_kind {
     DT__SCALE_SPEED = DT_SCALE_SPEED, /* quantities, to a double */
     DT__SCALE_PART,                   /* percent, to a double */
     DT__SCALE_INT,                    /* to an int */
-    DT__SCALE_WORD,                   /* a name, to DT_SCALE_NAME characters */
     DT__SCALE_OWN                     /* the caller reads it */
 } dt__scale_kind;
 typedef struct dt__scale_key {
@@ -1111,7 +1088,6 @@ static int dt__scale_value(dt__scale_text_in *t, const dt__scale_key *k, int mos
     switch (k->kind) {
     case DT__SCALE_PART: return dt__scale_percent(t, (double *)k->to);
     case DT__SCALE_INT: return dt__scale_whole(t, most, (int *)k->to);
-    case DT__SCALE_WORD: return dt__scale_named(t, (char *)k->to);
     case DT__SCALE_OWN: return 0;
     case DT__SCALE_BYTES:
     case DT__SCALE_RATE:
@@ -1157,11 +1133,10 @@ static int dt__scale_read_layer(dt__scale_text_in *t, dt_scale_model *m)
     double          flops = 0, params = 0, held = 0, out = 0;
     unsigned        seen = 0;
     if (!l) return dt__scale_no_memory("dt_scale_profile_parse");
-    char                kind[DT_SCALE_NAME];
     const dt__scale_key key[] = { { "forward", DT__SCALE_TIME, &l->forward }, { "backward", DT__SCALE_TIME, &l->backward },
                                   { "params", DT__SCALE_BYTES, &params },     { "flops", DT__SCALE_FLOP, &flops },
                                   { "held", DT__SCALE_BYTES, &held },         { "out", DT__SCALE_BYTES, &out },
-                                  { "ready", DT__SCALE_TIME, &l->ready },     { "kind", DT__SCALE_WORD, kind } };
+                                  { "ready", DT__SCALE_TIME, &l->ready } };
     int                 status = dt__scale_named(t, l->name);
     if (!status) status = dt__scale_pairs(t, key, (int)DT__COUNT_OF(key), &seen);
     if (status) return status;
@@ -1171,37 +1146,6 @@ static int dt__scale_read_layer(dt__scale_text_in *t, dt_scale_model *m)
     if (params > DT__SCALE_PARAMS) return dt__scale_expected(t, "params of at most 10TB");
     l->params = (int64_t)params; /* bytes, until all lines are read */
     l->flops = flops, l->held = held, l->out = out;
-    return 0;
-}
-static int dt__scale_read_grad(dt__scale_text_in *t, dt_scale_model *m)
-{
-    char                name[DT_SCALE_NAME], layer[DT_SCALE_NAME];
-    double              nbytes = 0;
-    dt_scale_grad       g;
-    unsigned            seen = 0;
-    const dt__scale_key key[] = { { "layer", DT__SCALE_WORD, layer },
-                                  { "bytes", DT__SCALE_BYTES, &nbytes },
-                                  { "ready", DT__SCALE_TIME, &g.ready } };
-    memset(&g, 0, sizeof g);
-    layer[0] = 0;
-    int status = dt__scale_named(t, name);
-    if (!status) status = dt__scale_pairs(t, key, 3, &seen);
-    if (status) return status;
-    if (seen != 7) return dt__scale_expected(t, "layer, bytes and ready: each gradient needs them");
-    while (g.layer < m->nlayers && strcmp(m->layer[g.layer].name, layer) != 0) g.layer++;
-    if (g.layer == m->nlayers) return dt__scale_expected(t, "the name of a layer above, not %s", dt__show(layer));
-    if (m->ngrads && g.ready < m->grad[m->ngrads - 1].ready)
-        return dt__scale_expected(t, "gradients in the order in which they become ready");
-    if (m->ngrads == m->grad_cap) {
-        int   cap = m->grad_cap ? 2 * m->grad_cap : 64;
-        void *q = cap > 1 << 20 ? NULL : DT_COMM_REALLOC(m->grad, (size_t)cap * sizeof *m->grad);
-        if (!q) return dt__scale_no_memory("dt_scale_profile_parse");
-        m->grad = (dt_scale_grad *)q;
-        m->grad_cap = cap;
-    }
-    if (nbytes > DT__SCALE_PARAMS) return dt__scale_expected(t, "bytes of at most 10TB");
-    g.params = (int64_t)nbytes;
-    m->grad[m->ngrads++] = g;
     return 0;
 }
 /* Per batch and in bytes, as in the file, to per sample and in elements */
@@ -1217,17 +1161,14 @@ static void dt__scale_per_sample(dt_scale_model *m)
         l->out /= m->batch * m->parameter_bytes;
         l->block = i;
     }
-    for (int i = 0; i < m->ngrads; i++) m->grad[i].params = (int64_t)((double)m->grad[i].params / m->parameter_bytes + 0.5);
 }
 DT_API dt_scale_model *dt_scale_profile_parse(const char *file, const char *text, size_t n)
 {
-    enum { BATCH = 1, STEP = 8, OTHER = 14, LAYER = 15, GRAD, END };
+    enum { BATCH = 1, STEP = 8, LAYER = 14, END = 15 };
     dt__scale_text_in t;
     dt_scale_model   *m = (dt_scale_model *)dt__comm_zeroed(1, sizeof *m);
     unsigned          seen = 0;
-    int               status = 0, batch = 0, number = 0;
-    double            x = 0;
-    char              word[DT_SCALE_NAME];
+    int               status = 0, batch = 0;
     if (!m) {
         dt__scale_no_memory("dt_scale_profile_parse");
         return NULL;
@@ -1248,25 +1189,8 @@ DT_API dt_scale_model *dt_scale_profile_parse(const char *file, const char *text
                                   { "update", DT__SCALE_TIME, &m->update },
                                   { "input", DT__SCALE_TIME, &m->input },
                                   { "load", DT__SCALE_TIME, &m->load },
-                                  { "other", DT__SCALE_TIME, &m->other },
                                   { "layer", DT__SCALE_OWN, NULL },
-                                  { "grad", DT__SCALE_OWN, NULL },
-                                  { "end", DT__SCALE_OWN, NULL },
-                                  /* for readers only */
-                                  { "program", DT__SCALE_WORD, word },
-                                  { "device", DT__SCALE_WORD, word },
-                                  { "dtype", DT__SCALE_WORD, word },
-                                  { "optimizer", DT__SCALE_WORD, word },
-                                  { "threads", DT__SCALE_INT, &number },
-                                  { "ranks", DT__SCALE_INT, &number },
-                                  { "steps", DT__SCALE_INT, &number },
-                                  { "backwards", DT__SCALE_INT, &number },
-                                  { "median", DT__SCALE_TIME, &x },
-                                  { "fast", DT__SCALE_TIME, &x },
-                                  { "slow", DT__SCALE_TIME, &x },
-                                  { "peak", DT__SCALE_BYTES, &x } };
-    typedef char        all_keys_have_a_bit[DT__COUNT_OF(key) <= 32 ? 1 : -1];
-    (void)sizeof(all_keys_have_a_bit);
+                                  { "end", DT__SCALE_OWN, NULL } };
     status = dt__scale_begin(&t, "profile", file, text, n);
     while (!status && dt__scale_line(&t)) {
         dt__scale_next(&t);
@@ -1276,12 +1200,11 @@ DT_API dt_scale_model *dt_scale_profile_parse(const char *file, const char *text
             status = i;
             break;
         }
-        if (i != LAYER && i != GRAD && seen & 1u << i) status = dt__scale_expected(&t, "%s once", key[i].name);
+        if (i != LAYER && seen & 1u << i) status = dt__scale_expected(&t, "%s once", key[i].name);
         if (!status) status = dt__scale_value(&t, &key[i], 1 << 30);
         if (!status && i == 0) status = dt__scale_named(&t, m->name);
         if (!status && i == BATCH) status = dt__scale_named(&t, m->unit);
-        if (!status && (i == LAYER || i == GRAD))
-            status = i == LAYER ? dt__scale_read_layer(&t, m) : dt__scale_read_grad(&t, m);
+        if (!status && i == LAYER) status = dt__scale_read_layer(&t, m);
         else if (!status) status = dt__scale_line_end(&t);
         seen |= 1u << i;
     }
@@ -1346,7 +1269,6 @@ DT_API size_t dt_scale_profile_text(const dt_scale_model *m, char *buf, size_t n
                  { "backward", m->backward, DT_SCALE_SECONDS },
                  { "update", m->update, DT_SCALE_SECONDS },
                  { "input", m->input, DT_SCALE_SECONDS },
-                 { "other", m->other, DT_SCALE_SECONDS },
                  { "load", m->load, DT_SCALE_SECONDS } };
     for (int i = 0; i < (int)DT__COUNT_OF(line); i++) {
         char         one[96];
@@ -1366,14 +1288,6 @@ DT_API size_t dt_scale_profile_text(const dt_scale_model *m, char *buf, size_t n
         dt__scale_put(&o, "held", l->held * batch * each, DT_SCALE_BYTES);
         dt__scale_put(&o, "out", l->out * batch * each, DT_SCALE_BYTES);
         dt__scale_put(&o, "ready", l->ready, DT_SCALE_SECONDS);
-        dt__emit(&o, "\n");
-    }
-    for (int i = 0; i < m->ngrads; i++) {
-        const char *layer = m->grad[i].layer >= 0 && m->grad[i].layer < m->nlayers ? m->layer[m->grad[i].layer].name : "";
-        dt__emitf(&o, "grad g%d layer ", i);
-        dt__scale_put_name(&o, layer, "layer");
-        dt__scale_put(&o, "bytes", (double)m->grad[i].params * each, DT_SCALE_BYTES);
-        dt__scale_put(&o, "ready", m->grad[i].ready, DT_SCALE_SECONDS);
         dt__emit(&o, "\n");
     }
     dt__emit(&o, "end\n");
@@ -1743,6 +1657,10 @@ DT_API double dt_scale_byteps_seconds(int n, int k, double nbytes, double rate)
     if (k >= n) return nbytes / rate;
     return 2.0 * n * (n - 1) * nbytes / (((double)n * n + (double)k * n - 2.0 * k) * rate);
 }
+static double dt__scale_machine_rate(const dt_scale_cluster *c) /* bytes a second of all links of a machine */
+{
+    return c->shared ? c->inter.rate : c->inter.rate * c->per_machine;
+}
 static bool   dt__scale_served(const dt_scale_opts *o) { return o->servers > 0 || o->serving == DT_SCALE_BYTEPS; }
 static double dt__scale_reduce(dt__scale_work *w, double nbytes, dt_algo *algo) /* the gradients of a bucket, of all ranks */
 {
@@ -1753,10 +1671,10 @@ static double dt__scale_reduce(dt__scale_work *w, double nbytes, dt_algo *algo) 
     dt__scale_group in;
     int             machines = (w->data.n + w->data.each - 1) / w->data.each;
     in.n = in.each = w->data.n < w->data.each ? w->data.n : w->data.each;
-    double between =
-        w->o->serving == DT_SCALE_BYTEPS
-            ? dt_scale_byteps_seconds(machines, w->o->servers, sent, w->c->inter.rate)
-            : dt_scale_server_seconds(machines, w->o->servers, w->o->serving == DT_SCALE_BESIDE, sent, w->c->inter.rate);
+    double between = w->o->serving == DT_SCALE_BYTEPS
+                         ? dt_scale_byteps_seconds(machines, w->o->servers, sent, dt__scale_machine_rate(w->c))
+                         : dt_scale_server_seconds(machines, w->o->servers, w->o->serving == DT_SCALE_BESIDE, sent,
+                                                   dt__scale_machine_rate(w->c));
     return encode + dt__scale_collective(w, in, DT_COLL_ALLREDUCE, sent, NULL) + between +
            (machines > 1 ? w->c->inter.latency : 0);
 }
@@ -1859,7 +1777,7 @@ static double dt__scale_part_of_step(dt__scale_work *w, int first, int last, int
     const dt_scale_model *m = w->m;
     int                   n = last - first + 1, count = 0;
     int                  *need = (int *)dt__comm_zeroed((size_t)m->nlayers, sizeof *need);
-    dt__scale_ready      *r = (dt__scale_ready *)dt__comm_zeroed((size_t)(n > m->ngrads ? n : m->ngrads), sizeof *r);
+    dt__scale_ready      *r = (dt__scale_ready *)dt__comm_zeroed((size_t)n, sizeof *r);
     double                end = 0, limit = w->o->bucket > 0 ? w->o->bucket : DT__SCALE_FIRST_BUCKET;
     bool                  timed = w->measured;
     w->s[0].n = w->s[1].n = 0;
@@ -1879,12 +1797,7 @@ static double dt__scale_part_of_step(dt__scale_work *w, int first, int last, int
         if (parts & DT__SCALE_DO_GATHER && w->l.zero == 3) dt__scale_gathers(w, first, last, true, need);
         timed =
             timed && n == m->nlayers && w->l.recompute == DT_SCALE_KEEP && w->l.zero < 3 && w->l.tensor == 1 && m->backward > 0;
-        for (int i = 0; timed && i < m->ngrads; i++, count++) {
-            r[count].layer = m->grad[i].layer;
-            r[count].ready = m->grad[i].ready;
-            r[count].params = (double)m->grad[i].params;
-        }
-        for (int i = last; i >= first && !(timed && m->ngrads); i--) {
+        for (int i = last; i >= first; i--) {
             if (timed && m->layer[i].params == 0) continue;
             r[count].layer = i;
             r[count].ready = timed ? m->layer[i].ready : (double)(last - i);
@@ -1928,7 +1841,7 @@ static double dt__scale_part_of_step(dt__scale_work *w, int first, int last, int
             double nbytes = dt__scale_params(w, first, last) * w->wire; /* all workers pull when the last push has arrived */
             dt__scale_do(w, 1,
                          dt_scale_server_seconds((w->data.n + w->data.each - 1) / w->data.each, w->o->servers,
-                                                 w->o->serving == DT_SCALE_BESIDE, nbytes, w->c->inter.rate) +
+                                                 w->o->serving == DT_SCALE_BESIDE, nbytes, dt__scale_machine_rate(w->c)) +
                              w->c->inter.latency,
                          w->s[0].n - 1, DT_SCALE_EVENT_GATHER, first);
         }
@@ -2294,6 +2207,11 @@ static void dt__scale_prepare(dt__scale_work *w)
         w->backward_scale = each * (w->m->backward > 0 && s.backward > 0 ? w->m->backward / s.backward : 1);
     }
 }
+static double dt__scale_between(const dt_scale_model *m) /* what a measured step took beside its parts */
+{
+    double parts = m->forward + m->backward + m->update + m->input;
+    return m->forward > 0 && m->backward > 0 && m->step > parts ? m->step - parts : 0;
+}
 static dt_scale_prediction *dt__scale_predict(const dt_scale_opts *o, dt__scale_memo *memo, int *nmemo, bool pictures)
 {
     dt__scale_work       w;
@@ -2309,8 +2227,7 @@ static dt_scale_prediction *dt__scale_predict(const dt_scale_opts *o, dt__scale_
         w.fwd = (double *)dt__comm_zeroed((size_t)w.m->nlayers, sizeof *w.fwd);
         w.bwd = (double *)dt__comm_zeroed((size_t)w.m->nlayers, sizeof *w.bwd);
         w.host = (int *)dt__comm_zeroed((size_t)w.devices + 1, sizeof *w.host);
-        int most = w.m->nlayers > w.m->ngrads ? w.m->nlayers : w.m->ngrads;
-        if (pictures) p->bucket = (dt_scale_bucket *)dt__comm_zeroed((size_t)most, sizeof *p->bucket);
+        if (pictures) p->bucket = (dt_scale_bucket *)dt__comm_zeroed((size_t)w.m->nlayers, sizeof *p->bucket);
         if (!w.fwd || !w.bwd || !w.host || (pictures && !p->bucket)) status = dt__scale_no_memory("dt_scale_predict");
     }
     if (!status) {
@@ -2327,7 +2244,7 @@ static dt_scale_prediction *dt__scale_predict(const dt_scale_opts *o, dt__scale_
         }
         alone += dt__scale_update(&one, (double)dt_scale_model_sums(w.m).params);
         if (w.measured)
-            alone = fmax(alone + (w.m->other + w.m->input) * w.batch / w.m->batch, w.m->load * w.batch / w.m->batch);
+            alone = fmax(alone + (dt__scale_between(w.m) + w.m->input) * w.batch / w.m->batch, w.m->load * w.batch / w.m->batch);
         p->alone = alone > 0 ? w.batch / alone : 0;
         p->devices = w.devices;
         p->layout = w.l;
@@ -2342,7 +2259,7 @@ static dt_scale_prediction *dt__scale_predict(const dt_scale_opts *o, dt__scale_
         double input = w.c->storage > 0 ? per / w.c->storage : 0;
         if (w.measured) {
             input = fmax(input, w.m->load * w.batch / w.m->batch);
-            p->step += (w.m->input + w.m->other) * w.batch / w.m->batch;
+            p->step += (w.m->input + dt__scale_between(w.m)) * w.batch / w.m->batch;
             p->input = w.m->input * w.batch / w.m->batch;
         }
         if (input > p->step) p->input += input - p->step, p->step = input;

@@ -535,6 +535,8 @@ static void write_text(FILE *f, const question *q, const findings *r)
     if (p->bubble > 0) fprintf(f, ", %s idle in the pipeline", S(p->bubble));
     if (p->input > 0) fprintf(f, ", %s waiting for data", S(p->input));
     fprintf(f, "\nbottleneck      %s\n", bottleneck(p));
+    if (!p->fits)
+        fprintf(f, "memory          it does not fit: a device needs %s and has %s\n", B(p->memory.all), B(c->device.memory));
     if (p->devices > 1) {
         if (r->linear > 0)
             fprintf(f, "linear from     %d %ss a rank on (at most 5 %% of the step is exposed communication)\n", r->linear,

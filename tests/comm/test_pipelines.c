@@ -130,7 +130,7 @@ UTEST(proofs, one_rank_one_micro_batch_and_fewer_micro_batches_than_ranks)
 }
 UTEST(proofs, the_largest)
 {
-    PROVE(opts_of(DT_PIPE_1F1B, 1024, 1, 3), 1, 1, 1);
+    PROVE(opts_of(DT_PIPE_1F1B, 4096, 1, 3), 1, 1, 1);
     PROVE(opts_of(DT_PIPE_ZB_H1, 3, 1, 65536), 2, 2, 1);
     PROVE(opts_of(DT_PIPE_INTERLEAVED, 2, 1024, 4), 1, 1, 1);
     PROVE(opts_of(DT_PIPE_GPIPE, 1, 1, 65536), 1, 1, 1);
@@ -538,7 +538,7 @@ UTEST(refused, options_with_a_remedy)
                 { { .kind = DT_PIPE_INTERLEAVED, .ranks = 4, .chunks = 2, .micro = 3 }, "take 4 or 8 micro-batches" },
                 { { .kind = DT_PIPE_INTERLEAVED, .ranks = 4, .chunks = 1, .micro = 8 }, "take DT_PIPE_1F1B" },
                 { { .kind = DT_PIPE_1F1B, .ranks = 4, .chunks = 2, .micro = 8 }, "take DT_PIPE_INTERLEAVED" },
-                { { .kind = DT_PIPE_1F1B, .ranks = 0, .micro = 8 }, "ranks is 0: expected 1 to 1024" },
+                { { .kind = DT_PIPE_1F1B, .ranks = 0, .micro = 8 }, "ranks is 0: expected 1 to 4096" },
                 { { .kind = DT_PIPE_1F1B, .ranks = 4097, .micro = 8 }, "ranks is 4097" },
                 { { .kind = DT_PIPE_1F1B, .ranks = -1, .micro = 8 }, "ranks is -1" },
                 { { .kind = DT_PIPE_GPIPE, .ranks = 2, .micro = 0 }, "micro is 0: expected 1 to 65536" },

@@ -235,20 +235,9 @@ UTEST(scale, a_profile_is_read_and_written)
     ASSERT_TRUE(k != NULL);
     dt_scale_profile_text(k, again, sizeof again);
     EXPECT_STREQ(text, again);
+    EXPECT_NEAR(0.02, k->layer[1].ready, 1e-12);
+    EXPECT_NEAR(0.04, k->layer[0].ready, 1e-12);
     dt_scale_model_free(k);
-    dt_scale_model_free(m);
-}
-UTEST(scale, gradients_of_a_profile_are_read)
-{
-    char text[1000];
-    snprintf(text, sizeof text,
-             "%.*sgrad b.weight layer b bytes 8MB ready 15ms\ngrad a.weight layer a bytes 4MB ready 40ms\nend\n",
-             (int)strlen(two_layers) - 4, two_layers);
-    dt_scale_model *m = profile(text);
-    ASSERT_TRUE(m != NULL);
-    EXPECT_EQ(2, m->ngrads);
-    EXPECT_EQ(1, m->grad[0].layer);
-    EXPECT_EQ(INT64_C(2000000), m->grad[0].params);
     dt_scale_model_free(m);
 }
 UTEST(scale, a_wrong_profile_is_refused_with_line_and_column)
@@ -263,10 +252,6 @@ UTEST(scale, a_wrong_profile_is_refused_with_line_and_column)
               { "dt profile 1\nlayer a forward 1ms backward 1ms params 4B\n", "expected ready and a time" },
               { "dt profile 1\nlayer a forward 1ms forward 1ms\n",
                 "line 2, column 21: found 'forward', expected forward once" },
-              { "dt profile 1\ngrad g layer a bytes 4B ready 1ms\n", "the name of a layer above" },
-              { "dt profile 1\nlayer a forward 1ms backward 1ms params 4B ready 1ms\ngrad g layer a bytes 4B ready 2ms\ngrad g "
-                "layer a bytes 4B ready 1ms\n",
-                "in the order" },
               { "dt profile 1\nbatch 1 x\nstep 1s\nend\n", "no line 'layer'" },
               { "dt profile 1\nbatch 1 x\nlayer a forward 1s backward 1s params 0B\nend\n", "no line 'step'" },
               { "dt profile 1\nparameter 0B\nbatch 1 x\nstep 1s\nlayer a forward 1s backward 1s params 0B\nend\n",
@@ -294,6 +279,13 @@ static dt_scale_prediction *predicted(const dt_scale_opts *o)
     dt_scale_prediction *p = dt_scale_predict(o);
     if (!p) printf("    %s\n", dt_plan_error());
     return p;
+}
+static double step_of(const dt_scale_opts *o)
+{
+    dt_scale_prediction *p = predicted(o);
+    double               s = p ? p->step : -1;
+    dt_scale_prediction_free(p);
+    return s;
 }
 UTEST(scale, a_step_of_two_layers_is_what_the_hand_computes)
 {
@@ -343,6 +335,21 @@ UTEST(scale, a_step_of_two_layers_is_what_the_hand_computes)
     dt_scale_prediction_free(p);
     dt_scale_model_free(m);
 }
+UTEST(scale, with_sharded_states_a_device_updates_its_part)
+{
+    dt_scale_cluster c = by_hand(4);
+    dt_scale_opts    o = opts();
+    dt_scale_model  *m = profile(two_layers);
+    o.model = m;
+    o.cluster = &c;
+    for (o.layout.zero = 0; o.layout.zero < 4; o.layout.zero++) {
+        dt_scale_prediction *p = predicted(&o);
+        ASSERT_TRUE(p != NULL);
+        EXPECT_NEAR(o.layout.zero ? 0.0005 : 0.002, p->update, 1e-9);
+        dt_scale_prediction_free(p);
+    }
+    dt_scale_model_free(m);
+}
 UTEST(scale, one_device_takes_the_profiles_step_and_waits_for_its_loader)
 {
     dt_scale_cluster c = by_hand(1);
@@ -354,6 +361,9 @@ UTEST(scale, one_device_takes_the_profiles_step_and_waits_for_its_loader)
     ASSERT_TRUE(p != NULL);
     EXPECT_NEAR(0.062, p->step, 1e-9);
     EXPECT_NEAR(1, p->efficiency, 1e-9);
+    m->step = 0.065; /* 3 ms are in no part */
+    EXPECT_NEAR(0.065, step_of(&o), 1e-9);
+    m->step = 0.062;
     EXPECT_EQ(0, p->nbuckets);
     dt_scale_prediction_free(p);
     m->load = 0.1; /* of a batch */
@@ -434,6 +444,17 @@ UTEST(scale, a_switch_that_all_traffic_shares_is_slower_than_links_of_pairs)
     EXPECT_LE(step[DT_SCALE_FULL], step[DT_SCALE_RING]);
     EXPECT_LT(step[DT_SCALE_RING], step[DT_SCALE_SWITCH]);
     dt_scale_model_free(m);
+    m = dt_scale_profile_parse("p", two_layers, strlen(two_layers)); /* small buckets: doubling is faster than a ring, if it can be */
+    ASSERT_TRUE(m != NULL);
+    m->layer[0].params = m->layer[1].params = 100;
+    o.model = m;
+    for (c.inside = 0; c.inside < 2; c.inside++) {
+        dt_scale_prediction *p = predicted(&o);
+        ASSERT_TRUE(p != NULL);
+        EXPECT_EQ(c.inside == DT_SCALE_RING, p->bucket[0].algo == DT_ALGO_RING);
+        dt_scale_prediction_free(p);
+    }
+    dt_scale_model_free(m);
 }
 
 /* ---- laws. Random clusters and layouts from a seed. */
@@ -460,13 +481,7 @@ static void     any_question(dt_scale_opts *o, dt_scale_cluster *c)
     o->layout.zero = any(4);
     if (any(2) && devices >= 4) o->layout.pipe = 2, o->layout.zero = 0, o->layout.micro = o->batch >= 4 ? 4 : 1;
     o->layout.recompute = any(3);
-}
-static double step_of(const dt_scale_opts *o)
-{
-    dt_scale_prediction *p = predicted(o);
-    double               s = p ? p->step : -1;
-    dt_scale_prediction_free(p);
-    return s;
+    if (!o->layout.zero && !o->layout.pipe && any(2)) o->servers = 1 + any(c->machines), o->serving = any(3);
 }
 UTEST(scale, laws_hold_for_any_cluster)
 {
@@ -492,6 +507,8 @@ UTEST(scale, laws_hold_for_any_cluster)
         double faster = step_of(&o);
         EXPECT_LE(faster, s * (1 + 1e-9));
         c.intra.rate *= 2;
+        EXPECT_LE(step_of(&o), faster * (1 + 1e-9));
+        c.shared = false; /* nor are links of its own for each device */
         EXPECT_LE(step_of(&o), faster * (1 + 1e-9));
         c.inter.latency /= 2;
         c.device.speed *= 2, c.device.half_speed *= 2;

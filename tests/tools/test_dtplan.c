@@ -146,6 +146,28 @@ UTEST(dtplan, is_judged_by_published_rows)
         EXPECT_TRUE(says(row));
     }
 }
+static bool in_file(const char *path) /* every line of out */
+{
+    static char text[1 << 20];
+    FILE       *f = fopen(path, "rb");
+    size_t      n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    bool        all = n > 0;
+    text[n] = 0;
+    if (f) fclose(f);
+    for (char *line = out, *end; all && (end = strchr(line, '\n')); line = end + 1) {
+        *end = 0;
+        all = strstr(text, line) != NULL;
+        if (!all) printf("    not in %s: %s\n", path, line);
+    }
+    return all;
+}
+UTEST(dtplan, the_documents_show_what_it_says)
+{
+    EXPECT_EQ(0, run("--table"));
+    EXPECT_TRUE(in_file("README.md") && (run("--table"), in_file("docs/planner.md")));
+    EXPECT_EQ(0, run("--judge"));
+    EXPECT_TRUE(in_file("docs/planner.md"));
+}
 UTEST(dtplan, every_collective_and_schedule_at_a_few_hundred_ranks)
 {
     EXPECT_EQ(0, run("--scale 256"));
