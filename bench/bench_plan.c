@@ -2,6 +2,7 @@
 
        bench_plan --part NET [--out DIR] [--rounds N] [--rows a,b,..]    measures the rows of one net; adds to DIR (build/plan)
        bench_plan --table [--out DIR]                                   predicts all rows of DIR, one table, in Markdown
+       bench_plan --calibrate                                           this machine as a cluster, for dtplan --cluster
 
    A part calibrates the machine (tools/calibrate.h: it knows no model) before and after. Between that its sides take turns of about half a second: one rank,
    which writes its profile (DT_PROFILE), and one job for each row: two ranks of one thread that train the same net. What is predicted
@@ -19,6 +20,7 @@
 #include "../tests/ranks.h"
 
 #include "../dt_pipe.h"
+#include "../dt_serve.h"
 #include "../dt_scale.h"
 #include "../tests/lab.h"
 #include "../tools/calibrate.h"
@@ -189,7 +191,7 @@ static int part(const char *self, const char *net, const char *out, int rounds, 
     calibration c, again;
     FILE       *f;
     snprintf(list, sizeof list, ",%s,", only);
-    if (calibrate(&c, stderr)) return fprintf(stderr, "bench_plan: the calibration failed\n"), 1;
+    if (calibrate(&c, 0, stderr)) return fprintf(stderr, "bench_plan: the calibration failed\n"), 1;
     for (int i = 0; i < ROWS; i++) {
         char  name[40];
         char *argv[] = { (char *)(size_t)self, (char *)(size_t)"--side", (char *)(size_t)net, (char *)(size_t)rows[i].name, NULL };
@@ -223,8 +225,8 @@ static int part(const char *self, const char *net, const char *out, int rounds, 
         printf("%s %s: a step takes %.3f ms\n", net, rows[i].name, 1e3 * step);
     }
     fclose(f);
-    if (calibrate(&again, NULL) == 0 && again.spread < c.spread) c = again; /* the one that other programs disturbed less */
-    snprintf(path, sizeof path, "%s/%s.machine", out, net);
+    if (calibrate(&again, 0, NULL) == 0 && again.spread < c.spread) c = again; /* the one that other programs disturbed less */
+    snprintf(path, sizeof path, "%s/%s.cluster", out, net);
     f = fopen(path, "w");
     if (!f) return perror(path), 1;
     calibrate_print(f, &c);
@@ -249,11 +251,12 @@ static char *slurp(const char *dir, const char *net, const char *what, size_t *n
 static bool read_machine(const char *text, calibration *c)
 {
     memset((void *)c, 0, sizeof *c);
-    const char *p = strstr(text, "together 2 ");
+    const char *p = strstr(text, "# together 2 ");
     double      ns, busy;
-    if (!p || sscanf(p, "together 2 compute %lf 1MiB %lf 4MiB %lf 16MiB %lf 64MiB %lf", &c->compute[2], &c->memory[2][0],
+    if (!p || sscanf(p, "# together 2 products %lf 1MiB %lf 4MiB %lf 16MiB %lf 64MiB %lf", &c->compute[2], &c->memory[2][0],
                      &c->memory[2][1], &c->memory[2][2], &c->memory[2][3]) != 5) return false;
-    if (!(p = strstr(text, "\ncompute ")) || sscanf(p, "\ncompute %lf", &c->flops) != 1) return false;
+    if (!(p = strstr(text, "# speed ")) ||
+        sscanf(p, "# speed %lfFLOP/s copy %lfB/s sum %lfB/s spread %lf", &c->flops, &c->copy, &c->sum, &c->spread) != 4) return false;
     for (int tcp = 0; tcp < 2; tcp++) {
         char key[64];
         snprintf(key, sizeof key, "link %s allreduce ranks 2 latency ", calibrate_links[tcp]);
@@ -262,7 +265,7 @@ static bool read_machine(const char *text, calibration *c)
         c->allreduce[tcp].latency = 1e-9 * ns;
         c->allreduce[tcp].busy = busy;
     }
-    return (p = strstr(text, "\nspread ")) && sscanf(p, "\nspread %lf", &c->spread) == 1;
+    return true;
 }
 /* What two ranks of this model reach together: the part of its time that products at the calibrated speed would need is slowed
    as products are, the rest as sums over its working set, the peak of its memory. */
@@ -272,20 +275,6 @@ static double together_of(const calibration *c, const dt_scale_model *m, double 
     int    set = 0;
     while (set + 1 < CALIBRATE_SETS && working_set > calibrate_sets[set] * 1048576.0) set++;
     return 1 / (share / c->compute[2] + (1 - share) / c->memory[2][set]);
-}
-/* The rate of a link between two ranks of a machine with which the planner's allreduce takes as long as the measured one */
-static double shm_rate(double rate)
-{
-    enum { NBYTES = 4 << 20 };
-    dt_costs t;
-    double   least = INFINITY;
-    memset((void *)&t, 0, sizeof t);
-    for (int i = 0; i < (int)DT_LINK_COUNT; i++) t.beta[i] = 1 / rate;
-    for (int a = 0; a < (int)DT_ALGO_COUNT; a++) {
-        double s = a == (int)DT_ALGO_AUTO ? -1 : dt_plan_cost(&t, DT_COLL_ALLREDUCE, (dt_algo)a, 2, NULL, DT_LINK_SHM, NBYTES, 0);
-        if (s > 0 && s < least) least = s;
-    }
-    return rate * least / (NBYTES / rate);
 }
 static double predict(const row *r, const dt_scale_model *m, const calibration *c, double working_set)
 {
@@ -301,7 +290,7 @@ static double predict(const row *r, const dt_scale_model *m, const calibration *
     k.device.bandwidth = 0; /* what reducing costs is in the figures of the allreduce */
     k.reduce = 0;
     k.intra.latency = l->latency / 2; /* an allreduce of two ranks has two rounds, in which each sends half of its buffer */
-    k.intra.rate = shm_rate(rate);
+    k.intra.rate = calibrate_link_rate(rate);
     k.together = together_of(c, m, working_set);
     k.busy = l->busy * rate / l->rate; /* while a slowed link waits, the core is free */
     k.spread = c->spread;
@@ -311,7 +300,7 @@ static double predict(const row *r, const dt_scale_model *m, const calibration *
         k.per_machine = r->ranks / 2;
         k.inter.latency = k.intra.latency;
         k.inter.rate = rate;
-        k.intra.rate = shm_rate(c->allreduce[0].rate);
+        k.intra.rate = calibrate_link_rate(c->allreduce[0].rate);
         k.intra.latency = c->allreduce[0].latency / 2;
         k.shared = true;
         for (int i = 0; i < copy.nlayers && k.per_machine == 1; i++) { /* they share this machine all the same */
@@ -351,7 +340,7 @@ static int table(const char *out)
     while (fscanf(f, "%63s %63s %lf", net, name, &step) == 3) {
         const row      *r = row_of(name);
         size_t          np = 0, nm = 0;
-        char           *profile = slurp(out, net, ".profile", &np), *machine = slurp(out, net, ".machine", &nm);
+        char           *profile = slurp(out, net, ".profile", &np), *machine = slurp(out, net, ".cluster", &nm);
         calibration     c;
         dt_scale_model *m = profile ? dt_scale_profile_parse(net, profile, np) : NULL;
         const char     *peak = profile ? strstr(profile, "# peak ") : NULL;
@@ -381,8 +370,14 @@ int main(int argc, char **argv)
     const char *out = option(argc, argv, "--out", "build/plan"), *net = option(argc, argv, "--part", "");
     int         rounds = atoi(option(argc, argv, "--rounds", "7"));
     if (argc > 1 && !strcmp(argv[1], "--table")) return table(out);
+    if (argc > 1 && !strcmp(argv[1], "--calibrate")) {
+        calibration c;
+        if (calibrate(&c, 0, stderr)) return 1;
+        calibrate_print(stdout, &c);
+        return 0;
+    }
     if (!work_of(net) || rounds < 1 || rounds >= MAX_ROUNDS)
-        return fprintf(stderr, "bench_plan: --part convnet, resnet20, mlp16 or gpt, or --table; --rounds 1 to %d\n", MAX_ROUNDS - 1), 2;
+        return fprintf(stderr, "bench_plan: --part convnet, resnet20, mlp16 or gpt, or --table, or --calibrate; --rounds 1 to %d\n", MAX_ROUNDS - 1), 2;
     signal(SIGPIPE, SIG_IGN);
     setenv("DT_LOG", "error", 0);
     mkdir(out, 0777);
