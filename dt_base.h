@@ -73,8 +73,7 @@ LICENCE
      defined(DT_CPU_AVX2_IMPLEMENTATION) || defined(DT_IO_IMPLEMENTATION) || defined(DT_PLOT_IMPLEMENTATION) ||      \
      defined(DT_NN_IMPLEMENTATION) || defined(DT_DATA_IMPLEMENTATION) || defined(DT_PLAN_IMPLEMENTATION) ||          \
      defined(DT_NET_IMPLEMENTATION) || defined(DT_COMM_IMPLEMENTATION) || defined(DT_SIM_IMPLEMENTATION) ||          \
-     defined(DT_PS_IMPLEMENTATION) || defined(DT_SERVE_IMPLEMENTATION) ||                                            \
-     defined(DT_SCALE_IMPLEMENTATION) ||                                                                             \
+     defined(DT_PS_IMPLEMENTATION) || defined(DT_SERVE_IMPLEMENTATION) || defined(DT_SCALE_IMPLEMENTATION) ||          \
      defined(DT_MPI_IMPLEMENTATION) || defined(DT_DIST_IMPLEMENTATION) || defined(DT_CUDA_IMPLEMENTATION) ||         \
      defined(DT_PIPE_IMPLEMENTATION) ||                                                                              \
      defined(DT_NCCL_IMPLEMENTATION) || defined(DT_MSG_IMPLEMENTATION))

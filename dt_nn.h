@@ -2954,7 +2954,8 @@ DT_API dt_tensor *dt_rmsnorm_with(dt_model *m, const char *name, dt_tensor *x, d
 {
     return dt__layernorm(m, "dt_rmsnorm", name, x, o, 1);
 }
-/* A layer norm without weights over each group of channels, followed by a weight and a bias for each channel. */
+/* Where no kernel does it: a layer norm without weights over each group of channels, followed by a weight and a bias for each
+   channel, which are a batch norm with mean 0 and variance 1. */
 DT_API dt_tensor *dt_groupnorm_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
 {
     dt__layer *l = dt__layer_begin(m, "dt_groupnorm", name, x, &o, DT__L(groups) | DT__L(eps) | DT__L(no_affine) | DT__L(split));
@@ -2980,19 +2981,28 @@ DT_API dt_tensor *dt_groupnorm_with(dt_model *m, const char *name, dt_tensor *x,
         b = w ? dt__layer_param(m, l, 1, "bias", c, zero, 0) : NULL;
     }
     if (dt__err.code != DT_OK) return NULL;
+    if (w && dt__extended(x->st->dev, DT_K_layer_norm))
+        return dt__layer_end(l, dt__group_norm(dt__layer_input(m, x), w, b, o.groups, o.eps), 8.0 * (double)x->numel);
     rows.ndim = 3;
     rows.dim[1] = o.groups;
     rows.dim[2] = x->shape[0] ? x->numel / x->shape[0] / o.groups : 0;
-    side.ndim = x->ndim - 1;
-    for (int i = 1; i < side.ndim; i++) side.dim[i] = 1;
     dt_op_norm_opts n;
     n.dt__first = 0;
     n.normalized_dims = 1;
     n.eps = o.eps;
     dt_tensor *y = dt_op_layer_norm_with(dt_reshape(dt__layer_input(m, x), rows), NULL, NULL, n);
-    y = dt_reshape(y, whole);
-    if (w) y = dt_add(dt_mul(y, dt_reshape(w, side)), dt_reshape(b, side));
-    return dt__layer_end(l, y, 8.0 * (double)x->numel);
+    if (!w) return dt__layer_end(l, dt_reshape(y, whole), 8.0 * (double)x->numel);
+    dt_make_opts          on;
+    dt_op_batch_norm_opts affine;
+    DT__CLEAR(on);
+    DT__CLEAR(affine);
+    on.device = x->st->dev;
+    affine.eval = true;
+    affine.eps = DT_ZERO;
+    rows.dim[1] = x->shape[1];
+    rows.dim[2] = x->shape[0] && x->shape[1] ? x->numel / x->shape[0] / x->shape[1] : 0;
+    y = dt_op_batch_norm_with(dt_reshape(y, rows), w, b, dt_zeros_with(side, on), dt_ones_with(side, on), affine);
+    return dt__layer_end(l, dt_reshape(y, whole), 8.0 * (double)x->numel);
 }
 
 DT_API dt_tensor *dt_embedding_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
@@ -5866,7 +5876,7 @@ typedef struct dt__profile_rows { /* the rows that count, by time; the middle ha
 } dt__profile_rows;
 static int dt__profile_pick(const dt__profile *p, int64_t n, dt__profile_rows *r)
 {
-    int64_t warm = n / 2 < DT__PROFILE_WARM ? n / 2 : DT__PROFILE_WARM;
+    int64_t warm = n / 2 < DT__PROFILE_WARM ? n / 2 : (int64_t)DT__PROFILE_WARM;
     bool    host = dt__is_host(p->m->device);
     memset(r, 0, sizeof *r);
     r->all = (const double **)dt_mem_alloc((size_t)n * 2 * sizeof *r->all);

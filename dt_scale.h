@@ -16,15 +16,13 @@ A COMPLETE PROGRAM
     #define DT_IMPLEMENTATION
     #include "dt_scale.h"
     #include <stdio.h>
-    #include <string.h>
 
     int main(void)
     {
         dt_scale_cluster     c;
-        dt_scale_opts        o;
+        static dt_scale_opts o;
         dt_scale_prediction *p;
         dt_scale_model      *m = dt_scale_model_new("resnet50");
-        memset(&o, 0, sizeof o);
         dt_scale_cluster_default(&c);
         c.machines = 4;
         c.per_machine = 8;

@@ -51,7 +51,7 @@ static double train(const sweep *s, int recipe, int64_t batch, int seed, double 
     dt_model     *m = dt_model_new(.seed = (uint64_t)seed);
     double        k = (double)batch / 32, full = recipe == 0 ? s->lr : recipe == 1 ? s->lr * k : s->lars * sqrt(k);
     dt_optimizer *opt = recipe == 2 ? dt_lars(m, .lr = full, .momentum = 0.9) : dt_sgd(m, .lr = full, .momentum = 0.9);
-    dt_loader    *in = dt_loader_new(s->train, .batch = batch, .shuffle = true, .seed = (uint64_t)seed, .drop_last = true);
+    dt_loader    *in = dt_loader_new(s->train, .batch = batch, .shuffle = true, .drop_last = true, .seed = (uint64_t)seed);
     dt_loader    *exam = dt_loader_new(s->test, .batch = 500);
     int64_t       each = dt_loader_batches(in), look = each / SLICES ? each / SLICES : 1, step = 0, images = 0;
     int64_t       rise = recipe ? (int64_t)(s->warmup * (double)each) : 0;
