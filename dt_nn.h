@@ -5769,7 +5769,9 @@ typedef struct dt__profile {
     int       nlayers, nparams; /* of the rows; the model is sealed then */
     /* the step that runs: */
     double   *forward, *backward, *ready; /* ns */
-    int64_t  *held;             /* bytes */
+    int64_t  *held, *sent;      /* bytes: kept for the backward; what the next layer gets, 0: not known */
+    int       layer, before;    /* the layer that began last, and the one before it; -1: none in this forward */
+    int64_t   at_layer, at_before; /* nodes on the tape when they began */
     int       layer_cap, param_cap, at; /* at: the parameter that was ready last */
     uint64_t  left, first;      /* the end of the last step, 0: none; the first layer of this one, 0: not yet */
     double    input, update;    /* ns */
@@ -5828,9 +5830,10 @@ static void dt__profile_drop(dt__profile *p)
     dt_mem_free(p->backward, l * sizeof *p->backward);
     dt_mem_free(p->held, l * sizeof *p->held);
     dt_mem_free(p->kept, l * sizeof *p->kept);
+    dt_mem_free(p->sent, l * sizeof *p->sent);
     dt_mem_free(p->ready, g * sizeof *p->ready);
     p->row = p->forward = p->backward = p->ready = NULL;
-    p->held = p->kept = NULL;
+    p->held = p->kept = p->sent = NULL;
     p->layer_cap = p->param_cap = 0;
 }
 
@@ -5918,6 +5921,8 @@ static void dt__profile_layers(dt__text_buf *b, const dt__profile *p, const dt__
             if (t > late) late = t;
         }
         for (int k = 0; k < l->out.ndim; k++) out *= (double)l->out.dim[k];
+        out *= (double)dt__dtype_size[p->m->dtype];
+        if (p->sent[i] > 0) out = (double)p->sent[i]; /* after what is between the layers, such as pooling */
         dt__text_put(b, "layer ");
         dt__profile_word(b, l->name);
         dt__profile_number(b, " forward ", dt__profile_mean(r->fine, r->nfine, at + i), "ns");
@@ -5925,7 +5930,7 @@ static void dt__profile_layers(dt__text_buf *b, const dt__profile *p, const dt__
         dt__profile_number(b, " flops ", l->flops * p->nforwards, "FLOP");
         dt__profile_number(b, " params ", params, "B");
         dt__profile_number(b, " held ", (double)p->kept[i], "B");
-        dt__profile_number(b, " out ", out * (double)dt__dtype_size[p->m->dtype] * p->nforwards, "B");
+        dt__profile_number(b, " out ", out * p->nforwards, "B");
         if (params > 0) dt__profile_number(b, " ready ", late, "ns");
         dt__text_put(b, " # ");
         dt__text_put(b, !strncmp(l->kind, "dt_", 3) ? l->kind + 3 : l->kind);
@@ -6181,16 +6186,18 @@ static bool dt__profile_grow(dt__profile *p, int layers, int params)
     q.backward = (double *)dt__alloc_zero((size_t)l * sizeof *q.backward);
     q.held = (int64_t *)dt__alloc_zero((size_t)l * sizeof *q.held);
     q.kept = (int64_t *)dt__alloc_zero((size_t)l * sizeof *q.kept);
+    q.sent = (int64_t *)dt__alloc_zero((size_t)l * sizeof *q.sent);
     q.ready = (double *)dt__alloc_zero((size_t)g * sizeof *q.ready);
     q.layer_cap = l;
     q.param_cap = g;
-    bool ok = q.forward && q.backward && q.held && q.kept && q.ready;
+    bool ok = q.forward && q.backward && q.held && q.kept && q.sent && q.ready;
     if (ok) {
         dt__profile old = *p;
         for (int i = 0; i < p->layer_cap; i++) {
             q.forward[i] = p->forward[i];
             q.backward[i] = p->backward[i];
             q.held[i] = p->held[i];
+            q.sent[i] = p->sent[i];
         }
         for (int i = 0; i < g; i++) q.ready[i] = i < p->param_cap ? p->ready[i] : -1;
         q.row = p->row;
@@ -6325,6 +6332,7 @@ static void dt__profile_layer(dt_model *m, dt__layer *l)
         uint64_t from = p->left > r->idle ? p->left : r->idle;
         if (p->left && now > from) p->input += (double)(now - from);
         p->begins = true;
+        p->layer = -1;
         p->forwards++;
     }
     if (!p->first) p->first = now;
@@ -6333,12 +6341,18 @@ static void dt__profile_layer(dt_model *m, dt__layer *l)
     r->phase = ok ? DT__PROFILER_FORWARD : DT__PROFILER_IDLE;
     r->p = ok ? p : NULL;
     r->layer = l->index;
+    p->before = p->layer;
+    p->at_before = p->at_layer;
+    p->layer = l->index;
+    p->at_layer = dt__tls.tape.n;
     r->live = live;
     r->tape = dt__tls.tape.n;
     r->since = now;
 }
 static void dt__profile_input(dt__profile *p, const dt_tensor *x)
 {
+    if (p->before >= 0 && x->node && x->node->seq >= p->at_before) p->sent[p->before] = (int64_t)dt_nbytes(x); /* not a skip connection */
+    p->before = -1;
     if (!p->begins || x->ndim < 1) return;
     p->samples += x->shape[0];
     p->begins = false;

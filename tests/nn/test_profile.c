@@ -175,6 +175,7 @@ UTEST_F(profile, says_what_was_counted_by_hand)
     EXPECT_EQ(4.0 * (4 + 4), layer(t, "norm", "params", "B")); /* without its running statistics */
     EXPECT_EQ(4.0 * (64 * 10 + 10), layer(t, "fc_1", "params", "B"));
     EXPECT_EQ(4.0 * (20 * 4 * 8 * 8), layer(t, "conv", "out", "B"));
+    EXPECT_EQ(4.0 * (20 * 4 * 4 * 4), layer(t, "norm", "out", "B")); /* after pooling: what the next layer gets */
     EXPECT_EQ(4.0 * (20 * 10), layer(t, "fc_1", "out", "B"));
     EXPECT_GE(layer(t, "conv", "held", "B"), 4.0 * (20 * 4 * 8 * 8));
     EXPECT_TRUE(strstr(line(t, "layer fc_1"), " # linear") != NULL);
@@ -196,6 +197,24 @@ UTEST_F(profile, the_planner_reads_it)
     EXPECT_NEAR(1e-9 * number(t, "step", "ns"), m->step, 1e-12);
     EXPECT_GE(m->step, m->forward + m->backward + m->update);
     dt_scale_model_free(m);
+    free(t.s);
+}
+UTEST_F(profile, a_skip_connection_is_not_what_a_layer_sends)
+{
+    dt_model     *m = dt_model_new(.seed = 1);
+    dt_optimizer *opt = dt_sgd(m, .lr = 0.01);
+    for (int i = 0; i < 2; i++) {
+        dt_tensor *x = dt_linear(m, "a", dt_full(0.5, DT_SHAPE(6, 5)), .out = 8), *y = dt_linear(m, "wide", x, .out = 100);
+        dt_tensor *skip = dt_linear(m, "skip", x, .out = 2); /* its input is not made by the layer before it */
+        dt_backward(dt_add(dt_mean(y), dt_mean(skip)));
+        dt_step(opt);
+    }
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    text t = read_text(utest_fixture->path);
+    EXPECT_EQ(4.0 * 6 * 8, layer(t, "a", "out", "B"));
+    EXPECT_EQ(4.0 * 6 * 100, layer(t, "wide", "out", "B"));
+    EXPECT_EQ(4.0 * 6 * 2, layer(t, "skip", "out", "B"));
     free(t.s);
 }
 UTEST_F(profile, states_of_an_optimiser_that_is_freed_before_the_model)
