@@ -87,12 +87,12 @@ gpu_plan_trainers = $(foreach t,$(gpu_trainers),'cuda/$(t)|$(gpu_run) $(gpu_regs
 # what `make test` leaves out, and the part of a long test that it runs
 gpu_later                   = $(if $(filter t,$(GPU_PARTS)),$(call gpu_with,test-cuda))
 gpu_filter_test_gpu_ranks   = $(if $(filter t,$(GPU_PARTS)),--filter='nccl.*')
-gpu_once_test_gpu_ranks     = nccl.* ddp.*
+gpu_once_test_gpu_ranks     = nccl.* ddp.* sharded.*
 gpu_filter_test_gpu_pipe    = $(if $(filter t,$(GPU_PARTS)),--filter='pipe.*')
 gpu_once_test_gpu_pipe      = pipe.*
 gpu_short_test_gpu_pipe     = pipe.mixed_precision
 gpu_short_test_trainers     = trainers.f32 trainers.images_with_channels_last
-gpu_short_test_gpu_ranks    = ddp.conv_net_on_*
+gpu_short_test_gpu_ranks    = ddp.conv_net_on_* sharded.stage_3_on_four_where_a_rank_runs_out
 gpu_short_test_gpu_parallel = gpus.equal_one_and_those_of_the_cpu
 plan_cuda         = $(if $(gpu_missing),$(foreach s,$(GPU_STEPS),'cuda/$(s)|skip: $(gpu_missing)'),\
     $(foreach s,$(GPU_STEPS),$(gpu_plan_$(s))))

@@ -350,6 +350,80 @@ UTEST(scale, with_sharded_states_a_device_updates_its_part)
     }
     dt_scale_model_free(m);
 }
+/* More steps of the two layers, by hand: forwards of 10 ms, backwards of 20 ms, 4 MB and 8 MB, an update of 2 ms */
+UTEST(scale, servers_gathers_and_divided_layers_take_what_the_hand_computes)
+{
+    dt_scale_cluster c = by_hand(2);
+    dt_scale_opts    o = opts();
+    dt_scale_model  *m = profile(two_layers);
+    ASSERT_TRUE(m != NULL);
+    o.model = m;
+    o.cluster = &c;
+    o.algo = DT_ALGO_RING;
+    o.compress = 0.5; /* a's 2 MB take 2 (1 ms + 1 MB / 1 GB/s) = 4 ms */
+    EXPECT_NEAR(0.066, step_of(&o), 1e-9);
+    o.compress = 0;
+    /* ZeRO-3: gathers of 3 ms and 5 ms. a's delays its forward, 3 to 13; b's is hidden, and so are those of the backward, where
+       b's begins when a's forward is done. The reduce_scatter of a, 3 ms, is not hidden. */
+    o.layout.zero = 3;
+    dt_scale_prediction *p = predicted(&o);
+    ASSERT_TRUE(p != NULL);
+    EXPECT_NEAR(0.003 + 0.060 + 0.003 + 0.001, p->step, 1e-9);
+    double second = 0;
+    for (int i = 0; i < p->nevents; i++) {
+        const dt_scale_event *e = &p->event[i];
+        if (e->kind == DT_SCALE_EVENT_GATHER && e->layer == 1 && e->start > second) second = e->start;
+    }
+    EXPECT_NEAR(0.013, second, 1e-9);
+    dt_scale_prediction_free(p);
+    o.layout.zero = 0;
+    /* Tensor parallel: half of each layer, and 40 MB to add up, 42 ms, in each forward and each backward */
+    o.layout.tensor = 2;
+    for (int i = 0; i < 2; i++) m->layer[i].parts = 2, m->layer[i].sync = 1e6;
+    EXPECT_NEAR(2 * (0.005 + 0.042) + 2 * (0.010 + 0.042) + 0.001, step_of(&o), 1e-9);
+    for (int i = 0; i < 2; i++) m->layer[i].parts = 0;
+    o.layout.tensor = 0;
+    /* Two servers beside two workers, each on a machine: a push is half of the bytes and 1 ms. b's is hidden, a's ends at
+       63 ms; then both pull 6 MB. */
+    c.machines = 2;
+    c.per_machine = 1;
+    c.inter = c.intra;
+    o.servers = 2;
+    o.serving = DT_SCALE_BESIDE;
+    EXPECT_NEAR(0.063 + 0.007 + 0.002, step_of(&o), 1e-9);
+    dt_scale_model_free(m);
+}
+UTEST(scale, switches_and_the_slowest_device)
+{
+    dt_scale_cluster c = by_hand(1);
+    dt_scale_opts    o = opts();
+    dt_scale_model  *m = profile(two_layers);
+    ASSERT_TRUE(m != NULL);
+    o.model = m;
+    o.cluster = &c;
+    o.algo = DT_ALGO_RING;
+    c.machines = 4;
+    c.inter.rate = 1e9;
+    static const struct {
+        double fabric, trunk, t2; /* a ring of 4 sends 6/4 of 12 MB */
+    } t[] = { { 0, 0, 0.018 }, { 1e9, 0, 0.072 }, { 0, 0.5e9, 0.036 }, { 1e12, 1e12, 0.018 } };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        c.fabric = t[i].fabric;
+        c.trunk = t[i].trunk;
+        c.per_switch = 2;
+        dt_scale_prediction *p = predicted(&o);
+        ASSERT_TRUE(p != NULL);
+        EXPECT_NEAR(t[i].t2, p->t2, 1e-9);
+        dt_scale_prediction_free(p);
+    }
+    c.fabric = c.trunk = 0;
+    c.inter.rate = 1e15;
+    c.spread = 0.1; /* the mean of the largest of n normal values */
+    static const double largest[] = { 0, 0, 0.5642, 0, 1.0294, 0, 0, 0, 1.4236 };
+    for (c.machines = 2; c.machines <= 8; c.machines *= 2)
+        EXPECT_NEAR(1 + 0.1 * largest[c.machines], step_of(&o) / 0.062, 0.004);
+    dt_scale_model_free(m);
+}
 UTEST(scale, one_device_takes_the_profiles_step_and_waits_for_its_loader)
 {
     dt_scale_cluster c = by_hand(1);
@@ -444,7 +518,8 @@ UTEST(scale, a_switch_that_all_traffic_shares_is_slower_than_links_of_pairs)
     EXPECT_LE(step[DT_SCALE_FULL], step[DT_SCALE_RING]);
     EXPECT_LT(step[DT_SCALE_RING], step[DT_SCALE_SWITCH]);
     dt_scale_model_free(m);
-    m = dt_scale_profile_parse("p", two_layers, strlen(two_layers)); /* small buckets: doubling is faster than a ring, if it can be */
+    m = dt_scale_profile_parse("p", two_layers,
+                               strlen(two_layers)); /* small buckets: doubling is faster than a ring, if it can be */
     ASSERT_TRUE(m != NULL);
     m->layer[0].params = m->layer[1].params = 100;
     o.model = m;
