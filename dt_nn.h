@@ -5785,7 +5785,7 @@ typedef struct dt__profile {
     int64_t   batch, *kept;
     int       nforwards, nbackwards, opt_kind;
     int64_t   sample_bytes;
-    double    able, states;     /* states: bytes of the optimiser's states and of masters; the program may free them before the model */
+    double    able, states;     /* states: bytes of the optimiser's states and of masters; they may be freed before the model */
 } dt__profile;
 typedef struct dt__profile_part { /* nodes of the tape from `tape` on are of this layer */
     dt__profile *p;             /* NULL: it is not measured any more */
@@ -6351,7 +6351,8 @@ static void dt__profile_layer(dt_model *m, dt__layer *l)
 }
 static void dt__profile_input(dt__profile *p, const dt_tensor *x)
 {
-    if (p->before >= 0 && x->node && x->node->seq >= p->at_before) p->sent[p->before] = (int64_t)dt_nbytes(x); /* not a skip connection */
+    bool made = x->node && x->node->seq >= p->at_before; /* by the layer before: it is not a skip connection */
+    if (p->before >= 0 && made) p->sent[p->before] = (int64_t)dt_nbytes(x);
     p->before = -1;
     if (!p->begins || x->ndim < 1) return;
     p->samples += x->shape[0];

@@ -26,23 +26,23 @@
 
 enum { CALIBRATE_PROCESSES = 8, CALIBRATE_TURNS = 15, CALIBRATE_CALLS = 101, CALIBRATE_SETS = 4 };
 static const int calibrate_sets[CALIBRATE_SETS] = { 1, 4, 16, 64 }; /* MiB: working sets of a process */
-typedef struct calibrate_link { /* time(n bytes) = latency + n / rate */
-    double latency, rate;       /* seconds; bytes of one rank's buffer a second */
-    double busy;                /* part of the time in which the rank's core cannot compute: allreduce only */
+typedef struct calibrate_link {                                     /* time(n bytes) = latency + n / rate */
+    double latency, rate;                                           /* seconds; bytes of one rank's buffer a second */
+    double busy; /* part of the time in which the rank's core cannot compute: allreduce only */
 } calibrate_link;
 typedef struct calibration {
-    int            cores, turns;
+    int cores, turns;
     /* [n]: speed of each of n processes, in parts of one alone: products of matrices in the cache; y += x in memory of each size */
     double         compute[CALIBRATE_PROCESSES + 1], memory[CALIBRATE_PROCESSES + 1][CALIBRATE_SETS];
-    double         flops;       /* operations a second of one alone, in these products */
-    double         copy, sum;   /* bytes a second: memcpy; y += x, bytes of x */
-    double         spread;      /* standard deviation of the time of a fixed piece of work, in parts of it */
+    double         flops;                 /* operations a second of one alone, in these products */
+    double         copy, sum;             /* bytes a second: memcpy; y += x, bytes of x */
+    double         spread;                /* standard deviation of the time of a fixed piece of work, in parts of it */
     calibrate_link send[2], allreduce[2]; /* shared memory; TCP over loopback */
 } calibration;
 static const char *const calibrate_links[2] = { "shm", "tcp" };
 
 static double calibrate_now(void) { return 1e-9 * (double)dt_trace_now(); }
-static int calibrate_order(const void *a, const void *b)
+static int    calibrate_order(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -102,7 +102,8 @@ typedef struct calibrate_child {
     pid_t pid;
     int   to, from;
 } calibrate_child;
-static void calibrate_serve(int in, int out) /* the child: a byte names the work; the answer is how often it did it in a second */
+static void
+calibrate_serve(int in, int out) /* the child: a byte names the work; the answer is how often it did it in a second */
 {
     calibrate_work w;
     char           kind;
@@ -137,7 +138,8 @@ static int calibrate_fork(calibrate_child *c, int n)
     }
     return 0;
 }
-static double calibrate_turn(calibrate_child *c, int n, char kind) /* the mean rate of the first n at once; negative: failed */
+static double calibrate_turn(calibrate_child *c, int n,
+                             char kind) /* the mean rate of the first n at once; negative: failed */
 {
     double rate, sum = 0;
     for (int i = 0; i < n; i++)
@@ -164,7 +166,8 @@ static int calibrate_together(calibration *c)
             *(set < 0 ? &c->compute[k] : &c->memory[k][set]) = fmin(1, calibrate_median(ratio, c->turns));
             if (set < 0 && k == 1) {
                 for (int t = 0; t < c->turns; t++) sum += alone[t] / c->turns;
-                for (int t = 0; t < c->turns; t++) square += (alone[t] / sum - 1) * (alone[t] / sum - 1) / (c->turns - 1);
+                for (int t = 0; t < c->turns; t++)
+                    square += (alone[t] / sum - 1) * (alone[t] / sum - 1) / (c->turns - 1);
                 c->spread = sqrt(square);
                 c->flops = sum * 2.0 * CALIBRATE_SIDE * CALIBRATE_SIDE * CALIBRATE_SIDE;
             }
@@ -292,7 +295,8 @@ static int calibrate_rank(void *user)
 }
 static int calibrate_links_of(calibration *c, int tcp)
 {
-    calibrate_job *j = (calibrate_job *)mmap(NULL, sizeof *j, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    calibrate_job *j =
+        (calibrate_job *)mmap(NULL, sizeof *j, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (j == MAP_FAILED) return -1;
     memset((void *)j, 0, sizeof *j);
     j->tcp = tcp;
@@ -328,7 +332,9 @@ static double calibrate_link_rate(double rate)
     memset((void *)&t, 0, sizeof t);
     for (int i = 0; i < (int)DT_LINK_COUNT; i++) t.beta[i] = 1 / rate;
     for (int a = 0; a < (int)DT_ALGO_COUNT; a++) {
-        double s = a == (int)DT_ALGO_AUTO ? -1 : dt_plan_cost(&t, DT_COLL_ALLREDUCE, (dt_algo)a, 2, NULL, DT_LINK_SHM, NBYTES, 0);
+        double s = a == (int)DT_ALGO_AUTO
+                       ? -1
+                       : dt_plan_cost(&t, DT_COLL_ALLREDUCE, (dt_algo)a, 2, NULL, DT_LINK_SHM, NBYTES, 0);
         if (s > 0 && s < least) least = s;
     }
     return rate * least / (NBYTES / rate);
@@ -339,9 +345,10 @@ static void calibrate_print(FILE *f, const calibration *c)
     static const char *const ops[2] = { "send", "allreduce" };
     long                     pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
     int                      n = c->cores < CALIBRATE_PROCESSES ? c->cores : CALIBRATE_PROCESSES;
-    fprintf(f, "dt cluster 1\ndevice core speed %.0fFLOP/s memory %.0fB bandwidth %.0fB/s\nmachines 1\ndevices %d\n", c->flops,
-            (double)pages * (double)page / c->cores, 3 * c->sum, c->cores);
-    fprintf(f, "intra shm rate %.0fB/s latency %.0fns\n", calibrate_link_rate(c->allreduce[0].rate), 1e9 * c->allreduce[0].latency / 2);
+    fprintf(f, "dt cluster 1\ndevice core speed %.0fFLOP/s memory %.0fB bandwidth %.0fB/s\nmachines 1\ndevices %d\n",
+            c->flops, (double)pages * (double)page / c->cores, 3 * c->sum, c->cores);
+    fprintf(f, "intra shm rate %.0fB/s latency %.0fns\n", calibrate_link_rate(c->allreduce[0].rate),
+            1e9 * c->allreduce[0].latency / 2);
     fprintf(f, "inter loopback rate %.0fB/s latency %.0fns\n", c->allreduce[1].rate, 1e9 * c->allreduce[1].latency / 2);
     if (n > 1) fprintf(f, "together %.2f%%\nbusy %.1f%%\n", 100 * c->compute[n], 100 * c->allreduce[0].busy);
     fprintf(f, "spread %.2f%%\n", 100 * fmin(c->spread, 1));
@@ -354,7 +361,8 @@ static void calibrate_print(FILE *f, const calibration *c)
     for (int tcp = 0; tcp < 2; tcp++)
         for (int k = 0; k < 2; k++) {
             const calibrate_link *l = k ? &c->allreduce[tcp] : &c->send[tcp];
-            fprintf(f, "# link %s %s ranks 2 latency %.0fns rate %.0fB/s busy %.3f\n", calibrate_links[tcp], ops[k], 1e9 * l->latency, l->rate, l->busy);
+            fprintf(f, "# link %s %s ranks 2 latency %.0fns rate %.0fB/s busy %.3f\n", calibrate_links[tcp], ops[k],
+                    1e9 * l->latency, l->rate, l->busy);
         }
     fprintf(f, "end\n");
 }

@@ -23,9 +23,9 @@ UTEST(calibrate, figures_that_the_planner_reads)
         EXPECT_TRUE(c.allreduce[tcp].latency > 0 && c.allreduce[tcp].rate > 1e6);
         EXPECT_TRUE(c.allreduce[tcp].busy >= 0 && c.allreduce[tcp].busy <= 1);
     }
-    char *text = NULL;
+    char  *text = NULL;
     size_t n = 0;
-    FILE *f = open_memstream(&text, &n);
+    FILE  *f = open_memstream(&text, &n);
     calibrate_print(f, &c);
     fclose(f);
     dt_scale_cluster k;
@@ -45,7 +45,9 @@ UTEST(calibrate, the_planner_predicts_the_allreduce_that_was_measured)
     memset((void *)&t, 0, sizeof t);
     for (int i = 0; i < (int)DT_LINK_COUNT; i++) t.beta[i] = 1 / calibrate_link_rate(rate);
     for (int a = 0; a < (int)DT_ALGO_COUNT; a++) {
-        double s = a == (int)DT_ALGO_AUTO ? -1 : dt_plan_cost(&t, DT_COLL_ALLREDUCE, (dt_algo)a, 2, NULL, DT_LINK_SHM, 1 << 20, 0);
+        double s = a == (int)DT_ALGO_AUTO
+                       ? -1
+                       : dt_plan_cost(&t, DT_COLL_ALLREDUCE, (dt_algo)a, 2, NULL, DT_LINK_SHM, 1 << 20, 0);
         if (s > 0 && s < best) best = s;
     }
     EXPECT_NEAR((1 << 20) / rate, best, 1e-6);
