@@ -6062,7 +6062,9 @@ typedef struct dt__profile {
     int       nlayers, nparams; /* of the rows; the model is sealed then */
     /* the step that runs: */
     double   *forward, *backward, *ready; /* ns */
-    int64_t  *held;             /* bytes */
+    int64_t  *held, *sent;      /* bytes: kept for the backward; what the next layer gets, 0: not known */
+    int       layer, before;    /* the layer that began last, and the one before it; -1: none in this forward */
+    int64_t   at_layer, at_before; /* nodes on the tape when they began */
     int       layer_cap, param_cap, at; /* at: the parameter that was ready last */
     uint64_t  left, first;      /* the end of the last step, 0: none; the first layer of this one, 0: not yet */
     double    input, update;    /* ns */
@@ -6076,7 +6078,7 @@ typedef struct dt__profile {
     int64_t   batch, *kept;
     int       nforwards, nbackwards, opt_kind;
     int64_t   sample_bytes;
-    double    able;
+    double    able, states;     /* states: bytes of the optimiser's states and of masters; they may be freed before the model */
 } dt__profile;
 typedef struct dt__profile_part { /* nodes of the tape from `tape` on are of this layer */
     dt__profile *p;             /* NULL: it is not measured any more */
@@ -6121,9 +6123,10 @@ static void dt__profile_drop(dt__profile *p)
     dt_mem_free(p->backward, l * sizeof *p->backward);
     dt_mem_free(p->held, l * sizeof *p->held);
     dt_mem_free(p->kept, l * sizeof *p->kept);
+    dt_mem_free(p->sent, l * sizeof *p->sent);
     dt_mem_free(p->ready, g * sizeof *p->ready);
     p->row = p->forward = p->backward = p->ready = NULL;
-    p->held = p->kept = NULL;
+    p->held = p->kept = p->sent = NULL;
     p->layer_cap = p->param_cap = 0;
 }
 
@@ -6211,6 +6214,8 @@ static void dt__profile_layers(dt__text_buf *b, const dt__profile *p, const dt__
             if (t > late) late = t;
         }
         for (int k = 0; k < l->out.ndim; k++) out *= (double)l->out.dim[k];
+        out *= (double)dt__dtype_size[p->m->dtype];
+        if (p->sent[i] > 0) out = (double)p->sent[i]; /* after what is between the layers, such as pooling */
         dt__text_put(b, "layer ");
         dt__profile_word(b, l->name);
         dt__profile_number(b, " forward ", dt__profile_mean(r->fine, r->nfine, at + i), "ns");
@@ -6218,7 +6223,7 @@ static void dt__profile_layers(dt__text_buf *b, const dt__profile *p, const dt__
         dt__profile_number(b, " flops ", l->flops * p->nforwards, "FLOP");
         dt__profile_number(b, " params ", params, "B");
         dt__profile_number(b, " held ", (double)p->kept[i], "B");
-        dt__profile_number(b, " out ", out * (double)dt__dtype_size[p->m->dtype] * p->nforwards, "B");
+        dt__profile_number(b, " out ", out * p->nforwards, "B");
         if (params > 0) dt__profile_number(b, " ready ", late, "ns");
         dt__text_put(b, " # ");
         dt__text_put(b, !strncmp(l->kind, "dt_", 3) ? l->kind + 3 : l->kind);
@@ -6261,23 +6266,25 @@ static int dt__profile_grads(dt__text_buf *b, const dt__profile *p, const dt__pr
     dt_mem_free(g, nbytes);
     return 0;
 }
-/* Bytes of optimiser states and f32 masters for each trainable parameter; *numel: their elements. */
-static double dt__profile_state(const dt_model *m, double *numel, double *bytes)
+static double dt__profile_state(const dt_model *m)
 {
     double state = 0;
-    *numel = *bytes = 0;
     for (int i = 0; i < m->nblocks; i++) {
         const dt__mblock *k = &m->block[i];
         for (int s = 0; s < DT__MAX_STATES; s++)
             if (k->state[s]) state += (double)dt_nbytes(k->state[s]);
         if (k->master) state += (double)dt_nbytes(k->master);
     }
+    return state;
+}
+static void dt__profile_params(const dt_model *m, double *numel, double *bytes) /* elements that are trained; bytes of all */
+{
+    *numel = *bytes = 0;
     for (int i = 0; i < m->nparams; i++) {
         if (m->param[i]->buffer) continue;
         *bytes += (double)dt_nbytes(m->param[i]->t);
         if (!m->param[i]->frozen) *numel += (double)dt__param_numel(m->param[i]);
     }
-    return *numel > 0 ? state / *numel : 0;
 }
 static int dt__profile_text(dt__text_buf *b, const dt__profile *p, int64_t n)
 {
@@ -6285,9 +6292,11 @@ static int dt__profile_text(dt__text_buf *b, const dt__profile *p, int64_t n)
     const dt_model  *m = p->m;
     dt__profile_rows r;
     char             buf[128];
-    double           numel, bytes, held = 0, state = dt__profile_state(m, &numel, &bytes), sum = 0, step = 0;
+    double           numel, bytes, held = 0, state, sum = 0, step = 0;
     int              size = (int)dt__dtype_size[m->dtype], ranks = dt__launcher_number(DT__LAUNCHER_SIZE);
     if (dt__profile_pick(p, n, &r)) return DT_ERR_MEMORY;
+    dt__profile_params(m, &numel, &bytes);
+    state = numel > 0 ? p->states / numel : 0;
     for (int i = 0; i < p->nlayers; i++) held += (double)p->kept[i];
     dt__trace_program(buf, sizeof buf);
     dt__text_put(b, "dt profile 1\nmodel ");
@@ -6470,16 +6479,18 @@ static bool dt__profile_grow(dt__profile *p, int layers, int params)
     q.backward = (double *)dt__alloc_zero((size_t)l * sizeof *q.backward);
     q.held = (int64_t *)dt__alloc_zero((size_t)l * sizeof *q.held);
     q.kept = (int64_t *)dt__alloc_zero((size_t)l * sizeof *q.kept);
+    q.sent = (int64_t *)dt__alloc_zero((size_t)l * sizeof *q.sent);
     q.ready = (double *)dt__alloc_zero((size_t)g * sizeof *q.ready);
     q.layer_cap = l;
     q.param_cap = g;
-    bool ok = q.forward && q.backward && q.held && q.kept && q.ready;
+    bool ok = q.forward && q.backward && q.held && q.kept && q.sent && q.ready;
     if (ok) {
         dt__profile old = *p;
         for (int i = 0; i < p->layer_cap; i++) {
             q.forward[i] = p->forward[i];
             q.backward[i] = p->backward[i];
             q.held[i] = p->held[i];
+            q.sent[i] = p->sent[i];
         }
         for (int i = 0; i < g; i++) q.ready[i] = i < p->param_cap ? p->ready[i] : -1;
         q.row = p->row;
@@ -6614,6 +6625,7 @@ static void dt__profile_layer(dt_model *m, dt__layer *l)
         uint64_t from = p->left > r->idle ? p->left : r->idle;
         if (p->left && now > from) p->input += (double)(now - from);
         p->begins = true;
+        p->layer = -1;
         p->forwards++;
     }
     if (!p->first) p->first = now;
@@ -6622,12 +6634,19 @@ static void dt__profile_layer(dt_model *m, dt__layer *l)
     r->phase = ok ? DT__PROFILER_FORWARD : DT__PROFILER_IDLE;
     r->p = ok ? p : NULL;
     r->layer = l->index;
+    p->before = p->layer;
+    p->at_before = p->at_layer;
+    p->layer = l->index;
+    p->at_layer = dt__tls.tape.n;
     r->live = live;
     r->tape = dt__tls.tape.n;
     r->since = now;
 }
 static void dt__profile_input(dt__profile *p, const dt_tensor *x)
 {
+    bool made = x->node && x->node->seq >= p->at_before; /* by the layer before: it is not a skip connection */
+    if (p->before >= 0 && made) p->sent[p->before] = (int64_t)dt_nbytes(x);
+    p->before = -1;
     if (!p->begins || x->ndim < 1) return;
     p->samples += x->shape[0];
     p->begins = false;
@@ -6665,7 +6684,9 @@ static void dt__profile_step(dt__profile *p, const dt_optimizer *opt, uint64_t t
     uint64_t now = dt__profile_now(p);
     p->update += (double)(now - t0);
     if (!p->backwards) return; /* another optimiser of the model has ended the step: this one's time belongs to the next */
-    if (!p->skip && dt__err.code == DT_OK && p->m->sealed && (!p->row || p->nlayers == p->m->nlayers)) {
+    if (!p->skip && dt__err.code == DT_OK && p->m->sealed && (!p->row || p->nlayers == p->m->nlayers) &&
+        dt__profile_grow(p, p->m->nlayers, p->m->nparams)) {
+        p->states = dt__profile_state(p->m);
         p->batch = p->samples;
         p->nforwards = p->forwards;
         p->nbackwards = p->backwards;

@@ -138,7 +138,7 @@ DT_API char *dt_scale_show(char *buf, size_t nbytes, double x, dt_scale_unit uni
 
    At least one layer, in the order of the forward. NAME has no blanks. forward, backward, params are needed, and ready where
    params is not 0B: seconds from the begin of the backward until the last gradient of the layer is complete. flops: of the
-   forward. held: bytes kept from the forward to the backward. out: bytes of the output. What a step takes beside its parts
+   forward. held: bytes kept from the forward to the backward. out: bytes that the next layer gets. What a step takes beside its parts
    counts, too. */
 enum { DT_SCALE_NAME = 64 };
 typedef struct dt_scale_layer { /* what is per sample is of one sample */
@@ -1965,6 +1965,11 @@ static int dt__scale_cut(dt__scale_work *w, dt__scale_stage *stage, int nstages)
         o.nlayers = n;
         o.ranks = nstages; /* as 1F1B: only the cuts are of interest, and messages pass while ranks compute */
         o.micro = w->l.micro;
+        if (w->measured) { /* a profile is of a dt program, whose pipelines count messages when they look for cuts */
+            const dt_scale_link *link = w->l.pipe * w->l.tensor > w->c->per_machine ? &w->c->inter : &w->c->intra;
+            o.bandwidth = link->rate;
+            o.latency = link->latency;
+        }
         p = dt_pipe_partition_new_with(o);
         if (!p) status = DT_COMM_ERR_ARG;
     }

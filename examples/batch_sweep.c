@@ -4,7 +4,7 @@
 
    Build: cc -O2 -I.. batch_sweep.c -o batch_sweep -lm -lpthread       Run: ./batch_sweep --svg batch-sweep.svg
 
-       --data DIR      data/digits            --batches LIST  8,16,32,64,128,256,512,1024   --target PERCENT  96, of the test images
+       --data DIR      data/digits            --batches LIST  2,4,8,16,32,64,128,256,512   --target PERCENT  96, of the test images
        --epochs N      40 at most             --seeds N       3: medians                    --svg FILE        batch-sweep.svg
 
    The recipes: the same learning rate for all batches (--lr X, 0.02); the rate x batch/32, from 0.02 up during --warmup N epochs
@@ -51,22 +51,25 @@ static double train(const sweep *s, int recipe, int64_t batch, int seed, double 
     dt_model     *m = dt_model_new(.seed = (uint64_t)seed);
     double        k = (double)batch / 32, full = recipe == 0 ? s->lr : recipe == 1 ? s->lr * k : s->lars * sqrt(k);
     dt_optimizer *opt = recipe == 2 ? dt_lars(m, .lr = full, .momentum = 0.9) : dt_sgd(m, .lr = full, .momentum = 0.9);
-    dt_loader    *in = dt_loader_new(s->train, .batch = batch, .shuffle = true, .drop_last = true, .seed = (uint64_t)seed);
-    dt_loader    *exam = dt_loader_new(s->test, .batch = 500);
-    int64_t       each = dt_loader_batches(in), look = each / SLICES ? each / SLICES : 1, step = 0, images = 0;
-    int64_t       rise = recipe ? (int64_t)(s->warmup * (double)each) : 0;
-    double        found = NAN, seconds = 0;
+    dt_loader *in = dt_loader_new(s->train, .batch = batch, .shuffle = true, .drop_last = true, .seed = (uint64_t)seed);
+    dt_loader *exam = dt_loader_new(s->test, .batch = 500);
+    int64_t    each = dt_loader_batches(in), look = each / SLICES ? each / SLICES : 1, step = 0, images = 0;
+    int64_t    rise = recipe ? (int64_t)(s->warmup * (double)each) : 0;
+    double     found = NAN, seconds = 0;
     for (int epoch = 0; epoch < s->epochs && !(found > 0) && !dt_error(); epoch++)
         for (dt_batch b; !(found > 0) && dt_loader_next(in, &b);) {
             uint64_t t0 = dt_trace_now();
-            if (rise) dt_optimizer_set_lr(opt, -1, step >= rise ? full : full / k + (full - full / k) * (double)step / (double)rise);
+            if (rise)
+                dt_optimizer_set_lr(opt, -1,
+                                    step >= rise ? full : full / k + (full - full / k) * (double)step / (double)rise);
             dt_backward(dt_cross_entropy(net(m, b.x), b.y));
             dt_step(opt);
             if (step++) seconds += 1e-9 * (double)(dt_trace_now() - t0), images += b.n; /* the first one allocates */
             if (step % look == 0 && accuracy(m, exam) >= s->target) found = (double)step / (double)each;
         }
     *rate = seconds > 0 ? (double)images / seconds : 0;
-    if (dt_error_code() == DT_ERR_NUMERIC) dt_error_clear(), dt_end(); /* the loss is not finite: this rate is too large */
+    if (dt_error_code() == DT_ERR_NUMERIC)
+        dt_error_clear(), dt_end(); /* the loss is not finite: this rate is too large */
     dt_loader_free(in);
     dt_loader_free(exam);
     dt_optimizer_free(opt);
@@ -83,7 +86,8 @@ static double median(double *v, int n)
     qsort(v, (size_t)n, sizeof *v, ascending);
     return v[n / 2];
 }
-static int draw(const char *path, int n, const double *batch, const double *rate, double (*epochs)[BATCHES], const double *best)
+static int draw(const char *path, int n, const double *batch, const double *rate, double (*epochs)[BATCHES],
+                const double *best)
 {
     dt_series series[1 + RECIPES];
     memset((void *)series, 0, sizeof series);
@@ -94,9 +98,15 @@ static int draw(const char *path, int n, const double *batch, const double *rate
         series[1 + r].x = batch, series[1 + r].y = epochs[r], series[1 + r].n = n;
         series[1 + r].right = series[1 + r].dots = true;
     }
-    dt_plot p = { .title = "the machine likes large batches, training small ones; line: the least time to the accuracy", .x_label = "batch",
-                  .y_label = "images/s", .right_label = "epochs to the accuracy", .series = series, .nseries = 1 + RECIPES,
-                  .mark = best, .nmarks = best ? 1 : 0, .log_x = true };
+    dt_plot p = { .title = "the machine likes large batches, training small ones; line: the least time to the accuracy",
+                  .x_label = "batch",
+                  .y_label = "images/s",
+                  .right_label = "epochs to the accuracy",
+                  .series = series,
+                  .nseries = 1 + RECIPES,
+                  .mark = best,
+                  .nmarks = best ? 1 : 0,
+                  .log_x = true };
     return dt_svg_plot(path, &p);
 }
 int main(int argc, char **argv)
@@ -105,25 +115,32 @@ int main(int argc, char **argv)
     sweep         s;
     int           n = 0;
     double        least = INFINITY, best = 0;
-    const char   *svg = example_option(argc, argv, "--svg", "batch-sweep.svg"), *list = example_option(argc, argv, "--batches", "8,16,32,64,128,256,512,1024");
+    const char   *svg = example_option(argc, argv, "--svg", "batch-sweep.svg"),
+               *list = example_option(argc, argv, "--batches", "2,4,8,16,32,64,128,256,512");
     s.target = atof(example_option(argc, argv, "--target", "96"));
     s.epochs = atoi(example_option(argc, argv, "--epochs", "40"));
     s.seeds = atoi(example_option(argc, argv, "--seeds", "3"));
     s.lr = atof(example_option(argc, argv, "--lr", "0.02"));
     s.lars = atof(example_option(argc, argv, "--lars", "4"));
     s.warmup = atof(example_option(argc, argv, "--warmup", "2"));
-    example_digits(example_option(argc, argv, "--data", example_has_digits("../data/digits") ? "../data/digits" : "data/digits"), 1, 8, 1, &s.train, &s.test);
+    example_digits(
+        example_option(argc, argv, "--data", example_has_digits("../data/digits") ? "../data/digits" : "data/digits"),
+        1, 8, 1, &s.train, &s.test);
     if (dt_error()) return dt_check("batch_sweep");
     int64_t images = dt_dataset_len(s.train);
     for (const char *at = list; *at && n < BATCHES; n++) {
         char *end;
         batch[n] = (double)strtol(at, &end, 10);
         if (end == at || (*end && *end != ',') || batch[n] < 1 || batch[n] > (double)images)
-            return fprintf(stderr, "batch_sweep: --batches %s: expected numbers from 1 to %lld, such as 16,64,256\n", list, (long long)images), 1;
+            return fprintf(stderr, "batch_sweep: --batches %s: expected numbers from 1 to %lld, such as 16,64,256\n",
+                           list, (long long)images),
+                   1;
         at = *end ? end + 1 : end;
     }
     if (s.seeds < 1 || s.seeds > SEEDS || s.epochs < 1 || !(s.target > 0 && s.target <= 100))
-        return fprintf(stderr, "batch_sweep: expected --seeds 1 to %d, --epochs 1 or more, --target in percent\n", SEEDS), 1;
+        return fprintf(stderr, "batch_sweep: expected --seeds 1 to %d, --epochs 1 or more, --target in percent\n",
+                       SEEDS),
+               1;
     printf("%6s %10s", "batch", "images/s");
     for (int r = 0; r < RECIPES; r++) printf("  %-24s", recipes[r]);
     printf("\n%17s", "");
@@ -132,7 +149,8 @@ int main(int argc, char **argv)
     for (int i = 0; i < n && !dt_error(); i++) {
         double speed[RECIPES * SEEDS], found[SEEDS];
         for (int r = 0; r < RECIPES; r++) {
-            for (int k = 0; k < s.seeds; k++) found[k] = train(&s, r, (int64_t)batch[i], k + 1, &speed[r * s.seeds + k]);
+            for (int k = 0; k < s.seeds; k++)
+                found[k] = train(&s, r, (int64_t)batch[i], k + 1, &speed[r * s.seeds + k]);
             epochs[r][i] = median(found, s.seeds);
         }
         rate[i] = median(speed, RECIPES * s.seeds);
@@ -146,8 +164,10 @@ int main(int argc, char **argv)
         printf("\n");
         fflush(stdout);
     }
-    if (least < INFINITY) printf("the least time to %g %% of the test images: batch %.0f, %.3f s\n", s.target, best, least);
-    if (!dt_error() && !draw(svg, n, batch, rate, epochs, least < INFINITY ? &best : NULL)) printf("the picture: %s\n", svg);
+    if (least < INFINITY)
+        printf("the least time to %g %% of the test images: batch %.0f, %.3f s\n", s.target, best, least);
+    if (!dt_error() && !draw(svg, n, batch, rate, epochs, least < INFINITY ? &best : NULL))
+        printf("the picture: %s\n", svg);
     dt_dataset_free(s.train);
     dt_dataset_free(s.test);
     return dt_check("batch_sweep");

@@ -2,8 +2,9 @@
    between two ranks: shared memory and TCP
 
        calibration c;
-       if (calibrate(&c, stderr)) ...            0: done; about 20 seconds. progress: a line for each part, or NULL
-       calibrate_print(stdout, &c);              the text that dt_scale.h reads
+       if (calibrate(&c, 0, stderr)) ...         0: done; a quarter of a minute. turns: 0 is the default; progress: a line for each
+                                                 part, or NULL
+       calibrate_print(stdout, &c);              a cluster of this machine alone, for dtplan --cluster
 
    What two processes reach together limits data parallel training on CPUs before any communication: they share caches, memory
    and often the clock of their cores. Every figure is a median of short turns, in which the sides alternate: the speed of a
@@ -25,23 +26,23 @@
 
 enum { CALIBRATE_PROCESSES = 8, CALIBRATE_TURNS = 15, CALIBRATE_CALLS = 101, CALIBRATE_SETS = 4 };
 static const int calibrate_sets[CALIBRATE_SETS] = { 1, 4, 16, 64 }; /* MiB: working sets of a process */
-typedef struct calibrate_link { /* time(n bytes) = latency + n / rate */
-    double latency, rate;       /* seconds; bytes of one rank's buffer a second */
-    double busy;                /* part of the time in which the rank's core cannot compute: allreduce only */
+typedef struct calibrate_link {                                     /* time(n bytes) = latency + n / rate */
+    double latency, rate;                                           /* seconds; bytes of one rank's buffer a second */
+    double busy; /* part of the time in which the rank's core cannot compute: allreduce only */
 } calibrate_link;
 typedef struct calibration {
-    int            cores;
+    int cores, turns;
     /* [n]: speed of each of n processes, in parts of one alone: products of matrices in the cache; y += x in memory of each size */
     double         compute[CALIBRATE_PROCESSES + 1], memory[CALIBRATE_PROCESSES + 1][CALIBRATE_SETS];
-    double         flops;       /* operations a second of one alone, in these products */
-    double         copy, sum;   /* bytes a second: memcpy; y += x, bytes of x */
-    double         spread;      /* standard deviation of the time of a fixed piece of work, in parts of it */
+    double         flops;                 /* operations a second of one alone, in these products */
+    double         copy, sum;             /* bytes a second: memcpy; y += x, bytes of x */
+    double         spread;                /* standard deviation of the time of a fixed piece of work, in parts of it */
     calibrate_link send[2], allreduce[2]; /* shared memory; TCP over loopback */
 } calibration;
 static const char *const calibrate_links[2] = { "shm", "tcp" };
 
 static double calibrate_now(void) { return 1e-9 * (double)dt_trace_now(); }
-static int calibrate_order(const void *a, const void *b)
+static int    calibrate_order(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -101,7 +102,8 @@ typedef struct calibrate_child {
     pid_t pid;
     int   to, from;
 } calibrate_child;
-static void calibrate_serve(int in, int out) /* the child: a byte names the work; the answer is how often it did it in a second */
+static void
+calibrate_serve(int in, int out) /* the child: a byte names the work; the answer is how often it did it in a second */
 {
     calibrate_work w;
     char           kind;
@@ -136,7 +138,8 @@ static int calibrate_fork(calibrate_child *c, int n)
     }
     return 0;
 }
-static double calibrate_turn(calibrate_child *c, int n, char kind) /* the mean rate of the first n at once; negative: failed */
+static double calibrate_turn(calibrate_child *c, int n,
+                             char kind) /* the mean rate of the first n at once; negative: failed */
 {
     double rate, sum = 0;
     for (int i = 0; i < n; i++)
@@ -154,16 +157,17 @@ static int calibrate_together(calibration *c)
     int             n = c->cores < CALIBRATE_PROCESSES ? c->cores : CALIBRATE_PROCESSES, rc = calibrate_fork(child, n);
     for (int set = -1; set < CALIBRATE_SETS && !rc; set++)
         for (int k = 1; k <= n && !rc; k++) {
-            for (int t = -1; t < CALIBRATE_TURNS && !rc; t++) {
+            for (int t = -1; t < c->turns && !rc; t++) {
                 char   kind = (char)(set < 0 ? 'c' : '0' + set);
                 double one = calibrate_turn(child, 1, kind), all = calibrate_turn(child, k, kind);
                 rc = one > 0 && all > 0 ? 0 : -1;
                 if (t >= 0) ratio[t] = all / one, alone[t] = one;
             }
-            *(set < 0 ? &c->compute[k] : &c->memory[k][set]) = fmin(1, calibrate_median(ratio, CALIBRATE_TURNS));
+            *(set < 0 ? &c->compute[k] : &c->memory[k][set]) = fmin(1, calibrate_median(ratio, c->turns));
             if (set < 0 && k == 1) {
-                for (int t = 0; t < CALIBRATE_TURNS; t++) sum += alone[t] / CALIBRATE_TURNS;
-                for (int t = 0; t < CALIBRATE_TURNS; t++) square += (alone[t] / sum - 1) * (alone[t] / sum - 1) / (CALIBRATE_TURNS - 1);
+                for (int t = 0; t < c->turns; t++) sum += alone[t] / c->turns;
+                for (int t = 0; t < c->turns; t++)
+                    square += (alone[t] / sum - 1) * (alone[t] / sum - 1) / (c->turns - 1);
                 c->spread = sqrt(square);
                 c->flops = sum * 2.0 * CALIBRATE_SIDE * CALIBRATE_SIDE * CALIBRATE_SIDE;
             }
@@ -182,7 +186,7 @@ static int calibrate_memory(calibration *c)
     double copy[CALIBRATE_TURNS], sum[CALIBRATE_TURNS];
     int    rc = a && b ? 0 : -1;
     if (!rc) memset(a, 1, LARGE), memset(b, 2, LARGE);
-    for (int t = 0; t < CALIBRATE_TURNS && !rc; t++) {
+    for (int t = 0; t < c->turns && !rc; t++) {
         double at = calibrate_now();
         memcpy(b, a, LARGE);
         copy[t] = LARGE / (calibrate_now() - at);
@@ -193,14 +197,14 @@ static int calibrate_memory(calibration *c)
     free(a);
     free(b);
     if (rc) return rc;
-    c->copy = calibrate_median(copy, CALIBRATE_TURNS);
-    c->sum = calibrate_median(sum, CALIBRATE_TURNS);
+    c->copy = calibrate_median(copy, c->turns);
+    c->sum = calibrate_median(sum, c->turns);
     return 0;
 }
 
 /* ---- links between two ranks */
 typedef struct calibrate_job {
-    int            tcp;
+    int            tcp, turns;
     calibrate_link send, allreduce; /* in shared memory: rank 0 writes them */
 } calibrate_job;
 static double calibrate_ping(dt_comm *c, char *buf, int64_t n, int times) /* one way: half of a median round trip */
@@ -238,7 +242,7 @@ static double calibrate_all(dt_comm *c, float *x, int64_t n, int times)
 }
 /* What a transfer in the background takes from computing: both ranks compute a fixed work that is longer than the transfer, with it
    and without it, in turns. */
-static double calibrate_busy(dt_comm *c, float *x, int64_t n, double seconds)
+static double calibrate_busy(dt_comm *c, float *x, int64_t n, double seconds, int turns)
 {
     calibrate_work w;
     double         extra[CALIBRATE_TURNS];
@@ -248,7 +252,7 @@ static double calibrate_busy(dt_comm *c, float *x, int64_t n, double seconds)
     for (int i = 0; i < 20; i++) calibrate_do(&w, -1);
     times = (int64_t)(3 * seconds / ((calibrate_now() - t) / 20)) + 1;
     dt_comm_broadcast(c, &times, 1, DT_COMM_I64, 0);
-    for (int k = -1; k < CALIBRATE_TURNS; k++) {
+    for (int k = -1; k < turns; k++) {
         double took[2];
         for (int with = 0; with < 2; with++) {
             memset(x, 0, (size_t)n);
@@ -261,7 +265,7 @@ static double calibrate_busy(dt_comm *c, float *x, int64_t n, double seconds)
         }
         if (k >= 0) extra[k] = (took[1] - took[0]) / seconds;
     }
-    double busy = calibrate_median(extra, CALIBRATE_TURNS);
+    double busy = calibrate_median(extra, turns);
     return busy < 0 ? 0 : busy > 1 ? 1 : busy;
 }
 static int calibrate_rank(void *user)
@@ -281,7 +285,7 @@ static int calibrate_rank(void *user)
     a.latency = calibrate_all(c, x, 64, CALIBRATE_CALLS);
     double each = calibrate_all(c, x, LARGE, 21);
     a.rate = LARGE / fmax(1e-9, each - a.latency);
-    a.busy = calibrate_busy(c, x, LARGE, each);
+    a.busy = calibrate_busy(c, x, LARGE, each, j->turns);
     s.busy = a.busy;
     if (dt_comm_rank(c) == 0) j->send = s, j->allreduce = a;
     int bad = dt_comm_get_status(c) || dt_error();
@@ -291,10 +295,12 @@ static int calibrate_rank(void *user)
 }
 static int calibrate_links_of(calibration *c, int tcp)
 {
-    calibrate_job *j = (calibrate_job *)mmap(NULL, sizeof *j, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    calibrate_job *j =
+        (calibrate_job *)mmap(NULL, sizeof *j, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (j == MAP_FAILED) return -1;
     memset((void *)j, 0, sizeof *j);
     j->tcp = tcp;
+    j->turns = c->turns;
     int rc = dt_spawn(2, calibrate_rank, j);
     c->send[tcp] = j->send;
     c->allreduce[tcp] = j->allreduce;
@@ -302,9 +308,10 @@ static int calibrate_links_of(calibration *c, int tcp)
     return rc;
 }
 
-static int calibrate(calibration *c, FILE *progress)
+static int calibrate(calibration *c, int turns, FILE *progress)
 {
     memset((void *)c, 0, sizeof *c);
+    c->turns = turns > 1 && turns < CALIBRATE_TURNS ? turns : CALIBRATE_TURNS;
     c->cores = calibrate_cores();
     if (progress) fprintf(progress, "calibrate: %d cores: what processes reach together\n", c->cores);
     if (calibrate_together(c)) return -1;
@@ -316,23 +323,47 @@ static int calibrate(calibration *c, FILE *progress)
     }
     return 0;
 }
-static void calibrate_print_link(FILE *f, const char *link, const char *op, const calibrate_link *l)
+/* The rate of a link between two ranks of a machine with which the planner's allreduce takes as long as a measured one of this rate */
+static double calibrate_link_rate(double rate)
 {
-    fprintf(f, "link %s %s ranks 2 latency %.0fns rate %.0fB/s busy %.3f\n", link, op, 1e9 * l->latency, l->rate, l->busy);
+    enum { NBYTES = 4 << 20 };
+    dt_costs t;
+    double   least = INFINITY;
+    memset((void *)&t, 0, sizeof t);
+    for (int i = 0; i < (int)DT_LINK_COUNT; i++) t.beta[i] = 1 / rate;
+    for (int a = 0; a < (int)DT_ALGO_COUNT; a++) {
+        double s = a == (int)DT_ALGO_AUTO
+                       ? -1
+                       : dt_plan_cost(&t, DT_COLL_ALLREDUCE, (dt_algo)a, 2, NULL, DT_LINK_SHM, NBYTES, 0);
+        if (s > 0 && s < least) least = s;
+    }
+    return rate * least / (NBYTES / rate);
 }
+/* This machine as a cluster of one: what dtplan --cluster reads. The figures as they were measured are remarks. */
 static void calibrate_print(FILE *f, const calibration *c)
 {
-    fprintf(f, "dt machine 1\ncores %d\n", c->cores);
-    for (int k = 2; k <= c->cores && k <= CALIBRATE_PROCESSES; k++) {
-        fprintf(f, "together %d compute %.4f", k, c->compute[k]);
+    static const char *const ops[2] = { "send", "allreduce" };
+    long                     pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
+    int                      n = c->cores < CALIBRATE_PROCESSES ? c->cores : CALIBRATE_PROCESSES;
+    fprintf(f, "dt cluster 1\ndevice core speed %.0fFLOP/s memory %.0fB bandwidth %.0fB/s\nmachines 1\ndevices %d\n",
+            c->flops, (double)pages * (double)page / c->cores, 3 * c->sum, c->cores);
+    fprintf(f, "intra shm rate %.0fB/s latency %.0fns\n", calibrate_link_rate(c->allreduce[0].rate),
+            1e9 * c->allreduce[0].latency / 2);
+    fprintf(f, "inter loopback rate %.0fB/s latency %.0fns\n", c->allreduce[1].rate, 1e9 * c->allreduce[1].latency / 2);
+    if (n > 1) fprintf(f, "together %.2f%%\nbusy %.1f%%\n", 100 * c->compute[n], 100 * c->allreduce[0].busy);
+    fprintf(f, "spread %.2f%%\n", 100 * fmin(c->spread, 1));
+    for (int k = 2; k <= n; k++) {
+        fprintf(f, "# together %d products %.4f", k, c->compute[k]);
         for (int i = 0; i < CALIBRATE_SETS; i++) fprintf(f, " %dMiB %.4f", calibrate_sets[i], c->memory[k][i]);
         fprintf(f, "\n");
     }
-    fprintf(f, "compute %.0fFLOP/s\ncopy %.0fB/s\nsum %.0fB/s\n", c->flops, c->copy, c->sum);
-    for (int tcp = 0; tcp < 2; tcp++) {
-        calibrate_print_link(f, calibrate_links[tcp], "send", &c->send[tcp]);
-        calibrate_print_link(f, calibrate_links[tcp], "allreduce", &c->allreduce[tcp]);
-    }
-    fprintf(f, "spread %.4f\nend\n", c->spread);
+    fprintf(f, "# speed %.0fFLOP/s copy %.0fB/s sum %.0fB/s spread %.4f\n", c->flops, c->copy, c->sum, c->spread);
+    for (int tcp = 0; tcp < 2; tcp++)
+        for (int k = 0; k < 2; k++) {
+            const calibrate_link *l = k ? &c->allreduce[tcp] : &c->send[tcp];
+            fprintf(f, "# link %s %s ranks 2 latency %.0fns rate %.0fB/s busy %.3f\n", calibrate_links[tcp], ops[k],
+                    1e9 * l->latency, l->rate, l->busy);
+        }
+    fprintf(f, "end\n");
 }
 #endif /* CALIBRATE_H_INCLUDED */

@@ -72,7 +72,8 @@ static double layer(text t, const char *name, const char *word, const char *unit
 static int lines(text t, const char *word)
 {
     int n = 0;
-    for (const char *p = t.s; p && *p; p = strchr(p, '\n') ? strchr(p, '\n') + 1 : NULL) n += !strncmp(p, word, strlen(word)) && p[strlen(word)] == ' ';
+    for (const char *p = t.s; p && *p; p = strchr(p, '\n') ? strchr(p, '\n') + 1 : NULL)
+        n += !strncmp(p, word, strlen(word)) && p[strlen(word)] == ' ';
     return n;
 }
 /* The i-th line with this word: the word behind it. */
@@ -175,6 +176,7 @@ UTEST_F(profile, says_what_was_counted_by_hand)
     EXPECT_EQ(4.0 * (4 + 4), layer(t, "norm", "params", "B")); /* without its running statistics */
     EXPECT_EQ(4.0 * (64 * 10 + 10), layer(t, "fc_1", "params", "B"));
     EXPECT_EQ(4.0 * (20 * 4 * 8 * 8), layer(t, "conv", "out", "B"));
+    EXPECT_EQ(4.0 * (20 * 4 * 4 * 4), layer(t, "norm", "out", "B")); /* after pooling: what the next layer gets */
     EXPECT_EQ(4.0 * (20 * 10), layer(t, "fc_1", "out", "B"));
     EXPECT_GE(layer(t, "conv", "held", "B"), 4.0 * (20 * 4 * 8 * 8));
     EXPECT_TRUE(strstr(line(t, "layer fc_1"), " # linear") != NULL);
@@ -198,19 +200,50 @@ UTEST_F(profile, the_planner_reads_it)
     dt_scale_model_free(m);
     free(t.s);
 }
+UTEST_F(profile, a_skip_connection_is_not_what_a_layer_sends)
+{
+    dt_model     *m = dt_model_new(.seed = 1);
+    dt_optimizer *opt = dt_sgd(m, .lr = 0.01);
+    for (int i = 0; i < 2; i++) {
+        dt_tensor *x = dt_linear(m, "a", dt_full(0.5, DT_SHAPE(6, 5)), .out = 8),
+                  *y = dt_linear(m, "wide", x, .out = 100);
+        dt_tensor *skip = dt_linear(m, "skip", x, .out = 2); /* its input is not made by the layer before it */
+        dt_backward(dt_add(dt_mean(y), dt_mean(skip)));
+        dt_step(opt);
+    }
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    text t = read_text(utest_fixture->path);
+    EXPECT_EQ(4.0 * 6 * 8, layer(t, "a", "out", "B"));
+    EXPECT_EQ(4.0 * 6 * 100, layer(t, "wide", "out", "B"));
+    EXPECT_EQ(4.0 * 6 * 2, layer(t, "skip", "out", "B"));
+    free(t.s);
+}
+UTEST_F(profile, states_of_an_optimiser_that_is_freed_before_the_model)
+{
+    dt_model     *m = dt_model_new(.seed = 1);
+    dt_optimizer *opt = dt_sgd(m, .lr = 0.01, .momentum = 0.9);
+    steps(m, opt, 2);
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    text t = read_text(utest_fixture->path);
+    EXPECT_GE(number(t, "state", "B"), 4.0);
+    free(t.s);
+}
 UTEST_F(profile, times_add_up_to_the_step)
 {
     train_two(20);
     text   t = read_text(utest_fixture->path);
     double forward = layer(t, "a", "forward", "ns") + layer(t, "b", "forward", "ns");
     double backward = layer(t, "a", "backward", "ns") + layer(t, "b", "backward", "ns"), step = number(t, "step", "ns");
-    double all = number(t, "forward", "ns") + number(t, "backward", "ns") + number(t, "update", "ns") + number(t, "input", "ns") +
-                 number(t, "# other", "ns");
+    double all = number(t, "forward", "ns") + number(t, "backward", "ns") + number(t, "update", "ns") +
+                 number(t, "input", "ns") + number(t, "# other", "ns");
     EXPECT_TRUE(forward > 0 && backward > 0 && number(t, "update", "ns") > 0);
     EXPECT_NEAR(number(t, "forward", "ns"), forward, 4);
     EXPECT_NEAR(number(t, "backward", "ns"), backward, 4);
     EXPECT_NEAR(step, all, 8);
-    EXPECT_TRUE(number(t, "# fast", "ns") <= number(t, "# median", "ns") && number(t, "# median", "ns") <= number(t, "# slow", "ns"));
+    EXPECT_TRUE(number(t, "# fast", "ns") <= number(t, "# median", "ns") &&
+                number(t, "# median", "ns") <= number(t, "# slow", "ns"));
     EXPECT_TRUE(number(t, "# fast", "ns") <= step && step <= number(t, "# slow", "ns"));
     free(t.s);
 }
@@ -228,7 +261,10 @@ UTEST_F(profile, gradients_are_in_the_order_in_which_they_became_ready)
         snprintf(key, sizeof key, "# gradient %s", name);
         double at = after(line(t, key), "ready", "ns");
         EXPECT_TRUE(at >= last && at <= number(t, "backward", "ns") + 1);
-        EXPECT_EQ(!strcmp(name, "a.weight") ? 160.0 : !strcmp(name, "b.bias") ? 4.0 : 32.0, after(line(t, key), "bytes", "B"));
+        EXPECT_EQ(!strcmp(name, "a.weight") ? 160.0
+                  : !strcmp(name, "b.bias") ? 4.0
+                                            : 32.0,
+                  after(line(t, key), "bytes", "B"));
         last = at;
     }
     EXPECT_EQ(last, layer(t, "a", "ready", "ns"));
@@ -250,7 +286,8 @@ UTEST_F(profile, frozen_and_unused_parameters)
     EXPECT_EQ(-1.0, layer(t, "a", "ready", "ns"));
     EXPECT_EQ(2, lines(t, "# gradient"));
     EXPECT_EQ(24.0, layer(t, "unused", "params", "B"));
-    EXPECT_NEAR(number(t, "backward", "ns"), layer(t, "unused", "ready", "ns"), 2); /* what DDP sends of it waits for the end */
+    EXPECT_NEAR(number(t, "backward", "ns"), layer(t, "unused", "ready", "ns"),
+                2); /* what DDP sends of it waits for the end */
     dt_optimizer_free(opt);
     dt_model_free(m);
     free(t.s);
@@ -382,7 +419,9 @@ UTEST_F(profile, steps_that_are_no_number)
         logged[0] = 0;
         setenv("DT_PROFILE_STEPS", bad[i], 1);
         train_two(1);
-        EXPECT_TRUE_MSG(strstr(logged, "DT_PROFILE_STEPS: found \"") && strstr(logged, "expected a number of steps from 1 to 100000"), logged);
+        EXPECT_TRUE_MSG(strstr(logged, "DT_PROFILE_STEPS: found \"") &&
+                            strstr(logged, "expected a number of steps from 1 to 100000"),
+                        logged);
         EXPECT_EQ(DT_OK, dt_error_code());
     }
 }
@@ -403,8 +442,9 @@ UTEST_F(profile, without_the_variable_nothing_is_measured)
 UTEST_F(profile, a_path_that_cannot_be_written_is_logged_and_the_training_goes_on)
 {
     static const char *const names[] = { "missing/p", "folder", "link", "pipe", "long" };
-    static const char *const why[] = { "No such file", "not a regular file", "not a regular file", "not a regular file", "too long" };
-    char path[4300], lengthy[2000];
+    static const char *const why[] = { "No such file", "not a regular file", "not a regular file", "not a regular file",
+                                       "too long" };
+    char                     path[4300], lengthy[2000];
     mkdir(temp_in(utest_fixture->dir, "folder"), 0700);
     ASSERT_EQ(0, symlink("target", temp_in(utest_fixture->dir, "link")));
     ASSERT_EQ(0, mkfifo(temp_in(utest_fixture->dir, "pipe"), 0600));
@@ -415,7 +455,9 @@ UTEST_F(profile, a_path_that_cannot_be_written_is_logged_and_the_training_goes_o
         setenv("DT_PROFILE", path, 1);
         logged[0] = 0;
         train_two(10);
-        EXPECT_TRUE_MSG(strstr(logged, "DT_PROFILE: cannot write ") && strstr(logged, why[i]) && strstr(logged, "without a profile"), logged);
+        EXPECT_TRUE_MSG(strstr(logged, "DT_PROFILE: cannot write ") && strstr(logged, why[i]) &&
+                            strstr(logged, "without a profile"),
+                        logged);
         EXPECT_EQ(DT_OK, dt_error_code());
     }
     EXPECT_EQ(-1, access(temp_in(utest_fixture->dir, "target"), F_OK));
@@ -435,7 +477,7 @@ UTEST_F(profile, a_file_of_that_name_is_replaced_when_the_new_one_is_whole)
     free(t.s);
     dt_optimizer_free(opt);
     dt_model_free(m);
-    int n = 0;
+    int  n = 0;
     DIR *d = opendir(utest_fixture->dir);
     while (d && readdir(d)) n++;
     if (d) closedir(d);
@@ -522,7 +564,8 @@ UTEST_F(profile, a_backward_counts_for_the_models_that_it_reaches)
     }
     text t = read_text(utest_fixture->path), u = read_text(temp_in(utest_fixture->dir, "p.2"));
     EXPECT_STREQ("# backwards 1", line(t, "# backwards"));
-    EXPECT_STREQ("# backwards 3", line(u, "# backwards")); /* the third ran after dt_update, and belongs to the next step */
+    EXPECT_STREQ("# backwards 3",
+                 line(u, "# backwards")); /* the third ran after dt_update, and belongs to the next step */
     EXPECT_GT(layer(t, "g", "backward", "ns"), 0.0);
     dt_optimizer_free(og);
     dt_optimizer_free(od);

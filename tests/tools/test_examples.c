@@ -327,7 +327,7 @@ UTEST(batch_sweep, measures_and_draws)
 {
     static char out[65536];
     char       *dir = temp_dir(), line[4500];
-    snprintf(line, sizeof line, "batch_sweep --batches 16,64 --target 90 --epochs 3 --seeds 1 --svg %s/sweep.svg", dir);
+    snprintf(line, sizeof line, "batch_sweep --batches 16,64 --target 90 --epochs 10 --seeds 1 --svg %s/sweep.svg", dir);
     EXPECT_TRUE(run("env", line, out, sizeof out));
     EXPECT_TRUE(strstr(out, "\n    16 ") && strstr(out, "\n    64 ") && !strstr(out, "not reached"));
     EXPECT_TRUE(strstr(out, "the least time to 90 % of the test images: batch ") != NULL);
