@@ -2361,7 +2361,7 @@ static void bad_clear(int64_t before) /* those that the group went on without; -
 }
 static void bad_add(const member *m, const exited *e, const char *tail, size_t n)
 {
-    if (el.nbad == el.bad_room) el.bad = (bad *)need(realloc(el.bad, (size_t)(el.bad_room = 2 * el.bad_room + 8) * sizeof *el.bad));
+    if (el.nbad == el.bad_room) el.bad = (failure *)need(realloc(el.bad, (size_t)(el.bad_room = 2 * el.bad_room + 8) * sizeof *el.bad));
     failure *b = &el.bad[el.nbad++];
     memset(b, 0, sizeof *b);
     b->id = m->id;
