@@ -799,7 +799,7 @@ static int program_check(const char *name, char *why, size_t nbytes)
 /* ==================================================================================================== >>links */
 enum {
     F_HELLO = 1, F_JOB, F_START, F_BOUND, F_FAILED, F_STOP, F_OUTPUT, F_EXITED, F_ASK, F_FINISH,
-    F_SIGNAL, F_REPORT,               /* elastic: a signal to one rank; what a rank reports */
+    F_SIGNAL, F_REPORT, F_PING,       /* elastic: a signal to one rank; what a rank reports; the same comes back */
     F_ABOUT, F_ADD, F_REMOVE, F_REPLY /* the socket of --add and --remove */
 };
 typedef struct link_ { /* connection between agent and controller; in and out may be one socket */
@@ -1428,6 +1428,8 @@ static void agent_frame(link_ *l, int kind, int rank, char *body, size_t n)
         }
         v = port;
         if (s.first == 0) link_send(l, F_BOUND, 0, &v, sizeof v, NULL, 0);
+    } else if (kind == F_PING && n == 0) {
+        link_send(l, F_PING, 0, NULL, 0, NULL, 0);
     } else if (kind == F_SIGNAL && n == sizeof v && opt.elastic) {
         memcpy(&v, body, sizeof v);
         if (v > 0 && v < 65 && rank >= 0) agent_signal(v, rank);
@@ -1467,6 +1469,8 @@ typedef struct node {
     int     room, ended;             /* ranks that it may have; how many have ended with status 0, and are not replaced */
     int     asker;                   /* who waits for its answer; -1: nobody */
     int64_t not_before, retry_at;    /* ns: of the next rank there; of the next ssh, 0: none */
+    int64_t pinged, heard;           /* ns: when its dtrun was asked to answer; when it last said anything */
+    bool    awaited;                 /* it has not answered yet */
     double  retry_wait;              /* s */
 } node;
 typedef struct ending {
@@ -1837,6 +1841,8 @@ static void node_frame(link_ *l, int kind, int rank, char *body, size_t nbytes)
         give_up(f.status ? f.status : 1);
     } else if (kind == F_OUTPUT && nbytes >= 1 && own && (uint8_t)body[0] < 2) {
         output_add(rank, body[0], body + 1, nbytes - 1);
+    } else if (kind == F_PING && nbytes == 0) {
+        n->awaited = false;
     } else if (kind == F_REPORT && nbytes == sizeof(dt__elastic_report) && opt.elastic) {
         dt__elastic_report r;
         memcpy(&r, body, sizeof r);
@@ -2252,7 +2258,7 @@ static void hosts_read(void)
    know of themselves. Reports may be lost; ends of processes are not. The controller
 
      gathers  until machines for --min ranks are there and no machine is undecided, START_WAIT at most
-     starts   the ranks of the start, which meet as in any job. An end with an error before the group's first report ends all
+     starts   the ranks of the start, which meet as in any job. If one dies, and no report of the group comes within 1 s, all end
      heals    places that are free get new ranks, as many as the group takes; they join it at its address
      ends     when no rank is left. From the first rank on that is done with the training nobody is started
 
@@ -2262,7 +2268,7 @@ enum { QUICK_MOST = 5, RETRY_MOST = 20, HOSTS_BYTES = 1 << 20 };
 #define START_WAIT   (30 * DT__NS_PER_S) /* for machines that have not answered, when there are enough */
 #define NEWCOMER_NS  (60 * DT__NS_PER_S) /* a new rank counts as joined then: the report was lost */
 #define HOLD_NS      (3 * DT__NS_PER_S)  /* a report that comes later than this after a death knows of it */
-static double backoff_unit = 1, quick_time = 10, hosts_poll = 1; /* s; the tests shorten them */
+static double backoff_unit = 1, quick_time = 10, hosts_poll = 1, ping_every = 5, ping_wait = 30; /* s; the tests shorten them */
 typedef struct member {
     int     id, node;
     bool    newcomer, in, asked, gone, done, retry, good; /* in: of the group; asked: to leave; gone: the group goes on without it */
@@ -2287,7 +2293,7 @@ static struct {
     int     members, want;
     char    address[DT__ELASTIC_ADDR];
     int     quick, retries, healed, restarts; /* quick: new ranks that ended soon, in a row; healed: deaths so far */
-    int64_t retry_at, gather_until, short_until;
+    int64_t retry_at, gather_until, short_until, settle_until; /* settle: a rank of the start has died; 0: none */
     int     first_node, bound_node; /* machine of rank 0 */
 } el;
 
@@ -2437,8 +2443,10 @@ static void elastic_exited(int rank, const exited *end, const char *tail, size_t
     if (is_bad && !m->asked && !m->retry) {
         if (given_up || (el.formed && !m->in)) el.healed += state == RUNNING;
         else if (!e.stopped || state == RUNNING) bad_add(m, &e, tail, n);
-        if (state == RUNNING && !el.formed) stop(SIGTERM, 5);
-        else if (state == RUNNING && !el.done) {
+        if (state == RUNNING && !el.formed) {
+            if (e.pid == 0) stop(SIGTERM, 5);
+            else if (!el.settle_until) el.settle_until = dt__comm_now() + DT__NS_PER_S;
+        } else if (state == RUNNING && !el.done) {
             if (m->in && !m->gone) {
                 el.hold = el.generation;
                 el.hold_until = dt__comm_now() + HOLD_NS;
@@ -2479,7 +2487,12 @@ static void elastic_state(const dt__elastic_report *r)
         el.formed = true;
         for (int i = 0; i < el.nm; i++) el.m[i].in = el.m[i].in || !el.m[i].newcomer;
     }
-    if (r->generation > el.generation && !el.done) {
+    if (el.settle_until && state == RUNNING) { /* the group had met, or meets without them */
+        for (int i = 0; i < el.nbad; i++) el.bad[i].generation = r->generation;
+        el.hold = r->generation;
+        el.hold_until = dt__comm_now() + HOLD_NS;
+        el.settle_until = 0;
+    } else if (r->generation > el.generation && !el.done && state == RUNNING) {
         int before = el.nbad;
         bad_clear(r->generation);
         el.healed += before - el.nbad;
@@ -2584,9 +2597,10 @@ static void elastic_start(void) /* the ranks of the start */
         most = opt.max;
     }
     bad_clear(-1);
-    el.formed = el.done = el.below = false;
+    el.formed = el.done = el.below = el.closed = false;
     el.begun = true;
     el.generation = el.step = el.hold = el.short_said = -1;
+    el.settle_until = 0;
     el.members = el.want = 0;
     el.address[0] = 0;
     for (int i = 0; i < nnodes; i++) {
@@ -2711,7 +2725,7 @@ static void elastic_node_lost(int i, const char *why)
         member *m = &el.m[k];
         if (m->node != i) continue;
         if (!m->asked && state == RUNNING) {
-            if (!el.formed) stop(SIGTERM, 5);
+            if (!el.formed && !el.settle_until) el.settle_until = dt__comm_now() + DT__NS_PER_S;
             if (m->in && !m->gone) {
                 el.hold = el.generation;
                 el.hold_until = dt__comm_now() + HOLD_NS;
@@ -2968,8 +2982,27 @@ static void elastic_look(void) /* after each batch of events */
     nodes_trim();
     elastic_fill();
 }
+/* A dtrun that does not answer is stopped, or its machine hangs. While the output of ranks is not read, its answers are not, either. */
+static void nodes_ping(int64_t now)
+{
+    for (int i = 0; i < nnodes; i++) {
+        node *n = &nodes[i];
+        if (n->mine || !n->joined || n->lost || links_paused) {
+            n->awaited = false;
+            n->pinged = now;
+        } else if (n->awaited && now - n->pinged > dt__ns_of(ping_wait) && now - n->heard > dt__ns_of(ping_wait)) {
+            node_lost(i, "its dtrun does not answer: it is stopped, or the machine hangs");
+        } else if (!n->awaited && now - n->pinged > dt__ns_of(ping_every)) {
+            n->awaited = true;
+            n->pinged = now;
+            link_send(&n->link, F_PING, 0, NULL, 0, NULL, 0);
+        }
+    }
+}
 static void elastic_tick(int64_t now)
 {
+    nodes_ping(now);
+    if (el.settle_until && now >= el.settle_until && state == RUNNING) stop(SIGTERM, 5); /* the others would wait for it to join */
     for (int i = 0; i < el.nm; i++) {
         member *m = &el.m[i];
         if (m->kill_at && now >= m->kill_at && state == RUNNING) {
@@ -3011,9 +3044,11 @@ static int64_t elastic_next(int64_t until) /* when something is to be done, unti
         if (nodes[el.m[i].node].mine) SOONER(el.m[i].left_at);
     }
     for (int i = 0; i < nnodes; i++) {
+        if (nodes[i].joined && !nodes[i].mine && !nodes[i].lost && now + dt__ns_of(ping_every) < until) until = now + dt__ns_of(ping_every);
         if (nodes[i].ssh == 0) SOONER(nodes[i].retry_at);
         if (nodes[i].not_before > now) SOONER(nodes[i].not_before);
     }
+    if (state == RUNNING) SOONER(el.settle_until);
     if (el.retry_at > now) SOONER(el.retry_at);
     if (state == GATHERING) {
         if (el.gather_until > now) SOONER(el.gather_until);
@@ -3064,6 +3099,7 @@ static void elastic_over(void) /* no rank is left */
         epoch++;
         say("restarting all ranks (restart %d of %d)", el.restarts, opt.max_restarts);
         elastic_gather_again();
+        elastic_look();
     }
 }
 static void elastic_begin(const uint8_t *random)
@@ -3539,6 +3575,7 @@ static void on_event(const struct epoll_event *e)
     case EV_LINK_IN:
         if (l->gone || l->in < 0) break;
         link_flush(l);
+        if (!is_agent && kind == EV_LINK_IN) nodes[i].heard = dt__comm_now();
         if (kind == EV_LINK_OUT || !(why = link_read(l, is_agent ? agent_frame : node_frame))) break;
         if (is_agent) agent_lost(why);
         else if (nodes[i].ssh > 0 && !*why) { /* the exit status of ssh says more */ link_close(l);

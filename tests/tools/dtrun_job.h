@@ -203,7 +203,7 @@ static DT_TEST_UNUSED int free_port(void)
     close(fd);
     return dt__addr_port(&a);
 }
-static void fake_ssh(char *dir) /* runs it here, in a shell as sshd does; notes its arguments */
+static DT_TEST_UNUSED void fake_ssh(char *dir) /* runs it here, in a shell as sshd does; notes its arguments */
 {
     char script[5000];
     snprintf(script, sizeof script, "#!/bin/sh\necho \"$@\" >> '%s/calls'\nshift\nexec sh -c \"$1\"\n", dir);

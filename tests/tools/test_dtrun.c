@@ -334,7 +334,7 @@ UTEST(dtrun, a_wrong_command_line_is_refused_with_a_sentence)
         { "--servers=two RANK", "--servers is 'two', expected a number", 2 },
         { "-n 4000 --servers 97 RANK", "-n is 4000 and --servers is 97: that is 4097 ranks on this machine, expected at most 4096", 2 },
         { "--nnodes", "--nnodes needs a value", 2 },
-        { "--nnodes 1:4 RANK", "grow and shrink", 2 },
+        { "--nnodes 1:4 RANK", "grows and shrinks", 2 },
         { "--nnodes 2 RANK", "--master-addr is missing", 2 },
         { "--nnodes 2 --master-addr localhost RANK", "need a secret", 2 },
         { "--node-rank 1 RANK", "--node-rank is 1, expected 0 to 0", 2 },

@@ -39,7 +39,7 @@ typedef struct group_rank {
     int64_t beat; /* ns */
 } group_rank;
 typedef struct group { /* in a file that all ranks have mapped; lock: flock */
-    int        restart, n, below;
+    int        restart, n, below, met; /* met: the leader has reported */
     int64_t    generation, step;
     group_rank r[R_MOST];
 } group;
@@ -66,14 +66,14 @@ static int members_now(void)
     for (int i = 0; i < g->n; i++) n += g->r[i].state == R_IN;
     return n;
 }
-static void report(int kind, int about, const char *said)
+static void report(int kind, int whom, const char *said)
 {
     dt__elastic_report r;
     memset(&r, 0, sizeof r);
     r.magic = DT__ELASTIC_MAGIC;
     r.kind = (uint32_t)kind;
     r.member = my_id;
-    r.about = about;
+    r.about = whom;
     r.generation = g->generation;
     r.step = ++g->step;
     r.members = members_now();
@@ -110,6 +110,7 @@ static bool lives(const group_rank *r)
 }
 static void lead(const char *how)
 {
+    if (there("fail")) return;
     static int64_t said_at, short_at;
     bool           change = false;
     for (int i = 0; i < g->n; i++) {
@@ -133,7 +134,9 @@ static void lead(const char *how)
     if (change || dt_test_ns() - said_at > 50000000) {
         said_at = dt_test_ns();
         report(DT__EL_STATE, -1, "");
+        g->met = 1;
     }
+    if (g->below) return;
     if (members_now() >= least) short_at = 0;
     else {
         if (!short_at) short_at = dt_test_ns();
@@ -166,7 +169,8 @@ static int group_join(const char *how)
     g->n++;
     flock(g_fd, LOCK_UN);
     if (!join)
-        while (g->n < atoi(getenv("WORLD_SIZE")) && dt_test_ns() < limit) poll(NULL, 0, 1);
+        for (; g->n < atoi(getenv("WORLD_SIZE")) && dt_test_ns() < limit; poll(NULL, 0, 1))
+            if (asked_to_leave) exit(0);
     if (join && (getenv("RANK") || getenv("WORLD_SIZE") || getenv("DT_LISTEN_FD"))) return 98;
     return 0;
 }
@@ -175,7 +179,7 @@ static int rank_main(int argc, char **argv)
 {
     const char *how = argc > 1 ? argv[1] : "";
     char        path[5000];
-    bool        told = false, first = true;
+    bool        told = false;
     g_dir = argv[0];
     if (!getenv("DT_MEMBER") || sscanf(getenv("DT_ELASTIC"), "%d:%d", &least, &most) != 2 || !getenv("DT_ELASTIC_WAIT")) return 97;
     my_id = atoi(getenv("DT_MEMBER"));
@@ -203,14 +207,12 @@ static int rank_main(int argc, char **argv)
         me->beat = dt_test_ns();
         bool leads = me->state == R_IN;
         for (group_rank *r = g->r; r < me && leads; r++) leads = !(r->state == R_IN && fresh(r) && lives(r));
-        if (me->state == R_IN && !told) {
+        if (leads) lead(how);
+        else report(0, -1, "");
+        if (me->state == R_IN && g->met && !told) {
             told = true;
             dprintf(1, "ready %d %d\n", my_id, (int)getpid());
         }
-        if (leads) lead(how);
-        else if (first || g->step % 8 == 0) report(0, -1, "");
-        first = false;
-        if (strcmp(how, "refuse") == 0 && me->state == R_WAITS && there("group")) status = 9;
         if (asked_to_leave) {
             me->state = me->state == R_IN ? R_LEAVES : R_GONE;
             dprintf(1, "left %d\n", my_id);
@@ -218,7 +220,6 @@ static int rank_main(int argc, char **argv)
             return 0;
         }
         flock(g_fd, LOCK_UN);
-        if (status && dt_test_ns() - me->beat > 0) poll(NULL, 0, 20);
         if (asked_to_stop) return dprintf(1, "saved %d\n", my_id), 0;
         if (g->below) {
             report(DT__EL_FAILED, -1, "below the minimum: waited enough");
@@ -231,7 +232,8 @@ static int rank_main(int argc, char **argv)
                 dprintf(2, "wrong data\n");
                 return 9;
             }
-            while (lives(&g->r[1])) poll(NULL, 0, 1);
+            for (int i = 0; i < g->n; i++)
+                while (g->r[i].id == 1 && lives(&g->r[i])) poll(NULL, 0, 1);
             return 3;
         }
         if (told && there("done")) {
@@ -260,10 +262,10 @@ static char *group_dir(void)
     setenv("DTRUN_DIR", control, 1);
     return dir;
 }
-static void elastic_job(dtjob *j, const char *dir, const char *options, const char *how)
+static void elastic_job(dtjob *j, const char *dir, const char *flags, const char *how)
 {
     char args[12000];
-    snprintf(args, sizeof args, "%s --ssh %s/ssh RANK %s %s", options, dir, dir, how);
+    snprintf(args, sizeof args, "%s --ssh %s/ssh RANK %s %s", flags, dir, dir, how);
     job_start(j, args);
 }
 static int job_done(dtjob *j, const char *dir) /* the training is over; the exit status */
@@ -275,16 +277,26 @@ static int ask(dtjob *j, const char *args) /* another dtrun */
 {
     return job_run(j, args);
 }
-static int agent_pid(const char *dir, const char *host)
+/* A rank is not stopped while it holds the lock of the group. */
+static bool strike(const dtjob *j, const char *dir, int rank, int sig)
 {
-    char  name[200], text[32] = "";
+    int pid = pid_of(j, rank), fd = sig == SIGSTOP ? open(temp_in(dir, "group"), O_RDWR | O_CLOEXEC) : -1;
+    if (pid <= 0) return false;
+    if (fd >= 0) flock(fd, LOCK_EX);
+    bool good = kill(pid, sig) == 0 && (fd < 0 || state_becomes(pid, 'T'));
+    dt__close(&fd);
+    return good;
+}
+static int  agent_pid(const char *dir, const char *host)
+{
+    char  name[200], pid[32] = "";
     FILE *f;
     snprintf(name, sizeof name, "agent-%s", host);
     if (!(f = fopen(temp_in(dir, name), "r"))) return 0;
-    size_t n = fread(text, 1, sizeof text - 1, f);
-    text[n] = 0;
+    size_t n = fread(pid, 1, sizeof pid - 1, f);
+    pid[n] = 0;
     fclose(f);
-    return atoi(text);
+    return atoi(pid);
 }
 static void put_text(const char *dir, const char *name, const char *what) { temp_put(dir, name, what, strlen(what)); }
 #define JOB_UNTIL(j, stream, what, times)                                                                 \
@@ -298,20 +310,17 @@ static void put_text(const char *dir, const char *name, const char *what) { temp
 UTEST(elastic, a_rank_that_dies_is_replaced_and_the_others_go_on)
 {
     for (int victim = 0; victim < 3; victim++) { /* the leader, one in the middle, the last */
-        char *dir = group_dir(), want[200];
+        char *dir = group_dir(), want[200], host[80];
         dtjob j;
         elastic_job(&j, dir, "-n 3 --min 1 --max 3", "");
         JOB_UNTIL(&j, 0, "ready", 3);
-        kill(pid_of(&j, victim), victim == 1 ? SIGSEGV : SIGKILL);
+        ASSERT_TRUE(strike(&j, dir, victim, victim == 1 ? SIGSEGV : SIGKILL));
         JOB_UNTIL(&j, 1, "has joined: 3 ranks", 1);
-        kill(pid_of(&j, 3 - 1 - victim == victim ? 0 : 3 - 1 - victim), SIGKILL); /* and another one */
+        ASSERT_TRUE(strike(&j, dir, victim == 1 ? 0 : 2 - victim, SIGKILL)); /* and another one */
         JOB_UNTIL(&j, 1, "rank 4 on", 1);
         JOB_UNTIL(&j, 1, "has joined: 3 ranks", 2);
         EXPECT_EQ(0, job_done(&j, dir));
-        snprintf(want, sizeof want, "dtrun: rank %d on %s died: killed by %s", victim, "", victim == 1 ? "SIGSEGV" : "SIGKILL, which dtrun did not send");
-        char *blank = strstr(want, " on  died"), host[80];
         host_name(host, sizeof host);
-        ASSERT_TRUE(blank != NULL);
         snprintf(want, sizeof want, "dtrun: rank %d on %s died: killed by %s", victim, host,
                  victim == 1 ? "SIGSEGV" : "SIGKILL, which dtrun did not send");
         EXPECT_SAYS(&j, 1, want);
@@ -346,22 +355,22 @@ UTEST(elastic, a_death_line_has_the_last_words)
 UTEST(elastic, all_die_at_once)
 {
     for (int restarts = 0; restarts < 2; restarts++) {
-        char *dir = group_dir(), options[100];
+        char *dir = group_dir(), flags[100];
         dtjob j;
-        snprintf(options, sizeof options, "-n 3 --min 2 --max-restarts %d", restarts);
-        elastic_job(&j, dir, options, "");
+        snprintf(flags, sizeof flags, "-n 3 --min 2 --max-restarts %d", restarts);
+        elastic_job(&j, dir, flags, "");
         JOB_UNTIL(&j, 0, "ready", 3);
         kill(j.pid, SIGSTOP);
         EXPECT_TRUE(state_becomes(j.pid, 'T'));
-        for (int r = 0; r < 3; r++) kill(pid_of(&j, r), SIGSTOP); /* so that none of them can lead meanwhile */
-        for (int r = 0; r < 3; r++) kill(pid_of(&j, r), SIGKILL);
+        for (int r = 0; r < 3; r++) ASSERT_TRUE(strike(&j, dir, r, SIGSTOP)); /* so that none of them can lead meanwhile */
+        for (int r = 0; r < 3; r++) ASSERT_TRUE(strike(&j, dir, r, SIGKILL));
         kill(j.pid, SIGCONT);
         if (restarts) {
             JOB_UNTIL(&j, 0, "ready", 6);
             EXPECT_EQ(0, job_done(&j, dir));
             EXPECT_SAYS(&j, 1, "restarting all ranks (restart 1 of 1)");
         } else EXPECT_EQ(128 + SIGKILL, job_wait(&j));
-        EXPECT_SAYS(&j, 1, "no rank is left: rank 0 on");
+        EXPECT_SAYS(&j, 1, "no rank is left: rank ");
         EXPECT_GE(until_none_marked(1), 0);
         job_free(&j);
         temp_remove(dir);
@@ -376,7 +385,7 @@ UTEST(elastic, new_ranks_that_die_at_once_are_started_less_and_less_often_and_th
         elastic_job(&j, dir, "-n 3 --min 1", how[i]);
         JOB_UNTIL(&j, 0, "ready", 3);
         int64_t begin = dt_test_ns();
-        kill(pid_of(&j, 2), SIGKILL);
+        ASSERT_TRUE(strike(&j, dir, 2, SIGKILL));
         JOB_UNTIL(&j, 1, "no more are started; the group goes on with 2 ranks", 1);
         EXPECT_GE((double)(dt_test_ns() - begin) * 1e-9, 0.02 * (1 + 2 + 4 + 8)); /* the unit of waiting here is 0.02 s */
         poll(NULL, 0, 300);
@@ -396,7 +405,7 @@ UTEST(elastic, replacements_are_counted_if_the_user_says)
     elastic_job(&j, dir, "-n 3 --min 1 --max-restarts 2", "");
     JOB_UNTIL(&j, 0, "ready", 3);
     for (int r = 0; r < 3; r++) {
-        kill(pid_of(&j, r), SIGKILL);
+        ASSERT_TRUE(strike(&j, dir, r, SIGKILL));
         if (r < 2) JOB_UNTIL(&j, 0, "ready", 4 + r);
         if (r < 2) JOB_UNTIL(&j, 1, "has joined", 1 + r);
     }
@@ -412,7 +421,7 @@ UTEST(elastic, new_ranks_that_are_refused_or_not_answered)
     dtjob j;
     elastic_job(&j, dir, "-n 2 --max 2", "refuse");
     JOB_UNTIL(&j, 0, "ready", 2);
-    kill(pid_of(&j, 1), SIGKILL);
+    ASSERT_TRUE(strike(&j, dir, 1, SIGKILL));
     JOB_UNTIL(&j, 1, "layer fc has 10 outputs, here 12; no more ranks are started there", 1);
     EXPECT_EQ(0, job_done(&j, dir));
     EXPECT_EQ(1, count_of(&j.said[1], "the group refuses rank"));
@@ -421,7 +430,7 @@ UTEST(elastic, new_ranks_that_are_refused_or_not_answered)
     dir = group_dir();
     elastic_job(&j, dir, "-n 2 --max 2", "retry");
     JOB_UNTIL(&j, 0, "ready", 2);
-    kill(pid_of(&j, 1), SIGKILL);
+    ASSERT_TRUE(strike(&j, dir, 1, SIGKILL));
     JOB_UNTIL(&j, 1, "the group did not answer the last 20 new ranks: no answer: no more are started", 1);
     EXPECT_EQ(0, job_done(&j, dir));
     EXPECT_EQ(1, count_of(&j.said[1], " died: ")); /* what tries again did not fail */
@@ -436,7 +445,7 @@ UTEST(elastic, a_stopped_rank_that_is_given_up_is_killed_and_replaced)
         elastic_job(&j, dir, "-n 3 --max 3", "");
         JOB_UNTIL(&j, 0, "ready", 3);
         int pid = pid_of(&j, victim);
-        kill(pid, SIGSTOP);
+        ASSERT_TRUE(strike(&j, dir, victim, SIGSTOP));
         JOB_UNTIL(&j, 1, "has joined: 3 ranks", 1);
         EXPECT_EQ(0, (int)state_of(pid));
         EXPECT_EQ(0, job_done(&j, dir));
@@ -455,7 +464,7 @@ UTEST(elastic, deaths_that_no_report_tells_of)
     put_text(dir, "silent", "");
     elastic_job(&j, dir, "-n 3 --max 3", "");
     JOB_UNTIL(&j, 0, "ready", 3);
-    kill(pid_of(&j, 0), SIGKILL);
+    ASSERT_TRUE(strike(&j, dir, 0, SIGKILL));
     JOB_UNTIL(&j, 1, "has joined: 3 ranks", 1);
     EXPECT_EQ(0, job_done(&j, dir));
     job_free(&j);
@@ -491,7 +500,7 @@ UTEST(elastic, fewer_than_the_minimum)
     job_free(&j);
     elastic_job(&j, dir, "-n 3 --min 3 --wait 0.7", "crash"); /* later */
     JOB_UNTIL(&j, 0, "ready", 3);
-    kill(pid_of(&j, 0), SIGKILL);
+    ASSERT_TRUE(strike(&j, dir, 0, SIGKILL));
     EXPECT_EQ(75, job_wait(&j));
     EXPECT_SAYS(&j, 1, "the group has 2 ranks, fewer than --min 3: it waits: until it has waited enough");
     EXPECT_EQ(1, count_of(&j.said[1], "it waits"));
@@ -507,7 +516,7 @@ UTEST(elastic, more_than_the_most_are_not_started)
     elastic_job(&j, dir, "-n 5 --min 1 --max 2", "");
     JOB_UNTIL(&j, 0, "ready", 2);
     EXPECT_SAYS(&j, 1, "the machines have places for 5 ranks, --max is 2: 2 ranks are started");
-    kill(pid_of(&j, 0), SIGKILL);
+    ASSERT_TRUE(strike(&j, dir, 0, SIGKILL));
     JOB_UNTIL(&j, 1, "has joined: 2 ranks", 1);
     EXPECT_EQ(0, job_done(&j, dir));
     EXPECT_EQ(3, count_of(&j.said[0], "ready"));
@@ -516,21 +525,21 @@ UTEST(elastic, more_than_the_most_are_not_started)
 }
 UTEST(elastic, logs_have_the_number_of_the_rank)
 {
-    char *dir = group_dir(), options[5000], text[200] = "";
+    char *dir = group_dir(), flags[5000], log[200] = "";
     dtjob j;
-    snprintf(options, sizeof options, "-n 2 --max 2 --max-restarts 1 --log-dir %s/log --tee 1", dir);
-    elastic_job(&j, dir, options, "");
+    snprintf(flags, sizeof flags, "-n 2 --max 2 --max-restarts 1 --log-dir %s/log --tee 1", dir);
+    elastic_job(&j, dir, flags, "");
     JOB_UNTIL(&j, 0, "ready", 2);
-    kill(pid_of(&j, 1), SIGKILL);
-    JOB_UNTIL(&j, 1, "has joined", 1);
-    for (int i = 0; i < 3; i++) kill(pid_of(&j, i), SIGSTOP);
-    for (int i = 0; i < 3; i++) kill(pid_of(&j, i), SIGKILL);
+    ASSERT_TRUE(strike(&j, dir, 1, SIGKILL));
+    JOB_UNTIL(&j, 0, "ready", 3);
+    for (int i = 0; i < 3; i += 2) ASSERT_TRUE(strike(&j, dir, i, SIGSTOP));
+    for (int i = 0; i < 3; i += 2) ASSERT_TRUE(strike(&j, dir, i, SIGKILL));
     EXPECT_EQ(128 + SIGKILL, job_wait(&j)); /* the one restart is used up */
     FILE *f = fopen(temp_in(dir, "log/rank2.out"), "r");
     ASSERT_TRUE(f != NULL);
-    EXPECT_GT(fread(text, 1, sizeof text - 1, f), (size_t)0);
+    EXPECT_GT(fread(log, 1, sizeof log - 1, f), (size_t)0);
     fclose(f);
-    EXPECT_TRUE(strncmp(text, "ready 2 ", 8) == 0);
+    EXPECT_TRUE(strncmp(log, "ready 2 ", 8) == 0);
     EXPECT_SAYS(&j, 1, "giving up: --max-restarts 1 is used up");
     job_free(&j);
     temp_remove(dir);
@@ -540,11 +549,11 @@ UTEST(elastic, logs_have_the_number_of_the_rank)
 UTEST(elastic, ranks_finish_their_step_when_dtrun_is_killed)
 {
     for (int i = 0; i < 3; i++) { /* alone; over ssh; ranks that go on all the same */
-        static const char *const options[] = { "-n 3 --max 3", "-n 2 --hosts 127.0.0.1,127.0.0.2 --min 2", "-n 3 --min 1 --grace 0.3" };
+        static const char *const flags[] = { "-n 3 --max 3", "-n 2 --hosts 127.0.0.1,127.0.0.2 --min 2", "-n 3 --min 1 --grace 0.3" };
         char                    *dir = group_dir();
         int                      n = i == 1 ? 4 : 3;
         dtjob                    j;
-        elastic_job(&j, dir, options[i], i == 2 ? "stubborn" : "");
+        elastic_job(&j, dir, flags[i], i == 2 ? "stubborn" : "");
         JOB_UNTIL(&j, 0, "ready", n);
         kill(j.pid, SIGKILL);
         job_wait(&j);
@@ -572,7 +581,7 @@ UTEST(elastic, ctrl_c_in_the_middle_of_a_replacement)
         JOB_UNTIL(&j, 0, "ready", 3);
         if (!twice) {
             put_text(dir, "hold", ""); /* the new rank waits */
-            kill(pid_of(&j, 0), SIGKILL);
+            ASSERT_TRUE(strike(&j, dir, 0, SIGKILL));
             group *seen = (group *)malloc(sizeof *seen);
             int    fd = open(temp_in(dir, "group"), O_RDONLY), n = 0;
             for (int64_t limit = seconds_from_now(20); n < 4 && dt_test_ns() < limit; poll(NULL, 0, 2))
@@ -599,7 +608,7 @@ UTEST(elastic, it_heals_when_its_stdout_is_gone)
     elastic_job(&j, dir, "-n 3 --max 3", "");
     JOB_UNTIL(&j, 0, "ready", 3);
     dt__close(&j.fd[0]);
-    kill(pid_of(&j, 0), SIGKILL);
+    ASSERT_TRUE(strike(&j, dir, 0, SIGKILL));
     JOB_UNTIL(&j, 1, "has joined: 3 ranks", 1);
     EXPECT_EQ(0, job_done(&j, dir));
     EXPECT_SAYS(&j, 1, "stdout is gone");
@@ -673,11 +682,11 @@ UTEST(machines, one_that_is_not_there_at_the_start_does_not_keep_the_others)
 }
 UTEST(machines, the_hosts_file_is_read_again)
 {
-    char *dir = group_dir(), options[5000];
+    char *dir = group_dir(), flags[5000];
     dtjob j;
     put_text(dir, "hosts", "# two\n127.0.0.1 1\n\n\t127.0.0.2  1   # the second\r\n");
-    snprintf(options, sizeof options, "-n 2 --hosts-file %s/hosts --max 8", dir);
-    elastic_job(&j, dir, options, "");
+    snprintf(flags, sizeof flags, "-n 2 --hosts-file %s/hosts --max 8", dir);
+    elastic_job(&j, dir, flags, "");
     JOB_UNTIL(&j, 0, "ready", 2);
     put_text(dir, "hosts", "127.0.0.1 1\n127.0.0.2 1\n127.0.0.3"); /* one more, with as many ranks as -n says */
     JOB_UNTIL(&j, 1, "on 127.0.0.3 has joined", 2);
@@ -705,12 +714,12 @@ UTEST(machines, the_hosts_file_is_read_again)
 }
 UTEST(machines, a_rank_that_does_not_leave_is_killed_after_the_grace_time)
 {
-    char *dir = group_dir(), options[5000];
+    char *dir = group_dir(), flags[5000];
     dtjob j, a;
-    snprintf(options, sizeof options, "-n 1 --hosts 127.0.0.1,127.0.0.2 --grace 0.3 --max 2");
-    elastic_job(&j, dir, options, "");
+    snprintf(flags, sizeof flags, "-n 1 --hosts 127.0.0.1,127.0.0.2 --grace 0.3 --max 2");
+    elastic_job(&j, dir, flags, "");
     JOB_UNTIL(&j, 0, "ready", 2);
-    kill(pid_of(&j, 1), SIGSTOP); /* it cannot leave; the group gives it up after 1 s */
+    ASSERT_TRUE(strike(&j, dir, 1, SIGSTOP)); /* it cannot leave; the group gives it up after 1 s */
     EXPECT_EQ(0, ask(&a, "--remove 127.0.0.2"));
     EXPECT_SAYS(&a, 0, "127.0.0.2 is removed: no rank is there any more");
     job_free(&a);
@@ -758,7 +767,8 @@ UTEST(machines, which_job_is_asked)
     char *dir = group_dir();
     dtjob j[2], a;
     for (int i = 0; i < 2; i++) {
-        char *own = temp_in(dir, i ? "two" : "one");
+        char own[4200];
+        snprintf(own, sizeof own, "%s/%s", dir, i ? "two" : "one");
         mkdir(own, 0700);
         group *zero = (group *)calloc(1, sizeof *zero);
         temp_put(own, "group", (const char *)zero, sizeof *zero);
