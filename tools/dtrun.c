@@ -2241,7 +2241,7 @@ static void hosts_read(void)
     char why[300];
     if (!hosts_parse(opt.hosts, why, sizeof why)) fail(2, "%s", why);
     const char *at = strchr(nodes[0].host, '@');
-    if (!opt.master_addr) {
+    if (!opt.master_addr && !opt.elastic) { /* elastic: the machine of rank 0, which need not be the first */
         opt.master_addr = strdup(at ? at + 1 : nodes[0].host);
         for (int i = 1; i < nnodes && strcmp(opt.master_addr, "localhost") == 0; i++)
             if (!is_here(nodes[i].host))
