@@ -52,7 +52,7 @@ CONTENTS
     >>ps             parameters and optimiser on the servers of dt_ps.h
     >>feeding        rank 0 reads the data for all ranks
     >>parallel       one process, several devices, each of which computes a part of the batch
-    >>inside         private functions that dt_pipe.h uses
+    >>inside         private functions that dt_pipe.h and dt_elastic.h use
     >>models         implementation from here: propagating errors, comparing and broadcasting models
     >>buckets        gradients in the order in which they become ready
     >>ways           calling hooks; their state
@@ -193,8 +193,8 @@ DT_API dt_status dt_ddp_broadcast(dt_ddp *d);
 DT_API size_t dt_ddp_unused(const dt_ddp *d, char *buf, size_t nbytes);
 
 /* Slots: results that are bit for bit the same for any number of ranks. .slots = S: the global batch of a step is S
-   micro-batches (slots); S must be divisible by the number of ranks. Each rank does S / world backwards before a
-   dt_step, rank r for the slots from r * S / world on. Each slot's gradient is computed separately, and all S are added
+   micro-batches (slots), at least as many as there are ranks. Rank r does the backwards of the slots from r * S / world to
+   (r + 1) * S / world - 1 (rounded down) before a dt_step. Each slot's gradient is computed separately, and all S are added
    as the leaves of one fixed binary tree. Costs: communication does not overlap with the backward, and S / world times
    the gradients are stored and sent. Results that depend on the batch (batch norm) or on the rank (dropout) still
    differ. f32 only. A slot must get the same samples in every world: use a loader for each slot, with .rank = slot and
@@ -613,7 +613,7 @@ DT_API dt_status dt_parallel_backward(dt_parallel *p, dt_parallel_fn fn, void *u
 #endif /* DT_DIST_H_INCLUDED */
 
 /* ---------------------------------------------------------------------------------------------------- >>inside
-   Private functions that dt_pipe.h uses. */
+   Private functions that dt_pipe.h and dt_elastic.h use. */
 #if defined(DT__WANT_INSIDE) && !defined(DT__DIST_INSIDE)
 #define DT__DIST_INSIDE
 #ifdef __cplusplus
@@ -623,6 +623,8 @@ DT__INSIDE int dt__same_models(const char *call, dt_model *m, dt_comm *c, bool v
 /* A ddp for a model that is also cut into stages or split: the pipeline calls dt__ddp_sum after its backwards. */
 DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, bool driven);
 DT__INSIDE int dt__ddp_sum(dt_ddp *d);
+DT__INSIDE int dt__ddp_lost(const dt_ddp *d); /* why a communicator of d does not go on: a dt_comm_status; 0: all do */
+DT__INSIDE void dt__ddp_drop(dt_ddp *d); /* dt_ddp_free after a rank has died: no call to the others */
 #ifdef __cplusplus
 }
 #endif
@@ -3103,6 +3105,7 @@ static void dt__ddp_ready(void *user, dt_tensor *p)
     }
 }
 static int  dt__slots_store(dt_ddp *d);
+static int  dt__slots_own(const dt_ddp *d, int r);
 static void dt__syncnorm_end_step(dt_ddp *d);
 static void dt__ddp_end_step(dt_ddp *d, dt_status status)
 {
@@ -3219,7 +3222,7 @@ static void dt__ddp_step(void *user, dt_optimizer *opt)
                               "all ranks; call dt_ddp_new on the thread that trains");
     if (dt__err.code == DT_OK && d->o.slots && d->slot)
         dt_fail(DT_ERR_STATE, "dt_step: %d of this rank's %d slots have had their backward; run one for each before the "
-                "step", d->slot, d->o.slots / d->world);
+                "step", d->slot, dt__slots_own(d, d->rank));
     if (dt__err.code == DT_OK && d->no_sync && !dt__ddp_alone(d))
         dt_fail(DT_ERR_STATE, "dt_step: called inside dt_ddp_no_sync; call dt_ddp_no_sync(d, false) before the last "
                               "backward of a step");
@@ -4122,6 +4125,8 @@ DT_API dt_ddp_memory dt_ddp_get_memory(const dt_ddp *d)
    Every rank owns one segment of the vector of all gradients. After each backward the slot's gradients are copied to
    the send buffer, sorted by owner. After the last slot an alltoall gives each owner all slots' values of its segment;
    it adds them as the leaves of one fixed tree, and an allgather distributes the means. */
+static int dt__slots_first(const dt_ddp *d, int r) { return (int)((int64_t)d->o.slots * r / d->world); }
+static int dt__slots_own(const dt_ddp *d, int r) { return dt__slots_first(d, r + 1) - dt__slots_first(d, r); }
 static int64_t dt__slots_offset(const dt_ddp *d, int r) /* where the segment of rank r begins */
 {
     return d->total / d->world * r + d->total % d->world * r / d->world;
@@ -4138,7 +4143,7 @@ static void dt__slots_add(float *x, int64_t n, int lo, int hi) /* x + lo * n := 
 static int dt__slots_alloc(dt_ddp *d)
 {
     int64_t mine = dt__slots_offset(d, d->rank + 1) - dt__slots_offset(d, d->rank);
-    size_t  send = (size_t)(d->o.slots / d->world) * (size_t)d->total * sizeof(float);
+    size_t  send = (size_t)dt__slots_own(d, d->rank) * (size_t)d->total * sizeof(float);
     size_t  gather = (size_t)d->o.slots * (size_t)mine * sizeof(float);
     if (d->send && d->send_nbytes == send && d->gather_nbytes == gather) return 0;
     dt_mem_free(d->send, d->send_nbytes);
@@ -4166,7 +4171,7 @@ static int dt__slots_copy(dt_ddp *d, float *vec, int64_t from, int64_t n, int ou
 }
 static int dt__slots_exchange(dt_ddp *d)
 {
-    int      per = d->o.slots / d->world, rc = 0;
+    int      per = dt__slots_own(d, d->rank), rc = 0;
     int64_t  mine = dt__slots_offset(d, d->rank + 1) - dt__slots_offset(d, d->rank);
     int64_t *count = (int64_t *)dt_mem_alloc((size_t)d->world * 3 * sizeof *count);
     float   *all = (float *)dt_mem_alloc((size_t)d->total * sizeof *all + 1);
@@ -4174,7 +4179,7 @@ static int dt__slots_exchange(dt_ddp *d)
     for (int r = 0; r < d->world && !rc; r++) {
         count[r] = dt__slots_offset(d, r + 1) - dt__slots_offset(d, r);
         count[d->world + r] = count[r] * per;
-        count[2 * d->world + r] = mine * per;
+        count[2 * d->world + r] = mine * dt__slots_own(d, r);
     }
     if (!rc && dt_comm_alltoall(d->c, d->send, d->gather, 0, count + d->world, count + 2 * d->world, DT_COMM_F32))
         rc = dt__ddp_comm_fail(d, "dt_backward");
@@ -4191,7 +4196,7 @@ static int dt__slots_exchange(dt_ddp *d)
 static int dt__slots_store(dt_ddp *d) /* stores the gradients of a backward; after the last slot of a step: sums all */
 {
     dt_model *m = d->m;
-    int       per = d->o.slots / d->world, rc = dt__slots_alloc(d), bad = 0;
+    int       per = dt__slots_own(d, d->rank), rc = dt__slots_alloc(d), bad = 0;
     for (int i = 0; i < m->nblocks && !rc; i++) {
         if (m->block[i].b.grad->dtype != DT_F32)
             rc = dt_fail(DT_ERR_DTYPE, "dt_ddp: .slots needs f32 gradients; a block of the model has %s",
@@ -4617,8 +4622,8 @@ DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, bool dri
         dt_fail(DT_ERR_DEVICE, "%s: the model is on %s; make the communicator with .backend = DT_NCCL", call,
                 m->device->name);
     else if (dt_comm_get_status(c)) dt_fail(DT_ERR_COMM, "%s: the communicator has failed: %s", call, dt_comm_error(c));
-    else if (o.slots < 0 || (o.slots && o.slots % world))
-        dt_fail(DT_ERR_ARG, "%s: .slots is %d; it must be a multiple of the %d ranks", call, o.slots, world);
+    else if (o.slots < 0 || (o.slots && o.slots < world))
+        dt_fail(DT_ERR_ARG, "%s: .slots is %d; it must be at least the number of ranks, %d", call, o.slots, world);
     else if (o.slots && o.sync_batchnorm)
         dt_fail(DT_ERR_ARG, "%s: .slots cannot be used with .sync_batchnorm: each slot is computed separately", call);
     else if (o.slots && m->amp)
@@ -4714,6 +4719,26 @@ DT_API void dt_ddp_free(dt_ddp *d)
     for (int s = 0; s + 1 < DT__DDP_STAGES; s++) dt_comm_free(d->staged[s]);
     dt_comm_free(d->c);
     dt_mem_free(d, sizeof *d);
+}
+static int dt__comm_lost(const dt_comm *c) /* why its collectives end; 0: they do not */
+{
+    int status = c ? dt_comm_get_status(c) : 0;
+    return status ? status : c ? dt__comm_halted(c, UINT64_MAX) : 0;
+}
+DT__INSIDE int dt__ddp_lost(const dt_ddp *d)
+{
+    int status = dt__comm_lost(d->c);
+    if (!status) status = dt__comm_lost(d->norm);
+    if (!status) status = dt__comm_lost(d->gathers);
+    for (int s = 0; s + 1 < DT__DDP_STAGES && !status; s++) status = dt__comm_lost(d->staged[s]);
+    return status;
+}
+DT__INSIDE void dt__ddp_drop(dt_ddp *d)
+{
+    if (!d) return;
+    d->verifying = 0;
+    d->error_known = 1;
+    dt_ddp_free(d);
 }
 static int dt__way_set(dt_ddp *d, const char *call, dt_ddp_hook h)
 {
@@ -4843,9 +4868,8 @@ DT_API size_t dt_ddp_unused(const dt_ddp *d, char *buf, size_t nbytes)
 }
 DT_API int dt_ddp_slots(const dt_ddp *d, int *first, int *n)
 {
-    int per = d && d->o.slots ? d->o.slots / d->world : 0;
-    if (first) *first = d ? d->rank * per : 0;
-    if (n) *n = per;
+    if (first) *first = d ? dt__slots_first(d, d->rank) : 0;
+    if (n) *n = d ? dt__slots_own(d, d->rank) : 0;
     return d ? d->o.slots : 0;
 }
 DT_API dt_ddp_stats dt_ddp_get_stats(const dt_ddp *d)
