@@ -620,8 +620,10 @@ DT_API dt_status dt_parallel_backward(dt_parallel *p, dt_parallel_fn fn, void *u
 extern "C" {
 #endif
 DT__INSIDE int dt__same_models(const char *call, dt_model *m, dt_comm *c, bool values);
-/* A ddp for a model that is also cut into stages or split: the pipeline calls dt__ddp_sum after its backwards. */
-DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, bool driven);
+/* DT__DDP_DRIVEN: of a model that is also cut into stages or split; the pipeline calls dt__ddp_sum after its backwards.
+   DT__DDP_ELASTIC: when a rank dies while the parameters are made, this rank makes the others alone: the next backward fails. */
+enum { DT__DDP_PLAIN = 0, DT__DDP_DRIVEN, DT__DDP_ELASTIC };
+DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, int how);
 DT__INSIDE int dt__ddp_sum(dt_ddp *d);
 DT__INSIDE int dt__ddp_lost(const dt_ddp *d); /* why a communicator of d does not go on: a dt_comm_status; 0: all do */
 DT__INSIDE void dt__ddp_drop(dt_ddp *d); /* dt_ddp_free after a rank has died: no call to the others */
@@ -717,6 +719,7 @@ struct dt_ddp {
     dt_ddp     *next_hooked;
     int         error_known; /* all ranks know our error: do not send it again */
     int         driven;      /* a pipeline calls dt__ddp_sum after its backwards; there are no hooks */
+    int         elastic, torn; /* torn: a rank has died while the parameters were made */
     int         no_sync;     /* between dt_ddp_no_sync(d, true) and dt_ddp_no_sync(d, false) */
     int         unsummed;    /* number of backwards under no_sync since the last synchronised one */
     /* the buckets' way */
@@ -984,6 +987,14 @@ static int dt__ddp_sync_param(dt_ddp *d, const dt__param *p, int index)
     }
     return 0;
 }
+/* A rank has died, and this one makes the rest of its model alone; the next backward says so. */
+static bool dt__ddp_tears(dt_ddp *d)
+{
+    int status = d->elastic ? dt__ddp_lost(d) : 0;
+    d->torn = status == DT_COMM_ERR_PEER || status == DT_COMM_ERR_TIMEOUT;
+    if (d->torn) dt_error_clear();
+    return d->torn;
+}
 static int dt__param_index(const dt_model *m, const dt__param *p)
 {
     for (int i = 0; i < m->nparams; i++)
@@ -993,7 +1004,9 @@ static int dt__param_index(const dt_model *m, const dt__param *p)
 static int dt__ddp_on_param(void *user, dt__param *p)
 {
     dt_ddp *d = (dt_ddp *)user;
-    return dt__ddp_alone(d) || dt__is_ghost(p->t) ? 0 : dt__ddp_sync_param(d, p, dt__param_index(d->m, p));
+    if (dt__ddp_alone(d) || dt__is_ghost(p->t) || d->torn) return 0;
+    int rc = dt__ddp_sync_param(d, p, dt__param_index(d->m, p));
+    return rc && dt__ddp_tears(d) ? 0 : rc;
 }
 /* All ranks of c must have the same list of parameters, and with `values` the same bits in those that are not split. The first
    difference between rank 0 and the lowest rank that differs from it is reported, on all ranks. Returns 0, a negative status after
@@ -3060,7 +3073,9 @@ static int dt__ddp_start_step(dt_ddp *d, int phase)
     int       ours = phase == DT__DDP_SKIP || d->driven;
     for (int i = 0; i < m->nparams && !ours; i++) ours = dt_grad_pending(m->param[i]->t);
     if (!ours) return 1;
-    if (dt_model_seal(m) || dt__buckets_update(d) || (!d->agreed && !dt__ddp_alone(d) && dt__way_agree(d)))
+    if (dt_model_seal(m)) return dt__err.code;
+    if (d->torn) return dt__ddp_comm_fail(d, "dt_backward");
+    if (dt__buckets_update(d) || (!d->agreed && !dt__ddp_alone(d) && dt__way_agree(d)))
         return dt__err.code;
     d->phase = phase;
     d->next = 0;
@@ -4609,13 +4624,14 @@ static int dt__ddp_attach(dt_ddp *d)
 static int dt__ddp_on_seal(dt_model *m, void *user) /* user may be freed: it is valid only if m->watch has it */
 {
     dt_ddp *d = (dt_ddp *)user;
-    if (!dt__watch_find(m, user) || dt__ddp_alone(d)) return 0;
-    return dt__ddp_same_models(d);
+    if (!dt__watch_find(m, user) || dt__ddp_alone(d) || d->torn) return 0;
+    int rc = dt__ddp_same_models(d);
+    return rc && dt__ddp_tears(d) ? 0 : rc;
 }
-DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, bool driven)
+DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, int how)
 {
     const char *call = "dt_ddp_new";
-    int         world = dt_comm_size(c);
+    int         world = dt_comm_size(c), driven = how == DT__DDP_DRIVEN;
     if (!dt__model_ok(call, m)) return NULL;
     if (m->watch && !driven) dt_fail(DT_ERR_STATE, "%s: the model %s", call, dt__watch_taken(m));
     else if (!dt__is_host(m->device) && world > 1 && !dt_comm_options(c)->backend)
@@ -4657,6 +4673,7 @@ DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, bool dri
     d->on_device = !dt__is_host(m->device);
     d->hook = -1;
     d->driven = driven;
+    d->elastic = how == DT__DDP_ELASTIC;
     d->weight = -1;
     d->way.start = dt__way_allreduce;
     d->way.stages = 1;
@@ -4668,7 +4685,7 @@ DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, bool dri
     }
     return d;
 }
-DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o) { return dt__ddp_make(m, c, o, false); }
+DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o) { return dt__ddp_make(m, c, o, DT__DDP_PLAIN); }
 DT_API void dt_ddp_free(dt_ddp *d)
 {
     if (!d) return;

@@ -518,11 +518,11 @@ static int dt__elastic_sync(dt_elastic *e, const int64_t *all)
 {
     int     n = dt_comm_size(e->group), me = dt_comm_rank(e->group), source = -1, needy = 0, rc = 0;
     int64_t newest = -1;
-    bool    fresh = true; /* nobody has committed a step, and this is the start */
+    bool    fresh = true; /* nobody has made the model: the ddp gives all the values of rank 0 */
     for (int r = 0; r < n; r++) {
         const int64_t *w = all + (int64_t)r * DT__EW_WORDS;
         if (w[DT__EW_WHOLE] && w[DT__EW_STEP] > newest) newest = w[DT__EW_STEP], source = r;
-        fresh = fresh && !w[DT__EW_WHOLE] && !w[DT__EW_SEALED] && w[DT__EW_GENERATION] <= 1;
+        fresh = fresh && !w[DT__EW_WHOLE] && !w[DT__EW_MODEL];
     }
     if (fresh) return 0;
     for (int r = 0; r < n && source < 0; r++)
@@ -588,7 +588,7 @@ static int dt__elastic_form_once(dt_elastic *e)
         rc = dt__elastic_lost(e) ? (int)DT__EL_AGAIN : dt__elastic_given_up(e, dt_comm_error(NULL));
     for (int r = 0; r < n && !rc; r++) {
         unsealed = unsealed || !all[(int64_t)r * DT__EW_WORDS + DT__EW_SEALED];
-        sealed = sealed || all[(int64_t)r * DT__EW_WORDS + DT__EW_SEALED] || all[(int64_t)r * DT__EW_WORDS + DT__EW_GENERATION];
+        sealed = sealed || all[(int64_t)r * DT__EW_WORDS + DT__EW_SEALED] || all[(int64_t)r * DT__EW_WORDS + DT__EW_MODEL];
     }
     if (!rc) rc = dt__elastic_refuse(e, all);
     if (!rc) dt__elastic_settled(e, all);
@@ -598,7 +598,7 @@ static int dt__elastic_form_once(dt_elastic *e)
         rc = e->m->sealed ? (int)DT__EL_AGAIN : 0;
     } else if (!rc && !(rc = dt__elastic_sync(e, all))) {
         uint64_t t0 = dt_trace_now();
-        e->ddp = dt__ddp_make(e->m, e->group, e->o.ddp, false);
+        e->ddp = dt__ddp_make(e->m, e->group, e->o.ddp, DT__DDP_ELASTIC);
         if (!e->ddp) {
             rc = dt__elastic_lost(e) ? (int)DT__EL_AGAIN : (int)dt__err.code;
             if (rc == DT__EL_AGAIN) dt_error_clear();
