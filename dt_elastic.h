@@ -185,7 +185,7 @@ enum {
     DT__EW_VERSION = 0, DT__EW_ITEMS, DT__EW_SEED, DT__EW_BATCH, DT__EW_SLOTS, DT__EW_SHARD, DT__EW_OPTIMIZERS, DT__EW_OPTIMIZER,
     DT__EW_EQUAL, /* the number of those above */
     DT__EW_MODEL = DT__EW_EQUAL, /* a hash of its parameters; 0: it has none yet */
-    DT__EW_STEP, DT__EW_WHOLE, DT__EW_SEALED, DT__EW_EPOCH, DT__EW_POSITION, DT__EW_GENERATION, DT__EW_MEMBER, DT__EW_NEW, DT__EW_KNOWN,
+    DT__EW_STEP, DT__EW_WHOLE, DT__EW_SEALED, DT__EW_EPOCH, DT__EW_POSITION, DT__EW_GENERATION, DT__EW_MEMBER, DT__EW_NEW, DT__EW_TOP,
     DT__EW_ORPHAN, DT__EW_WORDS
 };
 static const char *const dt__elastic_names[DT__EW_EQUAL] = { "version of dt", "number of items of the dataset", "seed of the loader",
@@ -212,7 +212,7 @@ struct dt_elastic {
     bool            plain;       /* the members do not change */
     bool            orphan;      /* the launcher has died */
     bool            done;        /* DONE was reported */
-    int             known;       /* members of base when the group was formed */
+    int             top;         /* the highest number in base that ever was in a group; later ones are newcomers */
     int64_t        *id;          /* DT_MEMBER of each member of base; -1: unknown */
     int64_t         generation, step, member;
     dt_cursor       at;          /* after the last committed step */
@@ -342,7 +342,7 @@ static void dt__elastic_words(dt_elastic *e, int64_t *w)
     w[DT__EW_GENERATION] = e->generation;
     w[DT__EW_MEMBER] = e->member;
     w[DT__EW_NEW] = e->newcomer;
-    w[DT__EW_KNOWN] = dt__comm_known(e->base);
+    w[DT__EW_TOP] = e->top;
     w[DT__EW_ORPHAN] = e->orphan;
 }
 /* Does the group of this call no longer go on? Then the next one is formed. */
@@ -352,6 +352,12 @@ static bool dt__elastic_lost(const dt_elastic *e)
     if (!status && e->group && !e->plain) status = dt__comm_halted(e->group, UINT64_MAX);
     if (!status && e->ddp && !e->plain) status = dt__ddp_lost(e->ddp);
     return status == DT_COMM_ERR_PEER || status == DT_COMM_ERR_TIMEOUT;
+}
+static bool dt__elastic_knocks(const dt_elastic *e) /* does a newcomer wait? */
+{
+    for (int r = e->top + 1; r < dt__comm_known(e->base); r++)
+        if (dt__members_how(e->base, r, NULL, 0) == DT__ALIVE) return true;
+    return false;
 }
 static int dt__elastic_given_up(dt_elastic *e, const char *why)
 {
@@ -484,7 +490,7 @@ static int dt__elastic_short(dt_elastic *e)
     while (left > 0 && !e->orphan) {
         int got = dt_comm_next_event(e->base, &v, .timeout = left < 1 ? left : 1);
         if (got < 0) return dt__elastic_given_up(e, dt_comm_error(e->base));
-        if (got > 0 || dt__comm_known(e->base) > e->known) {
+        if (got > 0 || dt__elastic_knocks(e)) {
             if (got > 0) dt__elastic_event(e, &v);
             return DT__EL_AGAIN;
         }
@@ -559,11 +565,11 @@ static int dt__elastic_sync(dt_elastic *e, const int64_t *all)
 static void dt__elastic_settled(dt_elastic *e, const int64_t *all) /* the leader tells the launcher */
 {
     int n = dt_comm_size(e->group);
-    e->known = (int)all[DT__EW_KNOWN];
     for (int r = 0; r < n; r++) {
         const int64_t *w = all + (int64_t)r * DT__EW_WORDS;
         int            number = e->group->world ? e->group->member[r] : r;
-        if (w[DT__EW_KNOWN] > e->known) e->known = (int)w[DT__EW_KNOWN];
+        if (w[DT__EW_TOP] > e->top) e->top = (int)w[DT__EW_TOP];
+        if (number > e->top) e->top = number;
         if (w[DT__EW_GENERATION] > e->generation) e->generation = w[DT__EW_GENERATION];
         if (number < e->o.room) e->id[number] = w[DT__EW_MEMBER];
     }
@@ -641,7 +647,7 @@ static int dt__elastic_enter(dt_elastic *e) /* a newcomer, whose model is made, 
     o.addr = host;
     o.port = colon ? atoi(colon + 1) : 0;
     o.tolerant = true;
-    if (!o.join_timeout) o.join_timeout = 10;
+    if (!o.join_timeout) o.join_timeout = 3;
     if (!colon || o.port < 1 || o.port > 65535)
         return dt_fail(DT_ERR_ARG, "dt_elastic_new: the address of the group is '%.100s', expected HOST:PORT", to);
     e->base = dt_comm_join_with(o);
@@ -665,7 +671,7 @@ static int dt__elastic_meet(dt_elastic *e)
     uint64_t t0 = dt_trace_now();
     dt__elastic_beat(e);
     if (e->plain) return 0;
-    w[0] = dt__comm_known(e->base);
+    w[0] = dt__elastic_knocks(e);
     w[1] = e->orphan;
     if (dt_comm_size(e->group) > 1 && dt_comm_allreduce(e->group, w, 2, DT_COMM_I64, DT_COMM_MAX))
         return dt__elastic_lost(e) ? (int)DT__EL_AGAIN : dt__elastic_given_up(e, dt_comm_error(e->group));
@@ -678,7 +684,7 @@ static int dt__elastic_meet(dt_elastic *e)
         if (e->o.checkpoint) snprintf(saved, sizeof saved, "; step %" PRId64 " is in the checkpoint", e->step);
         return dt_fail(DT_ERR_STATE, "dt_elastic: the launcher has died: the training ends after step %" PRId64 "%s", e->step, saved);
     }
-    if (w[0] <= e->known) return 0;
+    if (!w[0]) return 0;
     dt_trace_span("elastic", "newcomers", t0, dt_trace_now());
     return DT__EL_AGAIN;
 }

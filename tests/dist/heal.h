@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 enum { HEAL_ITEMS = 50, HEAL_IN = 6, HEAL_OUT = 3, HEAL_BATCH = 3, HEAL_STEPS = 512, HEAL_TRIES = 32, HEAL_RANKS = 8, HEAL_ALL = 64 };
+enum { HEAL_RETRY = 75 }; /* the exit status of a newcomer that found no group */
 enum { HEAL_CALM = 0, HEAL_BEFORE, HEAL_BACKWARD, HEAL_AFTER, HEAL_TIMER, HEAL_STOP }; /* when the victim dies (or is stopped) */
 typedef struct heal_try { /* a step that a group began */
     int32_t n[HEAL_RANKS];    /* batches of each rank */
@@ -35,6 +36,8 @@ typedef struct heal {
     int         world, min, max, epochs, slots, shard, amp, norm, adam, seconds_of_step; /* the last one: ms of a step */
     double      timeout, wait;
     const char *transport, *dir;
+    int         replace; /* so many members that died are replaced */
+    int         next;    /* the number of the next one */
     int         odd;    /* the member with this number has another model; 0: none */
     heal_plan   plan[HEAL_ALL];
     /* results */
@@ -42,12 +45,13 @@ typedef struct heal {
     char        address[80];
     int64_t     generation; /* that of address */
     int64_t     newest;  /* committed steps */
+    int64_t     mine[HEAL_ALL]; /* the generation in which each member was last */
     int32_t     group[HEAL_STEPS];  /* the generation that committed the step + 1 */
     int32_t     epoch[HEAL_STEPS];
     uint64_t    hash[HEAL_STEPS][HEAL_TRIES];
     int64_t     done[HEAL_ALL];     /* the last step that each member has committed, + 1 */
     heal_try    tried[HEAL_STEPS][HEAL_TRIES];
-    int32_t     bad, ended[HEAL_ALL], size_at_end, joined;
+    int32_t     bad, ended[HEAL_ALL], size_at_end, joined, retries;
     int64_t     committed_ns[HEAL_STEPS]; /* when the last member committed it */
     char        said[HEAL_ALL][600];
     uint64_t    last;    /* hash of the final weights */
@@ -68,7 +72,7 @@ static DT_TEST_UNUSED heal *heal_new(int world)
     uint8_t            token[32] = { 7 };
     char               text[16];
     if (j == MAP_FAILED) exit(1);
-    j->world = world;
+    j->world = j->next = world;
     j->min = 1;
     j->max = 8;
     j->epochs = 3;
@@ -90,7 +94,6 @@ static DT_TEST_UNUSED heal *heal_new(int world)
 }
 static DT_TEST_UNUSED void heal_free(heal *j)
 {
-    close(j->listen_fd);
     close(atoi(getenv("DT_TOKEN_FD")));
     unsetenv("DT_TOKEN_FD");
     munmap(j, sizeof *j);
@@ -218,17 +221,18 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
             generation = (int)dt_elastic_get_stats(e).generation;
             size = dt_elastic_size(e);
             if (in_group && !begun && j->plan[number].how == HEAL_TIMER) heal_timer(j->plan[number].us, j->plan[number].signal ? j->plan[number].signal : SIGKILL);
-            begun = begun || in_group;
             if (in_group) {
                 heal_note(j, number, e, &b, step, generation);
+                j->mine[number] = generation;
                 if (dt_elastic_rank(e) == 0 && generation > j->generation) {
                     dt_elastic_address(e, at, sizeof at);
                     memcpy(j->address, at, sizeof at);
                     __atomic_store_n(&j->generation, generation, __ATOMIC_SEQ_CST);
                 }
-                if (rank < 0 && generation) __atomic_or_fetch(&j->joined, 1 << (number % 31), __ATOMIC_SEQ_CST);
+                if (rank < 0 && in_group && !begun) __atomic_add_fetch(&j->joined, 1, __ATOMIC_SEQ_CST);
                 if (j->seconds_of_step) usleep((useconds_t)j->seconds_of_step * 1000);
                 heal_die(j, number, HEAL_BEFORE, step);
+                begun = true;
             }
             dt_tensor *loss = dt_cross_entropy(heal_net(j, m, b.x, number && j->odd == number), b.y);
             if (in_group) heal_die(j, number, HEAL_BACKWARD, step);
@@ -243,7 +247,8 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
         j->last = heal_hash(m);
         j->size_at_end = size;
     }
-    bool failed = dt_error() != NULL;
+    int failed = !dt_error() ? 0 : strstr(dt_error(), "cannot join") || strstr(dt_error(), "joined the group") ? HEAL_RETRY : 1;
+    if (failed == HEAL_RETRY && j->newest >= HEAL_STEPS) failed = 0;
     dt_error_clear();
     dt_elastic_free(e);
     dt_checkpoint_free(k);
@@ -253,7 +258,7 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
     dt_model_free(m);
     dt_loader_free(in);
     dt_dataset_free(set);
-    __atomic_store_n(&j->ended[number], 1, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&j->ended[number], failed ? 2 : 1, __ATOMIC_SEQ_CST);
     return failed;
 }
 static DT_TEST_UNUSED void heal_start(heal *j, int number, int rank)
@@ -263,6 +268,7 @@ static DT_TEST_UNUSED void heal_start(heal *j, int number, int rank)
     pid_t pid = fork();
     if (pid) {
         j->pid[number] = pid;
+        if (rank == 0) close(j->listen_fd); /* it is the leader's: when that dies, nobody listens there */
         return;
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -276,15 +282,24 @@ static DT_TEST_UNUSED void heal_start(heal *j, int number, int rank)
 static DT_TEST_UNUSED int heal_wait(heal *j, double seconds)
 {
     int64_t end = heal_ns() + (int64_t)(seconds * 1e9);
-    int     failed = 0;
+    int     failed = 0, due = 0;
+    int64_t after = 0;
     for (bool any = true; any;) {
         any = false;
-        for (int i = 0; i < HEAL_ALL; i++) {
+        for (int i = HEAL_ALL - 1; i >= 0; i--) {
             int status = 0;
             if (j->pid[i] <= 0) continue;
             if (waitpid(j->pid[i], &status, WNOHANG) == j->pid[i]) {
                 j->pid[i] = 0;
-                failed += WIFEXITED(status) ? WEXITSTATUS(status) != 0 : WTERMSIG(status) != SIGKILL;
+                bool retry = WIFEXITED(status) && WEXITSTATUS(status) == HEAL_RETRY, killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+                failed += WIFEXITED(status) ? WEXITSTATUS(status) != 0 && !retry : !killed;
+                j->retries += retry;
+                bool over = false; /* somebody has finished: the group takes nobody any more */
+                for (int k = 0; k < HEAL_ALL; k++) over = over || j->ended[k] == 1;
+                if (!over && (retry || (killed && j->replace-- > 0))) {
+                    due++;
+                    if (after < j->mine[i]) after = j->mine[i];
+                }
                 if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL) heal_wrong(j, i, -1, strsignal(WTERMSIG(status)));
                 continue;
             }
@@ -292,6 +307,10 @@ static DT_TEST_UNUSED int heal_wait(heal *j, double seconds)
             if (heal_ns() < end) continue;
             heal_wrong(j, i, j->newest, "it did not end in time");
             kill(j->pid[i], SIGKILL);
+        }
+        if (any && due && j->generation > after && j->next < HEAL_ALL && heal_ns() < end) { /* the group has gone on */
+            heal_start(j, j->next++, -1);
+            due--;
         }
         if (any) usleep(500);
     }

@@ -50,3 +50,24 @@ UTEST(elastic, each_rank_may_die_at_each_point_of_a_step)
                 heal_free(j);
             }
 }
+
+/* ---------------------------------------------------------------------------------------------------- newcomers */
+UTEST(elastic, a_dead_member_is_replaced)
+{
+    for (int rank = 0; rank < 3; rank++)
+        for (int tcp = 0; tcp < 2; tcp++) {
+            heal *j = heal_new(3);
+            j->transport = tcp ? "tcp" : "auto";
+            j->epochs = 40;
+            j->seconds_of_step = 2;
+            j->replace = 1;
+            j->plan[rank].how = HEAL_BACKWARD;
+            j->plan[rank].step = 4;
+            start_all(j);
+            EXPECT_EQ(0, heal_wait(j, slow(30)));
+            EXPECT_EQ(0, heal_check(j));
+            EXPECT_EQ(1, j->joined);
+            EXPECT_EQ(3, j->size_at_end);
+            heal_free(j);
+        }
+}
