@@ -41,7 +41,8 @@ typedef struct heal {
     int         odd;    /* the member with this number has another model; 0: none */
     heal_plan   plan[HEAL_ALL];
     /* results */
-    int         listen_fd, port;
+    int         listen_fd, port, report[2];
+    int         said_gone, said_joined, said_refused, said_short, said_done, said_failed; /* reports of this kind */
     char        address[80];
     int64_t     generation; /* that of address */
     int64_t     newest;  /* committed steps */
@@ -90,12 +91,17 @@ static DT_TEST_UNUSED heal *heal_new(int world)
     j->port = ntohs(a.sin_port);
     snprintf(text, sizeof text, "%d", fd);
     setenv("DT_TOKEN_FD", text, 1);
+    if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, j->report)) exit(1);
+    snprintf(text, sizeof text, "%d", j->report[1]);
+    setenv("DT_REPORT_FD", text, 1);
     return j;
 }
 static DT_TEST_UNUSED void heal_free(heal *j)
 {
     close(atoi(getenv("DT_TOKEN_FD")));
     unsetenv("DT_TOKEN_FD");
+    unsetenv("DT_REPORT_FD");
+    for (int i = 0; i < 2; i++) close(j->report[i]);
     munmap(j, sizeof *j);
 }
 static DT_TEST_UNUSED dt_tensor *heal_net(const heal *j, dt_model *m, dt_tensor *x, bool odd)
@@ -147,7 +153,7 @@ static DT_TEST_UNUSED void heal_note(heal *j, int number, dt_elastic *e, const d
     int rank = dt_elastic_rank(e);
     if (step >= HEAL_STEPS) {
         heal_wrong(j, number, step, "too many steps");
-        return;
+        exit(1);
     }
     heal_try *t = &j->tried[step][generation % HEAL_TRIES];
     for (int i = 0; i < b->n && t->items[rank] < 4 * HEAL_BATCH; i++) t->item[rank][t->items[rank]++] = (int16_t)b->item[i];
@@ -181,8 +187,8 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
         y[i / HEAL_IN] = (uint8_t)(r[1] % HEAL_OUT);
     }
     dt_dataset    *set = dt_arrays(x, HEAL_ITEMS, .x_shape = DT_SHAPE(HEAL_IN), .y = y, .y_dtype = DT_U8, .classes = HEAL_OUT);
-    dt_loader     *in = dt_loader_new(set, .batch = HEAL_BATCH, .shuffle = true, .seed = 5);
-    dt_model      *m = dt_model_new(.seed = 3 + (uint64_t)number);
+    dt_loader     *in = dt_loader_new(set, .batch = HEAL_BATCH, .shuffle = true, .seed = 5, .drop_last = j->norm != 0);
+    dt_model      *m = dt_model_new(.seed = 3 + (uint64_t)(j->slots ? 0 : number));
     dt_optimizer  *opt = j->adam ? dt_adam(m, .lr = 0.01) : dt_sgd(m, .lr = 0.1, .momentum = 0.9);
     dt_scheduler  *sched = dt_cosine_annealing_lr(opt, .t_max = 100);
     dt_amp        *amp = j->amp ? dt_amp_new(m, .level = j->amp == 2 ? "O2" : "O1") : NULL;
@@ -224,11 +230,6 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
             if (in_group) {
                 heal_note(j, number, e, &b, step, generation);
                 j->mine[number] = generation;
-                if (dt_elastic_rank(e) == 0 && generation > j->generation) {
-                    dt_elastic_address(e, at, sizeof at);
-                    memcpy(j->address, at, sizeof at);
-                    __atomic_store_n(&j->generation, generation, __ATOMIC_SEQ_CST);
-                }
                 if (rank < 0 && in_group && !begun) __atomic_add_fetch(&j->joined, 1, __ATOMIC_SEQ_CST);
                 if (j->seconds_of_step) usleep((useconds_t)j->seconds_of_step * 1000);
                 heal_die(j, number, HEAL_BEFORE, step);
@@ -273,9 +274,29 @@ static DT_TEST_UNUSED void heal_start(heal *j, int number, int rank)
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(126);
+    char text[16];
+    close(j->report[0]);
+    snprintf(text, sizeof text, "%d", number);
+    setenv("DT_MEMBER", text, 1);
     int status = heal_member(j, number, rank);
     fflush(stdout);
     _exit(status);
+}
+static DT_TEST_UNUSED void heal_reports(heal *j) /* as a launcher does */
+{
+    dt__elastic_report r;
+    while (recv(j->report[0], &r, sizeof r, 0) == (ssize_t)sizeof r) {
+        if (r.magic != DT__ELASTIC_MAGIC) continue;
+        j->said_gone += r.kind == DT__EL_GONE;
+        j->said_joined += r.kind == DT__EL_JOINED;
+        j->said_refused += r.kind == DT__EL_REFUSED;
+        j->said_short += r.kind == DT__EL_SHORT;
+        j->said_done += r.kind == DT__EL_DONE;
+        j->said_failed += r.kind == DT__EL_FAILED;
+        if (r.kind != DT__EL_STATE || r.generation <= j->generation) continue;
+        memcpy(j->address, r.address, sizeof j->address);
+        j->generation = r.generation;
+    }
 }
 /* Until all members have ended, or the time is over: those that are left are killed. How many ended with an error of their
    own; killed ones do not count, unless they were killed here. */
@@ -286,6 +307,7 @@ static DT_TEST_UNUSED int heal_wait(heal *j, double seconds)
     int64_t after = 0;
     for (bool any = true; any;) {
         any = false;
+        heal_reports(j);
         for (int i = HEAL_ALL - 1; i >= 0; i--) {
             int status = 0;
             if (j->pid[i] <= 0) continue;
@@ -328,7 +350,7 @@ static DT_TEST_UNUSED int heal_check(heal *j)
                 for (int i = 0; i < t->items[r]; i++) used[t->item[r][i]]++;
         }
         for (int i = 0, said = 0; i < HEAL_ITEMS && !j->slots && j->shard != 3 && said < 3; i++)
-            if (used[i] != 1) {
+            if (used[i] != 1 && !(j->norm && !used[i])) {
                 said++;
                 char text[80];
                 snprintf(text, sizeof text, "epoch %d used sample %d %d times", epoch, i, used[i]);
