@@ -4583,8 +4583,10 @@ static int dt__ddp_attach(dt_ddp *d)
     d->flag = dt__new("dt_ddp_new", m->device, DT_F32, &one, 1, DT_LAYOUT_PLAIN);
     if (!d->info || !d->bad || !d->flag) return dt_fail(DT_ERR_MEMORY, "dt_ddp_new: out of memory");
     for (int r = 0; r < d->world; r++) d->bad[r] = -1;
-    if (d->user && d->world > 1 && dt_comm_dup(d->user, &d->c))
-        return dt_fail(DT_ERR_COMM, "dt_ddp_new: %s", dt_comm_error(d->user));
+    if (d->user && d->world > 1 && dt_comm_dup(d->user, &d->c)) {
+        const char *why = dt_comm_error(d->user); /* of a tolerant one only the call has failed */
+        return dt_fail(DT_ERR_COMM, "dt_ddp_new: %s", why ? why : dt_comm_error(NULL));
+    }
     if (d->c && dt__syncnorm_attach(d)) return dt__err.code;
     d->watch.user = d;
     d->watch.made = dt__ddp_on_param;
@@ -4680,6 +4682,7 @@ DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, int how)
     d->way.sums = true;
     snprintf(d->way_name, sizeof d->way_name, "allreduce");
     if (dt__squeeze_attach(d) || dt__ddp_attach(d) || dt__model_on_seal(m, dt__ddp_on_seal, d)) {
+        if (d->elastic && dt__ddp_lost(d)) (void)dt_error(); /* a rank has died: the next group is formed, nothing is to be logged */
         dt_ddp_free(d);
         return NULL;
     }

@@ -139,6 +139,9 @@ DT_API void    dt_elastic_free(dt_elastic *e);
 /* The next batch of this member. It returns false once at the end of each epoch, as dt_loader_next does, and while an error is
    pending. */
 DT_API bool    dt_elastic_next(dt_elastic *e, dt_batch *b);
+/* This member leaves in order before its next step: dt_elastic_next returns false, without an error, and dt_elastic_epoch INT64_MAX.
+   It may be called in a signal handler. */
+DT_API void    dt_elastic_leave(dt_elastic *e);
 DT_API bool    dt_elastic_step(dt_elastic *e); /* after the backward. true: a step is committed */
 DT_API int64_t dt_elastic_epoch(const dt_elastic *e); /* of the next step; INT64_MAX while an error is pending, so that loops end */
 DT_API int64_t dt_elastic_steps(const dt_elastic *e); /* committed so far, by the group */
@@ -212,6 +215,7 @@ struct dt_elastic {
     bool            plain;       /* the members do not change */
     bool            orphan;      /* the launcher has died */
     bool            done;        /* DONE was reported */
+    int             leaving;     /* atomic: dt_elastic_leave was called */
     int             top;         /* the highest number in base that ever was in a group; later ones are newcomers */
     int64_t        *id;          /* DT_MEMBER of each member of base; -1: unknown */
     int64_t         generation, step, member;
@@ -248,9 +252,12 @@ static void dt__elastic_report_now(dt_elastic *e, int kind, int64_t about, const
     r.want = e->o.max > r.members && !e->done && kind != DT__EL_FAILED ? e->o.max - r.members : 0;
     dt_elastic_address(e, r.address, sizeof r.address);
     snprintf(r.text, sizeof r.text, "%s", text ? text : "");
-    if (send(e->report_fd, &r, sizeof r, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 &&
-        (errno == ECONNREFUSED || errno == ENOTCONN || errno == EPIPE || errno == ECONNRESET))
-        e->orphan = true;
+    int64_t until = dt__comm_now() + 100 * DT__NS_PER_MS;
+    bool    last = kind == DT__EL_DONE || kind == DT__EL_FAILED || kind == DT__EL_RETRY; /* they are not repeated later */
+    ssize_t n;
+    while ((n = send(e->report_fd, &r, sizeof r, MSG_NOSIGNAL | MSG_DONTWAIT)) < 0 && last && errno == EAGAIN && dt__comm_now() < until)
+        dt__comm_pause(DT__NS_PER_MS);
+    if (n < 0 && (errno == ECONNREFUSED || errno == ENOTCONN || errno == EPIPE || errno == ECONNRESET)) e->orphan = true;
     e->reported = dt__comm_now();
 }
 /* Once a second: tells the launcher that this member lives, and learns whether the launcher does. */
@@ -270,7 +277,7 @@ static void dt__elastic_event(dt_elastic *e, const dt_comm_event *v)
     dt_trace_span("elastic", v->kind == DT_MEMBER_LEFT ? "a member left" : "a member died", now, now + 1000);
     if (dt_comm_rank(e->base) != dt__world_head(e->base->world)) return;
     dt__logf(v->kind == DT_MEMBER_LEFT ? DT_LOG_INFO : DT_LOG_WARN, "elastic: after step %" PRId64 ": %s", e->step, v->why);
-    dt__elastic_report_now(e, DT__EL_GONE, e->id[v->rank], v->why);
+    dt__elastic_report_now(e, v->kind == DT_MEMBER_LEFT ? DT__EL_LEFT : DT__EL_GONE, e->id[v->rank], v->why);
 }
 static void dt__elastic_events(dt_elastic *e)
 {
@@ -576,7 +583,7 @@ static void dt__elastic_settled(dt_elastic *e, const int64_t *all) /* the leader
     e->generation++;
     e->stats.generation = e->generation;
     if (!dt__elastic_leads(e)) return;
-    if (!e->plain) dt_comm_accept(e->base, .bind = e->o.comm.bind);
+    if (!e->plain) dt_comm_accept(e->base, .bind = e->o.comm.bind ? e->o.comm.bind : getenv("DT_BIND"));
     for (int r = 0; r < n; r++)
         if (all[(int64_t)r * DT__EW_WORDS + DT__EW_NEW]) dt__elastic_report_now(e, DT__EL_JOINED, all[(int64_t)r * DT__EW_WORDS + DT__EW_MEMBER], NULL);
     dt__elastic_report_now(e, DT__EL_STATE, -1, NULL);
@@ -585,7 +592,7 @@ static int dt__elastic_form_once(dt_elastic *e)
 {
     int64_t mine[DT__EW_WORDS], *all = NULL;
     int     rc = dt__elastic_shrink(e), n = rc ? 0 : dt_comm_size(e->group);
-    bool    unsealed = false, sealed = false;
+    bool    unsealed = false, sealed = false, old = false;
     if (rc) return rc;
     dt__elastic_events(e);
     dt__elastic_words(e, mine);
@@ -593,8 +600,14 @@ static int dt__elastic_form_once(dt_elastic *e)
     if (dt_comm_allgather(e->group, mine, all, DT__EW_WORDS, NULL, DT_COMM_I64))
         rc = dt__elastic_lost(e) ? (int)DT__EL_AGAIN : dt__elastic_given_up(e, dt_comm_error(NULL));
     for (int r = 0; r < n && !rc; r++) {
+        old = old || !all[(int64_t)r * DT__EW_WORDS + DT__EW_NEW];
         unsealed = unsealed || !all[(int64_t)r * DT__EW_WORDS + DT__EW_SEALED];
         sealed = sealed || all[(int64_t)r * DT__EW_WORDS + DT__EW_SEALED] || all[(int64_t)r * DT__EW_WORDS + DT__EW_MODEL];
+    }
+    if (!rc && !old) { /* nobody has the state of the training */
+        dt__elastic_report_now(e, DT__EL_RETRY, e->member, "the members of the group have gone");
+        rc = dt_fail(DT_ERR_COMM, "dt_elastic: joined the group at %.100s, but its members have gone; start again with its present address",
+                     e->o.join);
     }
     if (!rc) rc = dt__elastic_refuse(e, all);
     if (!rc) dt__elastic_settled(e, all);
@@ -827,6 +840,7 @@ DT_API bool dt_elastic_next(dt_elastic *e, dt_batch *b)
     }
     for (;;) {
         if (dt__err.code != DT_OK && !dt__elastic_heal(e)) return false;
+        if (e->state == DT__EL_OVER && e->leaving) return false;
         if (e->state == DT__EL_OVER) {
             dt_fail(DT_ERR_STATE, "dt_elastic_next: this member has left the group, after an error");
             return false;
@@ -849,6 +863,13 @@ DT_API bool dt_elastic_next(dt_elastic *e, dt_batch *b)
         }
         if (e->at.epoch > e->epoch_said) {
             e->epoch_said = e->at.epoch;
+            return false;
+        }
+        if (!e->slot && __atomic_load_n(&e->leaving, __ATOMIC_ACQUIRE)) {
+            e->state = DT__EL_OVER;
+            dt__elastic_ungroup(e);
+            dt_comm_free(e->base);
+            e->base = NULL;
             return false;
         }
         if (!e->slot) {
@@ -906,7 +927,14 @@ DT_API bool dt_elastic_step(dt_elastic *e)
     e->whole = true;
     return true;
 }
-DT_API int64_t dt_elastic_epoch(const dt_elastic *e) { return e && dt__err.code == DT_OK ? e->at.epoch : INT64_MAX; }
+DT_API int64_t dt_elastic_epoch(const dt_elastic *e) 
+{
+    return e && dt__err.code == DT_OK && e->state != DT__EL_OVER ? e->at.epoch : INT64_MAX;
+}
+DT_API void dt_elastic_leave(dt_elastic *e)
+{
+    if (e) __atomic_store_n(&e->leaving, 1, __ATOMIC_RELEASE);
+}
 DT_API int64_t dt_elastic_steps(const dt_elastic *e) { return e ? e->step : 0; }
 DT_API int     dt_elastic_rank(const dt_elastic *e) { return e && e->group ? dt_comm_rank(e->group) : 0; }
 DT_API int     dt_elastic_size(const dt_elastic *e) { return e && e->group ? dt_comm_size(e->group) : 1; }

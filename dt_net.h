@@ -449,10 +449,10 @@ DT__INSIDE bool dt__addr_route(const dt__addr *to, dt__addr *out);
 DT__INSIDE void dt__addr_set_port(dt__addr *a, int port);
 DT__INSIDE bool dt__addr_take(dt__addr *a, const uint8_t *bytes, uint32_t n);
 
-/* ---- reports to the launcher of an elastic job (dt_elastic.h), datagrams on DT_REPORT_FD. STATE, JOINED, GONE, REFUSED and SHORT
+/* ---- reports to the launcher of an elastic job (dt_elastic.h), datagrams on DT_REPORT_FD. STATE, JOINED, GONE, LEFT, REFUSED and SHORT
    come from the leader, the others from any member. All bytes are set. */
 enum { DT__ELASTIC_MAGIC = 0x45525444, DT__ELASTIC_TEXT = 480, DT__ELASTIC_ADDR = 80 }; /* "DTRE" */
-enum { DT__EL_ALIVE = 0, DT__EL_STATE, DT__EL_JOINED, DT__EL_GONE, DT__EL_REFUSED, DT__EL_RETRY, DT__EL_SHORT, DT__EL_DONE, DT__EL_FAILED };
+enum { DT__EL_ALIVE = 0, DT__EL_STATE, DT__EL_JOINED, DT__EL_GONE, DT__EL_REFUSED, DT__EL_RETRY, DT__EL_SHORT, DT__EL_DONE, DT__EL_FAILED, DT__EL_LEFT };
 typedef struct dt__elastic_report {
     uint32_t magic, kind;
     int64_t  member, about;      /* DT_MEMBER of the sender; of the member that the report is about, or -1 */
