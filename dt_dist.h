@@ -52,7 +52,7 @@ CONTENTS
     >>ps             parameters and optimiser on the servers of dt_ps.h
     >>feeding        rank 0 reads the data for all ranks
     >>parallel       one process, several devices, each of which computes a part of the batch
-    >>inside         private functions that dt_pipe.h uses
+    >>inside         private functions that dt_pipe.h and dt_elastic.h use
     >>models         implementation from here: propagating errors, comparing and broadcasting models
     >>buckets        gradients in the order in which they become ready
     >>ways           calling hooks; their state
@@ -193,8 +193,8 @@ DT_API dt_status dt_ddp_broadcast(dt_ddp *d);
 DT_API size_t dt_ddp_unused(const dt_ddp *d, char *buf, size_t nbytes);
 
 /* Slots: results that are bit for bit the same for any number of ranks. .slots = S: the global batch of a step is S
-   micro-batches (slots); S must be divisible by the number of ranks. Each rank does S / world backwards before a
-   dt_step, rank r for the slots from r * S / world on. Each slot's gradient is computed separately, and all S are added
+   micro-batches (slots), at least as many as there are ranks. Rank r does the backwards of the slots from r * S / world to
+   (r + 1) * S / world - 1 (rounded down) before a dt_step. Each slot's gradient is computed separately, and all S are added
    as the leaves of one fixed binary tree. Costs: communication does not overlap with the backward, and S / world times
    the gradients are stored and sent. Results that depend on the batch (batch norm) or on the rank (dropout) still
    differ. f32 only. A slot must get the same samples in every world: use a loader for each slot, with .rank = slot and
@@ -613,16 +613,20 @@ DT_API dt_status dt_parallel_backward(dt_parallel *p, dt_parallel_fn fn, void *u
 #endif /* DT_DIST_H_INCLUDED */
 
 /* ---------------------------------------------------------------------------------------------------- >>inside
-   Private functions that dt_pipe.h uses. */
+   Private functions that dt_pipe.h and dt_elastic.h use. */
 #if defined(DT__WANT_INSIDE) && !defined(DT__DIST_INSIDE)
 #define DT__DIST_INSIDE
 #ifdef __cplusplus
 extern "C" {
 #endif
 DT__INSIDE int dt__same_models(const char *call, dt_model *m, dt_comm *c, bool values);
-/* A ddp for a model that is also cut into stages or split: the pipeline calls dt__ddp_sum after its backwards. */
-DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, bool driven);
+/* DT__DDP_DRIVEN: of a model that is also cut into stages or split; the pipeline calls dt__ddp_sum after its backwards.
+   DT__DDP_ELASTIC: when a rank dies while the parameters are made, this rank makes the others alone: the next backward fails. */
+enum { DT__DDP_PLAIN = 0, DT__DDP_DRIVEN, DT__DDP_ELASTIC };
+DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, int how);
 DT__INSIDE int dt__ddp_sum(dt_ddp *d);
+DT__INSIDE int dt__ddp_lost(const dt_ddp *d); /* why a communicator of d does not go on: a dt_comm_status; 0: all do */
+DT__INSIDE void dt__ddp_drop(dt_ddp *d); /* dt_ddp_free after a rank has died: no call to the others */
 #ifdef __cplusplus
 }
 #endif
@@ -715,6 +719,7 @@ struct dt_ddp {
     dt_ddp     *next_hooked;
     int         error_known; /* all ranks know our error: do not send it again */
     int         driven;      /* a pipeline calls dt__ddp_sum after its backwards; there are no hooks */
+    int         elastic, torn; /* torn: a rank has died while the parameters were made */
     int         no_sync;     /* between dt_ddp_no_sync(d, true) and dt_ddp_no_sync(d, false) */
     int         unsummed;    /* number of backwards under no_sync since the last synchronised one */
     /* the buckets' way */
@@ -982,6 +987,14 @@ static int dt__ddp_sync_param(dt_ddp *d, const dt__param *p, int index)
     }
     return 0;
 }
+/* A rank has died, and this one makes the rest of its model alone; the next backward says so. */
+static bool dt__ddp_tears(dt_ddp *d)
+{
+    int status = d->elastic ? dt__ddp_lost(d) : 0;
+    d->torn = status == DT_COMM_ERR_PEER || status == DT_COMM_ERR_TIMEOUT;
+    if (d->torn) dt_error_clear();
+    return d->torn;
+}
 static int dt__param_index(const dt_model *m, const dt__param *p)
 {
     for (int i = 0; i < m->nparams; i++)
@@ -991,7 +1004,9 @@ static int dt__param_index(const dt_model *m, const dt__param *p)
 static int dt__ddp_on_param(void *user, dt__param *p)
 {
     dt_ddp *d = (dt_ddp *)user;
-    return dt__ddp_alone(d) || dt__is_ghost(p->t) ? 0 : dt__ddp_sync_param(d, p, dt__param_index(d->m, p));
+    if (dt__ddp_alone(d) || dt__is_ghost(p->t) || d->torn) return 0;
+    int rc = dt__ddp_sync_param(d, p, dt__param_index(d->m, p));
+    return rc && dt__ddp_tears(d) ? 0 : rc;
 }
 /* All ranks of c must have the same list of parameters, and with `values` the same bits in those that are not split. The first
    difference between rank 0 and the lowest rank that differs from it is reported, on all ranks. Returns 0, a negative status after
@@ -3058,7 +3073,9 @@ static int dt__ddp_start_step(dt_ddp *d, int phase)
     int       ours = phase == DT__DDP_SKIP || d->driven;
     for (int i = 0; i < m->nparams && !ours; i++) ours = dt_grad_pending(m->param[i]->t);
     if (!ours) return 1;
-    if (dt_model_seal(m) || dt__buckets_update(d) || (!d->agreed && !dt__ddp_alone(d) && dt__way_agree(d)))
+    if (dt_model_seal(m)) return dt__err.code;
+    if (d->torn) return dt__ddp_comm_fail(d, "dt_backward");
+    if (dt__buckets_update(d) || (!d->agreed && !dt__ddp_alone(d) && dt__way_agree(d)))
         return dt__err.code;
     d->phase = phase;
     d->next = 0;
@@ -3103,6 +3120,7 @@ static void dt__ddp_ready(void *user, dt_tensor *p)
     }
 }
 static int  dt__slots_store(dt_ddp *d);
+static int  dt__slots_own(const dt_ddp *d, int r);
 static void dt__syncnorm_end_step(dt_ddp *d);
 static void dt__ddp_end_step(dt_ddp *d, dt_status status)
 {
@@ -3219,7 +3237,7 @@ static void dt__ddp_step(void *user, dt_optimizer *opt)
                               "all ranks; call dt_ddp_new on the thread that trains");
     if (dt__err.code == DT_OK && d->o.slots && d->slot)
         dt_fail(DT_ERR_STATE, "dt_step: %d of this rank's %d slots have had their backward; run one for each before the "
-                "step", d->slot, d->o.slots / d->world);
+                "step", d->slot, dt__slots_own(d, d->rank));
     if (dt__err.code == DT_OK && d->no_sync && !dt__ddp_alone(d))
         dt_fail(DT_ERR_STATE, "dt_step: called inside dt_ddp_no_sync; call dt_ddp_no_sync(d, false) before the last "
                               "backward of a step");
@@ -4122,6 +4140,8 @@ DT_API dt_ddp_memory dt_ddp_get_memory(const dt_ddp *d)
    Every rank owns one segment of the vector of all gradients. After each backward the slot's gradients are copied to
    the send buffer, sorted by owner. After the last slot an alltoall gives each owner all slots' values of its segment;
    it adds them as the leaves of one fixed tree, and an allgather distributes the means. */
+static int dt__slots_first(const dt_ddp *d, int r) { return (int)((int64_t)d->o.slots * r / d->world); }
+static int dt__slots_own(const dt_ddp *d, int r) { return dt__slots_first(d, r + 1) - dt__slots_first(d, r); }
 static int64_t dt__slots_offset(const dt_ddp *d, int r) /* where the segment of rank r begins */
 {
     return d->total / d->world * r + d->total % d->world * r / d->world;
@@ -4138,7 +4158,7 @@ static void dt__slots_add(float *x, int64_t n, int lo, int hi) /* x + lo * n := 
 static int dt__slots_alloc(dt_ddp *d)
 {
     int64_t mine = dt__slots_offset(d, d->rank + 1) - dt__slots_offset(d, d->rank);
-    size_t  send = (size_t)(d->o.slots / d->world) * (size_t)d->total * sizeof(float);
+    size_t  send = (size_t)dt__slots_own(d, d->rank) * (size_t)d->total * sizeof(float);
     size_t  gather = (size_t)d->o.slots * (size_t)mine * sizeof(float);
     if (d->send && d->send_nbytes == send && d->gather_nbytes == gather) return 0;
     dt_mem_free(d->send, d->send_nbytes);
@@ -4166,7 +4186,7 @@ static int dt__slots_copy(dt_ddp *d, float *vec, int64_t from, int64_t n, int ou
 }
 static int dt__slots_exchange(dt_ddp *d)
 {
-    int      per = d->o.slots / d->world, rc = 0;
+    int      per = dt__slots_own(d, d->rank), rc = 0;
     int64_t  mine = dt__slots_offset(d, d->rank + 1) - dt__slots_offset(d, d->rank);
     int64_t *count = (int64_t *)dt_mem_alloc((size_t)d->world * 3 * sizeof *count);
     float   *all = (float *)dt_mem_alloc((size_t)d->total * sizeof *all + 1);
@@ -4174,7 +4194,7 @@ static int dt__slots_exchange(dt_ddp *d)
     for (int r = 0; r < d->world && !rc; r++) {
         count[r] = dt__slots_offset(d, r + 1) - dt__slots_offset(d, r);
         count[d->world + r] = count[r] * per;
-        count[2 * d->world + r] = mine * per;
+        count[2 * d->world + r] = mine * dt__slots_own(d, r);
     }
     if (!rc && dt_comm_alltoall(d->c, d->send, d->gather, 0, count + d->world, count + 2 * d->world, DT_COMM_F32))
         rc = dt__ddp_comm_fail(d, "dt_backward");
@@ -4191,7 +4211,7 @@ static int dt__slots_exchange(dt_ddp *d)
 static int dt__slots_store(dt_ddp *d) /* stores the gradients of a backward; after the last slot of a step: sums all */
 {
     dt_model *m = d->m;
-    int       per = d->o.slots / d->world, rc = dt__slots_alloc(d), bad = 0;
+    int       per = dt__slots_own(d, d->rank), rc = dt__slots_alloc(d), bad = 0;
     for (int i = 0; i < m->nblocks && !rc; i++) {
         if (m->block[i].b.grad->dtype != DT_F32)
             rc = dt_fail(DT_ERR_DTYPE, "dt_ddp: .slots needs f32 gradients; a block of the model has %s",
@@ -4563,8 +4583,10 @@ static int dt__ddp_attach(dt_ddp *d)
     d->flag = dt__new("dt_ddp_new", m->device, DT_F32, &one, 1, DT_LAYOUT_PLAIN);
     if (!d->info || !d->bad || !d->flag) return dt_fail(DT_ERR_MEMORY, "dt_ddp_new: out of memory");
     for (int r = 0; r < d->world; r++) d->bad[r] = -1;
-    if (d->user && d->world > 1 && dt_comm_dup(d->user, &d->c))
-        return dt_fail(DT_ERR_COMM, "dt_ddp_new: %s", dt_comm_error(d->user));
+    if (d->user && d->world > 1 && dt_comm_dup(d->user, &d->c)) {
+        const char *why = dt_comm_error(d->user); /* of a tolerant one only the call has failed */
+        return dt_fail(DT_ERR_COMM, "dt_ddp_new: %s", why ? why : dt_comm_error(NULL));
+    }
     if (d->c && dt__syncnorm_attach(d)) return dt__err.code;
     d->watch.user = d;
     d->watch.made = dt__ddp_on_param;
@@ -4604,21 +4626,22 @@ static int dt__ddp_attach(dt_ddp *d)
 static int dt__ddp_on_seal(dt_model *m, void *user) /* user may be freed: it is valid only if m->watch has it */
 {
     dt_ddp *d = (dt_ddp *)user;
-    if (!dt__watch_find(m, user) || dt__ddp_alone(d)) return 0;
-    return dt__ddp_same_models(d);
+    if (!dt__watch_find(m, user) || dt__ddp_alone(d) || d->torn) return 0;
+    int rc = dt__ddp_same_models(d);
+    return rc && dt__ddp_tears(d) ? 0 : rc;
 }
-DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, bool driven)
+DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, int how)
 {
     const char *call = "dt_ddp_new";
-    int         world = dt_comm_size(c);
+    int         world = dt_comm_size(c), driven = how == DT__DDP_DRIVEN;
     if (!dt__model_ok(call, m)) return NULL;
     if (m->watch && !driven) dt_fail(DT_ERR_STATE, "%s: the model %s", call, dt__watch_taken(m));
     else if (!dt__is_host(m->device) && world > 1 && !dt_comm_options(c)->backend)
         dt_fail(DT_ERR_DEVICE, "%s: the model is on %s; make the communicator with .backend = DT_NCCL", call,
                 m->device->name);
     else if (dt_comm_get_status(c)) dt_fail(DT_ERR_COMM, "%s: the communicator has failed: %s", call, dt_comm_error(c));
-    else if (o.slots < 0 || (o.slots && o.slots % world))
-        dt_fail(DT_ERR_ARG, "%s: .slots is %d; it must be a multiple of the %d ranks", call, o.slots, world);
+    else if (o.slots < 0 || (o.slots && o.slots < world))
+        dt_fail(DT_ERR_ARG, "%s: .slots is %d; it must be at least the number of ranks, %d", call, o.slots, world);
     else if (o.slots && o.sync_batchnorm)
         dt_fail(DT_ERR_ARG, "%s: .slots cannot be used with .sync_batchnorm: each slot is computed separately", call);
     else if (o.slots && m->amp)
@@ -4652,18 +4675,20 @@ DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, bool dri
     d->on_device = !dt__is_host(m->device);
     d->hook = -1;
     d->driven = driven;
+    d->elastic = how == DT__DDP_ELASTIC;
     d->weight = -1;
     d->way.start = dt__way_allreduce;
     d->way.stages = 1;
     d->way.sums = true;
     snprintf(d->way_name, sizeof d->way_name, "allreduce");
     if (dt__squeeze_attach(d) || dt__ddp_attach(d) || dt__model_on_seal(m, dt__ddp_on_seal, d)) {
+        if (d->elastic && dt__ddp_lost(d)) (void)dt_error(); /* a rank has died: the next group is formed, nothing is to be logged */
         dt_ddp_free(d);
         return NULL;
     }
     return d;
 }
-DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o) { return dt__ddp_make(m, c, o, false); }
+DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o) { return dt__ddp_make(m, c, o, DT__DDP_PLAIN); }
 DT_API void dt_ddp_free(dt_ddp *d)
 {
     if (!d) return;
@@ -4714,6 +4739,26 @@ DT_API void dt_ddp_free(dt_ddp *d)
     for (int s = 0; s + 1 < DT__DDP_STAGES; s++) dt_comm_free(d->staged[s]);
     dt_comm_free(d->c);
     dt_mem_free(d, sizeof *d);
+}
+static int dt__comm_lost(const dt_comm *c) /* why its collectives end; 0: they do not */
+{
+    int status = c ? dt_comm_get_status(c) : 0;
+    return status ? status : c ? dt__comm_halted(c, UINT64_MAX) : 0;
+}
+DT__INSIDE int dt__ddp_lost(const dt_ddp *d)
+{
+    int status = dt__comm_lost(d->c);
+    if (!status) status = dt__comm_lost(d->norm);
+    if (!status) status = dt__comm_lost(d->gathers);
+    for (int s = 0; s + 1 < DT__DDP_STAGES && !status; s++) status = dt__comm_lost(d->staged[s]);
+    return status;
+}
+DT__INSIDE void dt__ddp_drop(dt_ddp *d)
+{
+    if (!d) return;
+    d->verifying = 0;
+    d->error_known = 1;
+    dt_ddp_free(d);
 }
 static int dt__way_set(dt_ddp *d, const char *call, dt_ddp_hook h)
 {
@@ -4843,9 +4888,8 @@ DT_API size_t dt_ddp_unused(const dt_ddp *d, char *buf, size_t nbytes)
 }
 DT_API int dt_ddp_slots(const dt_ddp *d, int *first, int *n)
 {
-    int per = d && d->o.slots ? d->o.slots / d->world : 0;
-    if (first) *first = d ? d->rank * per : 0;
-    if (n) *n = per;
+    if (first) *first = d ? dt__slots_first(d, d->rank) : 0;
+    if (n) *n = d ? dt__slots_own(d, d->rank) : 0;
     return d ? d->o.slots : 0;
 }
 DT_API dt_ddp_stats dt_ddp_get_stats(const dt_ddp *d)

@@ -170,6 +170,7 @@ typedef struct dt__why { /* why a file cannot be used */
 } dt__why;
 DT__INSIDE int         dt__out_bytes(dt__out_file *o, const void *data, size_t nbytes);
 DT__INSIDE dt_archive *dt__archive_load(const char *path, dt__why *why); /* NULL: see *why; sets no error */
+DT__INSIDE dt_archive *dt__archive_load_fd(int fd, dt__why *why); /* the same; closes fd */
 /* Entry i will not be read soon: its memory goes back to the system. No tensor that views it has been written to. */
 DT__INSIDE void dt__archive_forget(dt_archive *a, int64_t i);
 DT__INSIDE int  dt__archive_write_shared(const char *call, dt_archive *a, const char *path, const dt__writers *w);
@@ -185,6 +186,7 @@ DT__INSIDE void       *dt__archive_object(const dt_archive *a, int64_t i, const 
 DT__INSIDE void        dt__archive_set_object(dt_archive *a, int64_t i, void *object); /* of the same source */
 DT__INSIDE int         dt__archive_set_string(const char *call, dt_archive *a, const char *key, const char *value);
 DT__INSIDE int         dt__archive_write(const char *call, dt_archive *a, const char *path);
+DT__INSIDE int         dt__archive_write_fd(const char *call, dt_archive *a, int fd); /* as it is: nothing is synced */
 
 /* ---- files. Unless stated otherwise: returns 0, or a negative status after dt_fail. */
 DT__INSIDE int  dt__file_probe(const char *call, const char *path); /* tests with a temporary file if it can be written */
@@ -849,9 +851,8 @@ static int dt__archive_parse(dt_archive *a, const uint8_t *base, size_t nbytes)
         if (dt__check_item(a, &a->item[i])) return -1;
     return dt__check_offsets(a) || dt__check_sum(a) ? -1 : 0;
 }
-static int dt__archive_map(dt_archive *a, const char *path)
+static int dt__archive_map(dt_archive *a, int fd) /* closes fd */
 {
-    int         fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* a FIFO must not block */
     struct stat st;
     if (fd < 0) return dt__bad(a, "%s", strerror(errno));
     if (fstat(fd, &st)) dt__bad(a, "%s", strerror(errno));
@@ -871,14 +872,19 @@ static int dt__archive_map(dt_archive *a, const char *path)
     close(fd);
     return a->map ? dt__archive_parse(a, (const uint8_t *)a->map->base, a->map->nbytes) : -1;
 }
-DT__INSIDE dt_archive *dt__archive_load(const char *path, dt__why *why)
+DT__INSIDE dt_archive *dt__archive_load_fd(int fd, dt__why *why)
 {
     dt_archive *a = (dt_archive *)dt__alloc_zero(sizeof *a);
-    if (a && !dt__archive_map(a, path)) return a;
+    if (a && !dt__archive_map(a, fd)) return a;
+    if (!a && fd >= 0) close(fd);
     why->code = a ? a->code : DT_ERR_MEMORY;
     snprintf(why->text, sizeof why->text, "%s", a ? a->why : "out of memory");
     dt_archive_free(a);
     return NULL;
+}
+DT__INSIDE dt_archive *dt__archive_load(const char *path, dt__why *why)
+{
+    return dt__archive_load_fd(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), why); /* a FIFO must not block */
 }
 DT_API dt_archive *dt_archive_open(const char *path)
 {
@@ -1273,21 +1279,26 @@ static int dt__put_item(dt__out_file *o, const dt_archive *a, int64_t i)
     o->sent = 0;
     return o->item->source->send(o, o->call, &e, o->item->object);
 }
-static int dt__put_archive(dt__out_file *o, dt_archive *a, const uint32_t *order)
+static int dt__put_all(dt__out_file *o, dt_archive *a, const uint32_t *order) /* opens the file if it is not open */
 {
     dt__text_buf b = { NULL, 0, 0, false };
     int64_t      crc_at = 0;
     int          rc = dt__archive_header(o->call, a, order, &b, &crc_at);
     uint64_t     n = b.n;
     char         text[16];
-    if (!rc) rc = dt__temp_open(o);
+    if (!rc && o->fd < 0) rc = dt__temp_open(o);
     if (!rc) rc = dt__put(o, &n, 8);
     if (!rc) rc = dt__put(o, b.s, b.n);
     dt__text_free(&b);
     for (int64_t i = 0; !rc && i < a->nitems; i++) rc = dt__put_item(o, a, order[i]);
     if (rc) return rc;
     snprintf(text, sizeof text, "%08" PRIx32, o->crc);
-    if (dt__write_all(o->fd, text, 8, crc_at)) return dt__file_fail(o->call, o->path, "write");
+    return dt__write_all(o->fd, text, 8, crc_at) ? dt__file_fail(o->call, o->path, "write") : 0;
+}
+static int dt__put_archive(dt__out_file *o, dt_archive *a, const uint32_t *order)
+{
+    int rc = dt__put_all(o, a, order);
+    if (rc) return rc;
     /* After a failed fsync the kernel marks the pages as clean, and a second fsync would succeed without writing them: do
        not retry. */
     if (dt__fs.fsync(o->fd)) return dt__file_fail(o->call, o->path, "fsync");
@@ -1306,6 +1317,19 @@ DT__INSIDE int dt__archive_write(const char *call, dt_archive *a, const char *pa
     dt__temp_end(&o);
     dt_mem_free(order, (size_t)a->nitems * sizeof *order);
     return rc ? rc : dt__sync_dir(call, path);
+}
+DT__INSIDE int dt__archive_write_fd(const char *call, dt_archive *a, int fd)
+{
+    dt__out_file o;
+    uint32_t    *order = dt__sorted(a->nitems, dt__width_order, a);
+    if (!order) return dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " tensors", call, a->nitems);
+    dt__temp_begin(&o, call, "memory");
+    o.fd = fd;
+    int rc = dt__put_all(&o, a, order);
+    o.fd = -1;
+    dt__temp_end(&o);
+    dt_mem_free(order, (size_t)a->nitems * sizeof *order);
+    return rc;
 }
 /* ---- a file that ranks write together: rank 0 makes the temporary file and its header, every rank writes its segments and syncs
    them, rank 0 adds the checksum, which is joined from those of the segments, and renames the file. Each part ends with an outcome,

@@ -263,10 +263,11 @@ static int fake_join(job *j, fake *f)
 {
     dt__member m;
     int32_t    round;
+    int        head = 0;
     uint8_t   *gone = NULL;
     uint64_t   id;
     if (fake_dial(j, f) || fake_row(f, &m) ||
-        dt__world_welcomed(&f->w, f->fd, dt_test_ns() + dt__ns_of(j->timeout), &round, &gone))
+        dt__world_welcomed(&f->w, f->fd, dt_test_ns() + dt__ns_of(j->timeout), &round, &gone, &head))
         return printf("    %s\n", dt_comm_error(NULL));
     free(gone);
     memcpy(&id, f->w.job, sizeof id);
