@@ -36,21 +36,6 @@ enum { NODES_MAX = 4096, RANKS_MAX = 4096, TAIL_LINES = 20, TAIL_BYTES = 400 };
 enum { LINE_MOST = 1 << 20, QUEUE_MOST = 1 << 18, HELD_MOST = 16 << 20, FRAME_MOST = 4 << 20, CHUNK = 1 << 16 };
 enum { KIND_NODE = 100 }; /* connection kind in the handshake: a dtrun, not a rank */
 
-#ifndef DT__ELASTIC_MAGIC
-enum { DT__ELASTIC_MAGIC = 0x45525444, DT__ELASTIC_TEXT = 480, DT__ELASTIC_ADDR = 80 };
-enum { DT__EL_STATE = 1, DT__EL_JOINED, DT__EL_GONE, DT__EL_REFUSED, DT__EL_RETRY, DT__EL_SHORT, DT__EL_DONE, DT__EL_FAILED, DT__EL_LEFT };
-typedef struct dt__elastic_report {
-    uint32_t magic, kind;
-    int64_t  member;
-    int64_t  about;
-    int64_t  generation;
-    int64_t  step;
-    int32_t  members, min, max, want;
-    char     address[DT__ELASTIC_ADDR];
-    char     text[DT__ELASTIC_TEXT];
-} dt__elastic_report;
-#endif
-
 /* ==================================================================================================== >>options */
 static struct {
     int         nproc, servers; /* ranks on this machine; how many of them, the last ones, are servers */
@@ -94,7 +79,7 @@ static const char usage[] =
     "  --bind A                 several machines: listen at this address\n"
     "  --max-restarts N         restart all ranks after a failure, at most N times (0); elastic: replace at most N ranks\n"
     "  --min N, --max N         an elastic job: a rank that dies is replaced, and the others go on; ranks that it needs, and\n"
-    "                           the most that it may have (1, no limit)\n"
+    "                           the most that it may have (1; the ranks of the start, with --hosts-file 1024)\n"
     "  --hosts-file F           elastic: machines, one on a line: host [ranks]; read again when it changes\n"
     "  --wait S                 elastic: seconds that fewer than --min ranks wait for others, before the job ends (600)\n"
     "  --grace S                seconds from SIGTERM to SIGKILL (5 after a failure, 30 after Ctrl-C and when ranks leave)\n"
@@ -305,7 +290,6 @@ static void elastic_check(void)
     if (opt.standalone && opt.hosts_file) fail(2, "--standalone and --hosts-file: standalone is one machine, leave one of them out");
     if (opt.servers) fail(2, "%s and --servers: ranks that only serve cannot be replaced, leave one of them out", with);
     if (!opt.min) opt.min = 1;
-    if (!opt.max) opt.max = RANKS_MAX;
     if (opt.wait < 0) opt.wait = 600;
 }
 static void options_check(void)
@@ -2816,13 +2800,14 @@ static host_line *host_lines(const char *text, size_t n, const char *name, int n
 {
     host_line  *list = NULL;
     int         room = 0, line = 0, k = 0;
-    const char *p = text, *last = text + n;
+    const char *p = text, *last = text + n, *next;
     why[0] = 0;
-    for (; p < last && !why[0]; p++) {
+    for (; p < last && !why[0]; p = next) {
         const char *end = (const char *)memchr(p, '\n', (size_t)(last - p)), *word[3];
         size_t      len[3] = { 0, 0, 0 };
         int         words = 0;
         if (!end) end = last;
+        next = end < last ? end + 1 : last;
         line++;
         const char *stop_at = (const char *)memchr(p, '#', (size_t)(end - p));
         for (const char *q = p, *to = stop_at ? stop_at : end; q < to && words < 3;) {
@@ -2833,7 +2818,6 @@ static host_line *host_lines(const char *text, size_t n, const char *name, int n
             len[words] = (size_t)(q - word[words]);
             words++;
         }
-        p = end;
         if (words == 0) continue;
         if (k == room) list = (host_line *)need(realloc(list, (size_t)(room = 2 * room + 16) * sizeof *list));
         host_line *h = &list[k];
@@ -3111,6 +3095,9 @@ static void elastic_begin(const uint8_t *random)
             break;
         }
     death_signal = 0;
+    int64_t ranks = opt.hosts_file ? 1024 : 0; /* without --max */
+    for (int i = 0; i < nnodes && !opt.hosts_file; i++) ranks += nodes[i].room;
+    if (!opt.max) opt.max = ranks < opt.min ? opt.min : ranks > RANKS_MAX ? RANKS_MAX : (int)ranks;
     plan.min = opt.min;
     plan.max = opt.max;
     plan.wait = opt.wait;

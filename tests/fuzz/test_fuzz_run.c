@@ -15,4 +15,4 @@
 UTEST_MAIN()
 
 UTEST(corpus, costs) { EXPECT_GE(fuzz_feed(fuzz_seeds(__FILE__, "costs"), fuzz_costs), 8); }
-UTEST(corpus, dtrun) { EXPECT_GE(fuzz_feed(fuzz_seeds(__FILE__, "dtrun"), fuzz_dtrun), 25); }
+UTEST(corpus, dtrun) { EXPECT_GE(fuzz_feed(fuzz_seeds(__FILE__, "dtrun"), fuzz_dtrun), 45); }
