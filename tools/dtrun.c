@@ -1449,7 +1449,7 @@ typedef struct node {
     int64_t until; /* ns: when ssh must have ended; 0: no deadline */
     bytes   err;
     /* of an elastic job */
-    bool    removed, refused, quiet; /* removed: it is no machine of the job, or leaves it; quiet: its failures are known */
+    bool    removed, refused, quiet, added; /* added: by --add, and has not been there yet; removed: it is no machine of the job, or leaves it; quiet: its failures are known */
     int     room, ended;             /* ranks that it may have; how many have ended with status 0, and are not replaced */
     int     asker;                   /* who waits for its answer; -1: nobody */
     int64_t not_before, retry_at;    /* ns: of the next rank there; of the next ssh, 0: none */
@@ -2110,6 +2110,11 @@ static void host_start(int i)
     char        exe[4096] = "", *argv[40], *list = NULL;
     const char *command = opt.ssh ? opt.ssh : getenv("DTRUN_SSH");
     bytes       remote = { NULL, 0, 0 };
+    if (opt.elastic && dt__fds_ensure("cannot start its dtrun", "a machine", 16) < 0) {
+        node_lost(i, dt__said.text);
+        return;
+    }
+    n->until = opt.elastic ? dt__comm_now() + dt__ns_of(opt.join_timeout) : 0;
     if (readlink("/proc/self/exe", exe, sizeof exe - 1) < 0) snprintf(exe, sizeof exe, "dtrun");
     if (is_here(n->host)) {
         argv[words++] = exe;
@@ -2680,8 +2685,9 @@ static void elastic_node_joined(int i)
 {
     node *n = &nodes[i];
     n->nproc = 0;
-    n->quiet = false;
+    n->quiet = n->added = false;
     n->retry_wait = 0;
+    n->until = 0;
     if (el.begun && !n->removed) say("machine %s is there, with places for %d rank%s", n->host, n->room, n->room == 1 ? "" : "s");
     asker_tell(i, 0, "%s is there, with places for %d rank%s", n->host, n->room, n->room == 1 ? "" : "s");
 }
@@ -2691,7 +2697,6 @@ static void elastic_node_lost(int i, const char *why)
     char   list[200] = "";
     size_t used = 0;
     int    ids = 0;
-    bool   was_asked = n->asker >= 0 && !n->joined && !n->removed;
     exited e;
     memset(&e, 0, sizeof e);
     e.how = 'x';
@@ -2721,8 +2726,9 @@ static void elastic_node_lost(int i, const char *why)
     }
     n->alive = 0;
     n->joined = false;
-    asker_tell(i, 1, "%s cannot be used: %s", n->host, why);
-    if (n->removed || was_asked) { /* whoever asked for it knows now */
+    if (n->removed) asker_tell(i, 0, "%s is removed", n->host);
+    else asker_tell(i, 1, "%s cannot be used: %s", n->host, why);
+    if (n->removed || n->added) { /* whoever asked for it knows now */
         n->removed = true;
         n->room = 0;
         return;
@@ -2948,7 +2954,7 @@ static void elastic_gather(int64_t now)
     for (int i = 0; i < nnodes; i++) undecided += !nodes[i].removed && !nodes[i].joined && !nodes[i].lost;
     int enough = ready < opt.max ? ready : opt.max;
     if (enough >= opt.min && (undecided == 0 || now >= el.gather_until)) elastic_start();
-    else if (undecided == 0 && now >= el.short_until) {
+    else if (now >= el.short_until && (undecided == 0 || now >= el.gather_until)) {
         say("the machines that are there have places for %d rank%s, expected at least --min %d; waited %g s (--wait)", ready, ready == 1 ? "" : "s",
             opt.min, opt.wait);
         finish(1);
@@ -2996,21 +3002,21 @@ static void elastic_tick(int64_t now)
             member_signal(m, SIGKILL);
             return;
         }
-        if (m->left_at && now >= m->left_at && nodes[m->node].mine) {
-            say("rank %d does not end after SIGKILL: it waits for a device or a file system, and is left behind", m->id);
+        if (m->left_at && now >= m->left_at) {
+            say("rank %d on %s does not end after SIGKILL: it waits for a device or a file system, and is left behind", m->id,
+                nodes[m->node].host);
             member_remove(m);
             return;
         }
     }
     for (int i = 0; i < nnodes; i++)
-        if (nodes[i].retry_at && now >= nodes[i].retry_at && nodes[i].ssh == 0 && nodes[i].err_fd < 0 && state != STOPPING && state != KILLING) {
+        if (nodes[i].retry_at && now >= nodes[i].retry_at && nodes[i].ssh == 0 && nodes[i].err_fd < 0 && state <= RUNNING && !el.done) {
             nodes[i].retry_at = 0;
             nodes[i].lost = nodes[i].joined = false;
-            nodes[i].until = 0;
             nodes[i].err.n = 0;
             host_start(i);
         }
-    if (opt.hosts_file && now >= hosts.next && state != STOPPING && state != KILLING) {
+    if (opt.hosts_file && now >= hosts.next && state <= RUNNING && !el.done) {
         hosts.next = now + dt__ns_of(hosts_poll);
         hosts_look();
     }
@@ -3025,11 +3031,11 @@ static int64_t elastic_next(int64_t until) /* when something is to be done, unti
     } while (0)
     for (int i = 0; i < el.nm; i++) {
         if (state == RUNNING) SOONER(el.m[i].kill_at);
-        if (nodes[el.m[i].node].mine) SOONER(el.m[i].left_at);
+        SOONER(el.m[i].left_at);
     }
     for (int i = 0; i < nnodes; i++) {
         if (nodes[i].joined && !nodes[i].mine && !nodes[i].lost && now + dt__ns_of(ping_every) < until) until = now + dt__ns_of(ping_every);
-        if (nodes[i].ssh == 0) SOONER(nodes[i].retry_at);
+        if (nodes[i].ssh == 0 && nodes[i].err_fd < 0 && state <= RUNNING && !el.done) SOONER(nodes[i].retry_at);
         if (nodes[i].not_before > now) SOONER(nodes[i].not_before);
     }
     if (state == RUNNING) SOONER(el.settle_until);
@@ -3038,7 +3044,7 @@ static int64_t elastic_next(int64_t until) /* when something is to be done, unti
         if (el.gather_until > now) SOONER(el.gather_until);
         if (el.short_until > now) SOONER(el.short_until);
     }
-    if (opt.hosts_file) SOONER(hosts.next);
+    if (opt.hosts_file && state <= RUNNING && !el.done) SOONER(hosts.next);
     return askers_next(until);
 #undef SOONER
 }
@@ -3253,6 +3259,7 @@ static void control_add(int k, const char *host, int room)
             snprintf(text, sizeof text, "the job has %d machines, the limit", NODES_MAX);
             status = 1;
         } else {
+            nodes[i].added = true;
             say("%s is added, with places for %d rank%s (--add)", host, nodes[i].room, nodes[i].room == 1 ? "" : "s");
             elastic_open(i);
             if (!nodes[i].lost) ask_wait(k, i);
