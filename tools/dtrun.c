@@ -2466,8 +2466,7 @@ static void elastic_gone(const dt__elastic_report *r)
     m->gone = true;
     if (r->kind == DT__EL_LEFT || m->asked || m->done || !m->in) return;
     snprintf(m->why, sizeof m->why, "%s", r->text);
-    m->left_at = dt__comm_now() + dt__ns_of(kill_wait);
-    member_signal(m, SIGKILL);
+    m->kill_at = dt__comm_now() + DT__NS_PER_S / 10; /* the group sees a death before the kernel has ended the process */
 }
 static void elastic_state(const dt__elastic_report *r)
 {
@@ -2966,7 +2965,7 @@ static void elastic_look(void) /* after each batch of events */
     if (over) return;
     if (state == RUNNING && el.formed && el.nm > 0) {
         bool none = true; /* only ranks that cannot join any more, or are being killed */
-        for (int i = 0; i < el.nm; i++) none = none && (!el.m[i].in || (el.m[i].gone && el.m[i].left_at));
+        for (int i = 0; i < el.nm; i++) none = none && (!el.m[i].in || (el.m[i].gone && !el.m[i].asked && el.m[i].kill_at + el.m[i].left_at > 0));
         if (none) kill_all();
     }
     nodes_trim();
@@ -2998,7 +2997,7 @@ static void elastic_tick(int64_t now)
         if (m->kill_at && now >= m->kill_at && state == RUNNING) {
             m->kill_at = 0;
             m->left_at = now + dt__ns_of(kill_wait);
-            say("rank %d on %s did not leave within %g s, and is killed", m->id, nodes[m->node].host, stop_grace());
+            if (m->asked) say("rank %d on %s did not leave within %g s, and is killed", m->id, nodes[m->node].host, stop_grace());
             member_signal(m, SIGKILL);
             return;
         }
