@@ -483,10 +483,16 @@ UTEST(elastic, ranks_that_end_well_are_not_replaced)
     JOB_UNTIL(&j, 0, "ready", 3);
     ASSERT_TRUE(strike(&j, dir, 1, SIGKILL)); /* this one is, and does not count at the end */
     JOB_UNTIL(&j, 0, "ready", 4);
-    for (int r = 0; r < 4; r += r ? 1 : 2) ASSERT_TRUE(strike(&j, dir, r, SIGTERM));
+    ASSERT_TRUE(strike(&j, dir, 2, SIGTERM)); /* this one ends well */
+    JOB_UNTIL(&j, 1, "has ended with exit code 0, and is not replaced", 1);
+    ASSERT_TRUE(strike(&j, dir, 3, SIGKILL));
+    JOB_UNTIL(&j, 1, "has joined: 2 ranks", 1);
+    JOB_UNTIL(&j, 0, "ready", 5);
+    ASSERT_TRUE(strike(&j, dir, 0, SIGTERM));
+    ASSERT_TRUE(strike(&j, dir, 4, SIGTERM));
     EXPECT_EQ(0, job_wait(&j));
-    EXPECT_EQ(4, count_of(&j.said[0], "ready"));
-    EXPECT_EQ(3, count_of(&j.said[1], "has ended with exit code 0, and is not replaced"));
+    EXPECT_EQ(5, count_of(&j.said[0], "ready"));
+    EXPECT_EQ(2, count_of(&j.said[1], " died: "));
     job_free(&j);
     temp_remove(dir);
 }
