@@ -316,7 +316,7 @@ UTEST(elastic, a_rank_that_dies_is_replaced_and_the_others_go_on)
         dtjob j;
         elastic_job(&j, dir, "-n 3 --min 1 --max 3", "");
         JOB_UNTIL(&j, 0, "ready", 3);
-        ASSERT_TRUE(strike(&j, dir, victim, victim == 1 ? SIGSEGV : SIGKILL));
+        ASSERT_TRUE(strike(&j, dir, victim, victim == 1 ? SIGABRT : SIGKILL));
         JOB_UNTIL(&j, 1, "has joined: 3 ranks", 1);
         ASSERT_TRUE(strike(&j, dir, victim == 1 ? 0 : 2 - victim, SIGKILL)); /* and another one */
         JOB_UNTIL(&j, 1, "rank 4 on", 1);
@@ -324,7 +324,7 @@ UTEST(elastic, a_rank_that_dies_is_replaced_and_the_others_go_on)
         EXPECT_EQ(0, job_done(&j, dir));
         host_name(host, sizeof host);
         snprintf(want, sizeof want, "dtrun: rank %d on %s died: killed by %s", victim, host,
-                 victim == 1 ? "SIGSEGV" : "SIGKILL, which dtrun did not send");
+                 victim == 1 ? "SIGABRT" : "SIGKILL, which dtrun did not send");
         EXPECT_SAYS(&j, 1, want);
         EXPECT_EQ(2, count_of(&j.said[1], " died: "));
         EXPECT_EQ(2, count_of(&j.said[1], " has joined: "));
