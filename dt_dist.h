@@ -626,7 +626,9 @@ enum { DT__DDP_PLAIN = 0, DT__DDP_DRIVEN, DT__DDP_ELASTIC };
 DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, int how);
 DT__INSIDE int dt__ddp_sum(dt_ddp *d);
 DT__INSIDE int dt__ddp_lost(const dt_ddp *d); /* why a communicator of d does not go on: a dt_comm_status; 0: all do */
-DT__INSIDE void dt__ddp_drop(dt_ddp *d); /* dt_ddp_free after a rank has died: no call to the others */
+/* dt_ddp_free after a rank has died: no call to the others. Values of a sharded model that are not here get any bits, and its
+   optimiser states go: a load gives both back. */
+DT__INSIDE void dt__ddp_drop(dt_ddp *d);
 #ifdef __cplusplus
 }
 #endif
@@ -720,6 +722,7 @@ struct dt_ddp {
     int         error_known; /* all ranks know our error: do not send it again */
     int         driven;      /* a pipeline calls dt__ddp_sum after its backwards; there are no hooks */
     int         elastic, torn; /* torn: a rank has died while the parameters were made */
+    int         dropped;     /* dt__ddp_drop: sharded values that are not here are not gathered any more */
     int         no_sync;     /* between dt_ddp_no_sync(d, true) and dt_ddp_no_sync(d, false) */
     int         unsummed;    /* number of backwards under no_sync since the last synchronised one */
     /* the buckets' way */
@@ -881,7 +884,7 @@ static int dt__ddp_comm_fail(dt_ddp *d, const char *call)
     for (int s = 0; s + 1 < DT__DDP_STAGES && !failed; s++)
         if (d->staged[s] && dt_comm_error(d->staged[s])) failed = d->staged[s];
     if (!failed && d->gathers && dt_comm_error(d->gathers)) failed = d->gathers;
-    const char    *why = failed ? dt_comm_error(failed) : NULL;
+    const char    *why = failed ? dt_comm_error(failed) : d->elastic ? dt_comm_error(NULL) : NULL;
     int            left = dt__comm_left(failed), mismatch = left >= 0 || (failed && failed->status == DT_COMM_ERR_MISMATCH);
     d->error_known = 1; /* the rank that failed has informed all others */
     if (d->norm || d->staged[0] || d->gathers) dt__ddp_abort(d, why); /* wake ranks that wait in another communicator */
@@ -992,7 +995,7 @@ static bool dt__ddp_tears(dt_ddp *d)
 {
     int status = d->elastic ? dt__ddp_lost(d) : 0;
     d->torn = status == DT_COMM_ERR_PEER || status == DT_COMM_ERR_TIMEOUT;
-    if (d->torn) dt_error_clear();
+    if (d->torn) (void)dt_error(), dt_error_clear();
     return d->torn;
 }
 static int dt__param_index(const dt_model *m, const dt__param *p)
@@ -3367,6 +3370,11 @@ static int dt__value_start(dt__unit *u) /* its gathering */
         u->value->st->ptr = d->room[u->vroom].t->st->ptr;
     }
     u->version = version;
+    if (d->dropped) {
+        u->vstate = DT__UNIT_HERE;
+        if (!u->own_value) u->value->st->lazy = NULL;
+        return 0;
+    }
     u->work = dt__allgather_tagged(d->gathers, rooms ? dt__tensor_at(u->own_value, u->own_at) : NULL, u->value->st->ptr,
                                    u->count, u->dtype, u->index + 1);
     if (!u->work) return dt__gather_fail(u, "dt_ddp");
@@ -3380,7 +3388,7 @@ static int dt__value_wait(dt__unit *u)
     u->work = NULL;
     u->vstate = DT__UNIT_HERE;
     if (!u->own_value) u->value->st->lazy = NULL;
-    return dt_work_wait(w) ? dt__gather_fail(u, "dt_ddp") : 0;
+    return dt_work_wait(w) && !u->d->dropped ? dt__gather_fail(u, "dt_ddp") : 0;
 }
 /* What the program changed in the values goes to this rank's range. */
 static int dt__value_keep(dt__unit *u)
@@ -4058,7 +4066,7 @@ static int dt__shards_attach(dt_ddp *d)
 static void dt__shards_end(dt_ddp *d)
 {
     dt_model *m = d->m;
-    bool      well = dt__err.code == DT_OK && !dt_comm_get_status(d->c) && !dt_comm_get_status(d->gathers);
+    bool      well = dt__err.code == DT_OK && (d->dropped || (!dt_comm_get_status(d->c) && !dt_comm_get_status(d->gathers)));
     if (!m || m->shards != &d->shards) return;
     for (int i = 0; i < m->nblocks && m->sealed; i++)
         for (int k = 0; k < DT__MAX_STATES; k++) {
@@ -4747,7 +4755,8 @@ static int dt__comm_lost(const dt_comm *c) /* why its collectives end; 0: they d
 }
 DT__INSIDE int dt__ddp_lost(const dt_ddp *d)
 {
-    int status = dt__comm_lost(d->c);
+    int status = dt__comm_lost(d->user);
+    if (!status) status = dt__comm_lost(d->c);
     if (!status) status = dt__comm_lost(d->norm);
     if (!status) status = dt__comm_lost(d->gathers);
     for (int s = 0; s + 1 < DT__DDP_STAGES && !status; s++) status = dt__comm_lost(d->staged[s]);
@@ -4757,7 +4766,7 @@ DT__INSIDE void dt__ddp_drop(dt_ddp *d)
 {
     if (!d) return;
     d->verifying = 0;
-    d->error_known = 1;
+    d->error_known = d->dropped = 1;
     dt_ddp_free(d);
 }
 static int dt__way_set(dt_ddp *d, const char *call, dt_ddp_hook h)

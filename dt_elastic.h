@@ -171,6 +171,7 @@ DT_API dt_elastic_stats dt_elastic_get_stats(const dt_elastic *e);
 #endif
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -189,7 +190,7 @@ enum {
     DT__EW_EQUAL, /* the number of those above */
     DT__EW_MODEL = DT__EW_EQUAL, /* a hash of its parameters; 0: it has none yet */
     DT__EW_STEP, DT__EW_WHOLE, DT__EW_SEALED, DT__EW_EPOCH, DT__EW_POSITION, DT__EW_GENERATION, DT__EW_MEMBER, DT__EW_NEW, DT__EW_TOP,
-    DT__EW_ORPHAN, DT__EW_WORDS
+    DT__EW_ORPHAN, DT__EW_CUT, DT__EW_CUT_RANK, DT__EW_CUT_WORLD, DT__EW_OWN0, DT__EW_OWN1, DT__EW_LEFT0, DT__EW_LEFT1, DT__EW_FULL, DT__EW_WORDS
 };
 static const char *const dt__elastic_names[DT__EW_EQUAL] = { "version of dt", "number of items of the dataset", "seed of the loader",
                                                              "batch of the loader", ".ddp.slots", ".ddp.shard",
@@ -215,6 +216,12 @@ struct dt_elastic {
     bool            plain;       /* the members do not change */
     bool            orphan;      /* the launcher has died */
     bool            done;        /* DONE was reported */
+    /* .ddp.shard: see >>handing */
+    dt__parcel     *mine[2], *left[2]; /* by step & 1 */
+    int64_t         cut;         /* the generation that has made them; 0: there are none */
+    int             cut_rank, cut_world;
+    int             full_fd, scratch; /* files in memory, or -1: the whole state of full_step; for making a parcel */
+    int64_t         full_step;
     int             leaving;     /* atomic: dt_elastic_leave was called */
     int             top;         /* the highest number in base that ever was in a group; later ones are newcomers */
     int64_t        *id;          /* DT_MEMBER of each member of base; -1: unknown */
@@ -351,6 +358,14 @@ static void dt__elastic_words(dt_elastic *e, int64_t *w)
     w[DT__EW_NEW] = e->newcomer;
     w[DT__EW_TOP] = e->top;
     w[DT__EW_ORPHAN] = e->orphan;
+    w[DT__EW_CUT] = e->cut;
+    w[DT__EW_CUT_RANK] = e->cut_rank;
+    w[DT__EW_CUT_WORLD] = e->cut_world;
+    for (int k = 0; k < 2; k++) {
+        w[DT__EW_OWN0 + k] = e->mine[k] ? e->mine[k]->step : -1;
+        w[DT__EW_LEFT0 + k] = e->left[k] ? e->left[k]->step : -1;
+    }
+    w[DT__EW_FULL] = e->full_fd >= 0 ? e->full_step : -1;
 }
 /* Does the group of this call no longer go on? Then the next one is formed. */
 static bool dt__elastic_lost(const dt_elastic *e)
@@ -373,7 +388,13 @@ static int dt__elastic_given_up(dt_elastic *e, const char *why)
 }
 
 /* ==================================================================================================== >>handing
-   The state of a member is the file that a checkpoint would be, in memory. It goes as one message over the group. */
+   The state of a member is the file that a checkpoint would be, in memory. It goes as one message over the group.
+
+   Sharded: after each update a member sends its part of that file (a parcel) to its right neighbour, before the step is
+   committed; a small allreduce tells that all have done so. Parts of the last two steps are kept, since a death may come when
+   some have made the update and others have not. So when a member dies there is a step of which all parts are there: those of
+   the living, and that of the dead one at its neighbour. All members get all parts, make the file of them (full), and load it;
+   the next ddp cuts it anew. The full file is kept until parcels of the new group are exchanged. */
 static int dt__elastic_memory(void)
 {
     int fd = (int)syscall(SYS_memfd_create, "dt-state", 1u /* close-on-exec */);
@@ -423,6 +444,176 @@ static int dt__elastic_take(dt_elastic *e, int from)
     e->step = head[1];
     e->whole = true;
     e->stats.received += head[0];
+    return 0;
+}
+
+static void dt__elastic_parcel_free(dt__parcel **p)
+{
+    if (*p) dt_mem_free(*p, (size_t)(*p)->nbytes);
+    *p = NULL;
+}
+static void dt__elastic_parcels_free(dt_elastic *e)
+{
+    for (int k = 0; k < 2; k++) dt__elastic_parcel_free(&e->mine[k]), dt__elastic_parcel_free(&e->left[k]);
+    e->cut = 0;
+}
+static void dt__elastic_close(int *fd)
+{
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+}
+/* This member's part of a step goes to the right neighbour. 0: all members have done so; 1: the group is lost. */
+static int dt__elastic_exchange(dt_elastic *e, int64_t step, int64_t epoch)
+{
+    int         n = dt_elastic_size(e), me = dt_elastic_rank(e), right = (me + 1) % n, before = (me + n - 1) % n, k = (int)(step & 1);
+    int64_t     size[2] = { 0, 0 };
+    uint64_t    t0 = dt_trace_now();
+    dt_work    *w[2];
+    if (!e->o.ddp.shard || n < 2 || !e->m->shards) return 0;
+    if (e->cut != e->generation) {
+        dt__elastic_parcels_free(e);
+        e->cut = e->generation;
+        e->cut_rank = me;
+        e->cut_world = n;
+    }
+    dt__elastic_parcel_free(&e->mine[k]);
+    dt__elastic_parcel_free(&e->left[k]);
+    if (e->scratch < 0 && (e->scratch = dt__elastic_memory()) < 0) return dt__err.code;
+    if (ftruncate(e->scratch, 0) || lseek(e->scratch, 0, SEEK_SET)) return dt_fail(DT_ERR_FILE, "dt_elastic: a file in memory: %s", strerror(errno));
+    dt__parcel *p = dt__state_parcel("dt_elastic", e->kept, e->scratch, epoch, step);
+    if (!p) return dt__err.code;
+    e->mine[k] = p;
+    size[0] = p->nbytes;
+    w[0] = dt_comm_send_start(e->group, &size[0], 1, DT_COMM_I64, right);
+    w[1] = dt_comm_send_start(e->group, p, p->nbytes, DT_COMM_U8, right, .tag = 1);
+    int rc = !w[0] || !w[1] || dt_comm_recv(e->group, &size[1], 1, DT_COMM_I64, before);
+    dt__parcel *q = !rc && size[1] > 0 ? (dt__parcel *)dt_mem_alloc((size_t)size[1]) : NULL;
+    if (!rc && !q) rc = dt_fail(DT_ERR_MEMORY, "dt_elastic: out of memory for %" PRId64 " bytes of the state of rank %d", size[1], before);
+    if (!rc && dt_comm_recv(e->group, q, size[1], DT_COMM_U8, before, .tag = 1)) rc = 1;
+    for (int i = 0; i < 2; i++)
+        if (w[i] && dt_work_wait(w[i]) && !rc) rc = 1;
+    if (!rc && (!dt__parcel_ok(q, size[1]) || q->step != step))
+        rc = dt_fail(DT_ERR_COMM, "dt_elastic: rank %d sent no valid part of its state of step %" PRId64, before, step);
+    if (rc) {
+        if (q) dt_mem_free(q, (size_t)size[1]);
+        return rc;
+    }
+    e->left[k] = q;
+    if (dt_comm_allreduce(e->group, &size[0], 1, DT_COMM_I64, DT_COMM_MAX)) return 1;
+    dt__elastic_parcel_free(&e->mine[!k]);
+    dt__elastic_parcel_free(&e->left[!k]);
+    dt__elastic_close(&e->full_fd);
+    dt_trace_span("elastic", "parts to the neighbour", t0, dt_trace_now());
+    return 0;
+}
+static int dt__elastic_holder(const int64_t *all, int n, int64_t cut, int part, int world, int64_t step, bool *left) /* or -1 */
+{
+    for (int k = 0; k < 2; k++)
+        for (int r = 0; r < n; r++) {
+            const int64_t *w = all + (int64_t)r * DT__EW_WORDS;
+            int            has = k ? (part + 1) % world : part, first = k ? DT__EW_LEFT0 : DT__EW_OWN0;
+            if (w[DT__EW_CUT] != cut || w[DT__EW_CUT_RANK] != has || (w[first] != step && w[first + 1] != step)) continue;
+            *left = k;
+            return r;
+        }
+    return -1;
+}
+static int dt__elastic_gather_parts(dt_elastic *e, const int64_t *all, int64_t cut, int world, int64_t step)
+{
+    int         n = dt_comm_size(e->group), me = dt_comm_rank(e->group), rc = 0, fd = -1;
+    size_t      nbytes = 0;
+    uint8_t    *base = (uint8_t *)MAP_FAILED;
+    dt__parcel *first = NULL;
+    for (int part = 0; part < world && !rc; part++) {
+        bool        left = false;
+        int         h = dt__elastic_holder(all, n, cut, part, world, step, &left);
+        dt__parcel *p = h == me ? (left ? e->left : e->mine)[step & 1] : NULL;
+        int64_t     size = p ? p->nbytes : 0;
+        if (dt_comm_broadcast(e->group, &size, 1, DT_COMM_I64, h)) rc = 1;
+        dt__parcel *q = !rc && size > 0 ? (dt__parcel *)dt_mem_alloc((size_t)size) : NULL;
+        if (!rc && !q) rc = dt_fail(DT_ERR_MEMORY, "dt_elastic: out of memory for %" PRId64 " bytes of a part of the state", size);
+        if (!rc && h == me) memcpy((void *)q, p, (size_t)size);
+        if (!rc && dt_comm_broadcast(e->group, q, size, DT_COMM_U8, h)) rc = 1;
+        if (!rc && !dt__parcel_ok(q, size)) rc = dt_fail(DT_ERR_COMM, "dt_elastic: rank %d sent no valid part of the state of step %" PRId64, h, step);
+        if (!rc && part == 0) {
+            nbytes = (size_t)(q->head + q->data);
+            if ((fd = dt__elastic_memory()) < 0) rc = dt__err.code;
+            else if (ftruncate(fd, (off_t)nbytes) ||
+                     (base = (uint8_t *)mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) == (uint8_t *)MAP_FAILED)
+                rc = dt_fail(DT_ERR_MEMORY, "dt_elastic: no memory for %zu bytes of state: %s", nbytes, strerror(errno));
+        }
+        if (!rc && !dt__parcel_put(q, part ? first : q, base))
+            rc = dt_fail(DT_ERR_COMM, "dt_elastic: the parts of the state of step %" PRId64 " do not fit together", step);
+        if (part == 0) first = q;
+        else if (q) dt_mem_free(q, (size_t)size);
+    }
+    if (first) dt_mem_free(first, (size_t)first->nbytes);
+    if (!rc) dt__parcels_end(base, nbytes);
+    if (base != (uint8_t *)MAP_FAILED) munmap(base, nbytes);
+    if (rc) dt__elastic_close(&fd);
+    if (rc) return rc;
+    dt__elastic_close(&e->full_fd);
+    e->full_fd = fd;
+    e->full_step = step;
+    return 0;
+}
+static int dt__elastic_share_full(dt_elastic *e, int source, int64_t step) /* one member has the whole file */
+{
+    struct stat st;
+    int64_t     size = 0;
+    int         rc = 0, fd = e->full_fd, me = dt_comm_rank(e->group);
+    void       *p = MAP_FAILED;
+    if (me == source && !fstat(fd, &st)) size = (int64_t)st.st_size;
+    if (dt_comm_broadcast(e->group, &size, 1, DT_COMM_I64, source)) return 1;
+    if (me != source && (fd = dt__elastic_memory()) < 0) return dt__err.code;
+    if ((me != source && ftruncate(fd, (off_t)size)) || (p = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) == MAP_FAILED)
+        rc = dt_fail(DT_ERR_MEMORY, "dt_elastic: no memory for %" PRId64 " bytes of state: %s", size, strerror(errno));
+    if (!rc && dt_comm_broadcast(e->group, p, size, DT_COMM_U8, source)) rc = 1;
+    if (p != MAP_FAILED) munmap(p, (size_t)size);
+    if (me == source) return rc;
+    if (rc) {
+        close(fd);
+        return rc;
+    }
+    dt__elastic_close(&e->full_fd);
+    e->full_fd = fd;
+    e->full_step = step;
+    return 0;
+}
+/* Was the last group sharded? Then all members load the newest step of which all parts are there. 0: it was not, or done. */
+static int dt__elastic_sync_parts(dt_elastic *e, const int64_t *all, bool *done)
+{
+    int     n = dt_comm_size(e->group), world = 0, source = -1, rc = 0, lost = -1;
+    int64_t cut = 0, full = -1, step = -1;
+    *done = false;
+    for (int r = 0; r < n; r++) {
+        const int64_t *w = all + (int64_t)r * DT__EW_WORDS;
+        if (w[DT__EW_CUT] > cut) cut = w[DT__EW_CUT], world = (int)w[DT__EW_CUT_WORLD];
+        if (w[DT__EW_FULL] > full) full = w[DT__EW_FULL], source = r;
+    }
+    if (!cut && source < 0) return 0;
+    for (int r = 0; r < n && cut; r++)
+        for (int k = DT__EW_OWN0; k <= DT__EW_LEFT1; k++) {
+            int64_t t = all[(int64_t)r * DT__EW_WORDS + k];
+            bool    have = t > step && all[(int64_t)r * DT__EW_WORDS + DT__EW_CUT] == cut, left;
+            for (int part = 0; part < world && have; part++)
+                if (dt__elastic_holder(all, n, cut, part, world, t, &left) < 0) have = false, lost = part;
+            if (have) step = t;
+        }
+    if (step < 0 && source < 0)
+        return dt_fail(DT_ERR_COMM, "dt_elastic: rank %d and its neighbour, which had a copy of its part of the sharded state, died at once; "
+                       "start again from a checkpoint", lost);
+    uint64_t t0 = dt_trace_now();
+    rc = full >= step ? dt__elastic_share_full(e, source, full) : dt__elastic_gather_parts(e, all, cut, world, step);
+    if (rc) return rc;
+    int fd = dup(e->full_fd);
+    e->whole = false;
+    if (fd < 0 || dt__state_read("dt_elastic", e->kept, fd)) return fd < 0 ? dt_fail(DT_ERR_FILE, "dt_elastic: dup: %s", strerror(errno)) : dt__err.code;
+    e->at = *dt_loader_cursor(e->in);
+    e->step = e->full_step;
+    e->whole = *done = true;
+    dt__elastic_parcels_free(e);
+    dt_trace_span("elastic", "hand-over", t0, dt_trace_now());
     return 0;
 }
 
@@ -592,7 +783,7 @@ static int dt__elastic_form_once(dt_elastic *e)
 {
     int64_t mine[DT__EW_WORDS], *all = NULL;
     int     rc = dt__elastic_shrink(e), n = rc ? 0 : dt_comm_size(e->group);
-    bool    unsealed = false, sealed = false, old = false;
+    bool    unsealed = false, sealed = false, old = false, done = false;
     if (rc) return rc;
     dt__elastic_events(e);
     dt__elastic_words(e, mine);
@@ -615,15 +806,17 @@ static int dt__elastic_form_once(dt_elastic *e)
     if (!rc && unsealed && sealed) { /* a member died in the first step: those without a whole model make it alone */
         e->state = e->m->sealed ? DT__EL_IN : DT__EL_WARM;
         rc = e->m->sealed ? (int)DT__EL_AGAIN : 0;
-    } else if (!rc && !(rc = dt__elastic_sync(e, all))) {
+    } else if (!rc && !(rc = dt__elastic_sync_parts(e, all, &done)) && (done || !(rc = dt__elastic_sync(e, all)))) {
         uint64_t t0 = dt_trace_now();
         e->ddp = dt__ddp_make(e->m, e->group, e->o.ddp, DT__DDP_ELASTIC);
         if (!e->ddp) {
             rc = dt__elastic_lost(e) ? (int)DT__EL_AGAIN : (int)dt__err.code;
-            if (rc == DT__EL_AGAIN) dt_error_clear();
+            if (rc == DT__EL_AGAIN) (void)dt_error(), dt_error_clear();
         }
         dt_trace_span("elastic", "ddp", t0, dt_trace_now());
         if (!rc) rc = dt__elastic_split(e);
+        if (!rc && e->m->sealed && e->whole) rc = dt__elastic_exchange(e, e->step, e->at.epoch);
+        if (rc == DT__EL_AGAIN && !dt__elastic_lost(e)) rc = dt__elastic_given_up(e, dt_comm_error(NULL));
         if (!rc) e->state = DT__EL_IN, e->newcomer = false;
     }
     dt_mem_free(all, (size_t)n * sizeof mine);
@@ -778,6 +971,7 @@ DT_API dt_elastic *dt_elastic_new_with(dt_model *m, dt_optimizer *opt, dt_loader
     e->opt = opt;
     e->in = in;
     e->o = o;
+    e->full_fd = e->scratch = -1;
     if (!dt__elastic_open(e)) return e;
     dt_elastic_free(e);
     return NULL;
@@ -791,6 +985,9 @@ DT_API void dt_elastic_free(dt_elastic *e)
     } else if (dt__err.code != DT_OK && e->state != DT__EL_OVER) dt__elastic_over(e);
     dt__elastic_ungroup(e);
     dt_comm_free(e->base);
+    dt__elastic_parcels_free(e);
+    dt__elastic_close(&e->full_fd);
+    dt__elastic_close(&e->scratch);
     dt_checkpoint_free(e->kept);
     dt_mem_free(e->id, e->id ? (size_t)e->o.room * sizeof *e->id : 0);
     dt_mem_free(e, sizeof *e);
@@ -804,6 +1001,7 @@ static bool dt__elastic_heal(dt_elastic *e)
         return false;
     }
     e->t_lost = dt_trace_now();
+    (void)dt_error(); /* it is dealt with: not to be logged */
     dt_error_clear();
     dt_end();
     e->slot = 0;
@@ -917,6 +1115,8 @@ DT_API bool dt_elastic_step(dt_elastic *e)
     e->slot = 0;
     if (dt__err.code == DT_OK) dt_step(e->opt);
     if (dt__err.code == DT_OK && e->o.scheduler) dt_scheduler_step(e->o.scheduler);
+    if (dt__err.code == DT_OK && dt__elastic_exchange(e, e->step + 1, e->next.epoch) == DT__EL_AGAIN)
+        dt_fail(DT_ERR_COMM, "dt_elastic_step: %s", dt_comm_error(NULL));
     if (dt__err.code != DT_OK) {
         dt__elastic_heal(e);
         return false;

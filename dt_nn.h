@@ -1059,6 +1059,9 @@ DT__INSIDE void dt__optim_clear(dt_optimizer *opt);
 DT__INSIDE dt_checkpoint *dt__state_new(const char *call, dt_checkpoint_opts o);
 DT__INSIDE int dt__state_write(const char *call, dt_checkpoint *c, int fd, int64_t epoch, int64_t step);
 DT__INSIDE int dt__state_read(const char *call, dt_checkpoint *c, int fd); /* of a sealed model; closes fd */
+/* Of a sharded model: what this rank has. fd: an empty file to write in. NULL after dt_fail. */
+struct dt__parcel;
+DT__INSIDE struct dt__parcel *dt__state_parcel(const char *call, dt_checkpoint *c, int fd, int64_t epoch, int64_t step);
 
 #ifdef __cplusplus
 }
@@ -7044,6 +7047,21 @@ DT__INSIDE int dt__state_write(const char *call, dt_checkpoint *c, int fd, int64
     if (!rc) rc = dt__archive_write_fd(call, a, fd);
     dt_archive_free(a);
     return rc;
+}
+DT__INSIDE struct dt__parcel *dt__state_parcel(const char *call, dt_checkpoint *c, int fd, int64_t epoch, int64_t step)
+{
+    dt_archive  *a = dt_archive_new();
+    dt__parcel  *p = NULL;
+    dt__writers  w;
+    memset((void *)&w, 0, sizeof w);
+    w.rank = c->o.model->shards->rank;
+    w.user = c->o.model->shards;
+    w.source = &dt__part_source;
+    w.segment = dt__part_owner;
+    if (a && !dt__checkpoint_fill(call, c, a, "memory", epoch, step)) p = dt__parcel_new(call, a, &w, fd);
+    if (p) p->step = step;
+    dt_archive_free(a);
+    return p;
 }
 DT__INSIDE int dt__state_read(const char *call, dt_checkpoint *c, int fd)
 {

@@ -164,6 +164,33 @@ UTEST(elastic, with_mixed_precision_and_batch_norm)
         heal_free(j);
     }
 }
+/* Each rank has a part of the state; its neighbour has a copy. */
+UTEST(elastic, with_shards_one_death_loses_nothing)
+{
+    for (int shard = 1; shard <= 3; shard++)
+        for (int rank = 0; rank < 3; rank += dt_test_quick() ? 2 : 1)
+            for (int how = HEAL_BEFORE; how <= HEAL_AFTER; how++) {
+                heal *j = heal_new(3);
+                j->shard = shard;
+                j->adam = 1;
+                j->amp = rank == 2 ? 2 : 0;
+                j->epochs = 4;
+                j->transport = rank == 1 ? "tcp" : "auto";
+                j->plan[rank].how = how;
+                j->plan[rank].step = 3 + how;
+                if (how == HEAL_AFTER) {
+                    j->replace = 1;
+                    j->epochs = 25;
+                    j->seconds_of_step = 2;
+                }
+                start_all(j);
+                EXPECT_EQ(0, heal_wait(j, slow(30)));
+                EXPECT_EQ(0, heal_check(j));
+                EXPECT_EQ(2 + j->joined, j->size_at_end);
+                if (j->bad || !j->size_at_end) printf("    shard %d, rank %d dies at point %d\n", shard, rank, how);
+                heal_free(j);
+            }
+}
 /* ---------------------------------------------------------------------------------------------------- bad input */
 UTEST(elastic, a_newcomer_with_another_model_is_refused)
 {
