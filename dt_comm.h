@@ -5252,6 +5252,7 @@ DT__INSIDE void dt__comm_drop(dt_comm *c)
 {
     if (!c) return;
     dt__comm_failed(c, DT_COMM_ERR_STATE, -1, "given up before it was used");
+    (void)dt_comm_error(c); /* not to be logged */
     dt_comm_free(c);
 }
 /* The surviving ranks agree on the members, make a communicator of them, and agree that all have it. If not (a rank died

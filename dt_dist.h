@@ -3936,28 +3936,29 @@ static dt_tensor *dt__shards_array(void *user, const char *call, int64_t n, bool
 static int dt__shards_sum(void *user, const char *call, float *x, int64_t n)
 {
     dt_ddp *d = (dt_ddp *)user;
-    return dt_comm_allreduce(d->c, x, n, DT_COMM_F32, DT_COMM_SUM) ? dt__ddp_comm_fail(d, call) : 0;
+    return d->dropped ? 0 : dt_comm_allreduce(d->c, x, n, DT_COMM_F32, DT_COMM_SUM) ? dt__ddp_comm_fail(d, call) : 0;
 }
 static int dt__shards_most(void *user, const char *call, int64_t *x, int n)
 {
     dt_ddp *d = (dt_ddp *)user;
-    return dt_comm_allreduce(d->c, x, n, DT_COMM_I64, DT_COMM_MAX) ? dt__ddp_comm_fail(d, call) : 0;
+    return d->dropped ? 0 : dt_comm_allreduce(d->c, x, n, DT_COMM_I64, DT_COMM_MAX) ? dt__ddp_comm_fail(d, call) : 0;
 }
 static int dt__shards_merge(void *user, const char *call, void *x, size_t nbytes)
 {
     dt_ddp *d = (dt_ddp *)user;
-    return dt_comm_allreduce(d->c, x, (int64_t)nbytes, DT_COMM_U8, DT_COMM_OR) ? dt__ddp_comm_fail(d, call) : 0;
+    return d->dropped ? 0 : dt_comm_allreduce(d->c, x, (int64_t)nbytes, DT_COMM_U8, DT_COMM_OR) ? dt__ddp_comm_fail(d, call) : 0;
 }
 static int dt__shards_tell(void *user, const char *call, void *x, size_t nbytes, int root)
 {
     dt_ddp *d = (dt_ddp *)user;
-    return dt_comm_broadcast(d->c, x, (int64_t)nbytes, DT_COMM_U8, root) ? dt__ddp_comm_fail(d, call) : 0;
+    return d->dropped ? 0 : dt_comm_broadcast(d->c, x, (int64_t)nbytes, DT_COMM_U8, root) ? dt__ddp_comm_fail(d, call) : 0;
 }
 static int dt__shards_outcome(void *user, const char *call)
 {
     dt_ddp *d = (dt_ddp *)user;
     int64_t who = dt__err.code != DT_OK ? d->world - d->rank : 0, code;
     char    text[512];
+    if (d->dropped) return dt__err.code;
     if (dt_comm_get_status(d->c)) return dt__ddp_comm_fail(d, call);
     if (dt_comm_allreduce(d->c, &who, 1, DT_COMM_I64, DT_COMM_MAX)) return dt__ddp_comm_fail(d, call);
     if (!who) return 0;
@@ -4755,18 +4756,34 @@ static int dt__comm_lost(const dt_comm *c) /* why its collectives end; 0: they d
 }
 DT__INSIDE int dt__ddp_lost(const dt_ddp *d)
 {
-    int status = dt__comm_lost(d->user);
-    if (!status) status = dt__comm_lost(d->c);
-    if (!status) status = dt__comm_lost(d->norm);
-    if (!status) status = dt__comm_lost(d->gathers);
-    for (int s = 0; s + 1 < DT__DDP_STAGES && !status; s++) status = dt__comm_lost(d->staged[s]);
-    return status;
+    const dt_comm *all[4 + DT__DDP_STAGES];
+    int            lost = 0;
+    memset(all, 0, sizeof all);
+    all[0] = d->user;
+    all[1] = d->c;
+    all[2] = d->norm;
+    all[3] = d->gathers;
+    for (int s = 0; s + 1 < DT__DDP_STAGES; s++) all[4 + s] = d->staged[s];
+    for (int i = 0; i < 4 + DT__DDP_STAGES; i++) { /* a death comes before what this rank did because of it: dt__ddp_abort */
+        int status = dt__comm_lost(all[i]);
+        if (status == DT_COMM_ERR_PEER || status == DT_COMM_ERR_TIMEOUT) return status;
+        if (!lost) lost = status;
+    }
+    return lost;
 }
 DT__INSIDE void dt__ddp_drop(dt_ddp *d)
 {
     if (!d) return;
     d->verifying = 0;
     d->error_known = d->dropped = 1;
+    const dt_comm *own[3];
+    own[0] = d->c;
+    own[1] = d->norm;
+    own[2] = d->gathers;
+    for (int i = 0; i < 3; i++) /* what they say is dealt with: not to be logged */
+        if (own[i]) (void)dt_comm_error(own[i]);
+    for (int s = 0; s + 1 < DT__DDP_STAGES; s++)
+        if (d->staged[s]) (void)dt_comm_error(d->staged[s]);
     dt_ddp_free(d);
 }
 static int dt__way_set(dt_ddp *d, const char *call, dt_ddp_hook h)

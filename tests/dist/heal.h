@@ -36,6 +36,7 @@ typedef struct heal {
     int         world, min, max, epochs, slots, shard, amp, norm, adam, seconds_of_step; /* the last one: ms of a step */
     double      timeout, wait;
     const char *transport, *dir;
+    int         drop;    /* .drop_last: not each sample is used */
     int         replace; /* so many members that died are replaced */
     int         next;    /* the number of the next one */
     int         odd;    /* the member with this number has another model; 0: none */
@@ -187,8 +188,8 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
         y[i / HEAL_IN] = (uint8_t)(r[1] % HEAL_OUT);
     }
     dt_dataset    *set = dt_arrays(x, HEAL_ITEMS, .x_shape = DT_SHAPE(HEAL_IN), .y = y, .y_dtype = DT_U8, .classes = HEAL_OUT);
-    dt_loader     *in = dt_loader_new(set, .batch = HEAL_BATCH, .shuffle = true, .seed = 5, .drop_last = j->norm != 0);
-    dt_model      *m = dt_model_new(.seed = 3 + (uint64_t)(j->slots ? 0 : number));
+    dt_loader     *in = dt_loader_new(set, .batch = HEAL_BATCH, .shuffle = true, .seed = 5, .drop_last = j->norm || j->drop);
+    dt_model      *m = dt_model_new(.seed = 3 + (uint64_t)(j->slots || j->drop ? 0 : number));
     dt_optimizer  *opt = j->adam ? dt_adam(m, .lr = 0.01) : dt_sgd(m, .lr = 0.1, .momentum = 0.9);
     dt_scheduler  *sched = dt_cosine_annealing_lr(opt, .t_max = 100);
     dt_amp        *amp = j->amp ? dt_amp_new(m, .level = j->amp == 2 ? "O2" : "O1") : NULL;
@@ -245,7 +246,9 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
         }
     if (dt_error()) snprintf(j->said[number], sizeof j->said[number], "%s", dt_error());
     else {
-        j->last = heal_hash(m);
+        uint64_t none = 0, h = heal_hash(m);
+        if (!__atomic_compare_exchange_n(&j->last, &none, h, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) && none != h)
+            heal_wrong(j, number, j->newest, "it ends with other weights than another member");
         j->size_at_end = size;
     }
     int failed = !dt_error() ? 0 : strstr(dt_error(), "cannot join") || strstr(dt_error(), "joined the group") ? HEAL_RETRY : 1;
@@ -350,7 +353,7 @@ static DT_TEST_UNUSED int heal_check(heal *j)
                 for (int i = 0; i < t->items[r]; i++) used[t->item[r][i]]++;
         }
         for (int i = 0, said = 0; i < HEAL_ITEMS && !j->slots && j->shard != 3 && said < 3; i++)
-            if (used[i] != 1 && !(j->norm && !used[i])) {
+            if (used[i] != 1 && !((j->norm || j->drop) && !used[i])) {
                 said++;
                 char text[80];
                 snprintf(text, sizeof text, "epoch %d used sample %d %d times", epoch, i, used[i]);
