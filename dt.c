@@ -29,6 +29,7 @@
 #include "dt_ps.h"
 #include "dt_dist.h"
 #include "dt_elastic.h"
+#include "dt_serve.h"
 #include "dt_pipe.h"
 #include "dt_cuda.h"
 #include "dt_nccl.h"

@@ -287,7 +287,7 @@ DT_API dt_tensor *dt_contiguous(dt_tensor *t); /* t itself if it is already cont
 
 /* Views share the memory of their base. */
 DT_API dt_tensor *dt_reshape(dt_tensor *t, dt_shape shape); /* one dimension may be -1; copies if a view is impossible */
-DT_API dt_tensor *dt_flatten(dt_tensor *t);                 /* (n, ...) -> (n, rest) */
+DT_API dt_tensor *dt_flatten(dt_tensor *t);                 /* (n, ...) -> (n, rest); 2 dimensions or more */
 DT_API dt_tensor *dt_permute(dt_tensor *t, dt_shape order);
 DT_API dt_tensor *dt_transpose(dt_tensor *t, int a, int b);
 DT_API dt_tensor *dt_narrow(dt_tensor *t, int dim, int64_t start, int64_t length);
@@ -501,8 +501,8 @@ DT_API dt_tensor *dt_adaptive_avgpool2d(dt_tensor *x, int64_t out_h, int64_t out
 typedef struct dt_op_batch_norm_opts {
     int        dt__first DT_D;
     bool       eval DT_D;     /* use the running statistics; default: use those of the batch and update the running ones */
-    double     eps DT_D;      /* default 1e-5 */
-    double     momentum DT_D; /* default 0.1: running = 0.9 running + 0.1 batch, with the unbiased variance */
+    double     eps DT_D;      /* default 1e-5; DT_ZERO: 0 */
+    double     momentum DT_D; /* default 0.1: running = 0.9 running + 0.1 batch, with the unbiased variance; DT_ZERO: 0 */
     dt_act     act DT_D;      /* fused activation: DT_ACT_NONE or DT_ACT_RELU */
     dt_tensor *add DT_D;      /* fused residual: the result is act(norm(x) + add) */
 } dt_op_batch_norm_opts;
@@ -512,7 +512,7 @@ DT_API dt_tensor *dt_op_batch_norm_with(dt_tensor *x, dt_tensor *weight, dt_tens
 typedef struct dt_op_norm_opts {
     int    dt__first DT_D;
     int    normalized_dims DT_D; /* how many of the last dimensions are normalised together; default 1 */
-    double eps DT_D;   /* default 1e-5 (layer), 1.1920929e-7 (rms) */
+    double eps DT_D;   /* default 1e-5 (layer), 1.1920929e-7 (rms); DT_ZERO: 0 */
 } dt_op_norm_opts;
 DT_API dt_tensor *dt_op_layer_norm_with(dt_tensor *x, dt_tensor *weight, dt_tensor *bias,
                                         dt_op_norm_opts o DT_OPT0(dt_op_norm_opts));
@@ -554,7 +554,7 @@ DT_API dt_tensor *dt_bce_with_logits_with(dt_tensor *x, dt_tensor *y, dt_loss_op
 typedef struct dt_attention_opts {
     int    dt__first DT_D;
     bool   causal DT_D;
-    double scale DT_D; /* default 1/sqrt(d) */
+    double scale DT_D; /* default 1/sqrt(d); DT_ZERO: 0 */
 } dt_attention_opts;
 /* q (b, h, t, d), k and v (b, h, s, d) -> (b, h, t, d); softmax(scale q k^T) v; the t x s matrix is never stored */
 DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v,
@@ -766,8 +766,10 @@ enum { DT_REDUCE_FNS(DT__ENUM_R) DT_R_COUNT };
     X(gather_bwd)      /* dx <- dy, index; zeroes first unless acc                                      + */ \
     X(dropout)         /* y <- x; dropout.p .seed .offset: element i kept if draw i%4 of counter          */ \
                        /*      offset + i/4 is >= p*2^32; scaled by 1/(1-p)                             + */ \
-    X(cross_entropy)   /* loss (1, or n: reduction none), lse (n), total (1) <- x (n, c), target (n),     */ \
-                       /*      [weight (c)]; loss.*; loss.nll: x holds log-probabilities, lse unused      */ \
+    X(cross_entropy)   /* loss (1, or n: reduction none), lse (2n), total (1) <- x (n, c), target (n),    */ \
+                       /*      [weight (c)]; loss.*; loss.nll: x holds log-probabilities, lse unused. lse */ \
+                       /*      holds the n maxima m of the rows, then the n log(sum exp(x - m)): as one   */ \
+                       /*      number, large logits would lose the digits of the probabilities            */ \
     X(cross_entropy_bwd) /* dx <- dy (1 or n), x, target, lse, total, [weight]                          + */ \
     X(attention)       /* o (b,h,t,d), lse (b,h,t) <- q, k, v; unit stride in d, other strides any (of o  */ \
                        /*      too; lse dense); attn.causal .scale; h                                     */ \
@@ -3229,6 +3231,28 @@ DT_API dt_rng *dt_rng_default(void)
 }
 DT_API void dt_manual_seed(uint64_t seed) { dt_rng_seed(dt_rng_default(), seed); }
 
+/* f32 numbers that are bit-equal to PyTorch's after rounding to dtype. Halves differ from f32 in two ways: a normal draw of n
+   numbers takes n/16 * 16 and then 16 more for the last 16 (f32: n, then 16 more), and a uniform one that rounds to hi is lo. */
+static void dt__draw(dt_rng *r, float *out, int64_t n, int normal, double a, double b, dt_dtype dtype)
+{
+    int64_t whole = n / 16 * 16;
+    if (normal && dtype != DT_F32 && n > whole && whole > 0) {
+        dt_rng_normal(r, out, whole, a, b);
+        dt_rng_normal(r, out + n - 16, 16, a, b);
+        return;
+    }
+    if (normal) {
+        dt_rng_normal(r, out, n, a, b);
+        return;
+    }
+    dt_rng_uniform(r, out, n, a, b);
+    float hi = (float)b, near = fabsf(hi) * 0.01f + 1e-7f; /* farther away nothing rounds to hi */
+    for (int64_t i = 0; dtype != DT_F32 && i < n; i++) {
+        if (hi - out[i] > near) continue;
+        if (dtype == DT_F16 ? dt__f32_to_f16(out[i]) == dt__f32_to_f16(hi) : dt__f32_to_bf16(out[i]) == dt__f32_to_bf16(hi))
+            out[i] = (float)a;
+    }
+}
 static dt_tensor *dt__random(const char *call, int normal, double a, double b, dt_shape shape, dt_make_opts o)
 {
     if (!dt__is_float(o.dtype)) {
@@ -3246,10 +3270,7 @@ static dt_tensor *dt__random(const char *call, int normal, double a, double b, d
     size_t  nbytes = (size_t)t->numel * sizeof(float);
     float  *host = (float *)dt_mem_alloc(nbytes);
     if (!host) return dt__finish(t, dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes", call, nbytes));
-    if (normal)
-        dt_rng_normal(r, host, t->numel, a, b);
-    else
-        dt_rng_uniform(r, host, t->numel, a, b);
+    dt__draw(r, host, t->numel, normal, a, b, o.dtype);
     int rc = dt__upload(t, host);
     dt_mem_free(host, nbytes);
     if (rc || o.dtype == DT_F32) return dt__finish(t, rc);
@@ -4430,9 +4451,14 @@ DT_API dt_tensor *dt_flatten(dt_tensor *t)
 {
     dt_shape s;
     if (!dt__ok("dt_flatten", "t", t)) return NULL;
+    if (t->ndim < 2) {
+        dt_fail(DT_ERR_SHAPE, "dt_flatten: t is %s; it must be (n, ...), with 2 dimensions or more. dt_reshape makes one dimension of "
+                "all, or adds one", dt__text(t));
+        return NULL;
+    }
     s.ndim = 2;
-    s.dim[0] = t->ndim ? t->shape[0] : 1;
-    s.dim[1] = t->ndim ? 1 : t->numel;
+    s.dim[0] = t->shape[0];
+    s.dim[1] = 1;
     for (int i = 1; i < t->ndim; i++) s.dim[1] *= t->shape[i];
     return dt__reshape("dt_flatten", t, s);
 }
@@ -4808,6 +4834,7 @@ DT_API dt_tensor *dt_pow_scalar(dt_tensor *a, double s)
 }
 DT_API dt_tensor *dt_clamp(dt_tensor *a, double lo, double hi)
 {
+    if (lo != lo || hi != hi) return dt__affine("dt_clamp", a, 0, (double)NAN); /* all NaN, and no gradient */
     return dt__whole("dt_clamp", a, lo) && dt__whole("dt_clamp", a, hi) ? dt__unary("dt_clamp", DT_U_CLAMP, a, lo, hi)
             : NULL;
 }
@@ -5128,6 +5155,7 @@ DT_API dt_tensor *dt_where(dt_tensor *cond, dt_tensor *a, dt_tensor *b)
 /* ==================================================================================================== >>reductions */
 static bool dt__reduce_dims(const char *call, const dt_tensor *x, uint32_t dims, bool *reduced)
 {
+    uint32_t seen = 0;
     for (int i = 0; i < DT_MAX_DIMS; i++) reduced[i] = dims == 0;
     if (dims && (!(dims & DT__DIMS) || (dims & ~(DT__DIMS | 0x01fe00ffu)))) {
         int i = (int)dims;
@@ -5139,6 +5167,12 @@ static bool dt__reduce_dims(const char *call, const dt_tensor *x, uint32_t dims,
         if (!(dims >> b & 1u)) continue;
         int d = b > 16 ? 16 - b : b;
         if (!dt__dim_ok(call, &d, x->ndim)) return false;
+        if (dims && seen >> d & 1u) {
+            dt_fail(DT_ERR_ARG, "%s: .dims names dimension %d of %s twice, as %d and %d; name it once", call, d, dt__text(x), d,
+                    d - x->ndim);
+            return false;
+        }
+        seen |= 1u << d;
         reduced[d] = true;
     }
     return true;
@@ -5680,6 +5714,15 @@ static bool dt__image_ok(const char *call, const dt_tensor *x)
     return false;
 }
 static int dt__option_or(int value, int otherwise) { return value == DT_ZERO ? 0 : value ? value : otherwise; }
+/* *x := the number that an option means: 0 is its default, DT_ZERO is 0. False after an error: below least, or not finite. */
+static bool dt__number_or(const char *call, const char *option, double *x, double otherwise, double least)
+{
+    double v = *x == 0 ? otherwise : *x == DT_ZERO ? 0 : *x;
+    *x = v;
+    if (isfinite(v) && v >= least) return true;
+    dt_fail(DT_ERR_ARG, "%s: %s is %g; it must be finite%s", call, option, v, least == 0 ? ", and 0 (DT_ZERO) or more" : "");
+    return false;
+}
 
 static int dt__conv_bwd_data(dt__node *n, dt_tensor *g, int layout)
 {
@@ -6012,7 +6055,7 @@ static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *wei
     dt_tensor *rstd = mean ? dt__new(call, x->st->dev, DT_F32, &channels, 1, DT_LAYOUT_PLAIN) : NULL;
     dt_tensor *var = rstd && sync ? dt__new(call, x->st->dev, DT_F32, &channels, 1, DT_LAYOUT_PLAIN) : NULL;
     int        rc = rstd && (var || !sync) ? 0 : DT_ERR_MEMORY;
-    if (!rc && sync) total = dt__batch_norm_stats(sync, xi, mean, var, rm, rv, o.momentum != 0 ? o.momentum : 0.1);
+    if (!rc && sync) total = dt__batch_norm_stats(sync, xi, mean, var, rm, rv, o.momentum);
     if (total < 0) rc = (int)total;
     /* with statistics over all ranks the kernel runs in eval mode: it takes the statistics as inputs */
     dt_tensor *given[4] = { weight, bias, sync ? mean : rm, sync ? var : rv }, *v[4] = { NULL, NULL, NULL, NULL };
@@ -6023,8 +6066,8 @@ static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *wei
         if (given[i] && !v[i]) rc = DT_ERR_MEMORY;
     }
     dt__call_begin(&c, DT_K_batch_norm);
-    c.u.norm.eps = o.eps != 0 ? o.eps : 1e-5;
-    c.u.norm.momentum = o.momentum != 0 ? o.momentum : 0.1;
+    c.u.norm.eps = o.eps;
+    c.u.norm.momentum = o.momentum;
     c.u.norm.train = local;
     c.u.norm.act = o.act;
     if (!rc && y->numel) {
@@ -6087,6 +6130,11 @@ DT__INSIDE dt_tensor *dt__batch_norm(dt_tensor *x, dt_tensor *weight, dt_tensor 
     if (!o.eval && ((running_mean && !dt__is_dense(running_mean)) || (running_var && !dt__is_dense(running_var)))) {
         dt_fail(DT_ERR_ARG, "%s: running_mean or running_var is not contiguous; they are updated in place and must be",
                 call);
+        return NULL;
+    }
+    if (!dt__number_or(call, ".eps", &o.eps, 1e-5, 0) || !dt__number_or(call, ".momentum", &o.momentum, 0.1, 0)) return NULL;
+    if (!o.eval && o.eps == 0) {
+        dt_fail(DT_ERR_ARG, "%s: .eps is 0; training needs a positive one, since the variance of a batch may be 0", call);
         return NULL;
     }
     if (!o.eval && !sync && ch && x->numel / ch < 2 && x->numel) {
@@ -6182,6 +6230,7 @@ static dt_tensor *dt__layer_norm(const char *call, dt_tensor *x, dt_tensor *weig
 {
     int dims = o.normalized_dims ? o.normalized_dims : 1;
     if (!dt__ok(call, "x", x) || !dt__want_float(call, x)) return NULL;
+    if (!dt__number_or(call, ".eps", &o.eps, rms ? 1.1920928955078125e-7 : 1e-5, 0)) return NULL;
     if (dims < 1 || dims > x->ndim) {
         dt_fail(DT_ERR_ARG, "%s: normalized_dims is %d; for x %s it must be between 1 and %d", call, dims, dt__text(x),
                 x->ndim);
@@ -6200,7 +6249,7 @@ static dt_tensor *dt__layer_norm(const char *call, dt_tensor *x, dt_tensor *weig
     dt_call    c;
     dt__call_begin(&c, DT_K_layer_norm);
     c.u.norm.rms = rms;
-    c.u.norm.eps = o.eps != 0 ? o.eps : rms ? 1.1920928955078125e-7 : 1e-5;
+    c.u.norm.eps = o.eps;
     if (!rc && x->numel) {
         dt__view_dense(dt__out(&c, y), 2, rows, cols, 0);
         dt__out(&c, mean);
@@ -6574,11 +6623,11 @@ static int dt__xent_bwd(dt__node *n, dt_tensor *g)
 /* x (n, c), target (n) */
 static dt_tensor *dt__xent_rows(const char *call, dt_tensor *x, dt_tensor *target, dt_loss_opts o, int nll)
 {
-    int64_t    rows = x->shape[0], one = 1;
+    int64_t    rows = x->shape[0], one = 1, two = 2 * rows;
     dt_tensor *d = dt__dense(call, x), *td = d ? dt__dense(call, target) : NULL;
     dt_tensor *loss = td ? dt__new(call, x->st->dev, x->dtype, &rows, o.reduction == DT_NONE ? 1 : 0, DT_LAYOUT_PLAIN)
             : NULL;
-    dt_tensor *lse = loss ? dt__new(call, x->st->dev, DT_F32, &rows, 1, DT_LAYOUT_PLAIN) : NULL;
+    dt_tensor *lse = loss ? dt__new(call, x->st->dev, DT_F32, &two, 1, DT_LAYOUT_PLAIN) : NULL;
     dt_tensor *total = lse ? dt__new(call, x->st->dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN) : NULL;
     dt_tensor *w = total && o.weight ? dt__dense(call, o.weight) : NULL;
     int        rc = dt__err.code;
@@ -6761,6 +6810,8 @@ DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v, dt
     k = dt__in_half(k);
     v = dt__in_half(v);
     if (!dt__ok(call, "q", q) || !dt__ok(call, "k", k) || !dt__ok(call, "v", v)) return NULL;
+    int64_t d = q->ndim > 0 ? q->shape[q->ndim - 1] : 1;
+    if (!dt__number_or(call, ".scale", &o.scale, 1.0 / sqrt((double)(d > 0 ? d : 1)), -INFINITY)) return NULL;
     if (!dt__same_device(call, q, k) || !dt__same_device(call, q, v) || !dt__want_float(call, q) ||
         !dt__want_float(call, k) ||
         !dt__want_float(call, v))
@@ -6785,7 +6836,7 @@ DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v, dt
     dt_call    c;
     dt__call_begin(&c, DT_K_attention);
     c.u.attn.causal = o.causal;
-    c.u.attn.scale = o.scale != 0 ? o.scale : 1.0 / sqrt((double)(q->shape[3] > 0 ? q->shape[3] : 1));
+    c.u.attn.scale = o.scale;
     if (!rc && y->numel) {
         dt__out(&c, y);
         dt__out(&c, lse);

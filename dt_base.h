@@ -73,7 +73,7 @@ LICENCE
      defined(DT_CPU_AVX2_IMPLEMENTATION) || defined(DT_IO_IMPLEMENTATION) || defined(DT_PLOT_IMPLEMENTATION) ||      \
      defined(DT_NN_IMPLEMENTATION) || defined(DT_DATA_IMPLEMENTATION) || defined(DT_PLAN_IMPLEMENTATION) ||          \
      defined(DT_NET_IMPLEMENTATION) || defined(DT_COMM_IMPLEMENTATION) || defined(DT_SIM_IMPLEMENTATION) ||          \
-     defined(DT_PS_IMPLEMENTATION) ||                                                                                \
+     defined(DT_PS_IMPLEMENTATION) || defined(DT_SERVE_IMPLEMENTATION) ||                                            \
      defined(DT_MPI_IMPLEMENTATION) || defined(DT_DIST_IMPLEMENTATION) || defined(DT_CUDA_IMPLEMENTATION) ||         \
      defined(DT_PIPE_IMPLEMENTATION) || defined(DT_ELASTIC_IMPLEMENTATION) ||                                        \
      defined(DT_NCCL_IMPLEMENTATION) || defined(DT_MSG_IMPLEMENTATION))
@@ -553,8 +553,7 @@ DT_API dt_status   dt_error_code(void) { return dt__err.code; }
 DT_API void        dt_error_clear(void)
 {
     dt__err.code = DT_OK;
-    dt__err.message[0] = 0;
-    dt__err.bad_loss = NULL;
+    dt__err.message[0] = 0; /* bad_loss stays: it is no error yet, and dt_step must still refuse */
 }
 DT_API int dt_check(const char *program)
 {

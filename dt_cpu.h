@@ -4264,9 +4264,10 @@ static int DT__K(conv_weight)(const dt_call *c, const dt_view *dy, const dt_view
        forward, data          1.4         1.65            1.8             1.85         1.9     1.7, 1.55
        weights                1.5         1.6             1.8             2.0          2.1        2.0
 
-   Rounding errors are about those of the direct sum (fewer terms, larger ones). An Inf or NaN in x or dy spreads to the
-   other pixels of the tiles that contain it (Inf - Inf), and the transforms' sums of 4 inputs overflow if inputs exceed a
-   quarter of the largest float, where the direct sum may not. */
+   Rounding errors are about those of the direct sum (fewer terms, larger ones). An Inf or NaN would spread to the other
+   pixels of the tiles that contain it (Inf - Inf), and the transforms' sums of 4 inputs may overflow where the direct sum
+   does not. So a result that is not finite makes the direct engine compute the whole call again. A call that adds to its
+   result cannot be repeated: there the operands are looked at first. */
 #if DT__HAS_AVX2 /* the portable kernels have only the direct convolution: less code */
 #define DT__WINO_SUB 24   /* tiles whose products are in L1 before they are transformed to the destination */
 #define DT__WINO_RUN 16   /* tiles of a row that are transformed together */
@@ -4293,6 +4294,7 @@ typedef struct DT__K(wino_t) {
     int64_t parts, cw, kw, nc, nk; /* weight gradient: of the tiles; channels of a chunk, chunks of either side */
     int64_t kld, kps;              /* its D */
     int     fwd, act, add, add_b;
+    int     odd; /* atomic: something is not finite */
     dt_view w, b;    /* weights and bias, or their gradients */
     float  *u, *bias; /* [panel][position][source channel][NR]: weights, or the parts' gradients of them */
     float  *zeros;    /* a row of a run */
@@ -4524,10 +4526,16 @@ DT__CALLED void DT__K(wino_mul)(float *out, const float *v, int64_t ld, const fl
         DT__K(mk_tile)(DT__MR, DT__MR, 0, &m, v + t * ld, NULL, out + t * DT__NR, NULL);
 }
 
+/* all lanes of x times 0, summed, are 0 unless an element is not finite */
+DT__INLINE void DT__K(wino_note)(DT__K(wino_t) *p, dt__vf x)
+{
+    if (!(DT__K(hsum)(x) == 0.0f)) __atomic_store_n(&p->odd, 1, __ATOMIC_RELAXED);
+}
 /* A' m A + bias of the tiles t0..t0+n-1 to the destination */
-static __attribute__((noinline)) void DT__K(wino_out)(const DT__K(wino_t) *p, const float *m, int64_t t0, int64_t n,
+static __attribute__((noinline)) void DT__K(wino_out)(DT__K(wino_t) *p, const float *m, int64_t t0, int64_t n,
                                                       int64_t panel)
 {
+    dt__vf odd = DT__K(zero)();
     DT__K(conv_run_t) r;
     const DT__K(wino_image_t) *d = &p->dst;
     const float *bias = p->bias + panel * DT__NR;
@@ -4562,6 +4570,7 @@ static __attribute__((noinline)) void DT__K(wino_out)(const DT__K(wino_t) *p, co
 #undef DT__WINO_COLUMN
             dt__vf y0 = (s0 + b) + (s1 + s2), y1 = (s3 + b) + (s1 - s2);
             dt__vf y2 = (r0 + b) + (r1 + r2), y3 = (r3 + b) + (r1 - r2);
+            odd = DT__K(fma)((y0 + y1) + (y2 + y3), DT__K(zero)(), odd);
             if (r.act == DT_ACT_RELU) {
                 y0 = DT__K(vmax)(DT__K(zero)(), y0);
                 y1 = DT__K(vmax)(DT__K(zero)(), y1);
@@ -4583,10 +4592,11 @@ static __attribute__((noinline)) void DT__K(wino_out)(const DT__K(wino_t) *p, co
             if (2 * a.ty + 1 < d->h) DT__K(conv_store)(&r, off, nx, tile + 2 * DT__NR);
         }
     }
+    DT__K(wino_note)(p, odd);
 }
 
 /* a block of tiles, a share of the panels */
-static void DT__K(wino_block)(const DT__K(wino_t) *p, int64_t block, int64_t split, char *mem)
+static void DT__K(wino_block)(DT__K(wino_t) *p, int64_t block, int64_t split, char *mem)
 {
     int64_t t0 = block * p->block, n = DT__K(conv_min)(p->block, p->ntile - t0), c = p->src.c;
     float  *v = (float *)DT__K(conv_take)(&mem, 16 * p->ps, 4);
@@ -4617,13 +4627,44 @@ static void DT__K(wino_block)(const DT__K(wino_t) *p, int64_t block, int64_t spl
 }
 static void DT__K(wino_task)(void *ctx, int64_t task, int worker)
 {
-    const DT__K(wino_t) *p = (const DT__K(wino_t) *)ctx;
+    DT__K(wino_t) *p = (DT__K(wino_t) *)ctx;
     int64_t b0 = task / p->nsplit * p->group, b1 = DT__K(conv_min)(b0 + p->group, p->nblock);
     for (int64_t b = b0; b < b1; b++)
         DT__K(wino_block)(p, b, task % p->nsplit, p->work + p->work_nbytes * (size_t)worker);
 }
 
 /* ---- the plan */
+typedef struct DT__K(wino_look_t) {
+    DT__K(wino_t) *p;
+    const dt_view *v;
+    int64_t        n;
+} DT__K(wino_look_t);
+static void DT__K(wino_look_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(wino_look_t) *l = (const DT__K(wino_look_t) *)ctx;
+    float   buf[512];
+    int64_t es = l->v->dtype == DT_F32 ? 4 : 2, end = DT__K(conv_min)((task + 1) * 65536, l->n);
+    dt__vf  odd = DT__K(zero)();
+    (void)worker;
+    for (int64_t i = task * 65536; i < end; i += 512) {
+        int64_t m = DT__K(conv_min)(end - i, 512);
+        const char  *s = (const char *)l->v->data + i * es;
+        const float *x = (const float *)(const void *)s;
+        if (es != 4) {
+            DT__K(load_row)(buf, s, l->v->dtype, m);
+            x = buf;
+        }
+        for (int64_t k = 0; k < m; k += DT__W)
+            odd = DT__K(fma)(m - k < DT__W ? DT__K(ld_some)(x + k, m - k) : DT__K(ld)(x + k), DT__K(zero)(), odd);
+    }
+    DT__K(wino_note)(l->p, odd);
+}
+static void DT__K(wino_look)(DT__K(wino_t) *p, const dt_view *v) /* sets odd if an element is not finite; v is dense */
+{
+    DT__K(wino_look_t) l = { p, v, 1 };
+    for (int i = 0; i < v->ndim; i++) l.n *= v->shape[i];
+    dt__pool_run((l.n + 65535) / 65536, DT__K(wino_look_task), &l);
+}
 static void DT__K(wino_image)(DT__K(wino_image_t) *m, const dt_view *v, int64_t y0, int64_t x0, int nrow)
 {
     m->v = *v;
@@ -4654,6 +4695,11 @@ static int DT__K(wino_apply)(const dt_call *c, const dt_view *src, const dt_view
 {
     DT__K(wino_t) p;
     DT__K(wino_geometry)(&p, c, src, &c->out[0], fwd);
+    if (p.add) {
+        DT__K(wino_look)(&p, src);
+        DT__K(wino_look)(&p, w);
+        if (p.odd) return DT__K(conv_apply)(c, src, w, bias, fwd);
+    }
     int64_t sc = p.src.c, un = p.np * 16 * sc * DT__NR;
     int64_t most = un > DT__WINO_U ? 4 * DT__WINO_SUB : DT__K(conv_max)(DT__WINO_V / sc, DT__WINO_SUB);
     p.nblock = (p.ntile + most - 1) / most;
@@ -4684,6 +4730,7 @@ static int DT__K(wino_apply)(const dt_call *c, const dt_view *src, const dt_view
     int64_t npack = dt__cut(p.np * p.npack, DT__WINO_PACK * 16 * DT__NR, 32768, &p.pack_per);
     dt__pool_run(npack, DT__K(wino_pack_task), &p);
     dt__pool_run((p.nblock + p.group - 1) / p.group * p.nsplit, DT__K(wino_task), &p);
+    if (p.odd && !p.add) return DT__K(conv_apply)(c, src, w, bias, fwd);
     return 0;
 }
 
@@ -4703,7 +4750,8 @@ static void DT__K(wino_wmul)(float *s, int64_t c, const float *v, int64_t ld, co
 /* One part of the tiles, a chunk of the source's channels, a chunk of the panels */
 static void DT__K(wino_wtask)(void *ctx, int64_t task, int worker)
 {
-    const DT__K(wino_t) *p = (const DT__K(wino_t) *)ctx;
+    DT__K(wino_t) *p = (DT__K(wino_t) *)ctx;
+    dt__vf  odd = DT__K(zero)();
     char   *mem = p->work + p->work_nbytes * (size_t)worker;
     int64_t part = task / (p->nc * p->nk), ic = task / p->nk % p->nc, ik = task % p->nk, c = p->src.c;
     int64_t c0 = ic * p->cw, cn = DT__K(conv_min)(p->cw, c - c0);
@@ -4736,6 +4784,12 @@ static void DT__K(wino_wtask)(void *ctx, int64_t task, int worker)
             DT__K(st)(db + k, DT__K(ld)(db + k) + sum);
         }
     }
+    for (int64_t k = 0; k < kn; k += DT__NR)
+        for (int64_t pos = 0; pos < 16; pos++) {
+            const float *q = s + ((k / DT__NR * 16 + pos) * c + c0) * DT__NR;
+            for (int64_t i = 0; i < cn * DT__NR; i += DT__W) odd = DT__K(fma)(DT__K(ld)(q + i), DT__K(zero)(), odd);
+        }
+    DT__K(wino_note)(p, odd);
 }
 
 /* dw of (panel, piece of the source's channels): the parts in order, G' s G, then [channel, tap][NR] turned */
@@ -4827,6 +4881,7 @@ static int DT__K(wino_weight)(const dt_call *c, const dt_view *dy, const dt_view
     memset(p.zeros, 0, (size_t)zn * 4);
     p.work = mem;
     dt__pool_run(p.parts * p.nc * p.nk, DT__K(wino_wtask), &p);
+    if (p.odd) return DT__K(conv_weight)(c, dy, x, dw);
     p.npack = (sc + DT__WINO_PACK - 1) / DT__WINO_PACK;
     int64_t nred = dt__cut(p.np * p.npack, DT__WINO_PACK * 16 * DT__NR * (p.parts + 1), 32768, &p.reduce_per);
     dt__pool_run(nred, DT__K(wino_wreduce), &p);
@@ -6465,7 +6520,8 @@ static int DT__K(dropout)(dt_device *dev, const dt_call *c)
 #undef DT__DROP
 
 /* ==================================================================================================== >>crossentropy
-   loss = (1 - s) w_t (-logp_t) + s/c sum_k w_k (-logp_k) of each row with target t, s the smoothing, logp = x - lse.
+   loss = (1 - s) w_t (-logp_t) + s/c sum_k w_k (-logp_k) of each row with target t, s the smoothing,
+   logp = (x - max) - log(sum exp(x - max)): with one number for both, large logits would lose the digits of logp.
    A row with the ignored target gives 0. DT__W rows are computed at a time, with one vector log of their sums, and
    transposed (see softmax) if they are narrow. A task sums its rows in double; the sums are added in the order of the
    tasks; the mean divides by the sum of w_t. */
@@ -6535,7 +6591,10 @@ static void DT__K(ce_task)(void *ctx, int64_t task, int worker)
             x = DT__K(row_in)(buf, &c->in[0], i * n, rows * n);
             DT__K(ce_lse)(top, l, buf + DT__W * n, x, n, rows);
         }
-        if (!nll && DT__K(has_out)(c, 1)) DT__K(set_elem)(&c->out[1], i, top[r] + l[r], 0);
+        if (!nll && DT__K(has_out)(c, 1)) {
+            DT__K(set_elem)(&c->out[1], i, top[r], 0);
+            DT__K(set_elem)(&c->out[1], p->n + i, l[r], 0);
+        }
         if (t != c->u.loss.ignore && (t < 0 || t >= n)) {
             DT__K(note_bad)(&p->bad, i);
             return;
@@ -6616,10 +6675,10 @@ static void DT__K(ce_row_bwd)(const DT__K(ce_ctx) *p, float *dx, const float *x,
         dx[t] = (float)-a;
         return;
     }
-    dt__vf lse = DT__K(set1)(DT__K(elem)(&c->in[3], i));
+    dt__vf top = DT__K(set1)(DT__K(elem)(&c->in[3], i)), l = DT__K(set1)(DT__K(elem)(&c->in[3], p->n + i));
     dt__vf k = DT__K(set1)((float)__builtin_fma(s, p->weights, a)), less = DT__K(set1)((float)-s);
     for (int64_t j = 0; j < n; j += DT__W) {
-        dt__vf v = DT__K(vexp)(DT__K(row_ld)(x + j, n - j) - lse);
+        dt__vf v = DT__K(vexp)((DT__K(row_ld)(x + j, n - j) - top) - l);
         if (p->weight) v = DT__K(fma)(DT__K(row_ld)(p->weight + j, n - j), less, v * k);
         else v = DT__K(fma)(v, k, less);
         DT__K(row_st)(dx + j, v, n - j);

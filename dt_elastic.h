@@ -317,21 +317,15 @@ static void dt__elastic_over(dt_elastic *e) /* an error is pending: leaves at on
 }
 static void dt__elastic_drop_grads(dt_model *m)
 {
-    for (int i = 0; i < m->nblocks; i++) {
-        dt_block_zero_grad(&m->block[i].b);
-        m->block[i].use_mgrad = m->block[i].use_mwhole = 0;
-        for (int k = 0; k < m->block[i].n; k++) m->order[m->block[i].first + k]->reached = 0;
-    }
+    dt__drop_grads(m);
     for (int i = 0; m->amp && i < m->amp->nlosses; i++) m->amp->scaler[i].used = 0;
 }
-static uint64_t dt__elastic_model_hash(const dt_model *m)
+static uint64_t dt__elastic_model_hash(const dt_model *m) /* 0: it has no parameters yet */
 {
-    uint64_t h = UINT64_C(1469598103934665603);
+    uint64_t h = DT__DDP_HASH;
     for (int i = 0; i < m->nparams; i++) {
-        const dt__param *p = m->param[i];
-        for (const char *s = p->name; *s; s++) h = (h ^ (uint8_t)*s) * UINT64_C(1099511628211);
-        for (int d = 0; d < p->t->ndim; d++) h = (h ^ (uint64_t)p->t->shape[d]) * UINT64_C(1099511628211);
-        h = (h ^ (uint64_t)(p->t->dtype + 16 * p->buffer + 32 * p->frozen)) * UINT64_C(1099511628211);
+        dt__ddp_fingerprint k = dt__ddp_fingerprint_of(m->param[i], i);
+        h = dt__ddp_hash(h, &k, sizeof k);
     }
     return m->nparams ? h | 1 : 0;
 }

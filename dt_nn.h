@@ -893,7 +893,7 @@ struct dt_model {
     dt__frozen  *frozen;       /* patterns; the latest one that matches applies */
     int          nfrozen;
     int64_t      frozen_cap;
-    int          hook;         /* id from dt_grad_hooks_add on the thread with number hook_thread; -1: no hook */
+    int          hook;         /* 0: the thread with number hook_thread has it in its list of models to seal; -1: no thread */
     uint64_t     hook_thread;
     uint64_t     serial;       /* the hook's name for the model */
     dt_model    *next_unsealed;
@@ -1310,8 +1310,8 @@ DT_API dt_model *dt_model_new_with(dt_model_opts o)
     dt_rng_seed(&m->rng, o.seed);
     return m;
 }
-/* Models that a backward will seal. A hook on a thread names its model by a number, because the program may free the model,
-   or go on with it, on another thread: then the hook finds nothing here, or another thread's number, and goes. */
+/* Models that a backward will seal, of all threads. A thread that has one has a hook, which looks for its models here: any
+   number of models share it, and a model may be freed, or used, on another thread. */
 static struct {
     pthread_mutex_t lock; /* protects the rest */
     dt_model       *first;
@@ -1325,15 +1325,16 @@ static uint64_t dt__thread_number(void) /* the same for no other thread */
         dt__tls.generation |= __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED) << DT__GENERATION_BITS;
     return dt__tls.generation >> DT__GENERATION_BITS;
 }
-static dt_model *dt__hooked_model(void *user) /* the model of a hook of this thread; NULL: it has none any more */
+/* The model of this thread with the lowest serial above this one; NULL: it has no other. The list has the newest first. */
+static dt_model *dt__hooked_model(uint64_t above)
 {
-    uint64_t me = dt__thread_number();
+    uint64_t  me = dt__thread_number();
+    dt_model *found = NULL;
     pthread_mutex_lock(&dt__unsealed.lock);
-    dt_model *m = dt__unsealed.first;
-    while (m && m->serial != (uint64_t)(uintptr_t)user) m = m->next_unsealed;
-    bool mine = m && m->hook_thread == me;
+    for (dt_model *m = dt__unsealed.first; m && m->serial > above; m = m->next_unsealed)
+        if (m->hook_thread == me) found = m;
     pthread_mutex_unlock(&dt__unsealed.lock);
-    return mine ? m : NULL;
+    return found;
 }
 static void dt__model_unhook(dt_model *m)
 {
@@ -1345,7 +1346,6 @@ static void dt__model_unhook(dt_model *m)
             break;
         }
     pthread_mutex_unlock(&dt__unsealed.lock);
-    if (m->hook_thread == dt__thread_number()) dt_grad_hooks_remove(m->hook);
     m->hook = -1;
 }
 static void dt__mblock_free(dt__mblock *b)
@@ -1798,34 +1798,39 @@ static dt__param *dt__param_new(dt_model *m, const char *name, const char *suffi
 /* ---- the seal */
 static void dt__seal_hook(void *user)
 {
-    dt_model *m = dt__hooked_model(user);
-    for (int i = 0; m && i < m->nparams; i++)
-        if (dt_grad_pending(m->param[i]->t)) {
-            dt_model_seal(m);
-            return;
-        }
+    uint64_t serial = 0;
+    (void)user;
+    for (dt_model *m; (m = dt__hooked_model(serial)) != NULL;) {
+        serial = m->serial;
+        for (int i = 0; i < m->nparams; i++)
+            if (dt_grad_pending(m->param[i]->t)) {
+                dt_model_seal(m);
+                break;
+            }
+    }
 }
 static int dt__model_hook(dt_model *m) /* so that the first backward of this thread seals the model */
 {
     dt__ctx *t = &dt__tls;
     if (m->hook >= 0 && m->hook_thread == dt__thread_number()) return 0;
     dt__model_unhook(m);
-    for (int i = 0; i < DT__MAX_HOOKS; i++) /* hooks of models that have gone, or are used on other threads now */
-        if (t->hook_used[i] && t->hook[i].begin == dt__seal_hook && !dt__hooked_model(t->hook[i].user)) t->hook_used[i] = 0;
-    dt_grad_hooks h;
-    memset(&h, 0, sizeof h);
-    h.begin = dt__seal_hook;
+    int hook = 0;
+    while (hook < DT__MAX_HOOKS && !(t->hook_used[hook] && t->hook[hook].begin == dt__seal_hook)) hook++;
+    if (hook == DT__MAX_HOOKS) {
+        dt_grad_hooks h;
+        memset(&h, 0, sizeof h);
+        h.begin = dt__seal_hook;
+        hook = dt_grad_hooks_add(&h);
+        if (hook < 0) return hook;
+    }
     pthread_mutex_lock(&dt__unsealed.lock);
     m->serial = ++dt__unsealed.models;
     m->hook_thread = dt__thread_number();
     m->next_unsealed = dt__unsealed.first;
     dt__unsealed.first = m;
     pthread_mutex_unlock(&dt__unsealed.lock);
-    h.user = (void *)(uintptr_t)m->serial;
-    int hook = dt_grad_hooks_add(&h);
-    m->hook = hook < 0 ? DT__MAX_HOOKS : hook; /* so that unhook takes it from the list */
-    if (hook < 0) dt__model_unhook(m);
-    return hook < 0 ? hook : 0;
+    m->hook = 0;
+    return 0;
 }
 static void dt__model_claim(dt_model *m) /* each parameter belongs to the first optimiser whose pattern matches */
 {
@@ -3027,6 +3032,11 @@ DT_API dt_tensor *dt_multihead_attention_with(dt_model *m, const char *name, dt_
     if (!l || !dt__split_is("dt_multihead_attention", l->name, o.split, 1u << DT_SPLIT_HEADS)) return NULL;
     dt_tensor *kv = o.kv ? o.kv : x;
     if (!dt__ok("dt_multihead_attention", ".kv", kv)) return NULL;
+    if (o.dropout == DT_ZERO) o.dropout = 0;
+    if (!(o.dropout >= 0 && o.dropout <= 1)) {
+        dt_fail(DT_ERR_ARG, "dt_multihead_attention '%s': .dropout is %g; it must be between 0 and 1", l->name, o.dropout);
+        return NULL;
+    }
     int64_t e = dt_size(x, -1);
     if (x->ndim != 3 || kv->ndim != 3 || kv->shape[0] != x->shape[0] || kv->shape[2] != e || o.heads < 1 ||
         e % o.heads) {

@@ -35,6 +35,10 @@ bench-train: build/bench/bench_train ## training and inference beside PyTorch: M
 	@+$(peer_python)
 	build/bench/bench_train --python $(PEER_PYTHON)
 
+bench-ops: build/bench/bench_ops ## single ops beside PyTorch, forward and backward, one and two threads
+	@+$(peer_python)
+	build/bench/bench_ops --python $(PEER_PYTHON)
+
 bench-loader: build/bench/bench_loader ## loading data beside PyTorch's DataLoader and beside memcpy
 	@+$(peer_python)
 	build/bench/bench_loader --python $(PEER_PYTHON)

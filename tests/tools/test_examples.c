@@ -133,6 +133,23 @@ UTEST(resnet, takes_the_recipe_for_large_batches_under_dtrun)
     EXPECT_TRUE(strstr(out, "2 processes:") && strstr(out, "test accuracy") && strstr(out, "lr 2"));
 }
 
+UTEST(options, are_listed_and_others_refused_by_each_example)
+{
+    static const char *const names[] = { "mnist", "resnet", "gpt", "messages", "pipeline", "two_devices" };
+    static char              out[65536];
+    char                     arguments[64];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(arguments, sizeof arguments, "%s --help", names[i]);
+        EXPECT_TRUE(run("env", arguments, out, sizeof out));
+        EXPECT_TRUE(strstr(out, names[i]) == out && strchr(out, ':'));
+        snprintf(arguments, sizeof arguments, "%s --no-such-option", names[i]);
+        EXPECT_FALSE(run("env", arguments, out, sizeof out));
+        EXPECT_TRUE(strstr(out, "there is no option --no-such-option") != NULL);
+    }
+    EXPECT_FALSE(run("env", "mnist --epoch 3", out, sizeof out));
+    EXPECT_TRUE(strstr(out, "did you mean --epochs?") != NULL);
+}
+
 /* Where there is no CUDA, --device cuda is one line, and the training that --device cpu is. */
 static bool goes_to_the_cpu(const char *arguments, const char *result)
 {
