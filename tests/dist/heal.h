@@ -21,7 +21,7 @@
 
 enum { HEAL_ITEMS = 50, HEAL_IN = 6, HEAL_OUT = 3, HEAL_BATCH = 3, HEAL_STEPS = 512, HEAL_TRIES = 32, HEAL_RANKS = 8, HEAL_ALL = 64 };
 enum { HEAL_RETRY = 75 }; /* the exit status of a newcomer that found no group */
-enum { HEAL_CALM = 0, HEAL_BEFORE, HEAL_BACKWARD, HEAL_AFTER, HEAL_TIMER, HEAL_STOP }; /* when the victim dies (or is stopped) */
+enum { HEAL_CALM = 0, HEAL_BEFORE, HEAL_BACKWARD, HEAL_AFTER, HEAL_TIMER, HEAL_MESSAGE, HEAL_JOINING }; /* when the victim dies (or is stopped) */
 typedef struct heal_try { /* a step that a group began */
     int32_t n[HEAL_RANKS];    /* batches of each rank */
     int16_t item[HEAL_RANKS][4 * HEAL_BATCH];
@@ -29,7 +29,8 @@ typedef struct heal_try { /* a step that a group began */
 } heal_try;
 typedef struct heal_plan { /* of one member */
     int     how, signal;
-    int64_t step, us; /* at which step; HEAL_TIMER: so long after its first step */
+    int64_t step, us; /* at which step; HEAL_TIMER: so long after its first step. HEAL_MESSAGE: before so many messages (heal_sends) from
+                         that step on, HEAL_JOINING: from the start of a newcomer on, or of this one if it is one */
 } heal_plan;
 typedef struct heal {
     /* options */
@@ -60,6 +61,15 @@ typedef struct heal {
     int         pid[HEAL_ALL];
 } heal;
 
+#ifdef DT__ON_SEND
+static int64_t heal_left = -1; /* atomic: messages until it dies */
+static void    heal_sends(void)
+{
+    if (__atomic_load_n(&heal_left, __ATOMIC_RELAXED) >= 0 && __atomic_sub_fetch(&heal_left, 1, __ATOMIC_RELAXED) < 0) kill(getpid(), SIGKILL);
+}
+#else
+static DT_TEST_UNUSED int64_t heal_left;
+#endif
 static DT_TEST_UNUSED int64_t heal_ns(void)
 {
     struct timespec t;
@@ -147,6 +157,9 @@ static DT_TEST_UNUSED void heal_timer(int64_t us, int signo)
 static DT_TEST_UNUSED void heal_die(const heal *j, int number, int how, int64_t step)
 {
     const heal_plan *p = &j->plan[number];
+    if (how == HEAL_BEFORE && heal_left < 0 &&
+        ((p->how == HEAL_MESSAGE && p->step == step) || (p->how == HEAL_JOINING && j->next > j->world && number < j->world)))
+        heal_left = p->us;
     if (p->how == how && p->step == step) kill(getpid(), p->signal ? p->signal : SIGKILL);
 }
 static DT_TEST_UNUSED void heal_note(heal *j, int number, dt_elastic *e, const dt_batch *b, int64_t step, int generation)
@@ -221,6 +234,7 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
         o.join = at;
     }
     dt_elastic *e = dt_elastic_new_with(m, opt, in, o);
+    if (j->plan[number].how == HEAL_JOINING && rank < 0) heal_left = j->plan[number].us;
     while (dt_elastic_epoch(e) < j->epochs)
         for (dt_batch b; dt_elastic_next(e, &b);) {
             int64_t step = dt_elastic_steps(e), epoch = dt_elastic_epoch(e);

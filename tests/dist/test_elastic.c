@@ -1,7 +1,9 @@
 /* test_elastic.c: training goes on when members die at any time, and when others join; each sample counts once an epoch, all
    members have the same weights after each step
    run: alone, asan-later */
-#define DT__WANT_INSIDE
+static void heal_sends(void);
+#define DT__ON_SEND() heal_sends()
+#define DT_NET_IMPLEMENTATION
 #include "dt_test.h"
 
 #include "dt_elastic.h"
@@ -115,6 +117,48 @@ UTEST(elastic, members_die_and_others_join_at_any_time)
     }
     EXPECT_EQ(0, worst);
     printf("    %d jobs, %d newcomers\n", seeds, joined);
+}
+
+/* A member dies before its n-th message or control frame: in a step, in the agreement and what follows (two die, the second one while the
+   others deal with the first), while a newcomer joins; and the newcomer itself. */
+UTEST(elastic, members_die_before_any_message)
+{
+    int seeds = getenv("DT_HEAL_SEED") ? 1 : dt_test_quick() ? 10 : 1000, first = getenv("DT_HEAL_SEED") ? atoi(getenv("DT_HEAL_SEED")) : 0;
+    int worst = 0, died = 0;
+    for (int seed = first; seed < first + seeds && worst < 3; seed++) {
+        uint32_t k = 5000 + (uint32_t)seed;
+        int      world = 3 + seed % 2, kind = seed / 2 % 4, who = (int)(draw(k, 1) % (uint32_t)world);
+        heal    *j = heal_new(world);
+        j->transport = seed & 1 ? "tcp" : "auto";
+        j->slots = seed % 5 == 0 ? 4 : 0;
+        j->max = 4;
+        j->epochs = kind < 2 ? 3 : 12;
+        j->plan[who].how = HEAL_MESSAGE;
+        j->plan[who].step = 2 + draw(k, 2) % 3;
+        j->plan[who].us = draw(k, 3) % 60;
+        heal_plan *p = &j->plan[kind == 3 ? world : (who + 1 + (int)(draw(k, 4) % (uint32_t)(world - 1))) % world];
+        if (kind) *p = j->plan[who];
+        if (kind) p->us = draw(k, 5) % 120;
+        if (kind > 1) { /* a replacement comes */
+            j->replace = 1;
+            j->seconds_of_step = 3;
+            p->how = HEAL_JOINING;
+        }
+        start_all(j);
+        int failed = heal_wait(j, slow(40)), n = 0;
+        if (failed || heal_check(j)) {
+            printf("    seed %d: %d failed\n", seed, failed);
+            setenv("DT_HEAL_SAY", "1", 1);
+            heal_check(j);
+            worst++;
+        }
+        for (int i = 0; i < j->next; i++) n += j->ended[i] == 0;
+        died += n;
+        heal_free(j);
+    }
+    EXPECT_EQ(0, worst);
+    EXPECT_TRUE(seeds == 1 || died > seeds / 2);
+    printf("    %d jobs, %d members died\n", seeds, died);
 }
 
 /* ---------------------------------------------------------------------------------------------------- the same bits */
