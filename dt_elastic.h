@@ -134,7 +134,8 @@ DT_API dt_elastic *dt_elastic_new_with(dt_model *m, dt_optimizer *opt, dt_loader
 #else /* C++17: options as a struct, or none */
 #define dt_elastic_new dt_elastic_new_with
 #endif
-/* Leaves the group. The others go on, if they still train. Before the model and the loader are freed. */
+/* Leaves the group, when all members have finished this member's last step. The others go on, if they still train. Before the model
+   and the loader are freed. */
 DT_API void    dt_elastic_free(dt_elastic *e);
 /* The next batch of this member. It returns false once at the end of each epoch, as dt_loader_next does, and while an error is
    pending. */
@@ -970,22 +971,6 @@ DT_API dt_elastic *dt_elastic_new_with(dt_model *m, dt_optimizer *opt, dt_loader
     dt_elastic_free(e);
     return NULL;
 }
-DT_API void dt_elastic_free(dt_elastic *e)
-{
-    if (!e) return;
-    if (dt__err.code == DT_OK && e->state == DT__EL_IN && !e->done) {
-        e->done = true;
-        dt__elastic_report_now(e, DT__EL_DONE, -1, NULL);
-    } else if (dt__err.code != DT_OK && e->state != DT__EL_OVER) dt__elastic_over(e);
-    dt__elastic_ungroup(e);
-    dt_comm_free(e->base);
-    dt__elastic_parcels_free(e);
-    dt__elastic_close(&e->full_fd);
-    dt__elastic_close(&e->scratch);
-    dt_checkpoint_free(e->kept);
-    dt_mem_free(e->id, e->id ? (size_t)e->o.room * sizeof *e->id : 0);
-    dt_mem_free(e, sizeof *e);
-}
 /* An error is pending, or the group is lost. true: a new group is there, and the step is repeated. */
 static bool dt__elastic_heal(dt_elastic *e)
 {
@@ -1003,6 +988,31 @@ static bool dt__elastic_heal(dt_elastic *e)
     e->ddp = NULL;
     if (e->m->sealed) dt__elastic_drop_grads(e->m);
     return !dt__elastic_form(e);
+}
+/* The training ends. A member may have committed a step that others have not; if it left then, and another one died, they would make
+   the step again without it. So it stays until all members have come to a step, or to the end, after it. */
+static void dt__elastic_last(dt_elastic *e)
+{
+    e->done = true;
+    dt__elastic_report_now(e, DT__EL_DONE, -1, NULL);
+    for (int rc = DT__EL_AGAIN; rc == DT__EL_AGAIN && !e->plain;)
+        if ((rc = dt__elastic_meet(e)) == DT__EL_AGAIN && !dt__elastic_heal(e)) rc = -1;
+    (void)dt_error(); /* the training of this member is over: what happens to the others is theirs */
+    dt_error_clear();
+}
+DT_API void dt_elastic_free(dt_elastic *e)
+{
+    if (!e) return;
+    if (dt__err.code == DT_OK && e->state == DT__EL_IN && !e->done) dt__elastic_last(e);
+    else if (dt__err.code != DT_OK && e->state != DT__EL_OVER) dt__elastic_over(e);
+    dt__elastic_ungroup(e);
+    dt_comm_free(e->base);
+    dt__elastic_parcels_free(e);
+    dt__elastic_close(&e->full_fd);
+    dt__elastic_close(&e->scratch);
+    dt_checkpoint_free(e->kept);
+    dt_mem_free(e->id, e->id ? (size_t)e->o.room * sizeof *e->id : 0);
+    dt_mem_free(e, sizeof *e);
 }
 /* The samples of a step are not the same number on all members at the end of an epoch. */
 static int dt__elastic_weigh(dt_elastic *e, bool have, int64_t n)
