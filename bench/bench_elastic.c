@@ -216,9 +216,9 @@ static void spread(const char *name, double *v, int n, int wrong)
            1e3 * v[n * 99 / 100], 1e3 * v[n - 1], wrong);
 }
 /* From a kill at t0 in generation g to the first step of a later one on all seats but one (-1: all). 0: it stood still. */
-static double stood(int64_t t0, int64_t g, int but)
+static double stood(int64_t t0, int64_t g, int but, int seconds)
 {
-    for (int64_t end = t0 + 20ll * NS_PER_S; clock_ns() < end; usleep(200)) {
+    for (int64_t end = t0 + (int64_t)seconds * NS_PER_S; clock_ns() < end; usleep(200)) {
         int64_t t = 0;
         bool    all = true;
         for (int i = 0; i < SEATS; i++) {
@@ -290,7 +290,7 @@ static void elastic(const char *transport, int kills)
         usleep(any((uint32_t)(2e6 * calm) + 1000));
         int64_t t0 = clock_ns();
         kill((pid_t)at->pid[victim], SIGKILL);
-        double took = stood(t0, g, victim);
+        double took = stood(t0, g, victim, 20);
         waitpid((pid_t)at->pid[victim], &status, 0);
         if (took <= 0) {
             wrong++;
@@ -337,7 +337,7 @@ static void restarts(const char *name, char *const *argv, int kills)
     }
     double calm = 0;
     while (n < kills) {
-        int64_t end = clock_ns() + 60ll * NS_PER_S;
+        int64_t end = clock_ns() + 90ll * NS_PER_S;
         bool    on = false;
         while (clock_ns() < end && !on && waitpid(pid, &status, WNOHANG) == 0) {
             on = true;
@@ -353,7 +353,7 @@ static void restarts(const char *name, char *const *argv, int kills)
         int     victim = (int)any(SEATS);
         int64_t g = at->generation[victim], t0 = clock_ns();
         kill((pid_t)at->pid[victim], SIGKILL);
-        double took = stood(t0, g, -1);
+        double took = stood(t0, g, -1, 90);
         if (took <= 0) {
             wrong++;
             break;
