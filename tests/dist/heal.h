@@ -37,6 +37,7 @@ typedef struct heal {
     int         world, min, max, epochs, slots, shard, amp, norm, adam, seconds_of_step; /* the last one: ms of a step */
     double      timeout, wait;
     const char *transport, *dir;
+    char        trace[4200]; /* of rank 0 of the start; "": none */
     int         drop;    /* .drop_last: not each sample is used */
     int         replace; /* so many members that died are replaced */
     int         next;    /* the number of the next one */
@@ -195,6 +196,7 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
     static float   x[HEAL_ITEMS][HEAL_IN];
     static uint8_t y[HEAL_ITEMS];
     uint32_t       r[4];
+    if (number == 0 && j->trace[0]) dt_trace_start(j->trace);
     for (int i = 0; i < HEAL_ITEMS * HEAL_IN; i++) {
         dt_philox(9, (uint64_t)i, r);
         x[i / HEAL_IN][i % HEAL_IN] = (float)r[0] / 4294967296.0f - 0.5f;
@@ -276,6 +278,7 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
     dt_model_free(m);
     dt_loader_free(in);
     dt_dataset_free(set);
+    if (number == 0 && j->trace[0]) dt_trace_stop();
     __atomic_store_n(&j->ended[number], failed ? 2 : 1, __ATOMIC_SEQ_CST);
     return failed;
 }

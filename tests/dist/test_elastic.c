@@ -238,6 +238,72 @@ UTEST(elastic, with_shards_one_death_loses_nothing)
                 heal_free(j);
             }
 }
+UTEST(elastic, with_shards_two_deaths_at_once)
+{
+    for (int far = 0; far < 2; far++) {
+        heal *j = heal_new(4);
+        j->shard = 1 + far;
+        j->drop = 1;
+        for (int i = 1; i < 3; i++) {
+            j->plan[far ? 2 * i - 1 : i].how = HEAL_BACKWARD;
+            j->plan[far ? 2 * i - 1 : i].step = 3;
+        }
+        start_all(j);
+        int failed = heal_wait(j, slow(30));
+        if (far || !failed) { /* neighbours: the second one may have died when all had the whole state already */
+            EXPECT_EQ(0, failed);
+            EXPECT_EQ(0, heal_check(j));
+            EXPECT_EQ(2, j->size_at_end);
+        } else {
+            EXPECT_EQ(2, failed);
+            EXPECT_TRUE_MSG(strstr(j->said[0], "rank 1 and its neighbour, which had a copy") != NULL, j->said[0]);
+            EXPECT_TRUE_MSG(strstr(j->said[3], "start again from a checkpoint") != NULL, j->said[3]);
+        }
+        heal_free(j);
+    }
+}
+/* ---------------------------------------------------------------------------------------------------- the launcher, the trace */
+UTEST(elastic, when_the_launcher_dies_they_save_and_end)
+{
+    char *dir = temp_dir(), path[200];
+    heal *j = heal_new(3);
+    j->dir = dir;
+    j->epochs = 80;
+    j->seconds_of_step = 5;
+    start_all(j);
+    int64_t end = heal_ns() + (int64_t)(slow(30) * 1e9);
+    while (j->newest < 4 && heal_ns() < end) usleep(1000);
+    shutdown(j->report[0], SHUT_RDWR);
+    close(j->report[0]);
+    close(j->report[1]); /* only the members have it: their peer is gone */
+    EXPECT_EQ(3, heal_wait(j, slow(30)));
+    for (int i = 0; i < 3; i++) EXPECT_TRUE_MSG(strstr(j->said[i], "the launcher has died") != NULL, j->said[i]);
+    EXPECT_TRUE(dt_checkpoint_latest(dir, NULL, path, sizeof path) != NULL);
+    j->report[0] = j->report[1] = -1;
+    heal_free(j);
+    temp_remove(dir);
+}
+UTEST(elastic, a_trace_shows_death_agreement_and_hand_over)
+{
+    char *dir = temp_dir(), *text = (char *)calloc(1, 1 << 22);
+    heal *j = heal_new(3);
+    j->epochs = 25;
+    j->seconds_of_step = 2;
+    j->replace = 1;
+    j->plan[1].how = HEAL_BACKWARD;
+    j->plan[1].step = 4;
+    snprintf(j->trace, sizeof j->trace, "%s/trace.json", dir);
+    start_all(j);
+    EXPECT_EQ(0, heal_wait(j, slow(30)));
+    FILE *f = fopen(j->trace, "r");
+    ASSERT_TRUE(f != NULL && fread(text, 1, (1 << 22) - 1, f) > 0);
+    fclose(f);
+    EXPECT_TRUE(strstr(text, "a member died") && strstr(text, "agreement") && strstr(text, "newcomers"));
+    EXPECT_TRUE(!j->joined || strstr(text, "hand-over"));
+    heal_free(j);
+    temp_remove(dir);
+    free(text);
+}
 /* ---------------------------------------------------------------------------------------------------- bad input */
 UTEST(elastic, a_newcomer_with_another_model_is_refused)
 {
