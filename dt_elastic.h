@@ -137,8 +137,8 @@ DT_API dt_elastic *dt_elastic_new_with(dt_model *m, dt_optimizer *opt, dt_loader
 /* Leaves the group, when all members have finished this member's last step. The others go on, if they still train. Before the model
    and the loader are freed. */
 DT_API void    dt_elastic_free(dt_elastic *e);
-/* The next batch of this member. It returns false once at the end of each epoch, as dt_loader_next does, and while an error is
-   pending. */
+/* The next batch of this member. It returns false once at the end of each epoch, as dt_loader_next does, once when a newcomer has become
+   a member, and while an error is pending. */
 DT_API bool    dt_elastic_next(dt_elastic *e, dt_batch *b);
 /* This member leaves in order before its next step: dt_elastic_next returns false, without an error, and dt_elastic_epoch INT64_MAX.
    It may be called in a signal handler. */
@@ -1060,8 +1060,9 @@ DT_API bool dt_elastic_next(dt_elastic *e, dt_batch *b)
             }
             bool begins = e->newcomer;
             if (dt__elastic_form(e)) return false;
-            if (begins) e->epoch_said = e->at.epoch;
-            continue;
+            if (!begins) continue;
+            e->epoch_said = e->at.epoch;
+            return false; /* the training may be over: the loop over epochs looks */
         }
         if (e->at.epoch > e->epoch_said) {
             e->epoch_said = e->at.epoch;

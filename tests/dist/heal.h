@@ -380,6 +380,11 @@ static DT_TEST_UNUSED int heal_check(heal *j)
     for (int i = 0; i < HEAL_ALL; i++)
         if (j->said[i][0] && (j->bad || getenv("DT_HEAL_SAY"))) printf("   member %d says: %s\n", i, j->said[i]);
     if (step != j->newest) heal_wrong(j, -1, step, "a step of another epoch");
+    for (int64_t k = step > 3 ? step - 3 : 0; j->bad && k < step + 4 && k < HEAL_STEPS; k++)
+        printf("   step %d: committed by generation %d, epoch %d\n", (int)k, j->group[k] - 1, j->epoch[k]);
+    for (int i = 0; j->bad && i < j->next; i++)
+        printf("   member %d: has committed %d steps, last in generation %d, ended %d\n", i, (int)j->done[i], (int)j->mine[i], j->ended[i]);
+    if (j->bad) printf("   newest step %d, last reported generation %d\n", (int)j->newest, (int)j->generation);
     return j->bad;
 }
 #endif
