@@ -7,11 +7,11 @@
 #include "example_data.h"
 #include <unistd.h>
 
-static const char *const elastic_help =
-    "elastic [options]: trains on the processes that dtrun --min, --max starts\n"
-    "    --epochs N     50\n"
-    "    --batch N      16 images for each process\n"
-    "    --slots N      0; others: N batches a step, whoever computes them, so the weights do not depend on who dies when\n";
+static const char *const elastic_help = "elastic [options]: trains on the processes that dtrun --min, --max starts\n"
+                                        "    --epochs N     50\n"
+                                        "    --batch N      16 images for each process\n"
+                                        "    --slots N      0; others: N batches a step, whoever computes them, so the "
+                                        "weights do not depend on who dies when\n";
 
 static dt_tensor *net(dt_model *m, dt_tensor *x)
 {
@@ -23,8 +23,9 @@ int main(int argc, char **argv)
     int done = example_options(argc, argv, elastic_help);
     if (done >= 0) return done;
     dt_dataset *train, *test;
-    int64_t     epochs = atoi(example_option(argc, argv, "--epochs", "50")), size = atoi(example_option(argc, argv, "--batch", "16"));
-    int         slots = atoi(example_option(argc, argv, "--slots", "0"));
+    int64_t     epochs = atoi(example_option(argc, argv, "--epochs", "50")),
+            size = atoi(example_option(argc, argv, "--batch", "16"));
+    int slots = atoi(example_option(argc, argv, "--slots", "0"));
     example_digits(example_has_digits("../data/digits") ? "../data/digits" : "data/digits", 1, 8, 1, &train, &test);
     dt_loader    *in = dt_loader_new(train, .batch = size, .shuffle = true);
     dt_model     *m = dt_model_new(.seed = 1);
@@ -49,8 +50,8 @@ int main(int argc, char **argv)
         }
     dt_elastic_stats s = dt_elastic_get_stats(e);
     if (!dt_error() && dt_elastic_rank(e) == 0)
-        printf("%d steps, %d deaths, %d newcomers, the longest pause %.0f ms\n", (int)dt_elastic_steps(e), (int)s.deaths, (int)s.joins,
-               1e3 * s.longest);
+        printf("%d steps, %d deaths, %d newcomers, the longest pause %.0f ms\n", (int)dt_elastic_steps(e),
+               (int)s.deaths, (int)s.joins, 1e3 * s.longest);
     dt_elastic_free(e);
     dt_optimizer_free(opt);
     dt_model_free(m);

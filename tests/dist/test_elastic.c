@@ -93,7 +93,9 @@ static void random_plan(heal *j, uint32_t seed, int deaths, int64_t us)
 }
 UTEST(elastic, members_die_and_others_join_at_any_time)
 {
-    int first = getenv("DT_HEAL_SEED") ? atoi(getenv("DT_HEAL_SEED")) : 0, seeds = getenv("DT_HEAL_SEED") ? 1 : dt_test_quick() ? 6 : 1000;
+    int first = getenv("DT_HEAL_SEED") ? atoi(getenv("DT_HEAL_SEED")) : 0, seeds = getenv("DT_HEAL_SEED") ? 1
+                                                                                   : dt_test_quick()      ? 6
+                                                                                                          : 1000;
     int worst = 0, joined = 0;
     for (int seed = first; seed < first + seeds && worst < 3; seed++) {
         heal *j = heal_new(2 + seed % 3);
@@ -105,7 +107,7 @@ UTEST(elastic, members_die_and_others_join_at_any_time)
         j->min = 1;
         random_plan(j, (uint32_t)seed, 1 + seed % 4, 60000);
         start_all(j);
-        int failed = heal_wait(j, slow(40));
+        int  failed = heal_wait(j, slow(40));
         bool all_dead = failed == 0 && j->size_at_end == 0; /* nobody was left */
         if (failed || (!all_dead && heal_check(j))) {
             printf("    seed %d: %d failed\n", seed, failed);
@@ -123,7 +125,10 @@ UTEST(elastic, members_die_and_others_join_at_any_time)
    others deal with the first), while a newcomer joins; and the newcomer itself. */
 UTEST(elastic, members_die_before_any_message)
 {
-    int seeds = getenv("DT_HEAL_SEED") ? 1 : dt_test_quick() ? 10 : 1000, first = getenv("DT_HEAL_SEED") ? atoi(getenv("DT_HEAL_SEED")) : 0;
+    int seeds = getenv("DT_HEAL_SEED") ? 1
+                : dt_test_quick()      ? 10
+                                       : 1000,
+        first = getenv("DT_HEAL_SEED") ? atoi(getenv("DT_HEAL_SEED")) : 0;
     int worst = 0, died = 0;
     for (int seed = first; seed < first + seeds && worst < 3; seed++) {
         uint32_t k = 5000 + (uint32_t)seed;
@@ -232,7 +237,8 @@ UTEST(elastic, with_shards_one_death_loses_nothing)
                 EXPECT_EQ(0, heal_wait(j, slow(30)));
                 EXPECT_EQ(0, heal_check(j));
                 EXPECT_EQ(2 + j->joined, j->size_at_end);
-                if (shard == 0 && how == HEAL_BEFORE) last[rank] = j->last; /* nobody has committed this step: the same steps */
+                if (shard == 0 && how == HEAL_BEFORE)
+                    last[rank] = j->last; /* nobody has committed this step: the same steps */
                 else if (how == HEAL_BEFORE) EXPECT_TRUE(j->last == last[rank]);
                 if (j->bad || !j->size_at_end) printf("    shard %d, rank %d dies at point %d\n", shard, rank, how);
                 heal_free(j);
@@ -318,7 +324,10 @@ UTEST(elastic, a_newcomer_with_another_model_is_refused)
     EXPECT_EQ(1, heal_wait(j, slow(30)));
     EXPECT_EQ(0, heal_check(j));
     EXPECT_EQ(1, j->size_at_end);
-    EXPECT_TRUE_MSG(strstr(j->said[2], "number 1 is parameter 'a.weight' f32 (16, 6) on rank 0, parameter 'a.weight' f32 (20, 6)") != NULL, j->said[2]);
+    EXPECT_TRUE_MSG(
+        strstr(j->said[2],
+               "number 1 is parameter 'a.weight' f32 (16, 6) on rank 0, parameter 'a.weight' f32 (20, 6)") != NULL,
+        j->said[2]);
     heal_free(j);
 }
 UTEST(elastic, options_that_make_no_sense_are_errors)
@@ -365,7 +374,9 @@ UTEST(elastic, below_the_minimum_it_waits_then_saves_and_ends)
     j->plan[1].step = 3;
     start_all(j);
     EXPECT_EQ(2, heal_wait(j, slow(30)));
-    EXPECT_TRUE_MSG(strstr(j->said[0], "below the minimum: 2 of at least 3 members for 1 s; step 3 is in the checkpoint") != NULL, j->said[0]);
+    EXPECT_TRUE_MSG(
+        strstr(j->said[0], "below the minimum: 2 of at least 3 members for 1 s; step 3 is in the checkpoint") != NULL,
+        j->said[0]);
     EXPECT_TRUE_MSG(strstr(j->said[2], "below the minimum: 2 of at least 3 members") != NULL, j->said[2]);
     heal_free(j);
     char path[200];
