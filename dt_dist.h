@@ -536,7 +536,8 @@ DT__INSIDE int                 dt__ddp_same_fingerprint(const dt__ddp_fingerprin
 DT__INSIDE int dt__same_models(const char *call, dt_model *m, dt_comm *c, bool values);
 DT__INSIDE void dt__drop_grads(dt_model *m); /* what a step that is given up has computed */
 /* DT__DDP_DRIVEN: of a model that is also cut into stages or split; the pipeline calls dt__ddp_sum after its backwards.
-   DT__DDP_ELASTIC: when a rank dies while the parameters are made, this rank makes the others alone: the next backward fails. */
+   DT__DDP_ELASTIC: when a rank dies while the parameters are made, this rank makes the others alone: the next backward fails. If one
+   dies in this call, it returns NULL without an error. */
 enum { DT__DDP_PLAIN = 0, DT__DDP_DRIVEN, DT__DDP_ELASTIC };
 DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, int how);
 DT__INSIDE int dt__ddp_sum(dt_ddp *d);
@@ -4597,7 +4598,7 @@ DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, int how)
     d->way.sums = true;
     snprintf(d->way_name, sizeof d->way_name, "allreduce");
     if (dt__squeeze_attach(d) || dt__ddp_attach(d) || dt__model_on_seal(m, dt__ddp_on_seal, d)) {
-        if (d->elastic && dt__ddp_lost(d)) (void)dt_error(); /* a rank has died: the next group is formed, nothing is to be logged */
+        (void)dt__ddp_tears(d);
         dt_ddp_free(d);
         return NULL;
     }

@@ -397,13 +397,18 @@ static void dt__elastic_words(dt_elastic *e, int64_t *w)
     }
     w[DT__EW_FULL] = e->full_fd >= 0 ? e->full_step : -1;
 }
-/* Does the group of this call no longer go on? Then the next one is formed. */
+/* A call has failed: because the group no longer goes on? Then the next one is formed. The control thread tells one communicator after the
+   other of a death, so this one may hear of it a moment later than the one that failed. */
 static bool dt__elastic_lost(const dt_elastic *e)
 {
-    int status = e->group && !e->plain ? dt_comm_get_status(e->group) : 0;
-    if (!status && e->group && !e->plain) status = dt__comm_halted(e->group, UINT64_MAX);
-    if (!status && e->ddp && !e->plain) status = dt__ddp_lost(e->ddp);
-    return status == DT_COMM_ERR_PEER || status == DT_COMM_ERR_TIMEOUT;
+    int64_t until = dt__comm_now() + 100 * DT__NS_PER_MS;
+    for (int status = 0; !e->plain; dt__comm_pause(DT__NS_PER_MS)) {
+        if (e->group) status = dt_comm_get_status(e->group);
+        if (!status && e->group) status = dt__comm_halted(e->group, UINT64_MAX);
+        if (!status && e->ddp) status = dt__ddp_lost(e->ddp);
+        if (status || dt__comm_now() > until) return status == DT_COMM_ERR_PEER || status == DT_COMM_ERR_TIMEOUT;
+    }
+    return false;
 }
 static bool dt__elastic_knocks(const dt_elastic *e) /* does a newcomer wait? */
 {
@@ -876,10 +881,7 @@ static int dt__elastic_form_once(dt_elastic *e)
     } else if (!rc && !(rc = dt__elastic_sync_parts(e, all, &done)) && (done || !(rc = dt__elastic_sync(e, all)))) {
         uint64_t t0 = dt_trace_now();
         e->ddp = dt__ddp_make(e->m, e->group, e->o.ddp, DT__DDP_ELASTIC);
-        if (!e->ddp) {
-            rc = dt__elastic_lost(e) ? (int)DT__EL_AGAIN : (int)dt__err.code;
-            if (rc == DT__EL_AGAIN) (void)dt_error(), dt_error_clear();
-        }
+        if (!e->ddp) rc = dt__err.code != DT_OK ? (int)dt__err.code : (int)DT__EL_AGAIN;
         dt_trace_span("elastic", "ddp", t0, dt_trace_now());
         if (!rc) rc = dt__elastic_split(e);
         if (!rc && e->m->sealed && e->whole) rc = dt__elastic_exchange(e, e->step, e->at.epoch);
