@@ -18,6 +18,17 @@ static dt_tensor *net(dt_model *m, dt_tensor *x)
     x = dt_linear(m, "fc1", dt_flatten(x), .out = 64, .act = DT_ACT_RELU);
     return dt_linear(m, "fc2", x, .out = 10);
 }
+static double accuracy(dt_model *m, dt_loader *exam) /* of this member, alone */
+{
+    double right = 0, n = 0;
+    dt_no_grad_begin();
+    for (dt_batch b; dt_loader_next(exam, &b); dt_end()) {
+        right += dt_item(dt_sum(dt_cast(dt_eq(dt_argmax(net(m, b.x), .dims = DT_DIM(1)), b.y), DT_I64)));
+        n += (double)b.n;
+    }
+    dt_no_grad_end();
+    return n > 0 ? right / n : 0;
+}
 int main(int argc, char **argv)
 {
     int done = example_options(argc, argv, elastic_help);
@@ -49,9 +60,11 @@ int main(int argc, char **argv)
             sum = 0, n = 0;
         }
     dt_elastic_stats s = dt_elastic_get_stats(e);
+    dt_loader       *exam = dt_loader_new(test, .batch = 100);
     if (!dt_error() && dt_elastic_rank(e) == 0)
-        printf("%d steps, %d deaths, %d newcomers, the longest pause %.0f ms\n", (int)dt_elastic_steps(e),
-               (int)s.deaths, (int)s.joins, 1e3 * s.longest);
+        printf("test accuracy %.2f %% after %d steps, %d deaths, %d newcomers, the longest pause %.0f ms\n", 100 * accuracy(m, exam),
+               (int)dt_elastic_steps(e), (int)s.deaths, (int)s.joins, 1e3 * s.longest);
+    dt_loader_free(exam);
     dt_elastic_free(e);
     dt_optimizer_free(opt);
     dt_model_free(m);
