@@ -324,7 +324,9 @@ static void dt__elastic_event(dt_elastic *e, const dt_comm_event *v)
 static void dt__elastic_events(dt_elastic *e)
 {
     dt_comm_event v;
-    while (!e->plain && e->base && dt_comm_next_event(e->base, &v) > 0) dt__elastic_event(e, &v);
+    dt_event_opts at_once;
+    DT__CLEAR(at_once);
+    while (!e->plain && e->base && dt_comm_next_event_with(e->base, &v, at_once) > 0) dt__elastic_event(e, &v);
 }
 
 /* ==================================================================================================== >>members
@@ -430,6 +432,13 @@ static int dt__elastic_given_up(dt_elastic *e, const char *why)
    some have made the update and others have not. So when a member dies there is a step of which all parts are there: those of
    the living, and that of the dead one at its neighbour. All members get all parts, make the file of them (full), and load it;
    the next ddp cuts it anew. The full file is kept until parcels of the new group are exchanged. */
+static dt_msg_opts dt__elastic_tag(int tag)
+{
+    dt_msg_opts o;
+    DT__CLEAR(o);
+    o.tag = tag;
+    return o;
+}
 static int dt__elastic_memory(void)
 {
     int fd = (int)syscall(SYS_memfd_create, "dt-state", 1u /* close-on-exec */);
@@ -449,8 +458,8 @@ static int dt__elastic_give(dt_elastic *e, const int *to, int n) /* 0; 1: the gr
     if (!rc && (p = mmap(NULL, (size_t)head[0], PROT_READ, MAP_SHARED, fd, 0)) == MAP_FAILED)
         rc = dt_fail(DT_ERR_MEMORY, "dt_elastic: %" PRId64 " bytes of state: %s", head[0], strerror(errno));
     for (int i = 0; i < n && !rc; i++)
-        if (dt_comm_send(e->group, head, 2, DT_COMM_I64, to[i]) ||
-            dt_comm_send(e->group, p, head[0], DT_COMM_U8, to[i]))
+        if (dt_comm_send_with(e->group, head, 2, DT_COMM_I64, to[i], dt__elastic_tag(0)) ||
+            dt_comm_send_with(e->group, p, head[0], DT_COMM_U8, to[i], dt__elastic_tag(1)))
             rc = 1;
     if (p != MAP_FAILED) munmap(p, (size_t)head[0]);
     close(fd);
@@ -459,7 +468,7 @@ static int dt__elastic_give(dt_elastic *e, const int *to, int n) /* 0; 1: the gr
 static int dt__elastic_take(dt_elastic *e, int from)
 {
     int64_t head[2] = { 0, 0 };
-    if (dt_comm_recv(e->group, head, 2, DT_COMM_I64, from)) return 1;
+    if (dt_comm_recv_with(e->group, head, 2, DT_COMM_I64, from, dt__elastic_tag(0))) return 1;
     int   fd = dt__elastic_memory();
     void *p = MAP_FAILED;
     if (fd < 0) return dt__err.code;
@@ -470,7 +479,7 @@ static int dt__elastic_take(dt_elastic *e, int from)
         return dt_fail(DT_ERR_MEMORY, "dt_elastic: no memory for %" PRId64 " bytes of state: %s", head[0],
                        strerror(e0));
     }
-    int rc = dt_comm_recv(e->group, p, head[0], DT_COMM_U8, from) ? 1 : 0;
+    int rc = dt_comm_recv_with(e->group, p, head[0], DT_COMM_U8, from, dt__elastic_tag(1)) ? 1 : 0;
     munmap(p, (size_t)head[0]);
     if (rc) {
         close(fd);
@@ -524,14 +533,14 @@ static int dt__elastic_exchange(dt_elastic *e, int64_t step, int64_t epoch)
     if (!p) return dt__err.code;
     e->mine[k] = p;
     size[0] = p->nbytes;
-    w[0] = dt_comm_send_start(e->group, &size[0], 1, DT_COMM_I64, right);
-    w[1] = dt_comm_send_start(e->group, p, p->nbytes, DT_COMM_U8, right, .tag = 1);
-    int         rc = !w[0] || !w[1] || dt_comm_recv(e->group, &size[1], 1, DT_COMM_I64, before);
+    w[0] = dt_comm_send_start_with(e->group, &size[0], 1, DT_COMM_I64, right, dt__elastic_tag(0));
+    w[1] = dt_comm_send_start_with(e->group, p, p->nbytes, DT_COMM_U8, right, dt__elastic_tag(1));
+    int rc = !w[0] || !w[1] || dt_comm_recv_with(e->group, &size[1], 1, DT_COMM_I64, before, dt__elastic_tag(0));
     dt__parcel *q = !rc && size[1] > 0 ? (dt__parcel *)dt_mem_alloc((size_t)size[1]) : NULL;
     if (!rc && !q)
         rc = dt_fail(DT_ERR_MEMORY, "dt_elastic: out of memory for %" PRId64 " bytes of the state of rank %d", size[1],
                      before);
-    if (!rc && dt_comm_recv(e->group, q, size[1], DT_COMM_U8, before, .tag = 1)) rc = 1;
+    if (!rc && dt_comm_recv_with(e->group, q, size[1], DT_COMM_U8, before, dt__elastic_tag(1))) rc = 1;
     for (int i = 0; i < 2; i++)
         if (w[i] && dt_work_wait(w[i]) && !rc) rc = 1;
     if (!rc && (!dt__parcel_ok(q, size[1]) || q->step != step))
@@ -735,6 +744,7 @@ static int dt__elastic_refuse(dt_elastic *e, const int64_t *all)
 static int dt__elastic_short(dt_elastic *e)
 {
     dt_comm_event v;
+    dt_event_opts patience;
     char          text[200], saved[64] = "";
     int           n = dt_comm_size(e->group);
     int64_t       now = dt__comm_now();
@@ -746,9 +756,11 @@ static int dt__elastic_short(dt_elastic *e)
         if (dt__elastic_leads(e)) dt__logf(DT_LOG_WARN, "elastic: %s", text);
         if (dt__elastic_leads(e)) dt__elastic_report_now(e, DT__EL_SHORT, -1, text);
     }
+    DT__CLEAR(patience);
     double left = e->o.wait - dt__seconds_of(now - e->short_since);
     while (left > 0 && !e->orphan) {
-        int got = dt_comm_next_event(e->base, &v, .timeout = left < 1 ? left : 1);
+        patience.timeout = left < 1 ? left : 1;
+        int got = dt_comm_next_event_with(e->base, &v, patience);
         if (got < 0) return dt__elastic_given_up(e, dt_comm_error(e->base));
         if (got > 0 || dt__elastic_knocks(e)) {
             if (got > 0) dt__elastic_event(e, &v);
@@ -829,7 +841,8 @@ static int dt__elastic_sync(dt_elastic *e, const int64_t *all)
 }
 static void dt__elastic_settled(dt_elastic *e, const int64_t *all) /* the leader tells the launcher */
 {
-    int n = dt_comm_size(e->group);
+    dt_accept_opts accept;
+    int            n = dt_comm_size(e->group);
     for (int r = 0; r < n; r++) {
         const int64_t *w = all + (int64_t)r * DT__EW_WORDS;
         int            number = e->group->world ? e->group->member[r] : r;
@@ -841,7 +854,9 @@ static void dt__elastic_settled(dt_elastic *e, const int64_t *all) /* the leader
     e->generation++;
     e->stats.generation = e->generation;
     if (!dt__elastic_leads(e)) return;
-    if (!e->plain) dt_comm_accept(e->base, .bind = e->o.comm.bind ? e->o.comm.bind : getenv("DT_BIND"));
+    DT__CLEAR(accept);
+    accept.bind = e->o.comm.bind ? e->o.comm.bind : getenv("DT_BIND");
+    if (!e->plain) dt_comm_accept_with(e->base, accept);
     for (int r = 0; r < n; r++)
         if (all[(int64_t)r * DT__EW_WORDS + DT__EW_NEW])
             dt__elastic_report_now(e, DT__EL_JOINED, all[(int64_t)r * DT__EW_WORDS + DT__EW_MEMBER], NULL);
