@@ -1580,9 +1580,10 @@ DT__INSIDE void dt__parcels_end(uint8_t *base, size_t nbytes)
 {
     static const char key[] = "\"dt.crc32c\":\"00000000\"";
     char              text[16];
-    uint8_t          *at = (uint8_t *)memmem(base, nbytes, key, sizeof key - 1);
+    size_t            at = 8;
+    while (at + sizeof key <= nbytes && memcmp(base + at, key, sizeof key - 1)) at++; /* it is near the begin of the header */
     snprintf(text, sizeof text, "%08" PRIx32, dt__crc32c(0, base, nbytes));
-    if (at) memcpy(at + 13, text, 8);
+    if (at + sizeof key <= nbytes) memcpy(base + at + 13, text, 8);
 }
 DT_API dt_status dt_archive_write(dt_archive *a, const char *path)
 {
