@@ -404,11 +404,12 @@ static void dt__elastic_words(dt_elastic *e, int64_t *w)
 static bool dt__elastic_lost(const dt_elastic *e)
 {
     int64_t until = dt__comm_now() + 100 * DT__NS_PER_MS;
-    for (int status = 0; !e->plain; dt__comm_pause(DT__NS_PER_MS)) {
-        if (e->group) status = dt_comm_get_status(e->group);
+    for (; !e->plain; dt__comm_pause(DT__NS_PER_MS)) {
+        int status = e->group ? dt_comm_get_status(e->group) : 0;
         if (!status && e->group) status = dt__comm_halted(e->group, UINT64_MAX);
         if (!status && e->ddp) status = dt__ddp_lost(e->ddp);
-        if (status || dt__comm_now() > until) return status == DT_COMM_ERR_PEER || status == DT_COMM_ERR_TIMEOUT;
+        if (status == DT_COMM_ERR_PEER || status == DT_COMM_ERR_TIMEOUT) return true;
+        if (dt__comm_now() > until) return false; /* another status may be what this rank did because of the death: dt__ddp_abort */
     }
     return false;
 }
