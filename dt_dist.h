@@ -897,11 +897,16 @@ static int dt__ddp_sync_param(dt_ddp *d, const dt__param *p, int index)
     }
     return 0;
 }
-/* A rank has died, and this one makes the rest of its model alone; the next backward says so. */
+/* A call has failed: because a rank has died? Then there is no error, and this rank makes the rest of its model alone. News of the death may
+   reach the communicators a moment later than the call that failed. */
 static bool dt__ddp_tears(dt_ddp *d)
 {
-    int status = d->elastic ? dt__ddp_lost(d) : 0;
-    d->torn = status == DT_COMM_ERR_PEER || status == DT_COMM_ERR_TIMEOUT;
+    int64_t until = dt__comm_now() + 100 * DT__NS_PER_MS;
+    for (; d->elastic && dt__err.code == DT_ERR_COMM && !d->torn && dt__comm_now() < until; dt__comm_pause(DT__NS_PER_MS)) {
+        int status = dt__ddp_lost(d);
+        d->torn = status == DT_COMM_ERR_PEER || status == DT_COMM_ERR_TIMEOUT;
+        if (d->torn) break;
+    }
     if (d->torn) (void)dt_error(), dt_error_clear();
     return d->torn;
 }
