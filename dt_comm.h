@@ -2569,7 +2569,7 @@ static void dt__past_log(const dt_comm *c) /* once; called by the driver, or whe
 {
     struct dt__engine *e = c->engine;
     char               text[256];
-    int                level = dt__comm_halted(c, UINT64_MAX) == DT_COMM_ERR_PEER && !c->status ? 4 : 2; /* a death that is tolerated */
+    int                level = dt__comm_halted(c, UINT64_MAX) == DT_COMM_ERR_PEER ? 4 : 2; /* a death that is tolerated */
     if (e->told) return;
     e->told = true;
     for (uint64_t k = e->npast > DT__HISTORY ? e->npast - DT__HISTORY : 0; k < e->npast; k++) {
