@@ -45,7 +45,7 @@ A COMPLETE PROGRAM
 WHAT IT DOES NOT DO
 
     It does not start processes: a launcher does (tools/dtrun.c --min, --max). It does not heal pipelines, tensor parallel
-    models or parameter servers.
+    models, parameter servers, jobs over MPI, nor models on GPUs.
 
 CONTENTS
 
