@@ -21,6 +21,7 @@
 #include "dt_nn.h"
 #include "dt_data.h"
 #include "dt_plan.h"
+#include "dt_scale.h"
 #include "dt_net.h"
 #include "dt_msg.h"
 #include "dt_comm.h"

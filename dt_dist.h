@@ -354,9 +354,15 @@ DT_API int dt_ddp_state_integer(dt_ddp_state *s, const char *name, int64_t *x); 
    computed by one rank, and all ranks combine all parts in the same order: every element counts once, and the bits do not depend on the number
    of ranks. So a parameter of fewer elements is on one rank.
 
-   With dt_ddp_no_sync gradients stay whole on each rank until the synchronised backward. dt_ddp_skip is refused with .shard = 3,
-   hooks with 2 and 3, .slots, dt_ddp_broadcast after the seal and models on GPUs with all. Until the seal (the first backward) a
-   rank has the whole model.
+   With dt_ddp_no_sync gradients stay whole on each rank until the synchronised backward. Hooks see whole buckets; with f16
+   and bf16 of .compress halves are reduced by a reduce_scatter, the other methods send what they send without .shard. What a
+   hook keeps (the residuals of error feedback) is whole on each rank. Refused are .slots, and dt_ddp_broadcast after the
+   seal. Until the seal (the first backward) a rank has the whole model.
+
+   dt_ddp_skip with 3: the others gather layers in their forward, so the rank repeats the gathers of its own last step. That
+   must have been a whole one: in the first two steps, also after parameters were frozen or unfrozen, every rank needs data.
+   If the others use other layers than in that step, it is an error on all ranks. What the program does with parameters
+   between two backwards beside the forward it does in each step, or between dt_no_grad_begin and dt_no_grad_end.
 
    Memory of a rank, for P parameters in blocks, N ranks, an optimiser with s states (Adam 2), without activations and buffers:
        f32                        1: 8 P + 4 s P/N                2: 4 P + (4 + 4 s) P/N       3: (8 + 4 s) P/N
@@ -367,7 +373,10 @@ DT_API int dt_ddp_state_integer(dt_ddp_state *s, const char *name, int64_t *x); 
    Checkpoints: all ranks write their ranges into one file at the same time, in the format and with the names of a model that is
    not sharded. So any number of ranks with any .shard reads it, and so does PyTorch. It gets its name when all ranks have synced their parts.
 
-   .state_dir: each rank has its states in files there, which are mapped. They have no name, so they vanish with the process. */
+   .state_dir: each rank has its states in files there, which are mapped. They have no name, so they vanish with the process.
+   Not for models on GPUs.
+
+   On GPUs (.backend = DT_NCCL) all arrays are in their memory, and reduce_scatter and allgather go by NCCL. */
 typedef struct dt_ddp_memory { /* of this rank, in bytes, as allocated now */
     int64_t parameters; /* in blocks; with .shard = 3 the ranges */
     int64_t gradients;  /* with .shard 2 and 3 the ranges */
@@ -593,6 +602,7 @@ enum { DT__DDP_STAGES = 8 };
 enum { DT__DDP_IDLE = 0, DT__DDP_BACKWARD, DT__DDP_SKIP };
 
 /* ---- sharding. A unit is a bucket of a sharded model: its values and gradients. */
+enum { DT__WALK_VALUE, DT__WALK_BEGIN, DT__WALK_GRAD, DT__WALK_START }; /* dt_ddp.walk: what | index << 2 */
 typedef struct dt__room { /* memory for a unit that is whole for a while */
     dt_tensor *t;         /* 1-d */
     bool       used;
@@ -695,6 +705,10 @@ struct dt_ddp {
     int          use_cap, used_cap;
     int          use_said;   /* .shard 1 and 2: so many of `use` all ranks have, in this order, if use_agreed: see dt__info_receive */
     bool         use_agreed;
+    int         *walk, *walked; /* .shard = 3, for dt_ddp_skip: see dt__walk_record. Since the last backward, and in that one */
+    int          nwalk, nwalked, walk_cap, walked_cap;
+    int          walk_version;  /* of the model's blocks, in walked; 0: there is none */
+    bool         walking;       /* dt_ddp_skip repeats it */
     /* batch norm over all ranks */
     dt_comm      *norm; /* a second duplicate, since buckets run on c meanwhile; NULL without .sync_batchnorm */
     dt__norm_sync sync;
@@ -1087,7 +1101,7 @@ static int dt__bucket_publish(dt_ddp *d, int i) /* what a hook sees of it */
     k->rank = d->rank;
     k->world = d->world;
     if (!d->way_set || dt__ddp_alone(d)) return 0;
-    k->grad = dt__slice(d->m->block[b->block].b.grad, 0, b->at, b->length);
+    k->grad = d->unit ? dt__ref(d->unit[i].grad) : dt__slice(d->m->block[b->block].b.grad, 0, b->at, b->length);
     return k->grad ? 0 : (int)DT_ERR_MEMORY;
 }
 static bool dt__same_layer(const dt__param *a, const dt__param *b)
@@ -1234,7 +1248,10 @@ static int dt__ddp_scale(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, double 
    own: ranks may be at different stages of different buckets. */
 static int  dt__ddp_wait(dt_ddp *d, dt_work *w);
 static void dt__unit_reduced(dt__unit *u);
+static dt_work *dt__unit_sum(dt_ddp *d, const dt_ddp_bucket *b, void *x, void *out, int dtype);
 static int  dt__shards_begin(dt_ddp *d);
+static void dt__walk_record(dt_ddp *d, int what, int index);
+static void dt__walk_end(dt_ddp *d);
 static int  dt__shard_masters(dt_ddp *d, dt__mblock *b);
 static int  dt__way_allreduce(dt_ddp_bucket *b, dt_work **work, void *user) /* DDP's own way */
 {
@@ -1305,6 +1322,7 @@ static int dt__way_next(dt_ddp *d, dt__bucket *b) /* waits for its work, if ther
 static int dt__ways_advance(dt_ddp *d)
 {
     int least = DT__DDP_STAGES, rc = 0; /* the least stage of the buckets before */
+    if (d->o.shard == 3) return 0;      /* see dt__grad_room */
     for (int i = 0; i < d->next && d->way.stages > 1 && !rc; i++) {
         dt__bucket *b = &d->bucket[i];
         while (!rc && b->stage >= 0 && b->stage < least && (!b->work || dt_work_test(b->work))) rc = dt__way_next(d, b);
@@ -2075,9 +2093,10 @@ static int dt__squeeze_gathered(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *
     s->on_wire = s->each * (b->world - 1);
     return *work ? 0 : DT_ERR_COMM;
 }
-static int64_t dt__squeeze_ring(const dt_ddp_bucket *b, int64_t nbytes) /* what each rank sends in an allreduce */
+/* What each rank sends in an allreduce, or in half of one */
+static int64_t dt__squeeze_ring(const dt_ddp_bucket *b, int64_t nbytes, bool half)
 {
-    return 2 * nbytes * (b->world - 1) / b->world;
+    return (half ? 1 : 2) * nbytes * (b->world - 1) / b->world;
 }
 static int dt__squeeze_summed(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, float *x, dt_work **work)
 {
@@ -2087,12 +2106,12 @@ static int dt__squeeze_summed(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s,
     if (dt__squeeze_wire(&s->wire, &s->c, b->comm, &s->nwire, s->each)) return dt__err.code;
     if (dt__squeeze_encode(z, b, s, -1, x, s->wire, s->each)) return dt__err.code;
     dt__squeeze_measure(z, b, s, x);
-    int     dtype = c.kind == DT_CODEC_F16 ? DT_COMM_F16 : c.kind == DT_CODEC_BF16 ? DT_COMM_BF16 : DT_COMM_F32;
+    char   *payload = s->wire + DT_CODEC_HEADER;
     int64_t nbytes = s->each - DT_CODEC_HEADER;
-    *work = dt_comm_allreduce_start(b->comm, s->wire + DT_CODEC_HEADER, nbytes / (dtype == DT_COMM_F32 ? 4 : 2), dtype,
-                                    DT_COMM_SUM);
+    if (s->kind != DT__SQ_RANDOMK) *work = dt__unit_sum(z->d, b, payload, NULL, s->kind == DT__SQ_F16 ? DT_F16 : DT_BF16);
+    else *work = dt_comm_allreduce_start(b->comm, payload, nbytes / 4, DT_COMM_F32, DT_COMM_SUM);
     b->sent = nbytes;
-    s->on_wire = dt__squeeze_ring(b, nbytes);
+    s->on_wire = dt__squeeze_ring(b, nbytes, z->d->unit && s->kind != DT__SQ_RANDOMK);
     return *work ? 0 : DT_ERR_COMM;
 }
 /* PowerSGD: M = gradient + rest, in the other rest. P = M Q is summed, then Q = M^T P with P orthonormal; P Q^T replaces
@@ -2124,7 +2143,7 @@ static int dt__powersgd_start(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s,
     }
     *work = dt_comm_allreduce_start(b->comm, p, s->np, DT_COMM_F32, DT_COMM_SUM);
     b->sent = (s->np + s->nq) * 4;
-    s->on_wire = dt__squeeze_ring(b, b->sent);
+    s->on_wire = dt__squeeze_ring(b, b->sent, false);
     return *work ? 0 : DT_ERR_COMM;
 }
 static int dt__powersgd_middle(dt_ddp_bucket *b, dt__squeezed *s, dt_work **work)
@@ -2175,13 +2194,13 @@ static void dt__powersgd_finish(dt_ddp_bucket *b, dt__squeezed *s, float *x)
     if (s->sampled) s->lost = s->all > 0 ? sqrt(dt__squeeze_squares(m, NULL, b->n) / s->all) : 0;
 }
 /* Without compression in this step: what was kept before goes along. */
-static int dt__squeeze_whole(dt_ddp_bucket *b, dt__squeezed *s, float *x, dt_work **work)
+static int dt__squeeze_whole(const dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, float *x, dt_work **work)
 {
     for (int64_t i = 0; i < b->n; i++) x[i] += s->rest[s->now][i];
     memset(s->rest[1 - s->now], 0, (size_t)b->n * sizeof *x);
     if (s->x && !dt__squeeze_narrow(b->data, s->x, b->dtype, b->n)) b->nonfinite = true;
-    *work = dt_comm_allreduce_start(b->comm, b->data, b->n, b->dtype, DT_COMM_SUM);
-    s->on_wire = dt__squeeze_ring(b, b->sent);
+    *work = dt__unit_sum(z->d, b, b->data, NULL, b->dtype);
+    s->on_wire = dt__squeeze_ring(b, b->sent, z->d->unit != NULL);
     return *work ? 0 : DT_ERR_COMM;
 }
 static int dt__squeeze_device(const dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s,
@@ -2192,9 +2211,9 @@ static int dt__squeeze_device(const dt__squeeze *z, dt_ddp_bucket *b, dt__squeez
     if (!s->half && !(s->half = dt__new("dt_ddp", b->grad->st->dev, dtype, &b->n, 1, DT_LAYOUT_PLAIN)))
         return DT_ERR_MEMORY;
     if (dt__copy_to(s->half, b->grad, 0)) return dt__err.code ? (int)dt__err.code : (int)DT_ERR_MEMORY;
-    *work = dt_comm_allreduce_start(b->comm, s->half->st->ptr, b->n, dtype, DT_COMM_SUM);
+    *work = dt__unit_sum(z->d, b, s->half->st->ptr, NULL, dtype);
     b->sent = 2 * b->n;
-    s->on_wire = dt__squeeze_ring(b, b->sent);
+    s->on_wire = dt__squeeze_ring(b, b->sent, z->d->unit != NULL);
     return *work ? 0 : DT_ERR_COMM;
 }
 static int dt__squeeze_kind(const dt__squeeze *z, const dt_ddp_bucket *b, const dt__squeezed *s) /* of this step */
@@ -2213,14 +2232,17 @@ static int dt__squeeze_kind(const dt__squeeze *z, const dt_ddp_bucket *b, const 
 static int dt__squeeze_begin(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, dt_work **work)
 {
     float *x = s->x ? s->x : (float *)b->data;
-    if (s->kind == DT__SQ_NONE && (!s->dirty || z->d->on_device)) return dt__way_allreduce(b, work, NULL);
+    if (s->kind == DT__SQ_NONE && (!s->dirty || z->d->on_device)) {
+        *work = dt__unit_sum(z->d, b, b->data, NULL, b->dtype);
+        return *work ? 0 : (int)DT_ERR_COMM;
+    }
     if (z->d->on_device) return dt__squeeze_device(z, b, s, work);
     if (s->x) dt__squeeze_widen(s->x, b->data, b->dtype, b->n);
     dt__squeeze_rescale(s, b->n, b->loss_scale);
     s->changed = s->kind != DT__SQ_NONE ? z->feedback || s->kind == DT__SQ_DGC || s->kind == DT__SQ_POWERSGD : s->dirty;
     if (s->changed && s->nq && s->kind != DT__SQ_POWERSGD) /* auto: Q goes on with the next step of powersgd */
         memcpy(s->q[1 - s->now], s->q[s->now], (size_t)s->nq * sizeof(float));
-    if (s->kind == DT__SQ_NONE) return dt__squeeze_whole(b, s, x, work);
+    if (s->kind == DT__SQ_NONE) return dt__squeeze_whole(z, b, s, x, work);
     if (s->kind == DT__SQ_POWERSGD) return dt__powersgd_start(z, b, s, x, work);
     return dt__squeeze_about[s->kind].gathers ? dt__squeeze_gathered(z, b, s, x, work)
                                               : dt__squeeze_summed(z, b, s, x, work);
@@ -2252,8 +2274,7 @@ static int dt__squeeze_done(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, d
         float found = 0;
         rc = dt__copy_to(b->grad, s->half, 0);
         if (!rc)
-            rc = dt__ddp_scale_flag(z->d, z->d->m->block[z->d->bucket[b->index].block].b.grad,
-                                    z->d->bucket[b->index].at, b->n, 1, z->d->flag, 0);
+            rc = dt__ddp_scale_flag(z->d, b->grad, 0, b->n, 1, z->d->flag, 0);
         if (!rc && b->last) rc = dt__download(z->d->flag, &found);
         if (!rc && b->last && found != 0) b->nonfinite = true;
         return rc;
@@ -2267,9 +2288,29 @@ static int dt__squeeze_done(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, d
             for (int r = 0; r < b->world && !rc; r++)
                 rc =
                     dt__squeeze_decode(z, b, s, i, s->wire + s->each * r + s->at[i], s->at[i + 1] - s->at[i], x, r > 0);
+    } else if (z->d->unit && s->kind != DT__SQ_RANDOMK) { /* see dt__squeeze_agree */
+        const dt__unit *u = &z->d->unit[b->index];
+        int64_t         n = u->count[b->rank];
+        dt__squeeze_widen(x + u->mine, s->wire + DT_CODEC_HEADER + 2 * u->mine, s->kind == DT__SQ_F16 ? DT_F16 : DT_BF16, n);
+        if (!dt__squeeze_finite(x + u->mine, n)) b->nonfinite = true;
     } else rc = dt__squeeze_decode(z, b, s, -1, s->wire, s->each, x, false);
     if (!rc && s->x && !dt__squeeze_narrow(b->data, s->x, b->dtype, b->n)) b->nonfinite = true;
     return rc;
+}
+/* After all buckets. A sharded rank sees its own range of a sum of halves: a value that is not finite there is told to all. */
+static int dt__squeeze_agree(dt_ddp *d)
+{
+    int64_t bad = 0;
+    bool    halves = false;
+    for (int i = 0; i < d->nbuckets && d->unit; i++) {
+        const dt__squeezed *s = (const dt__squeezed *)d->bucket[i].pub.state;
+        halves = halves || (s && (s->kind == DT__SQ_F16 || s->kind == DT__SQ_BF16));
+        if (d->bucket[i].pub.nonfinite && !bad) bad = d->nbuckets - i;
+    }
+    if (!halves) return 0;
+    if (dt_comm_allreduce(d->c, &bad, 1, DT_COMM_I64, DT_COMM_MAX)) return dt__ddp_comm_fail(d, "dt_backward");
+    if (bad) d->bucket[d->nbuckets - bad].pub.nonfinite = true;
+    return 0;
 }
 static int dt__squeeze_finish(dt_ddp_bucket *b, dt_work **work, void *user)
 {
@@ -2739,6 +2780,7 @@ static int dt__bucket_start(dt_ddp *d, dt__bucket *b)
 {
     dt_model  *m = d->m;
     int64_t    at;
+    dt__walk_record(d, DT__WALK_START, (int)(b - d->bucket));
     dt_tensor *g = dt__bucket_grad(d, b, &at);
     int        bad = 0, rc = dt__info_receive(d), halves = g->dtype != DT_F32;
     if (rc || (d->driven && m->block[b->block].use_mgrad)) return rc;
@@ -2828,6 +2870,22 @@ DT__INSIDE void dt__drop_grads(dt_model *m)
         for (int k = 0; k < m->block[i].n; k++) m->order[m->block[i].first + k]->reached = 0;
     }
 }
+/* Is an element of p's summed gradient not finite? Sharded: one of this rank's ranges */
+static int dt__sum_bad(dt_ddp *d, int block, const dt__param *p, int *bad)
+{
+    const dt__mblock *b = &d->m->block[block];
+    int               rc = 0, here = 0;
+    *bad = 0;
+    if (!b->cut) return dt__ddp_scale(d, b->b.grad, p->offset, p->t->numel, 1, bad);
+    for (int k = 0; k < b->nranges && !rc; k++) {
+        int64_t lo = p->offset > b->range[k].lo ? p->offset : b->range[k].lo, hi = p->offset + p->t->numel;
+        if (hi > b->range[k].hi) hi = b->range[k].hi;
+        int64_t at = b->cut & DT__CUT_GRAD ? b->range[k].at + (lo - b->range[k].lo) : lo;
+        if (lo < hi) rc = dt__ddp_scale(d, b->b.grad, at, hi - lo, 1, &here);
+        *bad = *bad || here;
+    }
+    return rc;
+}
 static int dt__ddp_nonfinite(dt_ddp *d)
 {
     int bad = -1, sum = -1;
@@ -2851,12 +2909,14 @@ static int dt__ddp_nonfinite(dt_ddp *d)
     bool loss = d->bad[bad] == d->norder;
     if (d->bad[bad] > d->norder) { /* a bucket on the device: find the parameter */
         const dt__bucket *b = &d->bucket[d->bad[bad] - d->norder - 1];
-        d->bad[bad] = b->first; /* used if the loop finds no other */
+        int64_t found = INT64_MAX;
         for (int k = b->n - 1, here = 0; k >= 0; k--) {
-            const dt__param *p = d->m->order[b->first + k];
-            if (dt__ddp_scale(d, d->m->block[b->block].b.grad, p->offset, p->t->numel, 1, &here)) return dt__err.code;
-            if (here) d->bad[bad] = b->first + k;
+            if (dt__sum_bad(d, b->block, d->m->order[b->first + k], &here)) return dt__err.code;
+            if (here) found = b->first + k;
         }
+        /* sharded: each rank has seen its ranges of the sum */
+        if (d->unit && dt_comm_allreduce(d->c, &found, 1, DT_COMM_I64, DT_COMM_MIN)) return dt__ddp_comm_fail(d, "dt_backward");
+        d->bad[bad] = found < d->norder ? found : b->first;
     }
     dt__drop_grads(d->m);
     d->error_known = 1; /* all ranks report this error */
@@ -2900,6 +2960,7 @@ static int dt__ddp_finish(dt_ddp *d)
 {
     dt_model *m = d->m;
     int       staged = d->staging_work != NULL, rc = dt__ddp_drain(d);
+    if (!rc && d->squeeze) rc = dt__squeeze_agree(d);
     bool      counts = !rc && dt__ways_counts(d);
     dt__ways_end(d, counts);
     d->synced++;
@@ -3009,6 +3070,7 @@ static void dt__ddp_begin(void *user)
     int       rc = m && dt__err.code == DT_OK ? dt__ddp_start_step(d, DT__DDP_BACKWARD) : 1;
     if (rc < 0) dt__ddp_send_error(d);
     if (rc || d->no_sync || d->o.slots || dt__ddp_alone(d)) return;
+    dt__walk_record(d, DT__WALK_BEGIN, 0);
     for (int i = 0; i < d->nbuckets; i++) {
         dt__bucket *b = &d->bucket[i];
         b->waiting = 0;
@@ -3065,6 +3127,7 @@ static void dt__ddp_end_step(dt_ddp *d, dt_status status)
         dt_fail(DT_ERR_STATE, "dt_backward: bucket %d of %d did not become ready in this backward; this is a bug in dt",
                 d->next, d->nbuckets);
     if (dt__err.code == DT_OK) dt__ddp_finish(d);
+    dt__walk_end(d);
     dt__ddp_send_error(d);
     d->weight = -1;
     uint64_t now = dt_trace_now();
@@ -3226,8 +3289,9 @@ static int dt__gather_fail(dt__unit *u, const char *call)
         return dt_fail(
             DT_ERR_COMM,
             "%s: rank %d uses the parameters %s, rank %d uses %s: all ranks of a sharded model must use the same "
-            "layers in the same order",
-            call, rank[0], text[0], rank[1], text[1]);
+            "layers in the same order%s",
+            call, rank[0], text[0], rank[1], text[1],
+            d->walking ? " (this rank skips: it repeats the layers of its last backward)" : "");
     }
     snprintf(why, sizeof why, "%.500s",
              dt_comm_error(d->gathers) ? dt_comm_error(d->gathers) : "the communicator failed");
@@ -3251,13 +3315,13 @@ static int dt__room_take(dt_ddp *d, size_t nbytes) /* its index, or -1 after dt_
     }
     if (best < 0 && smaller >= 0) { /* in its place a larger one */
         dt__unref(d->room[smaller].t);
-        d->room[smaller].t = dt__ddp_alloc(d, dt_cpu(), DT_U8, (int64_t)nbytes);
+        d->room[smaller].t = dt__ddp_alloc(d, d->m->device, DT_U8, (int64_t)nbytes);
         best = d->room[smaller].t ? smaller : -1;
     } else if (best < 0) {
         for (int i = 0; i < d->nrooms && best < 0; i++)
             if (!d->room[i].t) best = i;
         if (best < 0 && d->nrooms < 2 * (d->nunits + d->nold) + 8) best = d->nrooms++;
-        if (best >= 0) d->room[best].t = dt__ddp_alloc(d, dt_cpu(), DT_U8, (int64_t)nbytes);
+        if (best >= 0) d->room[best].t = dt__ddp_alloc(d, d->m->device, DT_U8, (int64_t)nbytes);
         if (best >= 0 && !d->room[best].t) best = -1;
     }
     if (best >= 0) d->room[best].used = true;
@@ -3305,12 +3369,13 @@ static int dt__value_wait(dt__unit *u)
 /* What the program changed in the values goes to this rank's range. */
 static int dt__value_keep(dt__unit *u)
 {
-    size_t size = dt__dtype_size[u->dtype], n = (size_t)u->count[u->d->rank] * size;
+    dt__lazy *lazy = u->value->st->lazy;
     if (!u->own_value || u->vstate != DT__UNIT_HERE || u->value->st->version == u->version) return 0;
     u->version = u->value->st->version;
-    /* not by a kernel: it would touch the unit, as a use */
-    if (n) memcpy(dt__tensor_at(u->own_value, u->own_at), (char *)u->value->st->ptr + (size_t)u->mine * size, n);
-    return 0;
+    u->value->st->lazy = NULL; /* it is no use of the unit */
+    int rc = dt__copy_part(u->own_value, u->own_at, u->value, u->mine, u->count[u->d->rank]);
+    u->value->st->lazy = lazy;
+    return rc;
 }
 static void dt__value_drop(dt__unit *u) /* .shard = 3 */
 {
@@ -3320,15 +3385,42 @@ static void dt__value_drop(dt__unit *u) /* .shard = 3 */
     dt__room_give(u->d, &u->vroom);
     u->value->st->ptr = NULL;
 }
-static void dt__use_record(dt_ddp *d, int unit)
+static bool dt__list_add(int **list, int *n, int *cap, int x)
 {
-    int64_t cap = d->use_cap;
-    if (d->nuse >= 1 << 16) return;
-    int *list = (int *)dt__enlarge(d->use, d->nuse, &cap, sizeof *list);
-    if (!list) return; /* nothing is gathered ahead */
-    d->use = list;
-    d->use_cap = (int)cap;
-    d->use[d->nuse++] = unit;
+    int64_t room = *cap;
+    int    *at = *n < 1 << 16 ? (int *)dt__enlarge(*list, *n, &room, sizeof *at) : NULL;
+    if (!at) return false;
+    *list = at;
+    *cap = (int)room;
+    at[(*n)++] = x;
+    return true;
+}
+static void dt__use_record(dt_ddp *d, int unit) /* what is not in the list is not gathered ahead */
+{
+    dt__list_add(&d->use, &d->nuse, &d->use_cap, unit);
+}
+/* .shard = 3: what a rank did since its last synchronised backward that others wait for, in order. A rank that skips repeats
+   it: used values, the begin of the backward, memory of gradients (which may wait for buckets), buckets that started. Values
+   that are used without gradients, as in an evaluation, are no part of a step: a rank that skips reads them itself. */
+static void dt__walk_record(dt_ddp *d, int what, int index)
+{
+    int x = what | index << 2;
+    if (d->o.shard != 3 || !d->unit || d->nwalk < 0) return;
+    if (what == DT__WALK_VALUE && dt__tls.no_grad && !dt__tls.in_backward && !d->walking) return;
+    if (what == DT__WALK_VALUE && d->nwalk && d->walk[d->nwalk - 1] == x) return;
+    /* too long, or out of memory: none until the next backward */
+    if (!dt__list_add(&d->walk, &d->nwalk, &d->walk_cap, x)) d->nwalk = -1;
+}
+static void dt__walk_end(dt_ddp *d) /* the backward has ended */
+{
+    int *list = d->walked, cap = d->walked_cap;
+    d->walked = d->walk;
+    d->walked_cap = d->walk_cap;
+    d->nwalked = d->nwalk;
+    d->walk_version = d->nwalk > 0 ? d->m->version : 0;
+    d->walk = list;
+    d->walk_cap = cap;
+    d->nwalk = 0;
 }
 static int dt__use_next(dt_ddp *d, int unit) /* the unit that was used after this one in the step before, or -1 */
 {
@@ -3351,6 +3443,7 @@ static void dt__value_touch(dt__lazy *l)
         dt__value_wait(u);
         return;
     }
+    dt__walk_record(d, DT__WALK_VALUE, u->index);
     if (u->vstate == DT__UNIT_HERE && d->recent[0] == u->index) return;
     dt__use_record(d, u->index);
     int next = dt__use_next(d, u->index);
@@ -3384,11 +3477,15 @@ static int dt__grad_gaps(dt__unit *u) /* zeros between the parameters */
 static int dt__grad_room(dt__unit *u)
 {
     dt_ddp *d = u->d;
-    while (d->phase != DT__DDP_IDLE && !d->no_sync) { /* wait for a bucket if two are on their way */
+    /* Wait for a bucket if two are on their way. With .shard = 3 ranks also wait for each other's gathers meanwhile. So a
+       bucket begins its later collectives only here and in dt__ddp_drain: these are the same places between the gathers on
+       all ranks. */
+    while (d->phase != DT__DDP_IDLE && !d->no_sync) {
         int flying = 0, oldest = -1;
         for (int i = 0; i < d->next; i++) {
-            if (d->bucket[i].stage < 0 || !d->bucket[i].work) continue;
-            if (dt_work_test(d->bucket[i].work)) flying += 2;
+            const dt__bucket *b = &d->bucket[i];
+            if (b->stage < 0) continue;
+            if (d->way.stages == 1 && b->work && dt_work_test(b->work)) flying += 2;
             flying++;
             if (oldest < 0) oldest = i;
         }
@@ -3420,6 +3517,7 @@ static void dt__grad_touch(dt__lazy *l)
         return;
     }
     u->gstate = DT__UNIT_HERE;
+    if (u->d->phase != DT__DDP_IDLE && !u->d->no_sync) dt__walk_record(u->d, DT__WALK_GRAD, u->index);
     if (!dt__grad_room(u)) dt__grad_gaps(u);
 }
 static void dt__grad_drop(dt__unit *u, dt__unit_state state)
@@ -3434,17 +3532,23 @@ static void dt__grad_drop(dt__unit *u, dt__unit_state state)
 }
 static void dt__unit_reduced(dt__unit *u)
 {
-    if (u->d->way_set && u->own_grad) /* a hook has left the sum in the bucket */
+    if (u->d->way_set && u->own_grad) /* a hook has left the sum in the bucket, or this rank's range of it */
         dt__copy_part(u->own_grad, u->own_at, u->grad, u->mine, u->count[u->d->rank]);
     dt__grad_drop(u, DT__UNIT_CUT);
+}
+/* The sum of x over the ranks; sharded: this rank's range of it. x: of the bucket's length. out NULL: in place */
+static dt_work *dt__unit_sum(dt_ddp *d, const dt_ddp_bucket *b, void *x, void *out, int dtype)
+{
+    if (!d->unit) return dt_comm_allreduce_start(b->comm, x, b->n, dtype, DT_COMM_SUM);
+    const dt__unit *u = &d->unit[b->index];
+    if (!out) out = (char *)x + (size_t)u->mine * dt__dtype_size[dtype];
+    return dt_comm_reduce_scatter_start(b->comm, x, out, 0, u->count, dtype, DT_COMM_SUM);
 }
 static int dt__way_scatter(dt_ddp_bucket *b, dt_work **work, void *user) /* the way of a sharded model */
 {
     dt_ddp   *d = (dt_ddp *)user;
     dt__unit *u = &d->unit[b->index];
-    char     *out = u->own_grad ? dt__tensor_at(u->own_grad, u->own_at)
-                                : (char *)b->data + (size_t)u->mine * dt__dtype_size[u->dtype];
-    *work = dt_comm_reduce_scatter_start(b->comm, b->data, out, 0, u->count, b->dtype, DT_COMM_SUM);
+    *work = dt__unit_sum(d, b, b->data, u->own_grad ? dt__tensor_at(u->own_grad, u->own_at) : NULL, b->dtype);
     return *work ? 0 : (int)DT_ERR_COMM;
 }
 /* Before a backward: gradients that it adds to become whole, the others go. */
@@ -3611,7 +3715,8 @@ static int dt__shards_cut(void *user) /* dt__sharding.cut */
     d->unit = NULL;
     d->nunits = 0;
     d->recent[0] = d->recent[1] = d->recent[2] = d->ahead = -1;
-    d->nuse = d->nused = d->use_at = 0;
+    d->nuse = d->nused = d->use_at = d->walk_version = 0;
+    d->nwalk = dt__tls.tape.n ? -1 : 0; /* -1: there was no unit yet in a part of the forward */
     for (int i = 0; i < m->nparams && !rc; i++)
         if (m->param[i]->old_block >= 0 && m->param[i]->block < 0 && !m->param[i]->buffer && d->nold)
             rc = dt__unit_leave(m->param[i]);
@@ -3619,8 +3724,10 @@ static int dt__shards_cut(void *user) /* dt__sharding.cut */
     for (int i = 0; i < m->nblocks; i++) n += m->block[i].n;
     for (int i = 0; i < m->nparams; i++) {
         const dt__param *p = m->param[i];
-        if (p->block >= 0 && p->t->st->dev != dt_cpu())
-            return dt_fail(DT_ERR_DEVICE, "dt_ddp_new: .shard needs a model on the CPU; parameter '%s' is on %s", p->name, p->t->st->dev->name);
+        if (p->block >= 0 && p->t->st->dev != m->device)
+            return dt_fail(DT_ERR_DEVICE,
+                           "dt_ddp_new: .shard needs a model on one device; parameter '%s' is on %s, the model on %s", p->name,
+                           p->t->st->dev->name, m->device->name);
         if (p->cut.parts)
             return dt_fail(DT_ERR_STATE, "dt_ddp_new: .shard cannot be used with a tensor axis: '%s' is split already; leave out one of them", p->name);
     }
@@ -3661,9 +3768,9 @@ static int dt__shards_cut(void *user) /* dt__sharding.cut */
 }
 static void dt__hold_release(void *user) { dt__unref((dt_tensor *)user); }
 /* A tensor of n elements with a storage of its own: memory of `of` from element at on, or (of NULL) none yet. */
-static dt_tensor *dt__unit_tensor(dt_tensor *of, int64_t at, int dtype, int64_t n)
+static dt_tensor *dt__unit_tensor(dt_device *dev, dt_tensor *of, int64_t at, int dtype, int64_t n)
 {
-    dt_tensor *t = dt__adopt("dt_ddp", dt_cpu(), of ? dt__tensor_at(of, at) : NULL, dtype, &n, 1);
+    dt_tensor *t = dt__adopt("dt_ddp", dev, of ? dt__tensor_at(of, at) : NULL, dtype, &n, 1);
     if (!t || !of) return t;
     t->st->release = dt__hold_release;
     t->st->user = dt__ref(of);
@@ -3675,8 +3782,8 @@ static int dt__unit_bind(dt__unit *u, dt__mblock *b, dt_tensor *value, dt_tensor
     bool    set = false;
     int     rc = 0;
     for (int k = u->first; k < u->first + u->n; k++) set = set || d->m->order[k]->t->grad_state != DT__GRAD_EMPTY;
-    u->value = dt__unit_tensor(d->o.shard < 3 ? b->b.value : NULL, u->at, u->dtype, u->length);
-    u->grad = dt__unit_tensor(d->o.shard < 2 ? b->b.grad : NULL, u->at, u->dtype, u->length);
+    u->value = dt__unit_tensor(d->m->device, d->o.shard < 3 ? b->b.value : NULL, u->at, u->dtype, u->length);
+    u->grad = dt__unit_tensor(d->m->device, d->o.shard < 2 ? b->b.grad : NULL, u->at, u->dtype, u->length);
     if (!u->value || !u->grad) return DT_ERR_MEMORY;
     if (d->o.shard >= 3) u->own_value = dt__ref(value);
     if (d->o.shard >= 2) u->own_grad = dt__ref(grad);
@@ -3701,8 +3808,8 @@ static int dt__shards_bind(void *user, dt__mblock *b) /* dt__sharding.bind */
     dt_ddp *d = (dt_ddp *)user;
     int     block = (int)(b - d->m->block), rc = 0, dtype = b->b.value->dtype;
     if (d->ending) return 0;
-    dt_tensor *value = dt__ddp_alloc(d, dt_cpu(), dtype, d->o.shard >= 3 ? b->own : b->numel);
-    dt_tensor *grad = d->o.shard >= 2 ? dt__ddp_alloc(d, dt_cpu(), dtype, b->own) : NULL;
+    dt_tensor *value = dt__ddp_alloc(d, d->m->device, dtype, d->o.shard >= 3 ? b->own : b->numel);
+    dt_tensor *grad = d->o.shard >= 2 ? dt__ddp_alloc(d, d->m->device, dtype, b->own) : NULL;
     if (!value || (d->o.shard >= 2 && !grad))
         rc = dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the parameters (DT_COMM_ARENA limits them)");
     if (!rc && d->o.shard < 3) rc = dt__copy_part(value, 0, b->b.value, 0, b->numel);
@@ -3821,6 +3928,12 @@ static dt_tensor *dt__shards_array(void *user, const char *call, int64_t n, bool
 {
     dt_ddp    *d = (dt_ddp *)user;
     dt_tensor *t = NULL;
+    if (d->on_device) {
+        t = dt__new(call, d->m->device, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
+        if (!t || !n || !dt__fill(t, 0)) return t;
+        dt__unref(t);
+        return NULL;
+    }
     if (!d->o.state_dir || !n || !state) return dt__shards_memory(call, n);
     dt__state_map *k = (dt__state_map *)dt_mem_alloc(sizeof *k);
     int            fd = k ? dt__state_file(d, call, (size_t)n * sizeof(float)) : -1;
@@ -3956,9 +4069,11 @@ static int dt__shards_attach(dt_ddp *d)
     if (dt__shards_outcome(d, "dt_ddp_new")) return dt__err.code;
     if (dt_comm_dup(d->user, &d->gathers)) return dt_fail(DT_ERR_COMM, "dt_ddp_new: %s", dt_comm_error(d->user));
     d->recent[0] = d->recent[1] = d->recent[2] = d->ahead = -1;
-    d->way.start = dt__way_scatter;
-    d->way.user = d;
-    snprintf(d->way_name, sizeof d->way_name, "reduce_scatter");
+    if (!d->way_set) { /* .compress has set a hook */
+        d->way.start = dt__way_scatter;
+        d->way.user = d;
+        snprintf(d->way_name, sizeof d->way_name, "reduce_scatter");
+    }
     d->shards.user = d;
     d->shards.rank = d->rank;
     d->shards.cut = dt__shards_cut;
@@ -4013,7 +4128,7 @@ static void dt__shards_end(dt_ddp *d)
             *part[k] = NULL;
         }
         b->cut &= DT__CUT_VALUE;
-        for (int k = 0; k < 2 && b->cut; k++) { /* this rank's ranges leave the communicator's memory */
+        for (int k = 0; k < 2 && b->cut && !d->on_device; k++) { /* this rank's ranges leave the communicator's memory */
             dt_tensor **at = k ? &b->b.grad : &b->b.value, *old = *at;
             *at = dt__new("dt_ddp_free", old->st->dev, old->dtype, old->shape, old->ndim, DT_LAYOUT_PLAIN);
             if (*at && old->numel) memcpy((*at)->st->ptr, dt__tensor_at(old, 0), (size_t)dt__tensor_nbytes(old));
@@ -4029,6 +4144,8 @@ static void dt__shards_free(dt_ddp *d)
     dt_mem_free(d->room, (size_t)d->room_cap * sizeof *d->room);
     dt_mem_free(d->use, (size_t)d->use_cap * sizeof *d->use);
     dt_mem_free(d->used, (size_t)d->used_cap * sizeof *d->used);
+    dt_mem_free(d->walk, (size_t)d->walk_cap * sizeof *d->walk);
+    dt_mem_free(d->walked, (size_t)d->walked_cap * sizeof *d->walked);
     dt_comm_free(d->gathers);
 }
 DT_API dt_ddp_memory dt_ddp_get_memory(const dt_ddp *d)
@@ -4525,7 +4642,7 @@ static int dt__ddp_attach(dt_ddp *d)
     dt__watch_add(m, &d->watch);
     if (d->c && m->nparams && dt__ddp_sync_model(d)) return dt__err.code;
     if (d->c && dt__shards_attach(d)) return dt__err.code;
-    if (m->sealed && d->c && !d->on_device && dt__model_pack(m)) return dt__err.code;
+    if (m->sealed && d->c && (!d->on_device || d->o.shard) && dt__model_pack(m)) return dt__err.code;
     const char *path = getenv("DT_VERIFY"), *why = NULL;
     d->verifying = path && *path;
     if (d->verifying && d->rank == 0) {
@@ -4576,10 +4693,14 @@ DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, int how)
                 "%s: .shard cannot be used with .slots, whose sum every rank needs whole; leave out one of them", call);
     else if (o.shard && driven)
         dt_fail(DT_ERR_ARG, "%s: .shard cannot be used with a pipeline; leave out one of them", call);
-    else if (o.shard && m->device != dt_cpu())
-        dt_fail(DT_ERR_DEVICE, "%s: .shard needs a model on the CPU, this one is on %s; leave out .shard", call,
+    else if (o.shard && dt__is_host(m->device) && m->device != dt_cpu())
+        dt_fail(DT_ERR_DEVICE, "%s: .shard needs a model on the CPU or on a GPU, this one is on %s; leave out .shard", call,
                 m->device->name);
     else if (o.state_dir && !o.shard) dt_fail(DT_ERR_ARG, "%s: .state_dir needs .shard", call);
+    else if (o.state_dir && m->device != dt_cpu())
+        dt_fail(DT_ERR_DEVICE,
+                "%s: .state_dir maps files into the memory of the host, and the model is on %s; leave it out", call,
+                m->device->name);
     else if (o.first_bucket_mb < 0 || o.bucket_mb < 0 || o.first_bucket_mb > 65536 || o.bucket_mb > 65536)
         dt_fail(DT_ERR_ARG, "%s: buckets of %g and %g MiB; they must be between 0 and 65536", call, o.first_bucket_mb,
                 o.bucket_mb);
@@ -4708,9 +4829,6 @@ static int dt__way_set(dt_ddp *d, const char *call, dt_ddp_hook h)
     if (d->o.slots)
         return dt_fail(DT_ERR_STATE, "%s: .slots has an order of its own for sums, which the hook '%s' would replace; leave out "
                        "one of them", call, name);
-    if (d->o.shard > 1 && !dt__ddp_alone(d))
-        return dt_fail(DT_ERR_STATE, "%s: this ddp has .shard = %d, where no rank has the sum of a whole bucket; the hook '%s' goes "
-                       "with .shard = 1 or none", call, d->o.shard, name);
     if (d->way_set)
         return dt_fail(DT_ERR_STATE, "%s: this ddp has the hook '%s' already; set one hook, once", call, d->way_name);
     if (d->version || d->agreed)
@@ -4757,6 +4875,51 @@ DT_API bool dt_ddp_more(dt_ddp *d, bool have)
     }
     return any != 0;
 }
+/* ---- a rank without data: its buckets hold zeros */
+static int dt__skip_begin(dt_ddp *d)
+{
+    if ((d->m->amp && dt__amp_stash(d->m)) || dt__ddp_start_step(d, DT__DDP_SKIP)) return dt__err.code;
+    for (int i = 0; i < d->nbuckets; i++) d->bucket[i].waiting = 1;
+    for (int i = 0; i < d->m->nblocks; i++) dt_block_zero_grad(&d->m->block[i].b);
+    return dt__err.code;
+}
+static int dt__skip_start(dt_ddp *d, int n) /* the first n buckets, unless they have started */
+{
+    for (int i = 0; i < n && i < d->nbuckets; i++) d->bucket[i].waiting = 0;
+    return dt__buckets_start_ready(d);
+}
+/* .shard = 3: takes part in the gathers of the others' forward and backward, which are those of this rank's last step;
+   buckets start between them as they did there. What the program has used since that step is done already. */
+static int dt__walk_repeat(dt_ddp *d)
+{
+    int at = 0, rc = 0;
+    if (!d->walk_version || d->walk_version != d->m->version)
+        return dt_fail(DT_ERR_STATE,
+                       "dt_ddp_skip: with .shard = 3 a rank that skips repeats the gathers of its last step, but there was "
+                       "none with a whole forward since parameters were sharded, frozen or unfrozen; give every rank data "
+                       "in the first two steps from then on");
+    while (at < d->nwalk && at < d->nwalked && d->walk[at] == d->walked[at]) at++;
+    if (at < d->nwalk) at = d->nwalk = 0;
+    d->walking = true;
+    rc = dt__syncnorm_skip(d);
+    for (; at < d->nwalked && !rc && dt__err.code == DT_OK; at++) {
+        int       what = d->walked[at] & 3, index = d->walked[at] >> 2;
+        dt__unit *u = &d->unit[index];
+        if (what == DT__WALK_VALUE) dt__value_touch(&u->lazy_value.lazy);
+        else if (what == DT__WALK_GRAD) dt__grad_touch(&u->lazy_grad.lazy);
+        else if (what == DT__WALK_START) rc = dt__skip_start(d, index + 1);
+        else if (!(rc = dt__skip_begin(d))) {
+            dt__walk_record(d, DT__WALK_BEGIN, 0);
+            if (d->m->version != d->walk_version)
+                rc = dt_fail(DT_ERR_STATE,
+                             "dt_ddp_skip: parameters were frozen or unfrozen since this rank's last step, which .shard = 3 "
+                             "repeats; give every rank data in the two steps after that");
+            if (!rc) rc = dt__info_send(d);
+        }
+    }
+    d->walking = false;
+    return rc ? rc : dt__err.code;
+}
 DT_API dt_status dt_ddp_skip(dt_ddp *d)
 {
     if (!dt__ddp_ok("dt_ddp_skip", d)) return dt_error_code();
@@ -4765,11 +4928,6 @@ DT_API dt_status dt_ddp_skip(dt_ddp *d)
                                   d->no_sync   ? "called inside dt_ddp_no_sync; call dt_ddp_no_sync(d, false) first"
                                   : d->o.slots ? "called with .slots; every slot needs a backward"
                                                : "called in a world of one rank, where no other rank has data");
-    if (d->o.shard == 3)
-        return (dt_status)dt_fail(
-            DT_ERR_STATE,
-            "dt_ddp_skip: with .shard = 3 a rank must take part in every forward, whose layers are gathered "
-            "from all ranks; use .shard = 2, or give all loaders the same number of batches");
     if (!d->m->sealed)
         return (dt_status)dt_fail(DT_ERR_STATE,
                                   "dt_ddp_skip: the model has had no backward on this rank, expected one; the first step "
@@ -4777,13 +4935,12 @@ DT_API dt_status dt_ddp_skip(dt_ddp *d)
     dt_amp *amp = d->m->amp;
     if (amp && amp->nlosses != 1)
         return (dt_status)dt_fail(DT_ERR_STATE, "dt_ddp_skip: mixed precision with %d losses, expected 1", amp->nlosses);
-    if (!amp || !dt__amp_stash(d->m)) dt__ddp_start_step(d, DT__DDP_SKIP);
-    if (dt__err.code == DT_OK) dt__syncnorm_skip(d);
-    if (dt__err.code == DT_OK) {
-        for (int i = 0; i < d->nbuckets; i++) d->bucket[i].waiting = 0;
-        for (int i = 0; i < d->m->nblocks; i++) dt_block_zero_grad(&d->m->block[i].b);
-        if (!dt__info_send(d)) dt__buckets_start_ready(d);
-    }
+    if (d->o.shard == 3) {
+        if (dt__walk_repeat(d) && d->phase == DT__DDP_IDLE) {
+            dt__ddp_send_error(d);
+            dt__ddp_drain(d);
+        }
+    } else if (!dt__skip_begin(d) && !dt__syncnorm_skip(d) && !dt__info_send(d)) dt__skip_start(d, d->nbuckets);
     dt__ddp_end_step(d, dt_error_code());
     if (amp && dt__err.code == DT_OK && !dt__amp_take_back(d->m, &amp->scaler[0], NULL)) amp->scaler[0].used = 1;
     return dt_error_code();
@@ -5331,6 +5488,7 @@ static int dt__replica_make(dt__part *d, const dt_model *m)
     dt__replica_free(d);
     dt_model *r = d->m = dt_model_new_with(o);
     int       rc = r ? dt__replica_blocks(d, m) : DT_ERR_MEMORY;
+    if (r) r->timed = DT__TIMED_NEVER; /* its layers run on a thread of its own, its optimiser is that of m */
     if (!rc) r->norms_f32 = m->norms_f32;
     for (int i = 0; i < m->nparams && !rc; i++) rc = dt__replica_param(d, m->param[i]);
     for (int i = 0; i < m->nlayers && !rc; i++) rc = dt__replica_layer(r, m, m->layer[i]);

@@ -210,9 +210,13 @@ def dropout(n):
     return [x], lambda: F.dropout(x, 0.1)
 
 
-def both():
+def both():  # gradients arrive in the leaves, as in a training step
     y = call()
-    return [y] + list(torch.autograd.grad(y, inputs, grad))
+    y.backward(grad)
+    grads = [t.grad for t in inputs]
+    for t in inputs:
+        t.grad = None
+    return [y] + grads
 
 
 inputs, call, grad, results = [], None, None, []

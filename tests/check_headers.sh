@@ -170,6 +170,7 @@ arrows() { # header: it includes what is below it, and nothing else of dt
     dt_io.h | dt_plot.h | dt_plan.h | dt_net.h) may="dt_base.h" ;;
     dt_nn.h) may="dt.h dt_io.h dt_plot.h" ;;
     dt_msg.h) may="dt_net.h" ;;
+    dt_scale.h) may="dt_plan.h" ;;
     dt_comm.h) may="dt_plan.h dt_msg.h" ;;
     dt_sim.h | dt_mpi.h | dt_ps.h) may="dt_comm.h" ;;
     dt_nccl.h) may="dt_cuda.h dt_comm.h" ;;

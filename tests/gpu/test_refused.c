@@ -242,7 +242,7 @@ static void exact(dt_device *gpu, bool yes)
 {
     dt_cuda_opts o;
     memset((void *)&o, 0, sizeof o);
-    o.deterministic = yes;
+    o.deterministic = yes ? DT_YES : DT_NO;
     dt_cuda_set_with(gpu, o);
 }
 

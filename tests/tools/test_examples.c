@@ -1,6 +1,6 @@
-/* test_examples.c: examples/mnist.c, resnet_cifar.c, gpt.c, messages.c, pipeline.c, elastic.c and two_devices.c as they are, on their own
-   and under each launcher. This program is also the one that is started:
-   test_examples mnist|resnet|gpt|messages|pipeline|elastic|two_devices ARGUMENTS
+/* test_examples.c: examples/mnist.c, resnet_cifar.c, gpt.c, messages.c, pipeline.c, elastic.c, two_devices.c and batch_sweep.c as they
+   are, on their own and under each launcher. This program is also the one that is started:
+   test_examples mnist|resnet|gpt|messages|pipeline|elastic|two_devices|batch_sweep ARGUMENTS
    run: alone, asan-later */
 #include "dt_test.h"
 
@@ -55,6 +55,18 @@
 #undef DT_IMPLEMENTATION
 #undef main
 #undef accuracy
+#define main batch_sweep_main
+#define net batch_sweep_net
+#define accuracy batch_sweep_accuracy
+#define train batch_sweep_train
+#define draw batch_sweep_draw
+#include "examples/batch_sweep.c"
+#undef DT_IMPLEMENTATION
+#undef main
+#undef net
+#undef accuracy
+#undef train
+#undef draw
 
 UTEST_STATE();
 static char self[4096];
@@ -67,6 +79,7 @@ int         main(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "pipeline")) return pipeline_main(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "elastic")) return elastic_main(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "two_devices")) return two_devices_main(argc - 1, argv + 1);
+    if (argc > 1 && !strcmp(argv[1], "batch_sweep")) return batch_sweep_main(argc - 1, argv + 1);
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     self[n > 0 ? n : 0] = 0;
     launchers_forget();
@@ -308,6 +321,30 @@ UTEST(two_devices, train_as_one)
     }
     EXPECT_FALSE(run("env", "two_devices --devices cpu,gpu", one, sizeof one));
     EXPECT_TRUE(strstr(one, "--devices: 'gpu', expected cpu, cpu:1 or cuda:N") != NULL);
+}
+/* Small batches reach 90 %; a rate that is far too large does not, and its curve has a gap. */
+UTEST(batch_sweep, measures_and_draws)
+{
+    static char out[65536];
+    char       *dir = temp_dir(), line[4500];
+    snprintf(line, sizeof line, "batch_sweep --batches 16,64 --target 90 --epochs 3 --seeds 1 --svg %s/sweep.svg", dir);
+    EXPECT_TRUE(run("env", line, out, sizeof out));
+    EXPECT_TRUE(strstr(out, "\n    16 ") && strstr(out, "\n    64 ") && !strstr(out, "not reached"));
+    EXPECT_TRUE(strstr(out, "the least time to 90 % of the test images: batch ") != NULL);
+    FILE  *f = fopen(temp_in(dir, "sweep.svg"), "r");
+    size_t n = f ? fread(out, 1, sizeof out - 1, f) : 0;
+    if (f) fclose(f);
+    out[n] = 0;
+    EXPECT_TRUE(strstr(out, "images/s") && strstr(out, "epochs to the accuracy") && strstr(out, "LARS") && strstr(out, "</svg>"));
+    snprintf(line, sizeof line, "batch_sweep --batches 64 --target 90 --epochs 1 --seeds 1 --lr 1000000 --lars 1000000 --svg %s/none.svg", dir);
+    EXPECT_TRUE(run("env", line, out, sizeof out));
+    EXPECT_TRUE(strstr(out, "not reached") && !strstr(out, "the least time"));
+    temp_remove(dir);
+    static const char *const bad[] = { "--batches 16,x", "--batches 0", "--batches 9999999", "--seeds 0", "--target 101", "--data nowhere" };
+    for (int i = 0; i < 6; i++) {
+        snprintf(line, sizeof line, "batch_sweep %s --svg /dev/null", bad[i]);
+        EXPECT_FALSE(run("env", line, out, sizeof out));
+    }
 }
 /* The loss of the sixth step, to two decimals: on a grid as on one rank. */
 UTEST(gpt, on_a_grid_learns_as_on_one_rank)
