@@ -13,7 +13,7 @@ HEADERS  := $(sort $(wildcard dt*.h))
 EXAMPLES := $(sort $(patsubst examples/%.c,%,$(wildcard examples/*.c)))
 TOOLS    := $(sort $(patsubst tools/%.c,%,$(wildcard tools/*.c)))
 
-.PHONY: help demo test test-quick test-all data build examples dtrun tools format clean
+.PHONY: help demo test test-quick test-all data build examples dtrun install uninstall single tools format clean
 .DEFAULT_GOAL := help
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -48,7 +48,8 @@ test-all: tools probes ## adds full ASan, TSan, valgrind and CBLAS runs: before 
 	    $(UBSAN:%=$(call tests_in,ubsan)/%) \
 	    $(if $(LDLIBS_cblas),$(call programs,cblas)) examples benches $(TOOLS:%=build/tools/%)); \
 	tests/run.sh "$$built" $(call plan_normal,) $(call plan_portable,) $(call plan_asan,) $(plan_ubsan) $(plan_tsan) \
-	    $(plan_valgrind) $(plan_cblas) $(plan_cuda) 'check-headers|tests/check_headers.sh' 'extending|tests/extending.sh'
+	    $(plan_valgrind) $(plan_cblas) $(plan_cuda) 'check-headers|tests/check_headers.sh' 'extending|tests/extending.sh' \
+	    'packages|tests/packages.sh'
 
 # Debian's package of Fashion-MNIST holds gzipped IDX files; the examples read them unpacked
 FASHION_GZ := /usr/share/datasets/fashion-mnist
@@ -101,6 +102,31 @@ $(EXAMPLES:%=build/examples/%): build/examples/%: examples/%.c build/normal/libd
 	$(link_with_library)
 $(TOOLS:%=build/tools/%): build/tools/%: tools/%.c build/normal/libdt.a
 	$(link_with_library)
+
+# PREFIX is where the files will be found, DESTDIR a directory before it while packaging.
+PREFIX  ?= /usr/local
+VERSION := $(shell sed -n 's/^\#define DT_VERSION "\(.*\)"/\1/p' dt_base.h)
+INSTALLED = $(HEADERS:%=include/dt/%) lib/libdt.a lib/pkgconfig/dt.pc lib/cmake/dt/dt-config.cmake \
+    lib/cmake/dt/dt-config-version.cmake $(TOOLS:%=bin/%)
+define fill_in
+sed -e 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@MAJOR@|$(word 1,$(subst ., ,$(VERSION)))|' \
+    -e 's|@MINOR@|$(word 2,$(subst ., ,$(VERSION)))|' $(1) > '$(DESTDIR)$(PREFIX)/$(2)'
+endef
+install: build/libdt.a $(TOOLS:%=build/tools/%) ## headers, libdt.a, tools, pkg-config and CMake files: PREFIX=/usr/local DESTDIR=
+	install -d $(patsubst %,'$(DESTDIR)$(PREFIX)/%',$(sort $(dir $(INSTALLED))))
+	install -m 644 $(HEADERS) '$(DESTDIR)$(PREFIX)/include/dt'
+	install -m 644 build/libdt.a '$(DESTDIR)$(PREFIX)/lib'
+	install -m 755 $(TOOLS:%=build/tools/%) '$(DESTDIR)$(PREFIX)/bin'
+	$(call fill_in,cmake/dt.pc.in,lib/pkgconfig/dt.pc)
+	$(call fill_in,cmake/dt-config.cmake.in,lib/cmake/dt/dt-config.cmake)
+	$(call fill_in,cmake/dt-config-version.cmake.in,lib/cmake/dt/dt-config-version.cmake)
+uninstall: ## remove what install has put there, of this version
+	rm -f $(INSTALLED:%='$(DESTDIR)$(PREFIX)/%')
+	-rmdir '$(DESTDIR)$(PREFIX)/include/dt' '$(DESTDIR)$(PREFIX)/lib/cmake/dt'
+
+single: build/dt_single.h ## all headers in one file, build/dt_single.h
+build/dt_single.h: $(HEADERS) dt.c LICENSE tools/single.sh
+	tools/single.sh $@
 
 include $(RULES)
 # A source file that was moved: dependency files of an older build still name its old path.

@@ -107,7 +107,7 @@ MACROS
     DT_NO_AVX2          omits the AVX2 kernels
     DT_NO_PORTABLE      omits the portable kernels: the CPU must support AVX2, FMA and F16C (dt_cpu.h)
 
-    Environment variables: DT_NUM_THREADS (CPU threads), DT_CPU_ISA (portable, avx2), DT_LOG (error, warn, info, debug),
+    Environment variables: DT_NUM_THREADS (CPU threads), DT_CPU_ISA (portable, avx2, avx512), DT_LOG (error, warn, info, debug),
     DT_TRACE (the file that the timeline of the run is written to).
 
 MEMORY
@@ -287,7 +287,7 @@ DT_API dt_tensor *dt_contiguous(dt_tensor *t); /* t itself if it is already cont
 
 /* Views share the memory of their base. */
 DT_API dt_tensor *dt_reshape(dt_tensor *t, dt_shape shape); /* one dimension may be -1; copies if a view is impossible */
-DT_API dt_tensor *dt_flatten(dt_tensor *t);                 /* (n, ...) -> (n, rest) */
+DT_API dt_tensor *dt_flatten(dt_tensor *t);                 /* (n, ...) -> (n, rest); 2 dimensions or more */
 DT_API dt_tensor *dt_permute(dt_tensor *t, dt_shape order);
 DT_API dt_tensor *dt_transpose(dt_tensor *t, int a, int b);
 DT_API dt_tensor *dt_narrow(dt_tensor *t, int dim, int64_t start, int64_t length);
@@ -501,8 +501,8 @@ DT_API dt_tensor *dt_adaptive_avgpool2d(dt_tensor *x, int64_t out_h, int64_t out
 typedef struct dt_op_batch_norm_opts {
     int        dt__first DT_D;
     bool       eval DT_D;     /* use the running statistics; default: use those of the batch and update the running ones */
-    double     eps DT_D;      /* default 1e-5 */
-    double     momentum DT_D; /* default 0.1: running = 0.9 running + 0.1 batch, with the unbiased variance */
+    double     eps DT_D;      /* default 1e-5; DT_ZERO: 0 */
+    double     momentum DT_D; /* default 0.1: running = 0.9 running + 0.1 batch, with the unbiased variance; DT_ZERO: 0 */
     dt_act     act DT_D;      /* fused activation: DT_ACT_NONE or DT_ACT_RELU */
     dt_tensor *add DT_D;      /* fused residual: the result is act(norm(x) + add) */
 } dt_op_batch_norm_opts;
@@ -512,7 +512,7 @@ DT_API dt_tensor *dt_op_batch_norm_with(dt_tensor *x, dt_tensor *weight, dt_tens
 typedef struct dt_op_norm_opts {
     int    dt__first DT_D;
     int    normalized_dims DT_D; /* how many of the last dimensions are normalised together; default 1 */
-    double eps DT_D;   /* default 1e-5 (layer), 1.1920929e-7 (rms) */
+    double eps DT_D;   /* default 1e-5 (layer), 1.1920929e-7 (rms); DT_ZERO: 0 */
 } dt_op_norm_opts;
 DT_API dt_tensor *dt_op_layer_norm_with(dt_tensor *x, dt_tensor *weight, dt_tensor *bias,
                                         dt_op_norm_opts o DT_OPT0(dt_op_norm_opts));
@@ -554,7 +554,7 @@ DT_API dt_tensor *dt_bce_with_logits_with(dt_tensor *x, dt_tensor *y, dt_loss_op
 typedef struct dt_attention_opts {
     int    dt__first DT_D;
     bool   causal DT_D;
-    double scale DT_D; /* default 1/sqrt(d) */
+    double scale DT_D; /* default 1/sqrt(d); DT_ZERO: 0 */
 } dt_attention_opts;
 /* q (b, h, t, d), k and v (b, h, s, d) -> (b, h, t, d); softmax(scale q k^T) v; the t x s matrix is never stored */
 DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v,
@@ -615,7 +615,7 @@ DT_API dt_status   dt_synchronize(dt_device *dev);
 DT_API void        dt_device_allow_fallback(dt_device *dev, bool yes);
 DT_API void        dt_set_num_threads(int n);            /* CPU threads; 0: cores of the affinity mask / local ranks */
 DT_API int         dt_get_num_threads(void);
-DT_API const char *dt_cpu_isa(void);                 /* "avx2", "portable" ...: in use (DT_CPU_ISA selects one) */
+DT_API const char *dt_cpu_isa(void);                 /* "avx512", "avx2", "portable": in use (DT_CPU_ISA selects one) */
 
 /* ---------------------------------------------------------------------------------------------------- >>trace
    A timeline of the run for ui.perfetto.dev or chrome://tracing. The environment variable DT_TRACE=file.json (%p in the
@@ -754,11 +754,14 @@ enum { DT_REDUCE_FNS(DT__ENUM_R) DT_R_COUNT };
     X(pool2d_bwd)      /* image: dx <- dy, [index]                                                      + */ \
     X(batch_norm)      /* image: y, mean, rstd (f32), [running_mean, running_var: updated] <- x, [weight, */ \
                        /*      bias, running_mean, running_var, add]; norm.train .eps .momentum .act;     */ \
-                       /*      without y: only the mean, and the biased variance in place of rstd         */ \
+                       /*      without y: only the mean, and the biased variance in place of rstd;        */ \
+                       /*      extended: with running statistics as inputs, images that are all plain     */ \
     X(batch_norm_bwd)  /* image: [dx, dweight, dbias, dadd] <- dy, x, [weight], mean, rstd, [y: relu],  + */ \
                        /*      [sums (2c) of dy and of dy xhat over norm.n values a channel: with train,  */ \
                        /*      dx uses these; if absent, the sums of this call's dy and x]                */ \
-    X(layer_norm)      /* y, [mean], rstd <- x (rows, cols), [weight, bias]; norm.rms .eps                */ \
+    X(layer_norm)      /* y, [mean], rstd <- x (rows, cols), [weight, bias]; norm.rms .eps; extended:     */ \
+                       /*      norm.n > 0: a row has n channels, and weight (channels) and bias have one  */ \
+                       /*      value for each; row r begins with channel r*n modulo channels              */ \
     X(layer_norm_bwd)  /* dx, [dweight, dbias] <- dy, x, [weight, mean], rstd                           + */ \
     X(embedding)       /* y (n, d) <- index (n), weight (v, d)                                            */ \
     X(embedding_bwd)   /* dweight (v, d) <- dy (n, d), index; zeroes first unless acc                   + */ \
@@ -766,8 +769,10 @@ enum { DT_REDUCE_FNS(DT__ENUM_R) DT_R_COUNT };
     X(gather_bwd)      /* dx <- dy, index; zeroes first unless acc                                      + */ \
     X(dropout)         /* y <- x; dropout.p .seed .offset: element i kept if draw i%4 of counter          */ \
                        /*      offset + i/4 is >= p*2^32; scaled by 1/(1-p)                             + */ \
-    X(cross_entropy)   /* loss (1, or n: reduction none), lse (n), total (1) <- x (n, c), target (n),     */ \
-                       /*      [weight (c)]; loss.*; loss.nll: x holds log-probabilities, lse unused      */ \
+    X(cross_entropy)   /* loss (1, or n: reduction none), lse (2n), total (1) <- x (n, c), target (n),    */ \
+                       /*      [weight (c)]; loss.*; loss.nll: x holds log-probabilities, lse unused. lse */ \
+                       /*      holds the n maxima m of the rows, then the n log(sum exp(x - m)): as one   */ \
+                       /*      number, large logits would lose the digits of the probabilities            */ \
     X(cross_entropy_bwd) /* dx <- dy (1 or n), x, target, lse, total, [weight]                          + */ \
     X(attention)       /* o (b,h,t,d), lse (b,h,t) <- q, k, v; unit stride in d, other strides any (of o  */ \
                        /*      too; lse dense); attn.causal .scale; h                                     */ \
@@ -866,6 +871,8 @@ typedef struct dt_backend {
     void (*group_free)(void *group);
     int (*group_broadcast)(void *group, void *const *stream, const dt_view *block, int nblocks);
     int (*group_sum)(void *group, void *const *stream, const dt_view *block, int nblocks);
+    /* 1: this kernel and its gradient also take what their line in DT_KERNELS calls extended; NULL entry: none does */
+    int (*extended)(dt_device *dev, int kernel);
 } dt_backend;
 
 DT_API dt_device  *dt_device_new(const dt_backend *be, int index, void *impl); /* keeps the pointer be */
@@ -925,12 +932,22 @@ typedef struct dt__split {
     void (*use)(void *user, const char *call, dt_tensor *t);
     void (*made)(void *user, dt_tensor *t); /* a call has made t */
     void (*write)(void *user, const char *call, dt_tensor *t); /* a call changes t in place; or NULL */
-    void (*node)(void *user, int64_t i);    /* a backward comes to node i of the tape; or NULL */
 } dt__split;
+/* Callbacks of who measures the time of layers: dt_nn.h (DT_PROFILE) and dt_pipe.h. On the thread that computes; any but the
+   first may be NULL. */
+typedef struct dt__timing {
+    void *user;
+    void (*node)(void *user, int64_t i);        /* a backward comes to node i of the tape; -1: it has run all of them */
+    void (*ready)(void *user, dt_tensor *param); /* the gradient of a parameter is complete */
+    /* a loader has returned a batch: bytes of a sample in the data set; samples/s that all workers can make, 0: not known */
+    void (*fed)(void *user, int64_t nbytes, double able);
+    void (*gone)(void *user);                   /* the thread ends */
+} dt__timing;
 
 typedef struct dt__ctx {
     dt_device    *device; /* NULL: the CPU */
     const dt__split *split; /* NULL: none */
+    const dt__timing *timing; /* NULL: nobody measures the layers */
     int           no_grad;
     int           in_backward;
     int           backward_part; /* DT__BACK_...: which gradients the running backward computes */
@@ -1143,9 +1160,17 @@ DT__INSIDE int dt__pack(dt_block *b, dt_tensor **params, int n, dt_tensor *grad)
 DT__INSIDE int64_t dt__pack_next(int64_t end, int dtype); /* offset of a parameter after one that ends at 'end' */
 DT__INSIDE dt_tensor *dt__batch_norm(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *running_mean,
                                      dt_tensor *running_var, dt_op_batch_norm_opts o, dt__norm_sync *sync);
+/* x (n, c, ...), c a multiple of groups, weight and bias (c); only for devices with dt__extended(DT_K_layer_norm) */
+DT__INSIDE dt_tensor *dt__group_norm(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, int64_t groups, double eps);
+DT__INSIDE bool       dt__extended(dt_device *dev, int kernel);
 /* ---- the trace */
 enum { DT__TRACK_STEPS = 1, DT__TRACK_LAYERS = 2, DT__TRACK_OPS = 3, DT__TRACK_NAMED = 100000 };
 DT__INSIDE int dt__trace_on(void);
+DT__INSIDE void dt__trace_program(char *buf, size_t nbytes); /* the name of the program */
+/* The path that DT_TRACE or DT_PROFILE means: %p is replaced by the process id, %r by the rank. Without them, .rankR (if there
+   are several ranks) and .PID (in a forked child, or with DMLC_ROLE) are inserted before .json, or at the end, so that each
+   process has its own file. */
+DT__INSIDE void dt__trace_env_path(char *to, size_t nbytes, const char *from, bool child);
 DT__INSIDE dt__tbuf *dt__trace_buf(void);
 DT__INSIDE dt__tbuf *dt__trace_mine(void); /* as dt__trace_buf, but NULL if the thread has no events yet in this trace */
 DT__INSIDE uint64_t dt__trace_time(dt__tbuf *b);
@@ -1277,6 +1302,7 @@ static void dt__thread_end(void *unused)
     (void)unused;
     dt_end();
     dt__log_unread();
+    if (dt__tls.timing && dt__tls.timing->gone) dt__tls.timing->gone(dt__tls.timing->user);
     dt__trace_leave(&dt__tls, true);
     dt__region_close(&dt__tls);
     dt_empty_cache();
@@ -2074,21 +2100,32 @@ DT_API void dt_empty_cache(void)
    MT19937 and the distributions of PyTorch, bit-identical (PyTorch 2.15, x86-64 with AVX2, float tensors):
    - uniform: 24 bits of one word, then one fused multiply-add; a value that rounded up to hi becomes lo.
    - normal, n >= 16: n uniforms first, then Box-Muller in place on groups of 16 (lanes j and j + 8 make a pair) in f32
-     with Cephes' polynomials; if 16 does not divide n, the last 16 are drawn and computed again.
+     with Cephes' polynomials; if 16 does not divide n, the last 16 are drawn and computed again. Halves: see dt__draw.
    - normal, n < 16: Box-Muller in f64 on 53-bit uniforms; the second value of a pair is kept for the next call.
    - randperm: Fisher-Yates with one word per swap; for n >= 2^32/20, the "inside-out" variant with two words.
    Every fused multiply-add is written as fma, and no other product is an operand of a sum, so the bits do not depend on
    -ffp-contract. The f64 path uses log1p, sin and cos of libm, as PyTorch does. */
+typedef uint32_t dt__rng_w4 __attribute__((vector_size(16)));
+typedef uint32_t dt__rng_w4_at __attribute__((vector_size(16), aligned(4), may_alias));
+#define DT__RNG_TWIST(u, v, far) ((far) ^ ((((u) & 0x80000000u) | ((v) & 0x7fffffffu)) >> 1) ^ ((0u - ((v) & 1u)) & 0x9908b0dfu))
+static inline void dt__rng_twist(uint32_t *s, int far, int from, int to) /* four words at a time: none depends on another */
+{
+    int i = from;
+    for (; i + 4 <= to; i += 4) {
+        dt__rng_w4 u = *(const dt__rng_w4_at *)(s + i), v = *(const dt__rng_w4_at *)(s + i + 1);
+        *(dt__rng_w4_at *)(s + i) = DT__RNG_TWIST(u, v, *(const dt__rng_w4_at *)(s + i + far));
+    }
+    for (; i < to; i++) s[i] = DT__RNG_TWIST(s[i], s[i + 1], s[i + far]);
+}
 static void dt__rng_refill(dt_rng *r)
 {
     uint32_t *s = r->state;
-    for (int i = 0; i < 624; i++) {
-        uint32_t u = s[i], v = s[i < 623 ? i + 1 : 0];
-        uint32_t y = ((u & 0x80000000u) | (v & 0x7fffffffu)) >> 1;
-        s[i] = s[i < 227 ? i + 397 : i - 227] ^ y ^ (0x9908b0dfu & (0u - (v & 1u)));
-    }
+    dt__rng_twist(s, 397, 0, 227);
+    dt__rng_twist(s, -227, 227, 623);
+    s[623] = DT__RNG_TWIST(s[623], s[0], s[396]);
     r->next = 0;
 }
+#undef DT__RNG_TWIST
 
 static inline uint32_t dt__rng_temper(uint32_t y)
 {
@@ -2102,6 +2139,26 @@ static inline uint32_t dt__rng_next(dt_rng *r)
 {
     if ((uint32_t)r->next >= 624u) dt__rng_refill(r);
     return dt__rng_temper(r->state[r->next++]);
+}
+
+static void dt__rng_words(dt_rng *r, uint32_t *out, int64_t n)
+{
+    while (n > 0) {
+        if ((uint32_t)r->next >= 624u) dt__rng_refill(r);
+        const uint32_t *s = r->state + r->next;
+        int64_t         m = 624 - r->next < n ? 624 - r->next : n, i = 0;
+        for (; i + 4 <= m; i += 4) {
+            dt__rng_w4 y = *(const dt__rng_w4_at *)(s + i);
+            y ^= y >> 11;
+            y ^= (y << 7) & 0x9d2c5680u;
+            y ^= (y << 15) & 0xefc60000u;
+            *(dt__rng_w4_at *)(out + i) = y ^ (y >> 18);
+        }
+        for (; i < m; i++) out[i] = dt__rng_temper(s[i]);
+        r->next += (int32_t)m;
+        out += m;
+        n -= m;
+    }
 }
 
 static inline uint64_t dt__rng_next64(dt_rng *r)
@@ -2135,89 +2192,128 @@ static bool     dt__rng_args(const char *call, dt_rng **r, const void *out, int6
     return false;
 }
 
-static inline float dt__rng_unit(uint32_t word) /* [0, 1), exact */
+/* Loops over eight floats, compiled with and without the FMA instruction (then each fma is a call of libm): the same bits.
+   scale: out = [0, 1) with 24 bits of a word, * range + from; a value that rounds to 'to' is 'from'.
+   box: Box-Muller in place on 16 floats. log x for normal x > 0: x = m 2^e with sqrt(1/2) <= m < sqrt(2), then a polynomial in
+   m - 1. Sine and cosine of 0 <= x < 7: reduced by a multiple of pi/2 in three steps, then two polynomials. */
+typedef float    dt__rng_f8 __attribute__((vector_size(32)));
+typedef int32_t  dt__rng_i8 __attribute__((vector_size(32)));
+typedef float    dt__rng_f8_at __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int32_t  dt__rng_i8_at __attribute__((vector_size(32), aligned(4), may_alias));
+#define DT__RNG_KERNELS(suffix, attr, FMA, SQRT)                                                                             \
+    static attr void dt__rng_scale##suffix(float *out, const uint32_t *w, int64_t n, float range, float from, float to)      \
+    {                                                                                                                        \
+        dt__rng_f8 none = { 0 }, r = none + range, f = none + from;                                                          \
+        int64_t    i = 0;                                                                                                    \
+        for (; i + 8 <= n; i += 8) {                                                                                         \
+            dt__rng_i8 v = *(const dt__rng_i8_at *)(w + i) & 0xffffff, same;                                                 \
+            dt__rng_f8 x = __builtin_convertvector(v, dt__rng_f8) * 5.9604644775390625e-8f;                                  \
+            FMA(x, x, r, f);                                                                                                 \
+            same = (dt__rng_i8)(x == none + to);                                                                             \
+            *(dt__rng_f8_at *)(out + i) = (dt__rng_f8_at)(((dt__rng_i8)f & same) | ((dt__rng_i8)x & ~same));                 \
+        }                                                                                                                    \
+        for (; i < n; i++) {                                                                                                 \
+            float x = __builtin_fmaf((float)(int32_t)(w[i] & 0xffffffu) * 5.9604644775390625e-8f, range, from);              \
+            out[i] = x == to ? from : x;                                                                                     \
+        }                                                                                                                    \
+    }                                                                                                                        \
+    static attr void dt__rng_box##suffix(float *d, float mean, float std)                                                    \
+    {                                                                                                                        \
+        dt__rng_f8 none = { 0 }, u = 1.0f - *(const dt__rng_f8_at *)d, t = *(const dt__rng_f8_at *)(d + 8);                  \
+        dt__rng_f8 m = (dt__rng_f8)(((dt__rng_i8)u & 0x007fffff) | 0x3f000000), y, z, e, k, c, s, x, a, b, r;                \
+        dt__rng_i8 low = (dt__rng_i8)(m < none + 0.707106781186547524f), q, odd;                                             \
+        e = __builtin_convertvector(((dt__rng_i8)u >> 23) - 126 + low, dt__rng_f8);                                          \
+        m = (m - 1.0f) + (dt__rng_f8)((dt__rng_i8)m & low);                                                                  \
+        z = m * m;                                                                                                           \
+        y = none + 7.0376836292e-2f;                                                                                         \
+        FMA(y, y, m, none + -1.1514610310e-1f);                                                                              \
+        FMA(y, y, m, none + 1.1676998740e-1f);                                                                               \
+        FMA(y, y, m, none + -1.2420140846e-1f);                                                                              \
+        FMA(y, y, m, none + 1.4249322787e-1f);                                                                               \
+        FMA(y, y, m, none + -1.6668057665e-1f);                                                                              \
+        FMA(y, y, m, none + 2.0000714765e-1f);                                                                               \
+        FMA(y, y, m, none + -2.4999993993e-1f);                                                                              \
+        FMA(y, y, m, none + 3.3333331174e-1f);                                                                               \
+        y = y * m;                                                                                                           \
+        FMA(y, y, z, e * -2.12194440e-4f);                                                                                   \
+        FMA(y, z, none + -0.5f, y);                                                                                          \
+        FMA(y, e, none + 0.693359375f, m + y);                                                                               \
+        y = y * -2.0f;                                                                                                       \
+        SQRT(r, y);                                                                                                          \
+        x = t * 6.283185307179586f;                                                                                          \
+        q = (__builtin_convertvector(x * 1.27323954473516f, dt__rng_i8) + 1) & ~1; /* the octant, made even */               \
+        k = __builtin_convertvector(q, dt__rng_f8);                                                                          \
+        FMA(x, k, none + -0.78515625f, x);                                                                                   \
+        FMA(x, k, none + -2.4187564849853515625e-4f, x);                                                                     \
+        FMA(x, k, none + -3.77489497744594108e-8f, x);                                                                       \
+        z = x * x;                                                                                                           \
+        FMA(c, none + 2.443315711809948e-5f, z, none + -1.388731625493765e-3f);                                              \
+        FMA(c, c, z, none + 4.166664568298827e-2f);                                                                          \
+        FMA(c, c * z, z, z * -0.5f);                                                                                         \
+        c = c + 1.0f;                                                                                                        \
+        FMA(s, none + -1.9515295891e-4f, z, none + 8.3321608736e-3f);                                                        \
+        FMA(s, s, z, none + -1.6666654611e-1f);                                                                              \
+        FMA(s, s * z, x, x);                                                                                                 \
+        odd = (dt__rng_i8)((q & 2) != 0);                                                                                    \
+        a = (dt__rng_f8)((((dt__rng_i8)c & odd) | ((dt__rng_i8)s & ~odd)) ^ ((q & 4) << 29));                                \
+        b = (dt__rng_f8)((((dt__rng_i8)s & odd) | ((dt__rng_i8)c & ~odd)) ^ ((~(q - 2) & 4) << 29));                         \
+        FMA(x, r * b, none + std, none + mean);                                                                              \
+        FMA(y, r * a, none + std, none + mean);                                                                              \
+        *(dt__rng_f8_at *)d = (dt__rng_f8_at)x;                                                                              \
+        *(dt__rng_f8_at *)(d + 8) = (dt__rng_f8_at)y;                                                                        \
+    }
+#define DT__RNG_FMA(to, a, b, c)                                                          \
+    do {                                                                                  \
+        dt__rng_f8 a_ = a, b_ = b, c_ = c;                                                \
+        for (int i_ = 0; i_ < 8; i_++) c_[i_] = __builtin_fmaf(a_[i_], b_[i_], c_[i_]);   \
+        to = c_;                                                                          \
+    } while (0)
+#define DT__RNG_SQRT(to, a)                                            \
+    for (int i_ = 0; i_ < 8; i_++) to[i_] = __builtin_sqrtf(a[i_])
+DT__RNG_KERNELS(, , DT__RNG_FMA, DT__RNG_SQRT)
+#undef DT__RNG_FMA
+#undef DT__RNG_SQRT
+#if defined(__x86_64__) && !defined(__FMA__)
+#define DT__RNG_FMA(to, a, b, c)                                                                              \
+    do {                                                                                                      \
+        dt__rng_f8 a_ = a, b_ = b, c_ = c;                                                                    \
+        __asm__("vfmadd231ps {%2, %1, %0|%0, %1, %2}" : "+x"(c_) : "x"(a_), "x"(b_));                         \
+        to = c_;                                                                                              \
+    } while (0)
+#define DT__RNG_SQRT(to, a) __asm__("vsqrtps {%1, %0|%0, %1}" : "=x"(to) : "x"(a))
+DT__RNG_KERNELS(_fma, __attribute__((target("avx2,fma"))), DT__RNG_FMA, DT__RNG_SQRT)
+#undef DT__RNG_FMA
+#undef DT__RNG_SQRT
+#endif
+#undef DT__RNG_KERNELS
+typedef struct dt__rng_code {
+    void (*scale)(float *out, const uint32_t *w, int64_t n, float range, float from, float to);
+    void (*box)(float *d, float mean, float std);
+} dt__rng_code;
+static dt__rng_code dt__rng_best(void)
 {
-    return (float)(int32_t)(word & 0xffffffu) * 5.9604644775390625e-8f;
+    dt__rng_code f = { dt__rng_scale, dt__rng_box };
+#if defined(__x86_64__) && !defined(__FMA__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) f.scale = dt__rng_scale_fma, f.box = dt__rng_box_fma;
+#endif
+    return f;
+}
+static void dt__rng_fill(const dt__rng_code *f, dt_rng *r, float *out, int64_t n, float range, float from, float to)
+{
+    uint32_t w[1024];
+    for (int64_t i = 0, m; i < n; i += m) {
+        m = n - i < 1024 ? n - i : 1024;
+        dt__rng_words(r, w, m);
+        f->scale(out + i, w, m, range, from, to);
+    }
 }
 
 DT_API void dt_rng_uniform(dt_rng *r, float *out, int64_t n, double lo, double hi)
 {
     if (!dt__rng_args("dt_rng_uniform", &r, out, n)) return;
-    float from = (float)lo, to = (float)hi, range = to - from;
-    for (int64_t i = 0; i < n; i++) {
-        float x = __builtin_fmaf(dt__rng_unit(dt__rng_next(r)), range, from);
-        out[i] = x == to ? from : x;
-    }
+    dt__rng_code f = dt__rng_best();
+    dt__rng_fill(&f, r, out, n, (float)hi - (float)lo, (float)lo, (float)hi);
 }
-
-/* log x for normal x > 0: x = m 2^e with sqrt(1/2) <= m < sqrt(2), then a polynomial in m - 1 */
-static inline __attribute__((always_inline)) float dt__rng_log(float x)
-{
-    uint32_t u, half;
-    float    m, y, z, e;
-    memcpy(&u, &x, 4);
-    half = (u & 0x007fffffu) | 0x3f000000u;
-    memcpy(&m, &half, 4);
-    int32_t low = m < 0.707106781186547524f;
-    e = (float)((int32_t)(u >> 23) - 126 - low);
-    m = low ? (m - 1.0f) + m : m - 1.0f;
-    z = m * m;
-    y = __builtin_fmaf(7.0376836292e-2f, m, -1.1514610310e-1f);
-    y = __builtin_fmaf(y, m, 1.1676998740e-1f);
-    y = __builtin_fmaf(y, m, -1.2420140846e-1f);
-    y = __builtin_fmaf(y, m, 1.4249322787e-1f);
-    y = __builtin_fmaf(y, m, -1.6668057665e-1f);
-    y = __builtin_fmaf(y, m, 2.0000714765e-1f);
-    y = __builtin_fmaf(y, m, -2.4999993993e-1f);
-    y = __builtin_fmaf(y, m, 3.3333331174e-1f);
-    y = y * m;
-    y = __builtin_fmaf(y, z, e * -2.12194440e-4f);
-    y = __builtin_fmaf(z, -0.5f, y);
-    return __builtin_fmaf(e, 0.693359375f, m + y);
-}
-
-/* sine and cosine of 0 <= x < 7: reduced by a multiple of pi/2 in three steps, then two polynomials */
-static inline __attribute__((always_inline)) void dt__rng_sincos(float *sine, float *cosine, float x)
-{
-    int32_t  q = ((int32_t)(x * 1.27323954473516f) + 1) & ~1; /* the octant, made even */
-    float    k = (float)q, z, c, s;
-    uint32_t sign_s = (uint32_t)(q & 4) << 29, sign_c = (uint32_t)(~(q - 2) & 4) << 29, bs, bc;
-    x = __builtin_fmaf(k, -0.78515625f, x);
-    x = __builtin_fmaf(k, -2.4187564849853515625e-4f, x);
-    x = __builtin_fmaf(k, -3.77489497744594108e-8f, x);
-    z = x * x;
-    c = __builtin_fmaf(2.443315711809948e-5f, z, -1.388731625493765e-3f);
-    c = __builtin_fmaf(c, z, 4.166664568298827e-2f);
-    c = __builtin_fmaf(c * z, z, z * -0.5f);
-    c = c + 1.0f;
-    s = __builtin_fmaf(-1.9515295891e-4f, z, 8.3321608736e-3f);
-    s = __builtin_fmaf(s, z, -1.6666654611e-1f);
-    s = __builtin_fmaf(s * z, x, x);
-    memcpy(&bs, q & 2 ? &c : &s, 4);
-    memcpy(&bc, q & 2 ? &s : &c, 4);
-    bs ^= sign_s;
-    bc ^= sign_c;
-    memcpy(sine, &bs, 4);
-    memcpy(cosine, &bc, 4);
-}
-
-static inline __attribute__((always_inline)) void dt__rng_box16(float *d, float mean, float std)
-{
-    for (int j = 0; j < 8; j++) {
-        float s, c, radius = __builtin_sqrtf(-2.0f * dt__rng_log(1.0f - d[j]));
-        dt__rng_sincos(&s, &c, 6.283185307179586f * d[j + 8]);
-        d[j] = __builtin_fmaf(radius * c, std, mean);
-        d[j + 8] = __builtin_fmaf(radius * s, std, mean);
-    }
-}
-static void dt__rng_normal16(float *d, float mean, float std) { dt__rng_box16(d, mean, std); }
-#if defined(__x86_64__) && !defined(__FMA__)
-/* The same bits, with the FMA instruction instead of libm's fmaf. */
-__attribute__((target("avx2,fma"))) static void dt__rng_normal16_fma(float *d, float mean, float std)
-{
-    dt__rng_box16(d, mean, std);
-}
-#endif
 
 static double dt__rng_normal1(dt_rng *r) /* one standard normal in f64 */
 {
@@ -2236,20 +2332,17 @@ static double dt__rng_normal1(dt_rng *r) /* one standard normal in f64 */
 DT_API void dt_rng_normal(dt_rng *r, float *out, int64_t n, double mean, double std)
 {
     if (!dt__rng_args("dt_rng_normal", &r, out, n)) return;
-    void (*box)(float *, float, float) = dt__rng_normal16;
     if (n < 16) {
         for (int64_t i = 0; i < n; i++) out[i] = (float)__builtin_fma(dt__rng_normal1(r), std, mean);
         return;
     }
-#if defined(__x86_64__) && !defined(__FMA__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) box = dt__rng_normal16_fma;
-#endif
-    for (int64_t i = 0; i < n; i++) out[i] = dt__rng_unit(dt__rng_next(r));
-    for (int64_t i = 0; i + 16 <= n; i += 16) box(out + i, (float)mean, (float)std);
+    dt__rng_code f = dt__rng_best();
+    dt__rng_fill(&f, r, out, n, 1.0f, 0.0f, 1.0f);
+    for (int64_t i = 0; i + 16 <= n; i += 16) f.box(out + i, (float)mean, (float)std);
     if (n % 16 != 0) {
         out += n - 16;
-        for (int i = 0; i < 16; i++) out[i] = dt__rng_unit(dt__rng_next(r));
-        box(out, (float)mean, (float)std);
+        dt__rng_fill(&f, r, out, 16, 1.0f, 0.0f, 1.0f);
+        f.box(out, (float)mean, (float)std);
     }
 }
 
@@ -2438,7 +2531,7 @@ static void dt__trace_flush(dt__tbuf *b, uint64_t now)
 }
 
 /* ---- sessions */
-static void dt__trace_program(char *buf, size_t nbytes) /* the program's name */
+DT__INSIDE void dt__trace_program(char *buf, size_t nbytes)
 {
     int     fd = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
     ssize_t n = fd >= 0 ? read(fd, buf, nbytes - 1) : 0;
@@ -2502,10 +2595,7 @@ static const char *dt__trace_open(const char *path) /* the lock is held; NULL, o
     dt__trace_set(DT__TRACE_ON);
     return NULL;
 }
-/* The path that DT_TRACE means: %p is replaced by the process id, %r by the rank. Without them, .rankR (if there are
-   several ranks) and .PID (in a forked child, or with DMLC_ROLE) are inserted before .json, so that each process has its
-   own file. */
-static void dt__trace_env_path(char *to, size_t nbytes, const char *from, bool child)
+DT__INSIDE void dt__trace_env_path(char *to, size_t nbytes, const char *from, bool child)
 {
     size_t n = strlen(from), at = 0, stem = n > 5 && !strcmp(from + n - 5, ".json") ? n - 5 : n;
     char   pid[24];
@@ -3039,6 +3129,7 @@ static int dt__image_layout(dt_device *dev, int kernel)
 {
     return dev->be->image_layout ? dev->be->image_layout(dev, kernel) : DT_LAYOUT_PLAIN;
 }
+DT__INSIDE bool dt__extended(dt_device *dev, int kernel) { return dev->be->extended && dev->be->extended(dev, kernel); }
 /* Converts t itself to the plain layout, which views and visible strides need. The values are the same, so the version
    does not change. */
 DT__INSIDE int dt__make_plain(dt_tensor *t)
@@ -3229,6 +3320,28 @@ DT_API dt_rng *dt_rng_default(void)
 }
 DT_API void dt_manual_seed(uint64_t seed) { dt_rng_seed(dt_rng_default(), seed); }
 
+/* f32 numbers that are bit-equal to PyTorch's after rounding to dtype. Halves differ from f32 in two ways: a normal draw of n
+   numbers takes n/16 * 16 and then 16 more for the last 16 (f32: n, then 16 more), and a uniform one that rounds to hi is lo. */
+static void dt__draw(dt_rng *r, float *out, int64_t n, int normal, double a, double b, dt_dtype dtype)
+{
+    int64_t whole = n / 16 * 16;
+    if (normal && dtype != DT_F32 && n > whole && whole > 0) {
+        dt_rng_normal(r, out, whole, a, b);
+        dt_rng_normal(r, out + n - 16, 16, a, b);
+        return;
+    }
+    if (normal) {
+        dt_rng_normal(r, out, n, a, b);
+        return;
+    }
+    dt_rng_uniform(r, out, n, a, b);
+    float hi = (float)b, near = fabsf(hi) * 0.01f + 1e-7f; /* farther away nothing rounds to hi */
+    for (int64_t i = 0; dtype != DT_F32 && i < n; i++) {
+        if (hi - out[i] > near) continue;
+        if (dtype == DT_F16 ? dt__f32_to_f16(out[i]) == dt__f32_to_f16(hi) : dt__f32_to_bf16(out[i]) == dt__f32_to_bf16(hi))
+            out[i] = (float)a;
+    }
+}
 static dt_tensor *dt__random(const char *call, int normal, double a, double b, dt_shape shape, dt_make_opts o)
 {
     if (!dt__is_float(o.dtype)) {
@@ -3246,10 +3359,7 @@ static dt_tensor *dt__random(const char *call, int normal, double a, double b, d
     size_t  nbytes = (size_t)t->numel * sizeof(float);
     float  *host = (float *)dt_mem_alloc(nbytes);
     if (!host) return dt__finish(t, dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes", call, nbytes));
-    if (normal)
-        dt_rng_normal(r, host, t->numel, a, b);
-    else
-        dt_rng_uniform(r, host, t->numel, a, b);
+    dt__draw(r, host, t->numel, normal, a, b, o.dtype);
     int rc = dt__upload(t, host);
     dt_mem_free(host, nbytes);
     if (rc || o.dtype == DT_F32) return dt__finish(t, rc);
@@ -3898,6 +4008,7 @@ static bool dt__has_weights(const dt__node *n)
 /* ---- backward */
 static void dt__hooks_ready(dt__ctx *t, dt_tensor *p)
 {
+    if (__builtin_expect(t->timing != NULL, 0) && t->timing->ready) t->timing->ready(t->timing->user, p);
     for (int i = 0; i < DT__MAX_HOOKS; i++)
         if (t->hook_used[i] && t->hook[i].ready) t->hook[i].ready(t->hook[i].user, p);
 }
@@ -4091,12 +4202,13 @@ DT__INSIDE int dt__backward(dt_tensor *const *root, dt_tensor *const *grad, int 
         if (t->hook_used[i] && t->hook[i].begin) t->hook[i].begin(t->hook[i].user);
     for (int64_t s = first; s >= 0 && s < t->tape.n && !rc && !t->stop_backward; s--) {
         dt__node *node = (dt__node *)t->tape.at[s];
-        if (__builtin_expect(t->split != NULL, 0) && t->split->node) t->split->node(t->split->user, s);
+        if (__builtin_expect(t->timing != NULL, 0)) t->timing->node(t->timing->user, s);
         if (node->mark != id) continue;
         rc = dt__backward_node(t, node);
         if (!rc && none) rc = dt__node_free_values(t, node, none);
         if (!rc && dt__err.code != DT_OK) rc = dt__err.code;
     }
+    if (__builtin_expect(t->timing != NULL, 0)) t->timing->node(t->timing->user, -1);
     for (int64_t s = first; s >= 0 && s < t->tape.n; s--) { /* free remaining partials and, unless retained, the saved tensors */
         dt__node *node = (dt__node *)t->tape.at[s];
         if (node->mark != id) continue;
@@ -4430,9 +4542,14 @@ DT_API dt_tensor *dt_flatten(dt_tensor *t)
 {
     dt_shape s;
     if (!dt__ok("dt_flatten", "t", t)) return NULL;
+    if (t->ndim < 2) {
+        dt_fail(DT_ERR_SHAPE, "dt_flatten: t is %s; it must be (n, ...), with 2 dimensions or more. dt_reshape makes one dimension of "
+                "all, or adds one", dt__text(t));
+        return NULL;
+    }
     s.ndim = 2;
-    s.dim[0] = t->ndim ? t->shape[0] : 1;
-    s.dim[1] = t->ndim ? 1 : t->numel;
+    s.dim[0] = t->shape[0];
+    s.dim[1] = 1;
     for (int i = 1; i < t->ndim; i++) s.dim[1] *= t->shape[i];
     return dt__reshape("dt_flatten", t, s);
 }
@@ -4808,6 +4925,7 @@ DT_API dt_tensor *dt_pow_scalar(dt_tensor *a, double s)
 }
 DT_API dt_tensor *dt_clamp(dt_tensor *a, double lo, double hi)
 {
+    if (lo != lo || hi != hi) return dt__affine("dt_clamp", a, 0, (double)NAN); /* all NaN, and no gradient */
     return dt__whole("dt_clamp", a, lo) && dt__whole("dt_clamp", a, hi) ? dt__unary("dt_clamp", DT_U_CLAMP, a, lo, hi)
             : NULL;
 }
@@ -5128,6 +5246,7 @@ DT_API dt_tensor *dt_where(dt_tensor *cond, dt_tensor *a, dt_tensor *b)
 /* ==================================================================================================== >>reductions */
 static bool dt__reduce_dims(const char *call, const dt_tensor *x, uint32_t dims, bool *reduced)
 {
+    uint32_t seen = 0;
     for (int i = 0; i < DT_MAX_DIMS; i++) reduced[i] = dims == 0;
     if (dims && (!(dims & DT__DIMS) || (dims & ~(DT__DIMS | 0x01fe00ffu)))) {
         int i = (int)dims;
@@ -5139,6 +5258,12 @@ static bool dt__reduce_dims(const char *call, const dt_tensor *x, uint32_t dims,
         if (!(dims >> b & 1u)) continue;
         int d = b > 16 ? 16 - b : b;
         if (!dt__dim_ok(call, &d, x->ndim)) return false;
+        if (dims && seen >> d & 1u) {
+            dt_fail(DT_ERR_ARG, "%s: .dims names dimension %d of %s twice, as %d and %d; name it once", call, d, dt__text(x), d,
+                    d - x->ndim);
+            return false;
+        }
+        seen |= 1u << d;
         reduced[d] = true;
     }
     return true;
@@ -5680,6 +5805,15 @@ static bool dt__image_ok(const char *call, const dt_tensor *x)
     return false;
 }
 static int dt__option_or(int value, int otherwise) { return value == DT_ZERO ? 0 : value ? value : otherwise; }
+/* *x := the number that an option means: 0 is its default, DT_ZERO is 0. False after an error: below least, or not finite. */
+static bool dt__number_or(const char *call, const char *option, double *x, double otherwise, double least)
+{
+    double v = *x == 0 ? otherwise : *x == DT_ZERO ? 0 : *x;
+    *x = v;
+    if (isfinite(v) && v >= least) return true;
+    dt_fail(DT_ERR_ARG, "%s: %s is %g; it must be finite%s", call, option, v, least == 0 ? ", and 0 (DT_ZERO) or more" : "");
+    return false;
+}
 
 static int dt__conv_bwd_data(dt__node *n, dt_tensor *g, int layout)
 {
@@ -5894,6 +6028,13 @@ DT_API dt_tensor *dt_adaptive_avgpool2d(dt_tensor *x, int64_t out_h, int64_t out
         return NULL;
     }
     int64_t shape[4] = { x->shape[0], x->shape[1], out_h, out_w };
+    if (out_h == 1 && out_w == 1 && x->layout == DT_LAYOUT_PLAIN) { /* the mean of each image, without a change of layout */
+        dt_reduce_opts o;
+        DT__CLEAR(o);
+        o.dims = DT_DIM(2) | DT_DIM(3);
+        o.keepdim = true;
+        return dt__reduce("dt_adaptive_avgpool2d", DT_R_MEAN, x, o);
+    }
     dt__call_begin(&c, DT_K_pool2d);
     c.u.pool.adaptive = 1;
     return dt__pool2d("dt_adaptive_avgpool2d", x, &c, shape);
@@ -5940,7 +6081,7 @@ static int dt__batch_norm_sums(dt__node *n, dt_tensor *g, dt_tensor *x, dt_tenso
 }
 static int dt__batch_norm_bwd(dt__node *n, dt_tensor *g)
 {
-    int        layout = dt__image_layout(g->st->dev, DT_K_batch_norm);
+    int        layout = n->i[1] ? (int)DT_LAYOUT_PLAIN : dt__image_layout(g->st->dev, DT_K_batch_norm);
     dt_tensor *gi = dt__in_layout("backward", g, layout), *t[4] = { NULL, NULL, NULL, NULL }; /* x, weight, bias, add */
     dt_tensor *x = gi ? dt__in_layout("backward", n->saved[0], layout) : NULL; /* a view may have converted it to plain */
     dt_tensor *y = x && n->saved[4] ? dt__in_layout("backward", n->saved[4], layout) : NULL;
@@ -6000,11 +6141,17 @@ static int64_t dt__batch_norm_stats(dt__norm_sync *sync, dt_tensor *x, dt_tensor
     }
     return rc ? rc : sync->stats(sync->user, mean, var, x->shape[0] * x->shape[2] * x->shape[3], rm, rv, momentum);
 }
+/* Is x computed as it is, because a conversion to the layout of images would take longer than the kernel? */
+static bool dt__batch_norm_plain(const dt_tensor *x, bool given)
+{
+    return given && x->layout == DT_LAYOUT_PLAIN && x->shape[2] * x->shape[3] >= 16 && dt__extended(x->st->dev, DT_K_batch_norm);
+}
 static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *rm,
                                   dt_tensor *rv, dt_op_batch_norm_opts o, dt__norm_sync *sync)
 {
     int64_t    total = 0;
-    int        layout = dt__image_layout(x->st->dev, DT_K_batch_norm);
+    bool       plain = dt__batch_norm_plain(x, o.eval && rm && rv && !sync);
+    int        layout = plain ? (int)DT_LAYOUT_PLAIN : dt__image_layout(x->st->dev, DT_K_batch_norm);
     int64_t    channels = x->shape[1];
     dt_tensor *xi = dt__in_layout(call, x, layout), *add = xi && o.add ? dt__in_layout(call, o.add, layout) : NULL;
     dt_tensor *y = xi && (add || !o.add) ? dt__new_like(call, xi, x->dtype) : NULL;
@@ -6012,7 +6159,7 @@ static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *wei
     dt_tensor *rstd = mean ? dt__new(call, x->st->dev, DT_F32, &channels, 1, DT_LAYOUT_PLAIN) : NULL;
     dt_tensor *var = rstd && sync ? dt__new(call, x->st->dev, DT_F32, &channels, 1, DT_LAYOUT_PLAIN) : NULL;
     int        rc = rstd && (var || !sync) ? 0 : DT_ERR_MEMORY;
-    if (!rc && sync) total = dt__batch_norm_stats(sync, xi, mean, var, rm, rv, o.momentum != 0 ? o.momentum : 0.1);
+    if (!rc && sync) total = dt__batch_norm_stats(sync, xi, mean, var, rm, rv, o.momentum);
     if (total < 0) rc = (int)total;
     /* with statistics over all ranks the kernel runs in eval mode: it takes the statistics as inputs */
     dt_tensor *given[4] = { weight, bias, sync ? mean : rm, sync ? var : rv }, *v[4] = { NULL, NULL, NULL, NULL };
@@ -6023,8 +6170,8 @@ static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *wei
         if (given[i] && !v[i]) rc = DT_ERR_MEMORY;
     }
     dt__call_begin(&c, DT_K_batch_norm);
-    c.u.norm.eps = o.eps != 0 ? o.eps : 1e-5;
-    c.u.norm.momentum = o.momentum != 0 ? o.momentum : 0.1;
+    c.u.norm.eps = o.eps;
+    c.u.norm.momentum = o.momentum;
     c.u.norm.train = local;
     c.u.norm.act = o.act;
     if (!rc && y->numel) {
@@ -6054,6 +6201,7 @@ static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *wei
         dt__save(n, o.act ? y : NULL);
         memcpy(n->u, &c.u, sizeof c.u);
         n->i[0] = total;
+        n->i[1] = plain;
         n->user = sync;
     }
     for (int i = 0; i < 4; i++) dt__unref(v[i]);
@@ -6087,6 +6235,11 @@ DT__INSIDE dt_tensor *dt__batch_norm(dt_tensor *x, dt_tensor *weight, dt_tensor 
     if (!o.eval && ((running_mean && !dt__is_dense(running_mean)) || (running_var && !dt__is_dense(running_var)))) {
         dt_fail(DT_ERR_ARG, "%s: running_mean or running_var is not contiguous; they are updated in place and must be",
                 call);
+        return NULL;
+    }
+    if (!dt__number_or(call, ".eps", &o.eps, 1e-5, 0) || !dt__number_or(call, ".momentum", &o.momentum, 0.1, 0)) return NULL;
+    if (!o.eval && o.eps == 0) {
+        dt_fail(DT_ERR_ARG, "%s: .eps is 0; training needs a positive one, since the variance of a batch may be 0", call);
         return NULL;
     }
     if (!o.eval && !sync && ch && x->numel / ch < 2 && x->numel) {
@@ -6146,12 +6299,12 @@ static int dt__layer_norm_bwd(dt__node *n, dt_tensor *g)
         dt__view_dense(dt__out(&c, t[0] ? t[0] : unwanted), 2, rows, cols, 0);
         for (int k = 1; k < 3; k++) {
             dt_view *v = dt__out(&c, t[k]);
-            if (t[k]) dt__view_dense(v, 1, cols, 0, 0);
+            if (t[k]) dt__view_dense(v, 1, t[k]->numel, 0, 0);
         }
         dt__view_dense(dt__in(&c, d), 2, rows, cols, 0);
         dt__view_dense(dt__in(&c, n->saved[0]), 2, rows, cols, 0);
         dt_view *w = dt__in(&c, n->saved[1]);
-        if (n->saved[1]) dt__view_dense(w, 1, cols, 0, 0);
+        if (n->saved[1]) dt__view_dense(w, 1, n->saved[1]->numel, 0, 0);
         dt__in(&c, n->saved[2]);
         dt__in(&c, n->saved[3]);
         for (int k = 0; k < 3; k++) c.acc |= acc[k] << k;
@@ -6177,20 +6330,26 @@ static bool dt__norm_param_ok(const char *call, const char *arg, const dt_tensor
             dt__text(x));
     return false;
 }
+/* groups > 0: group norm over that many groups of channels of x (n, c, ...), with weight and bias (c) */
 static dt_tensor *dt__layer_norm(const char *call, dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_op_norm_opts o,
-                                 int rms)
+                                 int rms, int64_t groups)
 {
     int dims = o.normalized_dims ? o.normalized_dims : 1;
     if (!dt__ok(call, "x", x) || !dt__want_float(call, x)) return NULL;
+    if (!dt__number_or(call, ".eps", &o.eps, rms ? 1.1920928955078125e-7 : 1e-5, 0)) return NULL;
     if (dims < 1 || dims > x->ndim) {
         dt_fail(DT_ERR_ARG, "%s: normalized_dims is %d; for x %s it must be between 1 and %d", call, dims, dt__text(x),
                 x->ndim);
         return NULL;
     }
-    if (!dt__norm_param_ok(call, "weight", x, weight, dims) || !dt__norm_param_ok(call, "bias", x, bias,
-            dims)) return NULL;
+    if (!groups && (!dt__norm_param_ok(call, "weight", x, weight, dims) || !dt__norm_param_ok(call, "bias", x, bias, dims)))
+        return NULL;
     int64_t rows = 1, cols = 1;
     for (int i = 0; i < x->ndim; i++) *(i < x->ndim - dims ? &rows : &cols) *= x->shape[i];
+    if (groups) {
+        rows = x->shape[0] * groups;
+        cols = rows ? x->numel / rows : 0;
+    }
     dt_tensor *d = dt__dense(call, x), *y = d ? dt__new(call, x->st->dev, x->dtype, x->shape, x->ndim,
                                                         DT_LAYOUT_PLAIN) : NULL;
     dt_tensor *wd = y && weight ? dt__dense(call, weight) : NULL, *bd = y && bias ? dt__dense(call, bias) : NULL;
@@ -6200,20 +6359,21 @@ static dt_tensor *dt__layer_norm(const char *call, dt_tensor *x, dt_tensor *weig
     dt_call    c;
     dt__call_begin(&c, DT_K_layer_norm);
     c.u.norm.rms = rms;
-    c.u.norm.eps = o.eps != 0 ? o.eps : rms ? 1.1920928955078125e-7 : 1e-5;
+    c.u.norm.eps = o.eps;
+    c.u.norm.n = groups ? x->shape[1] / groups : 0;
     if (!rc && x->numel) {
         dt__view_dense(dt__out(&c, y), 2, rows, cols, 0);
         dt__out(&c, mean);
         dt__out(&c, rstd);
         dt__view_dense(dt__in(&c, d), 2, rows, cols, 0);
         dt_view *v = dt__in(&c, wd);
-        if (wd) dt__view_dense(v, 1, cols, 0, 0);
+        if (wd) dt__view_dense(v, 1, wd->numel, 0, 0);
         v = dt__in(&c, bd);
-        if (bd) dt__view_dense(v, 1, cols, 0, 0);
+        if (bd) dt__view_dense(v, 1, bd->numel, 0, 0);
         rc = dt__go(x->st->dev, &c);
     }
     dt_tensor *in[3] = { x, weight, bias };
-    dt__node  *n = rc ? NULL : dt__record(rms ? "rms_norm" : "layer_norm", y, dt__layer_norm_bwd, 3, in);
+    dt__node  *n = rc ? NULL : dt__record(groups ? "group_norm" : rms ? "rms_norm" : "layer_norm", y, dt__layer_norm_bwd, 3, in);
     if (n) {
         dt__save(n, d);
         dt__save(n, wd);
@@ -6232,11 +6392,18 @@ static dt_tensor *dt__layer_norm(const char *call, dt_tensor *x, dt_tensor *weig
 }
 DT_API dt_tensor *dt_op_layer_norm_with(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_op_norm_opts o)
 {
-    return dt__layer_norm("dt_op_layer_norm", dt__in_f32(x), weight, bias, o, 0);
+    return dt__layer_norm("dt_op_layer_norm", dt__in_f32(x), weight, bias, o, 0, 0);
+}
+DT__INSIDE dt_tensor *dt__group_norm(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, int64_t groups, double eps)
+{
+    dt_op_norm_opts o;
+    DT__CLEAR(o);
+    o.eps = eps;
+    return dt__layer_norm("dt_groupnorm", dt__in_f32(x), weight, bias, o, 0, groups);
 }
 DT_API dt_tensor *dt_op_rms_norm_with(dt_tensor *x, dt_tensor *weight, dt_op_norm_opts o)
 {
-    return dt__layer_norm("dt_op_rms_norm", dt__in_f32(x), weight, NULL, o, 1);
+    return dt__layer_norm("dt_op_rms_norm", dt__in_f32(x), weight, NULL, o, 1, 0);
 }
 
 /* ==================================================================================================== >>indexing */
@@ -6574,11 +6741,11 @@ static int dt__xent_bwd(dt__node *n, dt_tensor *g)
 /* x (n, c), target (n) */
 static dt_tensor *dt__xent_rows(const char *call, dt_tensor *x, dt_tensor *target, dt_loss_opts o, int nll)
 {
-    int64_t    rows = x->shape[0], one = 1;
+    int64_t    rows = x->shape[0], one = 1, two = 2 * rows;
     dt_tensor *d = dt__dense(call, x), *td = d ? dt__dense(call, target) : NULL;
     dt_tensor *loss = td ? dt__new(call, x->st->dev, x->dtype, &rows, o.reduction == DT_NONE ? 1 : 0, DT_LAYOUT_PLAIN)
             : NULL;
-    dt_tensor *lse = loss ? dt__new(call, x->st->dev, DT_F32, &rows, 1, DT_LAYOUT_PLAIN) : NULL;
+    dt_tensor *lse = loss ? dt__new(call, x->st->dev, DT_F32, &two, 1, DT_LAYOUT_PLAIN) : NULL;
     dt_tensor *total = lse ? dt__new(call, x->st->dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN) : NULL;
     dt_tensor *w = total && o.weight ? dt__dense(call, o.weight) : NULL;
     int        rc = dt__err.code;
@@ -6761,6 +6928,8 @@ DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v, dt
     k = dt__in_half(k);
     v = dt__in_half(v);
     if (!dt__ok(call, "q", q) || !dt__ok(call, "k", k) || !dt__ok(call, "v", v)) return NULL;
+    int64_t d = q->ndim > 0 ? q->shape[q->ndim - 1] : 1;
+    if (!dt__number_or(call, ".scale", &o.scale, 1.0 / sqrt((double)(d > 0 ? d : 1)), -INFINITY)) return NULL;
     if (!dt__same_device(call, q, k) || !dt__same_device(call, q, v) || !dt__want_float(call, q) ||
         !dt__want_float(call, k) ||
         !dt__want_float(call, v))
@@ -6785,7 +6954,7 @@ DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v, dt
     dt_call    c;
     dt__call_begin(&c, DT_K_attention);
     c.u.attn.causal = o.causal;
-    c.u.attn.scale = o.scale != 0 ? o.scale : 1.0 / sqrt((double)(q->shape[3] > 0 ? q->shape[3] : 1));
+    c.u.attn.scale = o.scale;
     if (!rc && y->numel) {
         dt__out(&c, y);
         dt__out(&c, lse);

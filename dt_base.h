@@ -73,7 +73,7 @@ LICENCE
      defined(DT_CPU_AVX2_IMPLEMENTATION) || defined(DT_IO_IMPLEMENTATION) || defined(DT_PLOT_IMPLEMENTATION) ||      \
      defined(DT_NN_IMPLEMENTATION) || defined(DT_DATA_IMPLEMENTATION) || defined(DT_PLAN_IMPLEMENTATION) ||          \
      defined(DT_NET_IMPLEMENTATION) || defined(DT_COMM_IMPLEMENTATION) || defined(DT_SIM_IMPLEMENTATION) ||          \
-     defined(DT_PS_IMPLEMENTATION) ||                                                                                \
+     defined(DT_PS_IMPLEMENTATION) || defined(DT_SERVE_IMPLEMENTATION) || defined(DT_SCALE_IMPLEMENTATION) ||          \
      defined(DT_MPI_IMPLEMENTATION) || defined(DT_DIST_IMPLEMENTATION) || defined(DT_CUDA_IMPLEMENTATION) ||         \
      defined(DT_PIPE_IMPLEMENTATION) || defined(DT_ELASTIC_IMPLEMENTATION) ||                                        \
      defined(DT_NCCL_IMPLEMENTATION) || defined(DT_MSG_IMPLEMENTATION))
@@ -417,6 +417,10 @@ DT__INSIDE int         dt__launcher_number(int what);
    block. how: O_WRONLY or O_RDWR, and O_TRUNC; dir: AT_FDCWD, or the directory of path. Returns a descriptor; or -1, errno,
    and why in words. */
 DT__INSIDE int dt__file_create(int dir, const char *path, int how, const char **why);
+DT__INSIDE FILE *dt__file_stream(const char *path, int how, const char **why); /* the same as a stream; NULL, errno, and why */
+/* Writes a temporary file beside path and renames it: nobody sees a part of the text. What has that name must be a regular
+   file, or nothing. Returns 0; or an errno value, and why in words. */
+DT__INSIDE int dt__text_save(const dt__text_buf *b, const char *path, const char **why);
 
 /* ---- HMAC-SHA-256. No table index and no branch depends on a secret. */
 typedef struct dt__hmac {
@@ -553,8 +557,7 @@ DT_API dt_status   dt_error_code(void) { return dt__err.code; }
 DT_API void        dt_error_clear(void)
 {
     dt__err.code = DT_OK;
-    dt__err.message[0] = 0;
-    dt__err.bad_loss = NULL;
+    dt__err.message[0] = 0; /* bad_loss stays: it is no error yet, and dt_step must still refuse */
 }
 DT_API int dt_check(const char *program)
 {
@@ -850,6 +853,42 @@ DT__INSIDE int dt__file_create(int dir, const char *path, int how, const char **
     close(fd);
     errno = EEXIST;
     return -1;
+}
+DT__INSIDE FILE *dt__file_stream(const char *path, int how, const char **why)
+{
+    int   fd = dt__file_create(AT_FDCWD, path, how, why);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, how & O_RDWR ? "r+b" : "wb");
+    if (fd >= 0 && !f) {
+        int e = errno;
+        close(fd);
+        *why = strerror(errno = e);
+    }
+    return f;
+}
+static int dt__text_saved(const dt__text_buf *b, const char *path, const char **why)
+{
+    char        temp[1200];
+    struct stat st;
+    if (b->failed) return ENOMEM;
+    if (snprintf(temp, sizeof temp, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof temp) return ENAMETOOLONG;
+    if (!lstat(path, &st) && !S_ISREG(st.st_mode)) {
+        *why = S_ISLNK(st.st_mode) ? "it is a symbolic link; name the file itself" : "it is not a regular file";
+        return EEXIST;
+    }
+    FILE *f = dt__file_stream(temp, O_WRONLY | O_TRUNC, why);
+    if (!f) return errno;
+    int e = fwrite(b->s, 1, b->n, f) == b->n ? 0 : errno ? errno : EIO;
+    if (fclose(f) && !e) e = errno ? errno : EIO;
+    if (!e && rename(temp, path)) e = errno;
+    if (e) unlink(temp);
+    return e;
+}
+DT__INSIDE int dt__text_save(const dt__text_buf *b, const char *path, const char **why)
+{
+    *why = NULL;
+    int e = dt__text_saved(b, path, why);
+    if (e && !*why) *why = strerror(e);
+    return e;
 }
 
 /* ==================================================================================================== >>sha

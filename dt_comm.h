@@ -402,7 +402,7 @@ typedef struct dt_comm_stats {
 } dt_comm_stats;
 DT_API dt_comm_stats dt_comm_get_stats(const dt_comm *c);
 /* The last 64 operations, a line each; returns the length as snprintf does. When a communicator fails they go to the log
-   (level 2), each after "history: ". */
+   (level 2; level 4 if a member of a tolerant one has gone), each after "history: ". */
 DT_API size_t dt_comm_history(const dt_comm *c, char *buf, size_t nbytes);
 /* Stragglers: the ranks that this rank waited for in collectives. A rank came last if it began later than all others that
    this rank heard of, and more than 1 ms after this rank. It needs no extra messages: every message says how long ago its
@@ -2569,10 +2569,11 @@ static void dt__past_log(const dt_comm *c) /* once; called by the driver, or whe
 {
     struct dt__engine *e = c->engine;
     char               text[256];
+    int                level = dt__comm_halted(c, UINT64_MAX) == DT_COMM_ERR_PEER ? 4 : 2; /* a death that is tolerated */
     if (e->told) return;
     e->told = true;
     for (uint64_t k = e->npast > DT__HISTORY ? e->npast - DT__HISTORY : 0; k < e->npast; k++) {
-        if (dt__past_text(c, k, text, sizeof text)) dt__logf(2, "history: %s", text);
+        if (dt__past_text(c, k, text, sizeof text)) dt__logf(level, "history: %s", text);
     }
 }
 /* The failure goes to shared memory: a rank that was stopped and finds all its data must not continue alone. Callers may
@@ -5252,6 +5253,7 @@ DT__INSIDE void dt__comm_drop(dt_comm *c)
 {
     if (!c) return;
     dt__comm_failed(c, DT_COMM_ERR_STATE, -1, "given up before it was used");
+    (void)dt_comm_error(c); /* not to be logged */
     dt_comm_free(c);
 }
 /* The surviving ranks agree on the members, make a communicator of them, and agree that all have it. If not (a rank died

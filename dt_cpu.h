@@ -67,7 +67,8 @@ HOW IT IS BUILT
     Every kernel is written once, over vectors of DT__W floats (GNU vector_size types), and compiled once for each
     instruction set: this file includes itself with DT__ISA defined. DT__K(name) is the name with the instruction set
     in it. The instances: portable (4 lanes, any CPU) and avx2 (8 lanes, AVX2 + FMA + F16C), chosen by cpuid when the
-    device is first used, or forced with DT_CPU_ISA.
+    device is first used, or forced with DT_CPU_ISA. On a CPU with AVX-512 the avx2 instance uses wider micro-kernels for
+    matrix products and convolutions (DT_CPU_ISA=avx2: not); their results have the same bits.
 
     Images are (n, h, w, c) in memory between convolution, pooling and batch norm (DT_LAYOUT_NHWC), so that every inner
     loop runs over channels and convolution reads its input in place: no im2col.
@@ -117,6 +118,18 @@ static inline int64_t dt__cut(int64_t n, int64_t cost, int64_t grain, int64_t *p
     if (per > n) per = n > 0 ? n : 1;
     *per_task = per;
     return (n + per - 1) / per;
+}
+
+/* AVX-512, unless DT_CPU_ISA names less */
+static inline bool dt__cpu_has_avx512(void)
+{
+#if defined(__x86_64__)
+    const char *want = getenv("DT_CPU_ISA");
+    if (want && (!strcmp(want, "avx2") || !strcmp(want, "portable"))) return false;
+    return __builtin_cpu_supports("avx512f");
+#else
+    return false;
+#endif
 }
 
 #if defined(DT_NO_PORTABLE) && defined(DT_NO_AVX2)
@@ -529,6 +542,11 @@ static int dt__cpu_order(dt_device *dev, void *after, void *before)
     (void)dev, (void)after, (void)before;
     return 0;
 }
+static int dt__cpu_extended(dt_device *dev, int kernel)
+{
+    (void)dev;
+    return kernel == DT_K_batch_norm || kernel == DT_K_layer_norm;
+}
 static int dt__cpu_image_layout(dt_device *dev, int kernel)
 {
     (void)dev, (void)kernel;
@@ -576,13 +594,13 @@ static void dt__cpu_init(void)
 #ifdef DT__BUILT_AVX2
     if (dt__cpu_has_avx2() && !portable) {
         table = dt__avx2_table;
-        dt__cpu_isa_name = "avx2";
+        dt__cpu_isa_name = dt__cpu_has_avx512() ? "avx512" : "avx2";
     }
 #endif
     if (table && want && *want && strcmp(want, dt__cpu_isa_name)) {
         char text[160];
-        snprintf(text, sizeof text, "DT_CPU_ISA=%.40s is not supported by this CPU or build; using %s (known: portable, avx2)",
-                 want, dt__cpu_isa_name);
+        snprintf(text, sizeof text,
+                 "DT_CPU_ISA=%.40s is not supported by this CPU or build; using %s (known: portable, avx2, avx512)", want, dt__cpu_isa_name);
         dt__log(DT_LOG_WARN, text);
     }
 #ifndef __OPTIMIZE__
@@ -597,6 +615,7 @@ static void dt__cpu_init(void)
     be->wait = dt__cpu_wait;
     be->order = dt__cpu_order;
     be->image_layout = dt__cpu_image_layout;
+    be->extended = dt__cpu_extended;
 #ifdef DT_NO_PORTABLE
     for (int i = 0; i < DT_K_COUNT; i++) be->kernel[i] = dt__cpu_fail;
 #endif
@@ -715,11 +734,17 @@ DT__INLINE dt__vf DT__K(tofloat)(dt__vi a)
 }
 DT__INLINE float DT__K(hsum)(dt__vf v) /* a fixed tree */
 {
+#if DT__HAS_AVX2
+    __m128 h = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+    h = _mm_add_ps(h, _mm_movehl_ps(h, h));
+    return _mm_cvtss_f32(_mm_add_ss(h, _mm_shuffle_ps(h, h, 1)));
+#else
     float t[DT__W];
     DT__K(st)(t, v);
     for (int s = DT__W / 2; s > 0; s /= 2)
         for (int i = 0; i < s; i++) t[i] += t[i + s];
     return t[0];
+#endif
 }
 
 /* Loads and stores of the first n elements of a vector; n may be below 0 or above DT__W. */
@@ -828,6 +853,11 @@ static __attribute__((unused)) void DT__K(store_row)(void *dst, int dtype, const
         uint16_t *d = (uint16_t *)dst;
         int64_t   i = 0;
 #if DT__HAS_AVX2
+        for (; i + 16 <= n; i += 16) {
+            __m128i a = _mm256_cvtps_ph(_mm256_loadu_ps(src + i), 0), b = _mm256_cvtps_ph(_mm256_loadu_ps(src + i + 8), 0);
+            _mm_storeu_si128((__m128i *)(void *)(d + i), a);
+            _mm_storeu_si128((__m128i *)(void *)(d + i + 8), b);
+        }
         for (; i + 8 <= n; i += 8) _mm_storeu_si128((__m128i *)(void *)(d + i),
                                                     _mm256_cvtps_ph(_mm256_loadu_ps(src + i), 0));
 #endif
@@ -1297,6 +1327,22 @@ DT__IROW(u_AFFINE, ua * DT__UX + ub)
 DT__IROW(u_ABS, x[i] < 0 ? 0 - DT__UX : DT__UX)
 DT__IROW(u_CLAMP, (x[i] > a ? x[i] : a) < b ? (x[i] > a ? x[i] : a) : b)
 DT__IROW(b_ADD, ua * (DT__UX + ub * DT__UY))
+static void DT__K(irow_b_PLUS)(int64_t *out, const int64_t *x, const int64_t *y, int64_t n, int64_t a, int64_t b)
+{
+    int64_t i = 0;
+    (void)a, (void)b;
+#if DT__HAS_AVX2
+    for (; i + 8 <= n; i += 8) {
+        __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)(x + i));
+        __m256i w = _mm256_loadu_si256((const __m256i *)(const void *)(x + i + 4));
+        v = _mm256_add_epi64(v, _mm256_loadu_si256((const __m256i *)(const void *)(y + i)));
+        w = _mm256_add_epi64(w, _mm256_loadu_si256((const __m256i *)(const void *)(y + i + 4)));
+        _mm256_storeu_si256((__m256i *)(void *)(out + i), v);
+        _mm256_storeu_si256((__m256i *)(void *)(out + i + 4), w);
+    }
+#endif
+    for (; i < n; i++) out[i] = (int64_t)(DT__UX + DT__UY);
+}
 DT__IROW(b_MUL, ua * (DT__UX * DT__UY))
 DT__IROW(b_MAX, ua * (x[i] > y[i] ? DT__UX : DT__UY))
 DT__IROW(b_MIN, ua * (x[i] < y[i] ? DT__UX : DT__UY))
@@ -1380,6 +1426,30 @@ static void DT__K(move_tile)(void *dst, int64_t ds0, int64_t ds1, const void *sr
         return;
     }
 #if DT__HAS_AVX2
+    if (size == 4 && ds0 == 1 && ss1 == 1 && (cols == 3 || cols == 4)) { /* images of few channels */
+        DT__K(a32_t) *d = (DT__K(a32_t) *)dst;
+        const DT__K(a32_t) *s0 = (const DT__K(a32_t) *)src, *s1 = s0 + ss0, *s2 = s1 + ss0, *s3 = cols == 4 ? s2 + ss0 : s2;
+        if (cols == 3)
+            for (int64_t j = 0; j < rows; j++, d += ds1) {
+                uint32_t a = s0[j], b = s1[j], c = s2[j];
+                d[0] = a, d[1] = b, d[2] = c;
+            }
+        else
+            for (int64_t j = 0; j < rows; j++, d += ds1) {
+                uint32_t a = s0[j], b = s1[j], c = s2[j], e = s3[j];
+                d[0] = a, d[1] = b, d[2] = c, d[3] = e;
+            }
+        return;
+    }
+    if (size == 4 && ds0 == 1 && ss1 == 1 && rows == 3) { /* and back */
+        DT__K(a32_t) *d0 = (DT__K(a32_t) *)dst, *d1 = d0 + ds1, *d2 = d1 + ds1;
+        const DT__K(a32_t) *s = (const DT__K(a32_t) *)src;
+        for (int64_t i = 0; i < cols; i++, s += ss0) {
+            uint32_t a = s[0], b = s[1], c = s[2];
+            d0[i] = a, d1[i] = b, d2[i] = c;
+        }
+        return;
+    }
     if (size == 4 && ds0 == 1 && ss1 == 1 && cols * rows <= DT__TILE) {
         uint32_t buf[DT__TILE]; /* cache lines a large stride apart evict each other, so each is touched only once */
         bool     far = ds1 > cols;
@@ -1408,17 +1478,51 @@ static void DT__K(to_floats)(float *dst, const void *src, int dtype, int64_t n)
     if (!DT__K(is_int)(dtype)) {
         DT__K(load_row)(dst, src, dtype, n);
     } else if (dtype == DT_I32) {
-        for (int64_t i = 0; i < n; i++) dst[i] = (float)((const int32_t *)src)[i];
+        int64_t i = 0;
+        for (; i + DT__W <= n; i += DT__W)
+            DT__K(st)(dst + i, DT__K(tofloat)((dt__vi)*(const DT__K(viu_t) *)((const int32_t *)src + i)));
+        for (; i < n; i++) dst[i] = (float)((const int32_t *)src)[i];
     } else if (dtype == DT_I64) {
-        for (int64_t i = 0; i < n; i++) dst[i] = (float)((const int64_t *)src)[i];
+        int64_t i = 0;
+#if DT__HAS_AVX2
+        for (; i + 8 <= n; i += 8) { /* eight that fit 32 bits at once */
+            const int64_t *s = (const int64_t *)src + i;
+            __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)s);
+            __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(s + 4));
+            __m256  lo = _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0x88);
+            __m256  hi = _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0xdd);
+            __m256i sign = _mm256_srai_epi32(_mm256_castps_si256(lo), 31);
+            if (_mm256_movemask_epi8(_mm256_cmpeq_epi32(sign, _mm256_castps_si256(hi))) == -1) {
+                __m256i v = _mm256_permute4x64_epi64(_mm256_castps_si256(lo), 0xd8);
+                _mm256_storeu_ps(dst + i, _mm256_cvtepi32_ps(v));
+            } else {
+                for (int k = 0; k < 8; k++) dst[i + k] = (float)s[k];
+            }
+        }
+#endif
+        for (; i < n; i++) dst[i] = (float)((const int64_t *)src)[i];
     } else {
-        for (int64_t i = 0; i < n; i++) dst[i] = (float)((const uint8_t *)src)[i];
+        int64_t i = 0;
+#if DT__HAS_AVX2
+        for (; i + 8 <= n; i += 8) {
+            __m128i b = _mm_loadl_epi64((const __m128i *)(const void *)((const uint8_t *)src + i));
+            _mm256_storeu_ps(dst + i, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(b)));
+        }
+#endif
+        for (; i < n; i++) dst[i] = (float)((const uint8_t *)src)[i];
     }
 }
 static void DT__K(to_ints)(int64_t *dst, const void *src, int dtype, int64_t n)
 {
     if (dtype == DT_I32) {
-        for (int64_t i = 0; i < n; i++) dst[i] = ((const int32_t *)src)[i];
+        int64_t i = 0;
+#if DT__HAS_AVX2
+        for (; i + 4 <= n; i += 4) {
+            __m128i four = _mm_loadu_si128((const __m128i *)(const void *)((const int32_t *)src + i));
+            _mm256_storeu_si256((__m256i *)(void *)(dst + i), _mm256_cvtepi32_epi64(four));
+        }
+#endif
+        for (; i < n; i++) dst[i] = ((const int32_t *)src)[i];
     } else if (dtype == DT_I64) {
         memcpy(dst, src, (size_t)n * 8);
     } else {
@@ -1541,6 +1645,8 @@ struct DT__K(plan) {
     int64_t ia, ib;
     DT__K(row_fn) row;
     DT__K(irow_fn) irow;
+    DT__K(row_fn) row1; /* the function of (x, number, b*number) if one operand is one number for a row, or NULL */
+    bool   commutes;    /* ... whichever of the two it is */
     void (*tile)(const DT__K(plan_t) *e, char **p, int64_t cols, int64_t rows, DT__K(tilebuf_t) *w);
 };
 
@@ -1670,8 +1776,24 @@ static const void *DT__K(tile_in)(const DT__K(plan_t) *e, int k, char **p, int64
     w->seen_n[k] = cols * DT__TILE + rows;
     return x;
 }
+/* A row of x and one number: the operand with stride 0 is not spread over a buffer. False: this is not such a tile. */
+static bool DT__K(number_tile)(const DT__K(plan_t) *e, char **p, int64_t cols, int64_t rows)
+{
+    int k = e->s[2][0] == 0 ? 2 : 1;
+    if (!e->row1 || cols < 64 || e->add || (k == 1 && !e->commutes)) return false;
+    if (e->s[0][0] != 1 || e->s[3 - k][0] != 1 || e->s[k][0] != 0) return false;
+    for (int i = 0; i < 3; i++)
+        if (e->dtype[i] != DT_F32) return false;
+    for (int64_t j = 0; j < rows; j++) {
+        const float *x = (const float *)(void *)p[3 - k] + j * e->s[3 - k][1];
+        float        y = ((const float *)(void *)p[k])[j * e->s[k][1]];
+        DT__K(row_any)(e->row1, (float *)(void *)p[0] + j * e->s[0][1], x, x, cols, y, e->b * y);
+    }
+    return true;
+}
 static void DT__K(float_tile)(const DT__K(plan_t) *e, char **p, int64_t cols, int64_t rows, DT__K(tilebuf_t) *w)
 {
+    if (e->row1 && DT__K(number_tile)(e, p, cols, rows)) return;
     const float *x = (const float *)DT__K(tile_in)(e, 1, p, cols, rows, w, false), *y = x;
     if (e->nop > 2) y = (const float *)DT__K(tile_in)(e, 2, p, cols, rows, w, false);
     bool direct = !e->add && e->dtype[0] == DT_F32 && e->s[0][0] == 1 && (rows == 1 || e->s[0][1] == cols);
@@ -1683,6 +1805,10 @@ static void DT__K(int_tile)(const DT__K(plan_t) *e, char **p, int64_t cols, int6
 {
     const int64_t *x = (const int64_t *)DT__K(tile_in)(e, 1, p, cols, rows, w, true), *y = x;
     if (e->nop > 2) y = (const int64_t *)DT__K(tile_in)(e, 2, p, cols, rows, w, true);
+    if (!e->add && e->dtype[0] == DT_I64 && e->s[0][0] == 1 && (rows == 1 || e->s[0][1] == cols)) {
+        e->irow((int64_t *)(void *)p[0], x, y, cols * rows, e->ia, e->ib);
+        return;
+    }
     e->irow(w->op[0].l, x, y, cols * rows, e->ia, e->ib);
     DT__K(put_ints)(p[0], e->dtype[0], e->s[0][0], e->s[0][1], w->op[0].l, cols, rows, e->add);
 }
@@ -1784,7 +1910,10 @@ static int DT__K(binary)(dt_device *dev, const dt_call *c)
     e.row = rows[fn].row;
     e.irow = rows[fn].irow;
     if (a == 1 && fn == DT_B_ADD && b == 1) e.row = DT__K(row_b_PLUS);
-    if (a == 1 && fn == DT_B_MUL) e.row = DT__K(row_b_TIMES);
+    if (a == 1 && fn == DT_B_MUL) e.row = DT__K(row_b_TIMES), e.row1 = DT__K(row_u_SCALE);
+    if (a == 1 && fn == DT_B_ADD && (b == 1 || b == -1)) e.row1 = DT__K(row_u_SHIFT);
+    e.commutes = fn == DT_B_MUL || b == 1;
+    if (a == 1 && fn == DT_B_ADD && b == 1) e.irow = DT__K(irow_b_PLUS);
     if (a == 1 && fn == DT_B_DIV) e.row = DT__K(row_b_OVER);
     return DT__K(plan_apply)(&e, "binary", rows[fn].cost != DT_COST_CHEAP);
 }
@@ -1803,6 +1932,22 @@ static void DT__K(same_irow)(int64_t *out, const int64_t *x, const int64_t *y, i
     (void)y, (void)a, (void)b;
     memmove(out, x, (size_t)n * 8);
 }
+/* Rows whose result needs no buffer */
+static bool DT__K(cast_direct)(int to, int from)
+{
+    return to == DT_F32 || (to == DT_I64 && DT__K(is_int)(from)) || (from == DT_F32 && !DT__K(is_int)(to));
+}
+static void DT__K(cast_tile)(const DT__K(plan_t) *e, char **p, int64_t cols, int64_t rows, DT__K(tilebuf_t) *w)
+{
+    (void)w;
+    for (int64_t j = 0; j < rows; j++) {
+        char       *d = p[0] + j * e->s[0][1] * e->size[0];
+        const char *s = p[1] + j * e->s[1][1] * e->size[1];
+        if (e->dtype[0] == DT_F32) DT__K(to_floats)((float *)(void *)d, s, e->dtype[1], cols);
+        else if (e->dtype[0] == DT_I64) DT__K(to_ints)((int64_t *)(void *)d, s, e->dtype[1], cols);
+        else DT__K(store_row)(d, e->dtype[0], (const float *)(const void *)s, cols);
+    }
+}
 static int DT__K(copy)(dt_device *dev, const dt_call *c)
 {
     const dt_view  *v[2] = { &c->out[0], &c->in[0] };
@@ -1810,6 +1955,11 @@ static int DT__K(copy)(dt_device *dev, const dt_call *c)
     (void)dev;
     if (!DT__K(plan_make)(&e, v, 2)) return 0;
     e.add = c->acc & 1;
+    if (!e.add && e.dtype[0] != e.dtype[1] && e.n[0] >= 64 && e.s[0][0] == 1 && e.s[1][0] == 1 &&
+        DT__K(cast_direct)(e.dtype[0], e.dtype[1])) {
+        e.tile = DT__K(cast_tile);
+        return DT__K(plan_run)(&e, 8 * DT__TILE, 65536);
+    }
     if (e.dtype[0] == e.dtype[1] && !e.add) {
         e.tile = DT__K(raw_tile);
         return DT__K(plan_run)(&e, 16 * DT__TILE, 65536);
@@ -1945,6 +2095,7 @@ static int DT__K(where)(dt_device *dev, const dt_call *c)
      by columns  all outputs of the group at once, 64 rows in f32, then double; when few columns are dense, several rows
                  are folded into one wide row
    The variance is two passes over a block that is still in cache, merged by Chan's formula. */
+#define DT__COLS 512 /* outputs of a group at most */
 typedef struct DT__K(state) {
     double  s, q;    /* sum, maximum or mean; sum of squares about the mean */
     int64_t n, i, v; /* elements so far; index of the maximum; integer value */
@@ -2031,7 +2182,7 @@ static float DT__K(leaf_sum)(const float *x, int64_t n) /* sums of 16 terms per 
         }
     }
     for (; i + DT__W <= n; i += DT__W) a0 += DT__K(ld)(x + i);
-    if (i < n) a1 += DT__K(tail)(x + i, n - i, 0.0f);
+    if (i < n) a1 += DT__K(ld_some)(x + i, n - i);
     return DT__K(hsum)(all + ((a0 + a1) + (a2 + a3)));
 }
 static void DT__K(leaf_var)(DT__K(state_t) *s, const float *x, int64_t n)
@@ -2069,15 +2220,36 @@ DT__INLINE dt__vf DT__K(vtop)(dt__vf x, dt__vf m, bool least) /* the larger (sma
 {
     return least ? DT__SEL((x < m) | (x != x), x, m) : DT__SEL((x > m) | (x != x), x, m);
 }
+/* the larger (smaller) of both, m if x is NaN */
+DT__INLINE dt__vf DT__K(vmore)(dt__vf x, dt__vf m, bool least) { return least ? DT__K(vmin)(x, m) : DT__K(vmax)(x, m); }
+DT__INLINE bool   DT__K(any)(dt__vi mask)
+{
+#if DT__HAS_AVX2
+    return _mm256_movemask_ps((__m256)mask) != 0;
+#else
+    int32_t any = 0;
+    for (int k = 0; k < DT__W; k++) any |= mask[k];
+    return any != 0;
+#endif
+}
 DT__INLINE float DT__K(leaf_extreme)(const float *x, int64_t n, bool least)
 {
-    dt__vf  m0 = DT__C(x[0]), m1 = m0;
+    dt__vf  m0 = DT__C(x[0]), m1 = m0, m2 = m0, m3 = m0;
+    dt__vi  nan = (dt__vi)(m0 != m0);
     float   t[DT__W], m;
     int64_t i = 0;
-    for (; i + 2 * DT__W <= n; i += 2 * DT__W) {
-        m0 = DT__K(vtop)(DT__K(ld)(x + i), m0, least);
-        m1 = DT__K(vtop)(DT__K(ld)(x + i + DT__W), m1, least);
+    for (; i + 4 * DT__W <= n; i += 4 * DT__W) {
+        dt__vf a = DT__K(ld)(x + i), b = DT__K(ld)(x + i + DT__W), c = DT__K(ld)(x + i + 2 * DT__W);
+        dt__vf d = DT__K(ld)(x + i + 3 * DT__W);
+        nan |= ((dt__vi)(a != a) | (dt__vi)(b != b)) | ((dt__vi)(c != c) | (dt__vi)(d != d));
+        m0 = DT__K(vmore)(a, m0, least);
+        m1 = DT__K(vmore)(b, m1, least);
+        m2 = DT__K(vmore)(c, m2, least);
+        m3 = DT__K(vmore)(d, m3, least);
     }
+    m0 = DT__K(vmore)(m2, m0, least);
+    m1 = DT__K(vmore)(m3, m1, least);
+    if (DT__K(any)(nan)) return NAN;
     for (; i < n; i += DT__W)
         m0 = DT__K(vtop)(n - i < DT__W ? DT__K(tail)(x + i, n - i, x[0]) : DT__K(ld)(x + i), m0, least);
     DT__K(st)(t, DT__K(vtop)(m1, m0, least));
@@ -2134,6 +2306,19 @@ static void DT__K(leaf)(const DT__K(red_t) *r, DT__K(state_t) *s, const void *p,
     }
 }
 
+/* By rows, each one contiguous piece of f32: without states. The same bits. */
+static void DT__K(red_short)(const DT__K(red_t) *r, char *y, const char *x, int64_t g)
+{
+    float f[DT__COLS];
+    for (int64_t o = 0; o < g; o++) {
+        const float *p = (const float *)(const void *)x + o * r->kx[0];
+        if (r->fn == DT_R_MAX) f[o] = DT__K(leaf_max)(p, r->n);
+        else if (r->fn == DT_R_MIN) f[o] = DT__K(leaf_min)(p, r->n);
+        else f[o] = DT__K(leaf_sum)(p, r->n);
+        if (r->fn == DT_R_MEAN) f[o] = (float)((double)f[o] / (double)r->n);
+    }
+    DT__K(put_floats)(y, r->ytype, r->ky[0], 0, f, g, 1, r->add);
+}
 /* By rows: pieces [from, to) of each of g outputs */
 static void DT__K(red_rows)(const DT__K(red_t) *r, DT__K(state_t) *st, const char *x, int64_t g, int64_t from,
                             int64_t to)
@@ -2158,7 +2343,6 @@ static void DT__K(red_rows)(const DT__K(red_t) *r, DT__K(state_t) *st, const cha
 }
 
 /* By columns: kernels over up to 8 rows of w columns. The loops over the last columns round like the vectors. */
-#define DT__COLS 512
 typedef struct DT__K(colbuf) {
     float   acc[DT__COLS], mu[DT__COLS], q[DT__COLS];
     int32_t at[DT__COLS], row; /* argmax: row of the maximum within the block; the next row */
@@ -2218,8 +2402,13 @@ DT__INLINE void DT__K(cols_extreme)(DT__K(colbuf_t) *b, const float *const *p, i
     b->first = false;
     for (; i + DT__W <= w; i += DT__W) {
         dt__vf m = DT__K(ld)(b->acc + i);
-        for (int64_t j = 0; j < nrows; j++) m = DT__K(vtop)(DT__K(ld)(p[j] + i), m, least);
-        DT__K(st)(b->acc + i, m);
+        dt__vi nan = (dt__vi)(m != m);
+        for (int64_t j = 0; j < nrows; j++) {
+            dt__vf x = DT__K(ld)(p[j] + i);
+            m = DT__K(vmore)(x, m, least);
+            nan |= (dt__vi)(x != x);
+        }
+        DT__K(st)(b->acc + i, DT__K(sel)(nan, DT__C(NAN), m));
     }
     for (; i < w; i++)
         for (int64_t j = 0; j < nrows; j++) {
@@ -2323,11 +2512,37 @@ static void DT__K(cols_block)(const DT__K(red_t) *r, DT__K(state_t) *st, const c
         DT__K(state_merge)(r, &st[i], &s);
     }
 }
+/* Sum, mean, maximum or minimum of the columns of a group by one task: without states, which are larger than a column of few
+   rows. The same bits. */
+static void DT__K(red_few)(const DT__K(red_t) *r, char *y, const char *x, int64_t g)
+{
+    DT__K(colbuf_t) b;
+    double sum[DT__COLS];
+    bool   adds = r->fn == DT_R_SUM || r->fn == DT_R_MEAN, one = r->units <= 64;
+    memset(b.acc, 0, (size_t)g * 4);
+    if (adds && !one) memset(sum, 0, (size_t)g * sizeof *sum);
+    b.first = true;
+    for (int64_t u = 0; u < r->units; u += 64) {
+        DT__K(cols_walk)(r, &b, r->fn == DT_R_MAX ? DT__K(cols_max) : adds ? DT__K(cols_sum) : DT__K(cols_min), x, g, u,
+                         u + 64 < r->units ? u + 64 : r->units);
+        if (!adds || one) continue;
+        for (int64_t i = 0; i < g; i++) sum[i] += (double)b.acc[i];
+        memset(b.acc, 0, (size_t)g * 4);
+    }
+    for (int64_t i = 0; adds && !one && i < g; i++) b.acc[i] = (float)(r->fn == DT_R_MEAN ? sum[i] / (double)r->n : sum[i]);
+    for (int64_t i = 0; r->fn == DT_R_MEAN && one && i < g; i++) b.acc[i] = (float)((double)b.acc[i] / (double)r->n);
+    if (r->ytype == DT_F32 && r->ky[0] == 1 && !r->add) memcpy(y, b.acc, (size_t)g * 4);
+    else DT__K(put_floats)(y, r->ytype, r->ky[0], 0, b.acc, g, 1, r->add);
+}
 static void DT__K(red_cols)(const DT__K(red_t) *r, DT__K(state_t) *st, const char *x, int64_t g, int64_t from,
                             int64_t to)
 {
     DT__K(state_t) wide[DT__COLS];
     int64_t w = g * r->fold;
+    if (r->fold == 1 && (r->fn == DT_R_MAX || r->fn == DT_R_MIN)) { /* nothing is rounded: one block */
+        DT__K(cols_block)(r, st, x, g, from, to);
+        return;
+    }
     if (r->fold == 1) {
         for (int64_t u = from; u < to; u += 64) DT__K(cols_block)(r, st, x, g, u, u + 64 < to ? u + 64 : to);
         return;
@@ -2382,6 +2597,15 @@ static void DT__K(red_task)(void *ctx, int64_t task, int worker)
         int64_t xo, yo, g = DT__K(red_place)(r, it / r->nchunks, &xo, &yo), from = it % r->nchunks * r->chunk;
         int64_t to = from + r->chunk < r->units ? from + r->chunk : r->units;
         DT__K(state_t) *st = r->part ? r->part + it * r->group : own;
+        if (!r->columns && !r->part && r->units == 1 && r->rows == 1 && r->rx[0] == 1 && r->xtype == DT_F32 && !r->ints &&
+            r->fn != DT_R_ARGMAX && r->fn != DT_R_VAR) {
+            DT__K(red_short)(r, r->y + yo * r->ysize, r->x + xo * r->xsize, g);
+            continue;
+        }
+        if (r->columns && !r->part && r->fold == 1 && r->fn != DT_R_ARGMAX && r->fn != DT_R_VAR) {
+            DT__K(red_few)(r, r->y + yo * r->ysize, r->x + xo * r->xsize, g);
+            continue;
+        }
         memset(st, 0, (size_t)g * sizeof *st);
         if (r->columns) DT__K(red_cols)(r, st, r->x + xo * r->xsize, g, from, to);
         else DT__K(red_rows)(r, st, r->x + xo * r->xsize, g, from, to);
@@ -2537,7 +2761,7 @@ static int DT__K(reduce)(dt_device *dev, const dt_call *c)
    One micro-kernel, shared with convolution, Winograd and attention: a tile of up to DT__MR rows and DT__NR columns of
    sums is held in registers (12 accumulators, 2 vectors of b, 1 broadcast of a with 16 registers) while k runs. With
    AVX2 it is compiled for each number of rows, so that only the rows that exist are computed; elsewhere the tile always
-   has DT__MR rows, the missing ones repeat the first and are not stored. */
+   has DT__MR rows, the missing ones repeat the first and are not stored. A matrix times a vector has kernels of its own. */
 #define DT__MR 6
 #define DT__NR (2 * DT__W)
 
@@ -2733,9 +2957,178 @@ DT__CALLED void DT__K(mk_packed5)(const DT__K(mk_t) *m, const float *a, float *o
 }
 static const DT__K(mk_fn) DT__K(mk)[DT__MR + 1] = { NULL, DT__K(mk1), DT__K(mk2), DT__K(mk3), DT__K(mk4), DT__K(mk5),
                                                     DT__K(mk6) };
+
+/* With AVX-512 a row of b is one vector. Tiles of 6 rows, where two of them lie at equal distances 12 rows, and pairs of packed
+   panels. Every sum has the same terms in the same order as above: the same bits. */
+#define DT__WIDE_CODE __attribute__((target("avx512f,avx2,fma,f16c")))
+typedef float DT__K(wf_t) __attribute__((vector_size(64)));
+typedef float DT__K(wf_at) __attribute__((vector_size(64), aligned(4), may_alias));
+#define dt__wf DT__K(wf_t)
+#define DT__WLD(p) ((dt__wf) * (const DT__K(wf_at) *)(p))
+#define DT__WST(p, v) (*(DT__K(wf_at) *)(p) = (DT__K(wf_at))(v))
+#define DT__MK_EACH(X) X(0) X(1) X(2) X(3) X(4) X(5)
+#define DT__MK_EACH12(X) DT__MK_EACH(X) X(6) X(7) X(8) X(9) X(10) X(11)
+#define DT__MK_ZERO(i) dt__wf c##i = { 0 };
+#define DT__MK_FROM(i) c##i = DT__WLD(from + i * m->ldf);
+#define DT__MK_ALPHA(i) c##i *= m->alpha[i];
+#define DT__MK_ADD(i) c##i += DT__WLD(out + (ooff ? ooff[i] : i * m->ldo));
+#define DT__MK_RELU(i) __asm__("vmaxps {%1, %2, %0|%0, %2, %1}" : "=v"(c##i) : "v"(c##i), "v"(none_)); /* NaN stays */
+#define DT__MK_STORE(i) DT__WST(out + (ooff ? ooff[i] : i * m->ldo), c##i);
+#define DT__MK_END(EACH)                \
+    if (m->add) { EACH(DT__MK_ADD) }    \
+    if (m->relu) { EACH(DT__MK_RELU) }  \
+    EACH(DT__MK_STORE)
+#define DT__MK_BEGIN(EACH)                         \
+    dt__wf none_ = { 0 };                          \
+    EACH(DT__MK_ZERO)                              \
+    if (m->from) {                                 \
+        const float *from = m->from;               \
+        EACH(DT__MK_FROM)                          \
+        if (m->alpha) { EACH(DT__MK_ALPHA) }       \
+    }
+#undef DT__MK_FMA
+#define DT__MK_FMA(c, x) __asm__("vfmadd231ps {%2%{1to16%}, %1, %0|%0, %1, %2%{1to16%}}" : "+v"(c) : "v"(b_), "m"(x));
+
+static DT__WIDE_CODE __attribute__((noinline)) void DT__K(mw6)(const DT__K(mk_t) *m, const float *a, const int64_t *aoff,
+                                                               float *out, const int64_t *ooff)
+{
+    const float *b = m->b;
+#define DT__ROW(i) const float *p##i = a + (aoff ? aoff[i] : i * m->lda);
+    DT__MK_EACH(DT__ROW)
+#undef DT__ROW
+    DT__MK_BEGIN(DT__MK_EACH)
+    for (int64_t s = 0; s < m->nseg; s++) {
+        int64_t at = m->segoff[s], k = m->len, ldb = m->ldb;
+#define DT__K1(o)                                                                                                 \
+    {                                                                                                             \
+        dt__wf b_ = DT__WLD(b);                                                                           \
+        DT__MK_FMA(c0, p0[at + o]) DT__MK_FMA(c1, p1[at + o]) DT__MK_FMA(c2, p2[at + o])                          \
+        DT__MK_FMA(c3, p3[at + o]) DT__MK_FMA(c4, p4[at + o]) DT__MK_FMA(c5, p5[at + o])                          \
+        b += ldb;                                                                                                 \
+    }
+        for (; k >= 4 && m->step == 1; k -= 4, at += 4) {
+            DT__K1(0) DT__K1(1) DT__K1(2) DT__K1(3)
+            __asm__("" : "+r"(at)); /* keeps one index for all rows */
+        }
+        for (; k > 0; k--, at += m->step) DT__K1(0)
+#undef DT__K1
+    }
+    DT__MK_END(DT__MK_EACH)
+}
+/* rows ld apart */
+static DT__WIDE_CODE __attribute__((noinline)) void DT__K(mw12)(const DT__K(mk_t) *m, const float *a, int64_t ld, float *out,
+                                                                const int64_t *ooff)
+{
+    const float *b = m->b;
+    DT__MK_BEGIN(DT__MK_EACH12)
+    for (int64_t s = 0; s < m->nseg; s++) {
+        const float *q0 = a + m->segoff[s], *q3 = q0 + 3 * ld, *q6 = q3 + 3 * ld, *q9 = q6 + 3 * ld;
+        int64_t      k = m->len, ldb = m->ldb, step = m->step;
+#define DT__K1(o)                                                                                                    \
+    {                                                                                                                \
+        dt__wf b_ = DT__WLD(b);                                                                              \
+        DT__MK_FMA(c0, q0[o]) DT__MK_FMA(c1, q0[ld + o]) DT__MK_FMA(c2, q0[2 * ld + o])                              \
+        DT__MK_FMA(c3, q3[o]) DT__MK_FMA(c4, q3[ld + o]) DT__MK_FMA(c5, q3[2 * ld + o])                              \
+        DT__MK_FMA(c6, q6[o]) DT__MK_FMA(c7, q6[ld + o]) DT__MK_FMA(c8, q6[2 * ld + o])                              \
+        DT__MK_FMA(c9, q9[o]) DT__MK_FMA(c10, q9[ld + o]) DT__MK_FMA(c11, q9[2 * ld + o])                            \
+        b += ldb;                                                                                                    \
+    }
+        for (; k >= 4 && step == 1; k -= 4, q0 += 4, q3 += 4, q6 += 4, q9 += 4) { DT__K1(0) DT__K1(1) DT__K1(2) DT__K1(3) }
+        for (; k > 0; k--, q0 += step, q3 += step, q6 += step, q9 += step) DT__K1(0)
+#undef DT__K1
+    }
+    DT__MK_END(DT__MK_EACH12)
+}
+/* two panels of packed a, of r0 and r1 rows (5 or 6), with one panel of packed b */
+#define DT__MW_PAIR(r0, r1, EACH0, EACH1)                                                                            \
+    static DT__WIDE_CODE __attribute__((noinline)) void DT__K(mw_pair##r0##r1)(                                      \
+        const DT__K(mk_t) *m, const float *a, const float *a2, float *out, float *out2)                              \
+    {                                                                                                                \
+        const float   *b = m->b;                                                                                     \
+        const int64_t *ooff = NULL;                                                                                  \
+        DT__MK_BEGIN(DT__MK_EACH12)                                                                                  \
+        for (int64_t k = m->len; k > 0; k--, a += DT__MR, a2 += DT__MR, b += DT__NR) {                               \
+            dt__wf b_ = DT__WLD(b);                                                                          \
+            EACH0(DT__MW_FIRST) EACH1(DT__MW_SECOND)                                                                 \
+        }                                                                                                            \
+        if (m->add) { EACH0(DT__MK_ADD) EACH1(DT__MW_ADD) }                                                          \
+        if (m->relu) { EACH0(DT__MK_RELU) EACH1(DT__MW_RELU) }                                                       \
+        EACH0(DT__MK_STORE) EACH1(DT__MW_STORE)                                                                      \
+        (void)c5, (void)c11, (void)none_;                                                                                        \
+    }
+#define DT__MW_6_0 c6
+#define DT__MW_6_1 c7
+#define DT__MW_6_2 c8
+#define DT__MW_6_3 c9
+#define DT__MW_6_4 c10
+#define DT__MW_6_5 c11
+#define DT__MW_FIRST(i) DT__MK_FMA(c##i, a[i])
+#define DT__MW_SECOND(i) DT__MK_FMA(DT__MW_6_##i, a2[i])
+#define DT__MW_ADD(i) DT__MW_6_##i += DT__WLD(out2 + i * m->ldo);
+#define DT__MW_RELU(i) __asm__("vmaxps {%1, %2, %0|%0, %2, %1}" : "=v"(DT__MW_6_##i) : "v"(DT__MW_6_##i), "v"(none_));
+#define DT__MW_STORE(i) DT__WST(out2 + i * m->ldo, DT__MW_6_##i);
+#define DT__MK_EACH5(X) X(0) X(1) X(2) X(3) X(4)
+DT__MW_PAIR(6, 6, DT__MK_EACH, DT__MK_EACH)
+DT__MW_PAIR(6, 5, DT__MK_EACH, DT__MK_EACH5)
+DT__MW_PAIR(5, 5, DT__MK_EACH5, DT__MK_EACH5)
+#undef DT__MW_PAIR
+#undef DT__MW_6_0
+#undef DT__MW_6_1
+#undef DT__MW_6_2
+#undef DT__MW_6_3
+#undef DT__MW_6_4
+#undef DT__MW_6_5
+#undef DT__MW_FIRST
+#undef DT__MW_SECOND
+#undef DT__MW_ADD
+#undef DT__MW_RELU
+#undef DT__MW_STORE
+#undef DT__MK_EACH5
+#undef DT__MK_EACH12
+#undef DT__MK_ZERO
+#undef DT__MK_FROM
+#undef DT__MK_ALPHA
+#undef DT__MK_ADD
+#undef DT__MK_RELU
+#undef DT__MK_STORE
+#undef DT__MK_END
+#undef DT__MK_BEGIN
+static void DT__K(mk6_wide)(const DT__K(mk_t) *m, int64_t n, const float *a, const int64_t *aoff, float *out,
+                            const int64_t *ooff)
+{
+    DT__K(mk_t) q = *m;
+    for (; n > 0;) {
+        int64_t mr = n >= 12 ? 12 : 6, ld = aoff ? aoff[1] - aoff[0] : m->lda;
+        for (int64_t i = 2; aoff && i < mr && mr == 12; i++)
+            if (aoff[i] - aoff[i - 1] != ld) mr = 6;
+        if (mr == 12) DT__K(mw12)(&q, aoff ? a + aoff[0] : a, ld, out, ooff);
+        else DT__K(mw6)(&q, a, aoff, out, ooff);
+        n -= mr;
+        if (aoff) aoff += mr;
+        else a += mr * m->lda;
+        if (ooff) ooff += mr;
+        else out += mr * m->ldo;
+        if (q.from) q.from += mr * m->ldf;
+        if (q.alpha) q.alpha += mr;
+    }
+}
+static const DT__K(mk_fn) DT__K(mkw)[DT__MR + 1] = { NULL, DT__K(mk1), DT__K(mk2), DT__K(mk3), DT__K(mk4), DT__K(mk5),
+                                                     DT__K(mk6_wide) };
+DT__INLINE bool DT__K(wide)(void) /* does this CPU have AVX-512, and may it be used? */
+{
+    static int known; /* 0: not asked yet; atomic */
+    int        k = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (!k) {
+        k = dt__cpu_has_avx512() ? 2 : 1;
+        __atomic_store_n(&known, k, __ATOMIC_RELAXED);
+    }
+    return k == 2;
+}
+DT__INLINE const DT__K(mk_fn) *DT__K(mk_best)(void) { return DT__K(wide)() ? DT__K(mkw) : DT__K(mk); }
 #else
 static const DT__K(mk_fn) DT__K(mk)[DT__MR + 1] = { NULL, DT__K(mk6), DT__K(mk6), DT__K(mk6), DT__K(mk6), DT__K(mk6),
                                                     DT__K(mk6) };
+DT__INLINE const DT__K(mk_fn) *DT__K(mk_best)(void) { return DT__K(mk); }
 #endif
 #undef DT__MK
 #undef DT__MK_STEP
@@ -2816,8 +3209,12 @@ static void DT__K(gemm_sweep)(const DT__K(gemm_blk) *g)
 {
     int64_t     np = (g->m + DT__MR - 1) / DT__MR, q = g->m / np, r = g->m % np, next_at = 0;
     const char *next = g->next, *stop = next ? next + (g->next_rows - 1) * g->next_ld + g->next_n : NULL;
-    float       t[DT__MR * DT__NR];
+    float       t[2 * DT__MR * DT__NR];
     DT__K(mk_t) m = { NULL, NULL, NULL, DT__K(mk_whole), 1, g->kc, g->a_k, g->a_m, 0, 0, 0, 0, 0 };
+    const DT__K(mk_fn) *mk = DT__K(mk_best)();
+#if DT__HAS_AVX2
+    bool wide = DT__K(wide)();
+#endif
     for (int64_t j = 0; j < g->n; j += DT__NR) {
         int          nv = (int)(g->n - j < DT__NR ? g->n - j : DT__NR);
         int          rag = nv < DT__NR && g->b_ragged, one = g->alpha == 1.0f, direct = nv == DT__NR && one;
@@ -2839,11 +3236,26 @@ static void DT__K(gemm_sweep)(const DT__K(gemm_blk) *g)
             for (int i = 0; i < mr && g->kc >= 128; i++) __builtin_prefetch(c + i * g->ldc, 1); /* stored to later */
             float *out = direct ? c : t;
 #if DT__HAS_AVX2
+            if (wide && packed && mr > 4 && p + 1 < np) { /* two panels at once */
+                int    mr2 = (int)(q + (p + 1 < r));
+                float *out2 = direct ? c + mr * g->ldc : t + mr * DT__NR;
+                if (mr + mr2 >= 10) {
+                    if (mr + mr2 == 12) DT__K(mw_pair66)(&m, a, a + g->ps, out, out2);
+                    else if (mr + mr2 == 11) DT__K(mw_pair65)(&m, a, a + g->ps, out, out2);
+                    else DT__K(mw_pair55)(&m, a, a + g->ps, out, out2);
+                    p++;
+                    mr += mr2;
+                    goto stored;
+                }
+            }
             if (packed && mr == 6) DT__K(mk_packed6)(&m, a, out);
             else if (packed && mr == 5) DT__K(mk_packed5)(&m, a, out);
             else
 #endif
-                DT__K(mk)[mr](&m, mr, a, NULL, out, NULL);
+                mk[mr](&m, mr, a, NULL, out, NULL);
+#if DT__HAS_AVX2
+        stored:
+#endif
             if (!direct) DT__K(gemm_put_rows)(c, t, mr, g, one ? NULL : bias, nv);
             at += mr;
             for (int64_t x = 0; x < g->next_per && next < stop; x++) {
@@ -3401,6 +3813,199 @@ static int DT__K(gemm_cblas)(const DT__K(gemm_job) *g, const dt_view *bias) /* 1
 }
 #endif
 
+/* ---- a matrix times a vector, and the product of two vectors: bound by memory, so nothing is packed
+   y[r] = sum over k of m[r][k] v[k], rows of m contiguous ("by rows"), or y[j] = sum over k of v[k] m[k][j] ("by columns").
+   Tasks are ranges of y and, if these are few, of k; the sums of the ranges of k are added in order. */
+#define DT__THIN_COLS 1024 /* by columns: sums of a task, in L1 */
+typedef struct DT__K(thin) {
+    const float *m, *v;
+    float       *part; /* [range of k][ny], ny padded */
+    int64_t      ld, ny, nk, ys, ks, nyt, pad; /* of a task: outputs, terms; tasks along y */
+    bool         by_rows;
+} DT__K(thin);
+DT__INLINE dt__vf DT__K(thin_at)(const float *p, int64_t left) /* the vector at p; beyond the end: 0 */
+{
+    return left < DT__W ? DT__K(ld_some)(p, left) : DT__K(ld)(p);
+}
+static void DT__K(thin_rows)(float *y, const float *m, int64_t ld, const float *v, int64_t ny, int64_t nk)
+{
+    int64_t r = 0;
+    for (; r + 4 <= ny; r += 4, m += 4 * ld) {
+        dt__vf a0 = DT__K(zero)(), a1 = a0, b0 = a0, b1 = a0, c0 = a0, c1 = a0, d0 = a0, d1 = a0;
+        int64_t k = 0;
+        for (; k + 2 * DT__W <= nk; k += 2 * DT__W) {
+            dt__vf x = DT__K(ld)(v + k), z = DT__K(ld)(v + k + DT__W);
+            a0 = DT__K(fma)(DT__K(ld)(m + k), x, a0), a1 = DT__K(fma)(DT__K(ld)(m + k + DT__W), z, a1);
+            b0 = DT__K(fma)(DT__K(ld)(m + ld + k), x, b0), b1 = DT__K(fma)(DT__K(ld)(m + ld + k + DT__W), z, b1);
+            c0 = DT__K(fma)(DT__K(ld)(m + 2 * ld + k), x, c0), c1 = DT__K(fma)(DT__K(ld)(m + 2 * ld + k + DT__W), z, c1);
+            d0 = DT__K(fma)(DT__K(ld)(m + 3 * ld + k), x, d0), d1 = DT__K(fma)(DT__K(ld)(m + 3 * ld + k + DT__W), z, d1);
+        }
+        for (; k < nk; k += DT__W) {
+            dt__vf x = DT__K(thin_at)(v + k, nk - k);
+            a0 = DT__K(fma)(DT__K(thin_at)(m + k, nk - k), x, a0);
+            b0 = DT__K(fma)(DT__K(thin_at)(m + ld + k, nk - k), x, b0);
+            c0 = DT__K(fma)(DT__K(thin_at)(m + 2 * ld + k, nk - k), x, c0);
+            d0 = DT__K(fma)(DT__K(thin_at)(m + 3 * ld + k, nk - k), x, d0);
+        }
+        y[r] = DT__K(hsum)(a0 + a1), y[r + 1] = DT__K(hsum)(b0 + b1);
+        y[r + 2] = DT__K(hsum)(c0 + c1), y[r + 3] = DT__K(hsum)(d0 + d1);
+    }
+    for (; r < ny; r++, m += ld) {
+        dt__vf a0 = DT__K(zero)(), a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
+        int64_t k = 0;
+        for (; k + 8 * DT__W <= nk; k += 8 * DT__W) {
+            a0 = DT__K(fma)(DT__K(ld)(m + k), DT__K(ld)(v + k), a0);
+            a1 = DT__K(fma)(DT__K(ld)(m + k + DT__W), DT__K(ld)(v + k + DT__W), a1);
+            a2 = DT__K(fma)(DT__K(ld)(m + k + 2 * DT__W), DT__K(ld)(v + k + 2 * DT__W), a2);
+            a3 = DT__K(fma)(DT__K(ld)(m + k + 3 * DT__W), DT__K(ld)(v + k + 3 * DT__W), a3);
+            b0 = DT__K(fma)(DT__K(ld)(m + k + 4 * DT__W), DT__K(ld)(v + k + 4 * DT__W), b0);
+            b1 = DT__K(fma)(DT__K(ld)(m + k + 5 * DT__W), DT__K(ld)(v + k + 5 * DT__W), b1);
+            b2 = DT__K(fma)(DT__K(ld)(m + k + 6 * DT__W), DT__K(ld)(v + k + 6 * DT__W), b2);
+            b3 = DT__K(fma)(DT__K(ld)(m + k + 7 * DT__W), DT__K(ld)(v + k + 7 * DT__W), b3);
+        }
+        for (; k < nk; k += DT__W) a0 = DT__K(fma)(DT__K(thin_at)(m + k, nk - k), DT__K(thin_at)(v + k, nk - k), a0);
+        y[r] = DT__K(hsum)(((a0 + a1) + (a2 + a3)) + ((b0 + b1) + (b2 + b3)));
+    }
+}
+static void DT__K(thin_cols)(float *y, const float *m, int64_t ld, const float *v, int64_t ny, int64_t nk)
+{
+    memset(y, 0, (size_t)ny * 4);
+    int64_t k = 0, j;
+    for (; k + 8 <= nk; k += 8, m += 8 * ld) {
+        dt__vf v0 = DT__K(set1)(v[k]), v1 = DT__K(set1)(v[k + 1]), v2 = DT__K(set1)(v[k + 2]), v3 = DT__K(set1)(v[k + 3]);
+        dt__vf v4 = DT__K(set1)(v[k + 4]), v5 = DT__K(set1)(v[k + 5]), v6 = DT__K(set1)(v[k + 6]), v7 = DT__K(set1)(v[k + 7]);
+        for (j = 0; j + DT__W <= ny; j += DT__W) {
+            const float *p = m + j, *q = p + 4 * ld;
+            dt__vf s = DT__K(fma)(DT__K(ld)(p), v0, DT__K(ld)(y + j)), t = DT__K(ld)(p + ld) * v1;
+            s = DT__K(fma)(DT__K(ld)(p + 2 * ld), v2, s), t = DT__K(fma)(DT__K(ld)(p + 3 * ld), v3, t);
+            s = DT__K(fma)(DT__K(ld)(q), v4, s), t = DT__K(fma)(DT__K(ld)(q + ld), v5, t);
+            s = DT__K(fma)(DT__K(ld)(q + 2 * ld), v6, s), t = DT__K(fma)(DT__K(ld)(q + 3 * ld), v7, t);
+            DT__K(st)(y + j, s + t);
+        }
+        for (; j < ny; j++)
+            for (int i = 0; i < 8; i++) y[j] = DT__K(fma1)(m[i * ld + j], v[k + i], y[j]);
+    }
+    for (; k < nk; k++, m += ld) {
+        dt__vf v0 = DT__K(set1)(v[k]);
+        for (j = 0; j + DT__W <= ny; j += DT__W) DT__K(st)(y + j, DT__K(fma)(DT__K(ld)(m + j), v0, DT__K(ld)(y + j)));
+        for (; j < ny; j++) y[j] = DT__K(fma1)(m[j], v[k], y[j]);
+    }
+}
+static void DT__K(thin_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(thin) *t = (const DT__K(thin) *)ctx;
+    int64_t y0 = task % t->nyt * t->ys, k0 = task / t->nyt * t->ks;
+    int64_t ny = t->ny - y0 < t->ys ? t->ny - y0 : t->ys, nk = t->nk - k0 < t->ks ? t->nk - k0 : t->ks;
+    float  *y = t->part + task / t->nyt * t->pad + y0;
+    (void)worker;
+    if (t->by_rows) DT__K(thin_rows)(y, t->m + y0 * t->ld + k0, t->ld, t->v + k0, ny, nk);
+    else DT__K(thin_cols)(y, t->m + k0 * t->ld + y0, t->ld, t->v + k0, ny, nk);
+}
+/* n elements of a vector with any stride as f32: where they are, or in buf */
+static const float *DT__K(thin_vector)(float *buf, const char *p, int dtype, int64_t stride, int64_t n)
+{
+    if (dtype == DT_F32 && (stride == 1 || n == 1)) return (const float *)(const void *)p;
+    int64_t es = DT__K(gemm_es)(dtype);
+    if (stride == 1 || n == 1) DT__K(load_row)(buf, p, dtype, n);
+    for (int64_t i = 0; stride != 1 && n > 1 && i < n; i++) DT__K(load_row)(buf + i, p + i * stride * es, dtype, 1);
+    return buf;
+}
+/* c has one row or one column: 1 if it is done here, else 0, or a negative status */
+static int DT__K(gemm_thin)(const DT__K(gemm_job) *g, const dt_view *bias)
+{
+    DT__K(thin) t;
+    bool flat = g->m == 1 && !(g->n == 1 && g->b_k != 1); /* c is a row: the matrix is b */
+    if (g->matrices != 1 || (g->m > 1 && g->n > 1) || (flat ? g->bdt : g->adt) != DT_F32) return 0;
+    t.m = (const float *)(const void *)(flat ? g->b : g->a);
+    t.ny = flat ? g->n : g->m, t.nk = g->k;
+    t.by_rows = (flat ? g->b_k : g->a_k) == 1;
+    if (!t.by_rows && (flat ? g->b_n : g->a_m) != 1) return 0;
+    t.ld = t.by_rows ? (flat ? g->b_n : g->a_m) : (flat ? g->b_k : g->a_k);
+    /* about 64 Ki terms a task */
+    t.ys = t.by_rows ? (65536 / t.nk + 3) / 4 * 4 : DT__THIN_COLS;
+    if (t.ys < 4) t.ys = 4;
+    if (t.ys > t.ny) t.ys = t.ny;
+    t.nyt = (t.ny + t.ys - 1) / t.ys;
+    int64_t most = t.ny * t.nk / 65536, parts = most / t.nyt;
+    if (parts > 32) parts = 32;
+    if (parts > t.nk / 64) parts = t.nk / 64;
+    if (parts < 1) parts = 1;
+    t.ks = ((t.nk + parts - 1) / parts + 15) / 16 * 16;
+    parts = (t.nk + t.ks - 1) / t.ks;
+    t.pad = (t.ny + 15) / 16 * 16;
+    float *s = (float *)dt_scratch((size_t)(t.pad * (parts + 1) + t.nk) * 4);
+    if (!s) return DT_ERR_MEMORY;
+    t.part = s;
+    t.v = DT__K(thin_vector)(s + t.pad * (parts + 1), flat ? g->a : g->b, flat ? g->adt : g->bdt, flat ? g->a_k : g->b_k, t.nk);
+    dt__pool_run(t.nyt * parts, DT__K(thin_task), &t);
+    for (int64_t p = 1; p < parts; p++) DT__K(add_row)(s, s + p * t.pad, t.ny);
+    float *more = s + parts * t.pad;
+    if (g->alpha != 1.0f)
+        for (int64_t i = 0; i < t.ny; i++) s[i] *= g->alpha;
+    if (bias && g->m == 1 && g->n > 1) {
+        DT__K(load_row)(more, bias->data, bias->dtype, g->n);
+        DT__K(add_row)(s, more, g->n);
+    } else if (bias) { /* one column: one bias */
+        DT__K(load_row)(more, bias->data, bias->dtype, 1);
+        for (int64_t i = 0; i < t.ny; i++) s[i] += more[0];
+    }
+    if (g->act != DT_ACT_NONE && !g->add) DT__K(gemm_act)(s, t.ny, g->act);
+    int64_t cs = g->m == 1 ? 1 : g->c_m, es = DT__K(gemm_es)(g->cdt);
+    if (cs == 1) DT__K(put_row)(g->c, g->cdt, s, t.ny, g->add);
+    for (int64_t i = 0; cs != 1 && i < t.ny; i++) DT__K(put_row)(g->c + i * cs * es, g->cdt, s + i, 1, g->add);
+    return 1;
+}
+/* k = 1: c = a b, a column times a row */
+typedef struct DT__K(outer) {
+    const DT__K(gemm_job) *g;
+    const float *a, *b;
+    int64_t      per, cols, nct; /* of a task: rows, columns; tasks along the columns */
+} DT__K(outer);
+static void DT__K(outer_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(outer) *o = (const DT__K(outer) *)ctx;
+    const DT__K(gemm_job) *g = o->g;
+    (void)worker;
+    int64_t j0 = task % o->nct * o->cols, n = g->n - j0 < o->cols ? g->n : j0 + o->cols;
+    task /= o->nct;
+    for (int64_t i = task * o->per; i < (task + 1) * o->per && i < g->m; i++) {
+        float  *c = (float *)(void *)g->c + i * g->c_m;
+        float   x = o->a[i] * g->alpha;
+        dt__vf  v = DT__K(set1)(x);
+        int64_t j = j0;
+        if (g->add) {
+            for (; j + DT__W <= n; j += DT__W) DT__K(st)(c + j, DT__K(fma)(v, DT__K(ld)(o->b + j), DT__K(ld)(c + j)));
+            for (; j < n; j++) c[j] = DT__K(fma1)(x, o->b[j], c[j]);
+        } else {
+            for (; j + DT__W <= n; j += DT__W) DT__K(st)(c + j, v * DT__K(ld)(o->b + j));
+            for (; j < n; j++) c[j] = x * o->b[j];
+        }
+    }
+}
+static int DT__K(gemm_outer)(DT__K(gemm_job) *g)
+{
+    DT__K(outer) o;
+    if (g->n == 1 && g->m > 1 && g->c_m == 1) { /* a column is a row of c^T */
+        const char *p = g->a;
+        int         dtype = g->adt;
+        int64_t     stride = g->a_m;
+        g->a = g->b, g->adt = g->bdt, g->a_m = g->b_n;
+        g->b = p, g->bdt = dtype, g->b_n = stride;
+        g->n = g->m, g->m = 1;
+    }
+    float *s = (float *)dt_scratch((size_t)(g->m + g->n + 16) * 4);
+    if (!s) return DT_ERR_MEMORY;
+    o.g = g;
+    o.a = DT__K(thin_vector)(s, g->a, g->adt, g->a_m, g->m);
+    o.b = DT__K(thin_vector)(s + (g->m + 15) / 16 * 16, g->b, g->bdt, g->b_n, g->n);
+    o.cols = g->n < 65536 ? g->n : 65536;
+    o.nct = (g->n + o.cols - 1) / o.cols;
+    int64_t ntasks = dt__cut(g->m, o.cols, 65536, &o.per);
+    dt__pool_run(ntasks * o.nct, DT__K(outer_task), &o);
+    return 0;
+}
+#undef DT__THIN_COLS
+
 /* A dim of size 1 can be given any stride: take the one that makes the matrix dense in one of its dims. Then fold the
    inner batch dims into m where b is the same for all of them. */
 static void DT__K(gemm_normal)(DT__K(gemm_job) *g)
@@ -3464,6 +4069,9 @@ static __attribute__((unused)) int DT__K(gemm)(dt_device *dev, const dt_call *ca
 #ifdef DT_USE_CBLAS
     if (DT__K(gemm_cblas)(&g, bias)) return 0;
 #endif
+    if (g.k == 1 && g.matrices == 1 && g.cdt == DT_F32 && !bias && g.act == DT_ACT_NONE) return DT__K(gemm_outer)(&g);
+    int thin = DT__K(gemm_thin)(&g, bias);
+    if (thin) return thin < 0 ? thin : 0;
     if (g.matrices == 1 && g.k >= 2048 && g.m * g.n <= 16384 && g.k / 16 >= g.m && g.k / 16 >= g.n)
         return DT__K(gemm_split)(&g, bias, g.k / 1024 < 16 ? g.k / 1024 : 16);
     if (g.matrices == 1 && g.a_k == 1 && g.b_k == 1 && g.b_n != 1 && g.bdt == DT_F32 && g.k <= 4096 && g.m >= 12 &&
@@ -3815,16 +4423,51 @@ static void DT__K(conv_run)(const DT__K(conv_run_t) *r)
     float       tile[DT__MR * DT__NR];
     int64_t     at = 0, whole = plain ? r->npix / DT__MR * DT__MR : 0;
     m.add = r->add;
-    if (whole) DT__K(mk6)(&m, whole, r->src, r->soff, (float *)(void *)r->dst, r->doff);
+    if (whole) DT__K(mk_best)()[DT__MR](&m, whole, r->src, r->soff, (float *)(void *)r->dst, r->doff);
     m.add = 0;
     for (at = whole; at < r->npix; at += DT__MR) {
-        DT__K(mk6)(&m, DT__MR, r->src, r->soff + at, tile, NULL);
+        DT__K(mk_best)()[DT__MR](&m, DT__MR, r->src, r->soff + at, tile, NULL);
         DT__K(conv_store)(r, r->doff + at, DT__K(conv_min)(r->npix - at, DT__MR), tile);
     }
 }
+#if DT__HAS_AVX2
+/* conv_run_depth and conv_wdepth with AVX-512: the same bits */
+#define DT__WIDE_FMA(c, x, w) __asm__("vfmadd231ps {%2, %1, %0|%0, %1, %2}" : "+v"(c) : "v"(w), "m"(*(const DT__K(wf_at) *)(x)));
+static DT__WIDE_CODE __attribute__((noinline)) void DT__K(conv_run_depth_wide)(const DT__K(conv_run_t) *r)
+{
+    dt__wf none = { 0 }, bias = DT__WLD(r->bias);
+    int    relu = r->act == DT_ACT_RELU, plain = r->dtype == DT_F32 && r->m == DT__NR && r->act <= DT_ACT_RELU && !r->add;
+    for (int64_t at = 0; at < r->npix; at += DT__MR) {
+        float        tile[DT__MR * DT__NR];
+        const float *w = r->w, *src = r->src;
+        const int64_t *so = r->soff + at;
+        dt__wf       c0 = bias, c1 = bias, c2 = bias, c3 = bias, c4 = bias, c5 = bias;
+        const float *a0 = src + so[0], *a1 = src + so[1], *a2 = src + so[2];
+        const float *a3 = src + so[3], *a4 = src + so[4], *a5 = src + so[5];
+        for (int s = 0; s < r->nseg; s++, w += DT__NR) {
+            dt__wf  v = DT__WLD(w);
+            int64_t off = r->segoff[s];
+            DT__WIDE_FMA(c0, a0 + off, v) DT__WIDE_FMA(c1, a1 + off, v) DT__WIDE_FMA(c2, a2 + off, v)
+            DT__WIDE_FMA(c3, a3 + off, v) DT__WIDE_FMA(c4, a4 + off, v) DT__WIDE_FMA(c5, a5 + off, v)
+        }
+#define DT__CONV_ONE(i)                                                                                                    \
+    if (relu) __asm__("vmaxps {%1, %2, %0|%0, %2, %1}" : "=v"(c##i) : "v"(c##i), "v"(none)); /* NaN stays */               \
+    DT__WST(plain && at + i < r->npix ? (float *)(void *)r->dst + r->doff[at + i] : tile + i * DT__NR, c##i);
+        DT__CONV_ONE(0) DT__CONV_ONE(1) DT__CONV_ONE(2) DT__CONV_ONE(3) DT__CONV_ONE(4) DT__CONV_ONE(5)
+#undef DT__CONV_ONE
+        if (!plain) DT__K(conv_store)(r, r->doff + at, DT__K(conv_min)(r->npix - at, DT__MR), tile);
+    }
+}
+#endif
 /* The same for a depthwise convolution: channel by channel */
 static void DT__K(conv_run_depth)(const DT__K(conv_run_t) *r)
 {
+#if DT__HAS_AVX2
+    if (DT__K(wide)()) {
+        DT__K(conv_run_depth_wide)(r);
+        return;
+    }
+#endif
     dt__vf zero = DT__K(zero)();
     for (int64_t at = 0; at < r->npix; at += DT__MR) {
         float        tile[DT__MR * DT__NR];
@@ -3980,7 +4623,7 @@ typedef struct DT__K(conv_sum_t) {
 static void DT__K(conv_wtile)(int64_t mr, const DT__K(conv_sum_t) *r, const float *a, const int64_t *off, float *out)
 {
     DT__K(mk_t) m = { r->b, NULL, NULL, r->aoff, r->k, 1, 1, 0, r->ldb, 0, DT__NR, 1, 0 };
-    DT__K(mk)[mr](&m, (int)mr, a, off, out, NULL);
+    DT__K(mk_best)()[mr](&m, (int)mr, a, off, out, NULL);
 }
 
 static void DT__K(conv_wsum)(float *out, const DT__K(conv_sum_t) *r) /* out[NR] += the sum of dy */
@@ -4005,8 +4648,44 @@ static void DT__K(conv_wsum)(float *out, const DT__K(conv_sum_t) *r) /* out[NR] 
 }
 
 /* Depthwise: tiles of taps instead of rows, channel by channel. */
+#if DT__HAS_AVX2
+static DT__WIDE_CODE __attribute__((noinline)) void DT__K(conv_wdepth_wide)(const DT__K(conv_t) *p,
+                                                                            const DT__K(conv_sum_t) *r, float *out)
+{
+    for (int64_t t = 0; t < p->ntap; t += DT__MR) {
+        const int64_t *so = p->segoff;
+        int64_t        last = p->ntap - 1;
+        dt__wf         c0 = { 0 }, c1 = c0, c2 = c0, c3 = c0, c4 = c0, c5 = c0;
+        const float   *a0 = r->a + so[t], *a1 = r->a + so[t + 1 < last ? t + 1 : last];
+        const float   *a2 = r->a + so[t + 2 < last ? t + 2 : last];
+        const float   *a3 = r->a + so[t + 3 < last ? t + 3 : last], *a4 = r->a + so[t + 4 < last ? t + 4 : last];
+        const float   *a5 = r->a + so[t + 5 < last ? t + 5 : last];
+        for (int64_t k = 0; k < r->k; k++) {
+            dt__wf  v = DT__WLD(r->b + k * r->ldb);
+            int64_t at = r->aoff[k];
+            DT__WIDE_FMA(c0, a0 + at, v) DT__WIDE_FMA(c1, a1 + at, v) DT__WIDE_FMA(c2, a2 + at, v)
+            DT__WIDE_FMA(c3, a3 + at, v) DT__WIDE_FMA(c4, a4 + at, v) DT__WIDE_FMA(c5, a5 + at, v)
+        }
+#define DT__CONV_ONE(i) \
+    if (t + i < p->ntap) DT__WST(out + (t + i) * DT__NR, DT__WLD(out + (t + i) * DT__NR) + c##i);
+        DT__CONV_ONE(0) DT__CONV_ONE(1) DT__CONV_ONE(2) DT__CONV_ONE(3) DT__CONV_ONE(4) DT__CONV_ONE(5)
+#undef DT__CONV_ONE
+    }
+}
+#undef DT__WIDE_FMA
+#undef DT__WIDE_CODE
+#undef DT__WLD
+#undef DT__WST
+#undef dt__wf
+#endif
 static void DT__K(conv_wdepth)(const DT__K(conv_t) *p, const DT__K(conv_sum_t) *r, float *out)
 {
+#if DT__HAS_AVX2
+    if (DT__K(wide)()) {
+        DT__K(conv_wdepth_wide)(p, r, out);
+        return;
+    }
+#endif
     for (int64_t t = 0; t < p->ntap; t += DT__MR) {
         const float *a[DT__MR];
         dt__vf       acc[DT__MR][2];
@@ -4264,9 +4943,10 @@ static int DT__K(conv_weight)(const dt_call *c, const dt_view *dy, const dt_view
        forward, data          1.4         1.65            1.8             1.85         1.9     1.7, 1.55
        weights                1.5         1.6             1.8             2.0          2.1        2.0
 
-   Rounding errors are about those of the direct sum (fewer terms, larger ones). An Inf or NaN in x or dy spreads to the
-   other pixels of the tiles that contain it (Inf - Inf), and the transforms' sums of 4 inputs overflow if inputs exceed a
-   quarter of the largest float, where the direct sum may not. */
+   Rounding errors are about those of the direct sum (fewer terms, larger ones). An Inf or NaN would spread to the other
+   pixels of the tiles that contain it (Inf - Inf), and the transforms' sums of 4 inputs may overflow where the direct sum
+   does not. So a result that is not finite makes the direct engine compute the whole call again. A call that adds to its
+   result cannot be repeated: there the operands are looked at first. */
 #if DT__HAS_AVX2 /* the portable kernels have only the direct convolution: less code */
 #define DT__WINO_SUB 24   /* tiles whose products are in L1 before they are transformed to the destination */
 #define DT__WINO_RUN 16   /* tiles of a row that are transformed together */
@@ -4293,6 +4973,7 @@ typedef struct DT__K(wino_t) {
     int64_t parts, cw, kw, nc, nk; /* weight gradient: of the tiles; channels of a chunk, chunks of either side */
     int64_t kld, kps;              /* its D */
     int     fwd, act, add, add_b;
+    int     odd; /* atomic: something is not finite */
     dt_view w, b;    /* weights and bias, or their gradients */
     float  *u, *bias; /* [panel][position][source channel][NR]: weights, or the parts' gradients of them */
     float  *zeros;    /* a row of a run */
@@ -4520,14 +5201,24 @@ static void DT__K(wino_pack_task)(void *ctx, int64_t task, int worker)
 DT__CALLED void DT__K(wino_mul)(float *out, const float *v, int64_t ld, const float *u, int64_t c, int64_t n)
 {
     DT__K(mk_t) m = { u, NULL, NULL, DT__K(mk_whole), 1, c, 1, ld, DT__NR, 0, DT__NR, 0, 0 };
+    if (DT__K(wide)()) {
+        DT__K(mk6_wide)(&m, (n + DT__MR - 1) / DT__MR * DT__MR, v, NULL, out, NULL);
+        return;
+    }
     for (int64_t t = 0; t < n; t += DT__MR) /* few channels make short sums: inlined here to avoid the call */
         DT__K(mk_tile)(DT__MR, DT__MR, 0, &m, v + t * ld, NULL, out + t * DT__NR, NULL);
 }
 
+/* all lanes of x times 0, summed, are 0 unless an element is not finite */
+DT__INLINE void DT__K(wino_note)(DT__K(wino_t) *p, dt__vf x)
+{
+    if (!(DT__K(hsum)(x) == 0.0f)) __atomic_store_n(&p->odd, 1, __ATOMIC_RELAXED);
+}
 /* A' m A + bias of the tiles t0..t0+n-1 to the destination */
-static __attribute__((noinline)) void DT__K(wino_out)(const DT__K(wino_t) *p, const float *m, int64_t t0, int64_t n,
+static __attribute__((noinline)) void DT__K(wino_out)(DT__K(wino_t) *p, const float *m, int64_t t0, int64_t n,
                                                       int64_t panel)
 {
+    dt__vf odd = DT__K(zero)();
     DT__K(conv_run_t) r;
     const DT__K(wino_image_t) *d = &p->dst;
     const float *bias = p->bias + panel * DT__NR;
@@ -4562,6 +5253,7 @@ static __attribute__((noinline)) void DT__K(wino_out)(const DT__K(wino_t) *p, co
 #undef DT__WINO_COLUMN
             dt__vf y0 = (s0 + b) + (s1 + s2), y1 = (s3 + b) + (s1 - s2);
             dt__vf y2 = (r0 + b) + (r1 + r2), y3 = (r3 + b) + (r1 - r2);
+            odd = DT__K(fma)((y0 + y1) + (y2 + y3), DT__K(zero)(), odd);
             if (r.act == DT_ACT_RELU) {
                 y0 = DT__K(vmax)(DT__K(zero)(), y0);
                 y1 = DT__K(vmax)(DT__K(zero)(), y1);
@@ -4583,10 +5275,11 @@ static __attribute__((noinline)) void DT__K(wino_out)(const DT__K(wino_t) *p, co
             if (2 * a.ty + 1 < d->h) DT__K(conv_store)(&r, off, nx, tile + 2 * DT__NR);
         }
     }
+    DT__K(wino_note)(p, odd);
 }
 
 /* a block of tiles, a share of the panels */
-static void DT__K(wino_block)(const DT__K(wino_t) *p, int64_t block, int64_t split, char *mem)
+static void DT__K(wino_block)(DT__K(wino_t) *p, int64_t block, int64_t split, char *mem)
 {
     int64_t t0 = block * p->block, n = DT__K(conv_min)(p->block, p->ntile - t0), c = p->src.c;
     float  *v = (float *)DT__K(conv_take)(&mem, 16 * p->ps, 4);
@@ -4617,13 +5310,44 @@ static void DT__K(wino_block)(const DT__K(wino_t) *p, int64_t block, int64_t spl
 }
 static void DT__K(wino_task)(void *ctx, int64_t task, int worker)
 {
-    const DT__K(wino_t) *p = (const DT__K(wino_t) *)ctx;
+    DT__K(wino_t) *p = (DT__K(wino_t) *)ctx;
     int64_t b0 = task / p->nsplit * p->group, b1 = DT__K(conv_min)(b0 + p->group, p->nblock);
     for (int64_t b = b0; b < b1; b++)
         DT__K(wino_block)(p, b, task % p->nsplit, p->work + p->work_nbytes * (size_t)worker);
 }
 
 /* ---- the plan */
+typedef struct DT__K(wino_look_t) {
+    DT__K(wino_t) *p;
+    const dt_view *v;
+    int64_t        n;
+} DT__K(wino_look_t);
+static void DT__K(wino_look_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(wino_look_t) *l = (const DT__K(wino_look_t) *)ctx;
+    float   buf[512];
+    int64_t es = l->v->dtype == DT_F32 ? 4 : 2, end = DT__K(conv_min)((task + 1) * 65536, l->n);
+    dt__vf  odd = DT__K(zero)();
+    (void)worker;
+    for (int64_t i = task * 65536; i < end; i += 512) {
+        int64_t m = DT__K(conv_min)(end - i, 512);
+        const char  *s = (const char *)l->v->data + i * es;
+        const float *x = (const float *)(const void *)s;
+        if (es != 4) {
+            DT__K(load_row)(buf, s, l->v->dtype, m);
+            x = buf;
+        }
+        for (int64_t k = 0; k < m; k += DT__W)
+            odd = DT__K(fma)(m - k < DT__W ? DT__K(ld_some)(x + k, m - k) : DT__K(ld)(x + k), DT__K(zero)(), odd);
+    }
+    DT__K(wino_note)(l->p, odd);
+}
+static void DT__K(wino_look)(DT__K(wino_t) *p, const dt_view *v) /* sets odd if an element is not finite; v is dense */
+{
+    DT__K(wino_look_t) l = { p, v, 1 };
+    for (int i = 0; i < v->ndim; i++) l.n *= v->shape[i];
+    dt__pool_run((l.n + 65535) / 65536, DT__K(wino_look_task), &l);
+}
 static void DT__K(wino_image)(DT__K(wino_image_t) *m, const dt_view *v, int64_t y0, int64_t x0, int nrow)
 {
     m->v = *v;
@@ -4654,6 +5378,11 @@ static int DT__K(wino_apply)(const dt_call *c, const dt_view *src, const dt_view
 {
     DT__K(wino_t) p;
     DT__K(wino_geometry)(&p, c, src, &c->out[0], fwd);
+    if (p.add) {
+        DT__K(wino_look)(&p, src);
+        DT__K(wino_look)(&p, w);
+        if (p.odd) return DT__K(conv_apply)(c, src, w, bias, fwd);
+    }
     int64_t sc = p.src.c, un = p.np * 16 * sc * DT__NR;
     int64_t most = un > DT__WINO_U ? 4 * DT__WINO_SUB : DT__K(conv_max)(DT__WINO_V / sc, DT__WINO_SUB);
     p.nblock = (p.ntile + most - 1) / most;
@@ -4684,6 +5413,7 @@ static int DT__K(wino_apply)(const dt_call *c, const dt_view *src, const dt_view
     int64_t npack = dt__cut(p.np * p.npack, DT__WINO_PACK * 16 * DT__NR, 32768, &p.pack_per);
     dt__pool_run(npack, DT__K(wino_pack_task), &p);
     dt__pool_run((p.nblock + p.group - 1) / p.group * p.nsplit, DT__K(wino_task), &p);
+    if (p.odd && !p.add) return DT__K(conv_apply)(c, src, w, bias, fwd);
     return 0;
 }
 
@@ -4696,14 +5426,15 @@ static void DT__K(wino_wmul)(float *s, int64_t c, const float *v, int64_t ld, co
     int64_t     np = (c + DT__MR - 1) / DT__MR, at; /* even panels: 4, 5 or 6 rows each, for c > 9 */
     for (int64_t i = 0; i < np; i++) {
         int mr = DT__K(gemm_panel)(&at, c, i);
-        DT__K(mk)[mr](&m, mr, v + at, NULL, s + at * DT__NR, NULL);
+        DT__K(mk_best)()[mr](&m, mr, v + at, NULL, s + at * DT__NR, NULL);
     }
 }
 
 /* One part of the tiles, a chunk of the source's channels, a chunk of the panels */
 static void DT__K(wino_wtask)(void *ctx, int64_t task, int worker)
 {
-    const DT__K(wino_t) *p = (const DT__K(wino_t) *)ctx;
+    DT__K(wino_t) *p = (DT__K(wino_t) *)ctx;
+    dt__vf  odd = DT__K(zero)();
     char   *mem = p->work + p->work_nbytes * (size_t)worker;
     int64_t part = task / (p->nc * p->nk), ic = task / p->nk % p->nc, ik = task % p->nk, c = p->src.c;
     int64_t c0 = ic * p->cw, cn = DT__K(conv_min)(p->cw, c - c0);
@@ -4736,6 +5467,12 @@ static void DT__K(wino_wtask)(void *ctx, int64_t task, int worker)
             DT__K(st)(db + k, DT__K(ld)(db + k) + sum);
         }
     }
+    for (int64_t k = 0; k < kn; k += DT__NR)
+        for (int64_t pos = 0; pos < 16; pos++) {
+            const float *q = s + ((k / DT__NR * 16 + pos) * c + c0) * DT__NR;
+            for (int64_t i = 0; i < cn * DT__NR; i += DT__W) odd = DT__K(fma)(DT__K(ld)(q + i), DT__K(zero)(), odd);
+        }
+    DT__K(wino_note)(p, odd);
 }
 
 /* dw of (panel, piece of the source's channels): the parts in order, G' s G, then [channel, tap][NR] turned */
@@ -4827,6 +5564,7 @@ static int DT__K(wino_weight)(const dt_call *c, const dt_view *dy, const dt_view
     memset(p.zeros, 0, (size_t)zn * 4);
     p.work = mem;
     dt__pool_run(p.parts * p.nc * p.nk, DT__K(wino_wtask), &p);
+    if (p.odd) return DT__K(conv_weight)(c, dy, x, dw);
     p.npack = (sc + DT__WINO_PACK - 1) / DT__WINO_PACK;
     int64_t nred = dt__cut(p.np * p.npack, DT__WINO_PACK * 16 * DT__NR * (p.parts + 1), 32768, &p.reduce_per);
     dt__pool_run(nred, DT__K(wino_wreduce), &p);
@@ -4939,14 +5677,9 @@ DT__INLINE void DT__K(row_st)(float *p, dt__vf v, int64_t left)
     if (left >= DT__W) DT__K(st)(p, v);
     else DT__K(st_some)(p, v, left);
 }
-/* Across the lanes of a vector: the sum by the tree of hsum(), and the maximum where no lane is NaN. */
+/* Across the lanes of a vector: the sum, and the maximum where no lane is NaN. */
+DT__INLINE float DT__K(row_hsum)(dt__vf v) { return DT__K(hsum)(v); }
 #if DT__HAS_AVX2
-DT__INLINE float DT__K(row_hsum)(dt__vf v)
-{
-    __m128 a = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
-    a = _mm_add_ps(a, _mm_movehl_ps(a, a));
-    return _mm_cvtss_f32(_mm_add_ss(a, _mm_shuffle_ps(a, a, 1)));
-}
 DT__INLINE float DT__K(row_hmax)(dt__vf v)
 {
     __m128 a = _mm_max_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
@@ -4954,7 +5687,6 @@ DT__INLINE float DT__K(row_hmax)(dt__vf v)
     return _mm_cvtss_f32(_mm_max_ss(a, _mm_shuffle_ps(a, a, 1)));
 }
 #else
-DT__INLINE float DT__K(row_hsum)(dt__vf v) { return DT__K(hsum)(v); }
 DT__INLINE float DT__K(row_hmax)(dt__vf v)
 {
     float t = v[0];
@@ -5523,6 +6255,34 @@ static void DT__K(bn_apply_task)(void *ctx, int64_t task, int worker)
         DT__K(row_end)(&c->out[0], at, y, n, 0);
     }
 }
+/* Plain images in evaluation: a task has some channels, of all images. */
+static void DT__K(bn_plain_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(bn_ctx) *p = (const DT__K(bn_ctx) *)ctx;
+    const dt_call *c = p->c;
+    int64_t        plane = c->in[0].shape[2] * c->in[0].shape[3], images = c->in[0].shape[0];
+    float          in[512], add[512], out[512];
+    int            relu = c->u.norm.act == DT_ACT_RELU;
+    (void)worker;
+    for (int64_t t = task * p->per; t < (task + 1) * p->per && t < p->ch * images; t++) {
+        dt__vf a = DT__K(set1)(DT__K(bn_table)(p, 0)[t % p->ch]), b = DT__K(set1)(DT__K(bn_table)(p, 1)[t % p->ch]);
+        for (int64_t at = 0; at < plane; at += 512) {
+            int64_t      n = plane - at < 512 ? plane - at : 512, e = t * plane + at;
+            const float *x = DT__K(row_in)(in, &c->in[0], e, n), *z = NULL;
+            float       *y = DT__K(row_out)(out, &c->out[0], e, 0);
+            if (DT__K(has_in)(c, 5)) z = DT__K(row_in)(add, &c->in[5], e, n);
+            int64_t j = 0;
+            for (; j + DT__W <= n && !z && !relu; j += DT__W) DT__K(st)(y + j, DT__K(fma)(DT__K(ld)(x + j), a, b));
+            for (; j < n; j += DT__W) {
+                dt__vf v = DT__K(fma)(DT__K(row_ld)(x + j, n - j), a, b);
+                if (z) v += DT__K(row_ld)(z + j, n - j);
+                if (relu) v = DT__K(vmax)(DT__K(zero)(), v);
+                DT__K(row_st)(y + j, v, n - j);
+            }
+            DT__K(row_end)(&c->out[0], e, y, n, 0);
+        }
+    }
+}
 static int DT__K(batch_norm)(dt_device *dev, const dt_call *c)
 {
     DT__K(bn_ctx) p;
@@ -5546,6 +6306,12 @@ static int DT__K(batch_norm)(dt_device *dev, const dt_call *c)
         }
     }
     DT__K(bn_finish)(&p);
+    if (x->layout == DT_LAYOUT_PLAIN) {
+        int64_t plane = x->shape[2] * x->shape[3];
+        ntasks = dt__cut(p.total / plane, plane, 65536, &p.per);
+        DT__K(run_rows)(ntasks, DT__K(bn_plain_task), &p, p.total);
+        return 0;
+    }
     DT__K(run_rows)(ntasks, DT__K(bn_apply_task), &p, p.total);
     return 0;
 }
@@ -5684,9 +6450,59 @@ static void DT__K(bn_bwd_task)(void *ctx, int64_t task, int worker)
         if (dz) DT__K(row_end)(&c->out[3], at, dz, n, add_z);
     }
 }
+/* Plain images in evaluation: dx, dadd and the two sums of some channels. The sums of an image are in f32, those over images in
+   double. */
+static void DT__K(bn_plain_bwd_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(bn_ctx) *p = (const DT__K(bn_ctx) *)ctx;
+    const dt_call *c = p->c;
+    int64_t        plane = c->in[1].shape[2] * c->in[1].shape[3], images = c->in[1].shape[0];
+    float          g0[512], x0[512], y0[512], d0[512], z0[512];
+    int            add_x = DT__K(acc_bit)(c, 0), add_z = DT__K(acc_bit)(c, 3);
+    (void)worker;
+    for (int64_t k = task * p->per; k < (task + 1) * p->per && k < p->ch; k++) {
+        double rstd = (double)DT__K(elem)(&c->in[4], k), s1 = 0, s2 = 0;
+        dt__vf a = DT__K(set1)((float)(DT__K(has_in)(c, 2) ? rstd * (double)DT__K(elem)(&c->in[2], k) : rstd));
+        dt__vf mean = DT__K(set1)(DT__K(elem)(&c->in[3], k));
+        for (int64_t i = 0; i < images; i++) {
+            dt__vf q1 = DT__K(zero)(), q2 = q1;
+            for (int64_t at = 0; at < plane; at += 512) {
+                int64_t      n = plane - at < 512 ? plane - at : 512, e = (i * p->ch + k) * plane + at;
+                const float *dy = DT__K(row_in)(g0, &c->in[0], e, n), *y = NULL, *x = dy;
+                float       *dx = DT__K(row_out)(d0, &c->out[0], e, add_x), *dz = NULL;
+                if (p->sums) x = DT__K(row_in)(x0, &c->in[1], e, n);
+                if (DT__K(has_in)(c, 5)) y = DT__K(row_in)(y0, &c->in[5], e, n);
+                if (DT__K(has_out)(c, 3)) dz = DT__K(row_out)(z0, &c->out[3], e, add_z);
+                for (int64_t j = 0; j < n; j += DT__W) {
+                    dt__vf g = DT__K(bn_gate)(dy, y, j, n - j), d = DT__K(row_ld)(x + j, n - j) - mean;
+                    q1 += g; /* lanes beyond the end: g is 0 */
+                    q2 = DT__K(fma)(g, d, q2);
+                    DT__K(row_st)(dx + j, g * a, n - j);
+                    if (dz) DT__K(row_st)(dz + j, g, n - j);
+                }
+                DT__K(row_end)(&c->out[0], e, dx, n, add_x);
+                if (dz) DT__K(row_end)(&c->out[3], e, dz, n, add_z);
+            }
+            s1 += (double)DT__K(hsum)(q1);
+            s2 += (double)DT__K(hsum)(q2);
+        }
+        if (DT__K(has_out)(c, 1)) DT__K(set_elem)(&c->out[1], k, (float)(s2 * rstd), DT__K(acc_bit)(c, 1));
+        if (DT__K(has_out)(c, 2)) DT__K(set_elem)(&c->out[2], k, (float)s1, DT__K(acc_bit)(c, 2));
+    }
+}
 static int DT__K(batch_norm_bwd)(dt_device *dev, const dt_call *c)
 {
     DT__K(bn_ctx) p;
+    if (c->in[1].layout == DT_LAYOUT_PLAIN) { /* only in evaluation */
+        memset(&p, 0, sizeof p);
+        p.c = c;
+        p.ch = c->in[1].shape[1];
+        p.sums = DT__K(has_out)(c, 1) || DT__K(has_out)(c, 2);
+        p.total = p.ch * c->in[1].shape[0] * c->in[1].shape[2] * c->in[1].shape[3];
+        int64_t ntasks = dt__cut(p.ch, p.ch ? p.total / p.ch : 1, 32768, &p.per);
+        DT__K(run_rows)(ntasks, DT__K(bn_plain_bwd_task), &p, p.total);
+        return 0;
+    }
     (void)dev;
     if (c->in[1].shape[1] == 0) return 0;
     int64_t ntasks = DT__K(bn_begin)(&p, c, &c->in[1], 3);
@@ -5776,9 +6592,37 @@ DT__CALLED dt__vf DT__K(col_sumexp)(dt__vf *top, float *e, int64_t n, int64_t pi
     *top = m;
     return s;
 }
+/* Four vectors of columns at once, so that the chains of maxima and sums overlap */
+DT__CALLED void DT__K(softmax_columns4)(float *e, int64_t n, int64_t pitch, int logs)
+{
+    dt__vf m0 = DT__K(set1)(-INFINITY), m1 = m0, m2 = m0, m3 = m0, s0 = DT__K(zero)(), s1 = s0, s2 = s0, s3 = s0;
+    float *p = e;
+    for (int64_t k = 0; k < n; k++, p += pitch) {
+        m0 = DT__K(vmax)(DT__K(ld)(p), m0), m1 = DT__K(vmax)(DT__K(ld)(p + DT__W), m1);
+        m2 = DT__K(vmax)(DT__K(ld)(p + 2 * DT__W), m2), m3 = DT__K(vmax)(DT__K(ld)(p + 3 * DT__W), m3);
+    }
+    p = e;
+    for (int64_t k = 0; k < n; k++, p += pitch) {
+        dt__vf d0 = DT__K(ld)(p) - m0, d1 = DT__K(ld)(p + DT__W) - m1;
+        dt__vf d2 = DT__K(ld)(p + 2 * DT__W) - m2, d3 = DT__K(ld)(p + 3 * DT__W) - m3;
+        dt__vf v0 = DT__K(vexp)(d0), v1 = DT__K(vexp)(d1), v2 = DT__K(vexp)(d2), v3 = DT__K(vexp)(d3);
+        s0 += v0, s1 += v1, s2 += v2, s3 += v3;
+        DT__K(st)(p, logs ? d0 : v0), DT__K(st)(p + DT__W, logs ? d1 : v1);
+        DT__K(st)(p + 2 * DT__W, logs ? d2 : v2), DT__K(st)(p + 3 * DT__W, logs ? d3 : v3);
+    }
+    p = e;
+    if (logs) s0 = DT__K(vlog)(s0), s1 = DT__K(vlog)(s1), s2 = DT__K(vlog)(s2), s3 = DT__K(vlog)(s3);
+    for (int64_t k = 0; k < n; k++, p += pitch) {
+        dt__vf v0 = DT__K(ld)(p), v1 = DT__K(ld)(p + DT__W), v2 = DT__K(ld)(p + 2 * DT__W), v3 = DT__K(ld)(p + 3 * DT__W);
+        DT__K(st)(p, logs ? v0 - s0 : v0 / s0), DT__K(st)(p + DT__W, logs ? v1 - s1 : v1 / s1);
+        DT__K(st)(p + 2 * DT__W, logs ? v2 - s2 : v2 / s2), DT__K(st)(p + 3 * DT__W, logs ? v3 - s3 : v3 / s3);
+    }
+}
 static void DT__K(softmax_columns)(float *e, int64_t n, int64_t pitch, int64_t cols, int logs)
 {
-    for (int64_t j = 0; j < cols; j += DT__W) {
+    int64_t j = 0;
+    for (; j + 4 * DT__W <= cols; j += 4 * DT__W) DT__K(softmax_columns4)(e + j, n, pitch, logs);
+    for (; j < cols; j += DT__W) {
         int64_t left = cols - j;
         dt__vf  top, s = DT__K(col_sumexp)(&top, e + j, n, pitch, left, logs, 0);
         if (logs) s = DT__K(vlog)(s);
@@ -5996,6 +6840,7 @@ static void DT__K(layer_norm_task)(void *ctx, int64_t task, int worker)
     const DT__K(ln_ctx) *p = (const DT__K(ln_ctx) *)ctx;
     const dt_call *c = p->c;
     float         *buf = p->work + worker * p->nwork;
+    const float   *w = p->weight, *b = p->bias;
     int64_t        n = p->cols, last = (task + 1) * p->per < p->rows ? (task + 1) * p->per : p->rows;
     for (int64_t row = task * p->per; row < last; row++) {
         const float *x = DT__K(row_in)(buf, &c->in[0], row * n, n);
@@ -6004,10 +6849,14 @@ static void DT__K(layer_norm_task)(void *ctx, int64_t task, int worker)
         if (DT__K(has_out)(c, 1)) DT__K(set_elem)(&c->out[1], row, mean, 0);
         if (DT__K(has_out)(c, 2)) DT__K(set_elem)(&c->out[2], row, rstd, 0);
         dt__vf m = DT__K(set1)(mean), r = DT__K(set1)(rstd);
-        for (int64_t i = 0; i < n; i += DT__W) {
-            dt__vf v = (DT__K(row_ld)(x + i, n - i) - m) * r;
-            v = DT__K(fma)(v, DT__K(row_ld)(p->weight + i, n - i), DT__K(row_ld)(p->bias + i, n - i));
-            DT__K(row_st)(y + i, v, n - i);
+        int64_t i = 0;
+        for (; i + DT__W <= n; i += DT__W) {
+            dt__vf v = (DT__K(ld)(x + i) - m) * r;
+            DT__K(st)(y + i, DT__K(fma)(v, DT__K(ld)(w + i), DT__K(ld)(b + i)));
+        }
+        if (i < n) {
+            dt__vf v = (DT__K(ld_some)(x + i, n - i) - m) * r;
+            DT__K(st_some)(y + i, DT__K(fma)(v, DT__K(ld_some)(w + i, n - i), DT__K(ld_some)(b + i, n - i)), n - i);
         }
         DT__K(row_end)(&c->out[0], row * n, y, n, 0);
     }
@@ -6097,12 +6946,135 @@ static int DT__K(ln_begin)(DT__K(ln_ctx) *p, const dt_call *c, const dt_view *x,
     memset(p->bias, 0, (size_t)p->cols * 4);
     return 0;
 }
+/* Group norm: a row is a group of channels of an image, norm.n of them, and weight and bias have one value for each channel.
+   The sums of a channel over an image go to part[row][2][channel]; dweight and dbias add them over the images in double. */
+typedef struct DT__K(gn_row) {
+    int64_t n, first; /* channels, elements of one; the first channel */
+    int64_t plane;
+} DT__K(gn_row);
+DT__INLINE DT__K(gn_row) DT__K(gn_place)(const DT__K(ln_ctx) *p, int64_t row, int64_t channels)
+{
+    DT__K(gn_row) g;
+    g.n = p->c->u.norm.n;
+    g.first = row % (channels / g.n) * g.n;
+    g.plane = p->cols / g.n;
+    return g;
+}
+static void DT__K(group_norm_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(ln_ctx) *p = (const DT__K(ln_ctx) *)ctx;
+    const dt_call *c = p->c;
+    float         *buf = p->work + worker * p->nwork;
+    int64_t        n = p->cols, last = (task + 1) * p->per < p->rows ? (task + 1) * p->per : p->rows;
+    for (int64_t row = task * p->per; row < last; row++) {
+        DT__K(gn_row) g = DT__K(gn_place)(p, row, c->in[1].shape[0]);
+        const float *x = DT__K(row_in)(buf, &c->in[0], row * n, n);
+        float       *y = DT__K(row_out)(buf + n, &c->out[0], row * n, 0), mean, rstd;
+        DT__K(ln_stats)(&mean, &rstd, x, n, c->u.norm.eps, 0);
+        if (DT__K(has_out)(c, 1)) DT__K(set_elem)(&c->out[1], row, mean, 0);
+        if (DT__K(has_out)(c, 2)) DT__K(set_elem)(&c->out[2], row, rstd, 0);
+        for (int64_t k = 0; k < g.n; k++) {
+            const float *s = x + k * g.plane;
+            float       *d = y + k * g.plane;
+            dt__vf       m = DT__K(set1)(mean), a = DT__K(set1)(rstd * p->weight[g.first + k]);
+            dt__vf       b = DT__K(set1)(p->bias[g.first + k]);
+            int64_t      i = 0;
+            for (; i + DT__W <= g.plane; i += DT__W) DT__K(st)(d + i, DT__K(fma)(DT__K(ld)(s + i) - m, a, b));
+            if (i < g.plane) DT__K(st_some)(d + i, DT__K(fma)(DT__K(ld_some)(s + i, g.plane - i) - m, a, b), g.plane - i);
+        }
+        DT__K(row_end)(&c->out[0], row * n, y, n, 0);
+    }
+}
+static void DT__K(group_norm_bwd_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(ln_ctx) *p = (const DT__K(ln_ctx) *)ctx;
+    const dt_call *c = p->c;
+    float         *buf = p->work + worker * p->nwork;
+    int            add = DT__K(acc_bit)(c, 0);
+    int64_t        n = p->cols, last = (task + 1) * p->per < p->rows ? (task + 1) * p->per : p->rows;
+    for (int64_t row = task * p->per; row < last; row++) {
+        DT__K(gn_row) g = DT__K(gn_place)(p, row, c->in[2].shape[0]);
+        const float *dy = DT__K(row_in)(buf, &c->in[0], row * n, n), *x = DT__K(row_in)(buf + n, &c->in[1], row * n, n);
+        float       *part = p->part + row * 2 * g.n, rstd = DT__K(elem)(&c->in[4], row);
+        dt__vf       m = DT__K(set1)(DT__K(elem)(&c->in[3], row)), r = DT__K(set1)(rstd);
+        double       c1 = 0, c2 = 0;
+        for (int64_t k = 0; k < g.n; k++) {
+            const float *u = dy + k * g.plane, *v = x + k * g.plane;
+            dt__vf       s1 = DT__K(zero)(), s2 = s1, t1 = s1, t2 = s1;
+            int64_t      i = 0;
+            for (; i + 2 * DT__W <= g.plane; i += 2 * DT__W) {
+                dt__vf e = DT__K(ld)(u + i), f = DT__K(ld)(u + i + DT__W);
+                s1 += e;
+                t1 += f;
+                s2 = DT__K(fma)(e, DT__K(ld)(v + i) - m, s2);
+                t2 = DT__K(fma)(f, DT__K(ld)(v + i + DT__W) - m, t2);
+            }
+            for (; i < g.plane; i += DT__W) {
+                dt__vf e = DT__K(row_ld)(u + i, g.plane - i);
+                s1 += e;
+                s2 = DT__K(fma)(e, DT__K(row_ld_or)(v + i, g.plane - i, m[0]) - m, s2);
+            }
+            part[k] = DT__K(hsum)(s2 + t2) * rstd;
+            part[g.n + k] = DT__K(hsum)(s1 + t1);
+            c1 += (double)part[g.n + k] * (double)p->weight[g.first + k];
+            c2 += (double)part[k] * (double)p->weight[g.first + k];
+        }
+        if (!DT__K(has_out)(c, 0)) continue;
+        /* dx = r (dy w - c1 - (x - m) r c2) */
+        float *dx = DT__K(row_out)(buf + 2 * n, &c->out[0], row * n, add);
+        dt__vf less1 = DT__K(set1)((float)(-c1 / (double)n)), less2 = DT__K(set1)((float)(-c2 / (double)n) * rstd);
+        for (int64_t k = 0; k < g.n; k++) {
+            const float *u = dy + k * g.plane, *v = x + k * g.plane;
+            float       *d = dx + k * g.plane;
+            dt__vf       w = DT__K(set1)(p->weight[g.first + k]);
+            int64_t      i = 0;
+            for (; i + DT__W <= g.plane; i += DT__W)
+                DT__K(st)(d + i, r * DT__K(fma)(DT__K(ld)(v + i) - m, less2, DT__K(fma)(DT__K(ld)(u + i), w, less1)));
+            for (; i < g.plane; i += DT__W) {
+                int64_t left = g.plane - i;
+                dt__vf  e = DT__K(fma)(DT__K(row_ld)(u + i, left), w, less1);
+                DT__K(row_st)(d + i, r * DT__K(fma)(DT__K(row_ld)(v + i, left) - m, less2, e), left);
+            }
+        }
+        DT__K(row_end)(&c->out[0], row * n, dx, n, add);
+    }
+}
+/* x: (rows, columns); w: (channels); b or NULL */
+static int DT__K(group_norm)(const dt_call *c, const dt_view *x, const dt_view *w, const dt_view *b, bool back)
+{
+    DT__K(ln_ctx) p;
+    int64_t channels = w->shape[0], pad = DT__K(round16)(channels);
+    memset(&p, 0, sizeof p);
+    p.c = c;
+    p.rows = x->shape[0];
+    p.cols = x->shape[1];
+    int64_t ntasks = dt__cut(p.rows, p.cols, 32768, &p.per), n = c->u.norm.n;
+    p.nwork = DT__K(round16)((back ? 3 : 2) * p.cols);
+    p.weight = (float *)dt_scratch((size_t)(2 * pad + (back ? p.rows * 2 * n : 0) + p.nwork * dt__pool_size()) * 4 + 64);
+    if (!p.weight) return DT_ERR_MEMORY;
+    p.bias = p.weight + pad;
+    p.part = p.bias + pad;
+    p.work = p.part + (back ? DT__K(round16)(p.rows * 2 * n) : 0);
+    DT__K(load_row)(p.weight, w->data, w->dtype, channels);
+    if (b) DT__K(load_row)(p.bias, b->data, b->dtype, channels);
+    DT__K(run_rows)(ntasks, back ? DT__K(group_norm_bwd_task) : DT__K(group_norm_task), &p, p.rows * p.cols);
+    for (int k = 1; back && k < 3; k++) {
+        if (!DT__K(has_out)(c, k)) continue;
+        for (int64_t ch = 0; ch < channels; ch++) {
+            double s = 0;
+            for (int64_t row = ch / n; row < p.rows; row += channels / n) s += (double)p.part[row * 2 * n + (k - 1) * n + ch % n];
+            DT__K(set_elem)(&c->out[k], ch, (float)s, DT__K(acc_bit)(c, k));
+        }
+    }
+    return 0;
+}
 static int DT__K(layer_norm)(dt_device *dev, const dt_call *c)
 {
     DT__K(ln_ctx) p;
     int64_t ntasks;
     (void)dev;
     if (c->in[0].shape[0] * c->in[0].shape[1] == 0) return 0;
+    if (c->u.norm.n > 0) return DT__K(group_norm)(c, &c->in[0], &c->in[1], DT__K(has_in)(c, 2) ? &c->in[2] : NULL, false);
     if (DT__K(ln_begin)(&p, c, &c->in[0], 2, &ntasks, 0) != 0) return DT_ERR_MEMORY;
     if (DT__K(has_in)(c, 1)) DT__K(load_row)(p.weight, c->in[1].data, c->in[1].dtype, p.cols);
     if (DT__K(has_in)(c, 2)) DT__K(load_row)(p.bias, c->in[2].data, c->in[2].dtype, p.cols);
@@ -6116,6 +7088,7 @@ static int DT__K(layer_norm_bwd)(dt_device *dev, const dt_call *c)
     int     part = DT__K(has_out)(c, 1) || DT__K(has_out)(c, 2);
     (void)dev;
     if (c->in[1].shape[1] == 0) return 0;
+    if (c->u.norm.n > 0) return DT__K(group_norm)(c, &c->in[1], &c->in[2], NULL, true);
     if (DT__K(ln_begin)(&p, c, &c->in[1], 3, &ntasks, part) != 0) return DT_ERR_MEMORY;
     if (DT__K(has_in)(c, 2)) DT__K(load_row)(p.weight, c->in[2].data, c->in[2].dtype, p.cols);
     DT__K(run_rows)(ntasks, DT__K(layer_norm_bwd_task), &p, p.rows * p.cols * 2);
@@ -6267,20 +7240,44 @@ static int DT__K(embedding_bwd)(dt_device *dev, const dt_call *c)
     return 0;
 }
 
-/* y[j][i] = x[index[j][i]][i] for one outer and some j; size is a constant where it is called */
-DT__INLINE void DT__K(gather_rows)(DT__K(ix_ctx) *p, int64_t first, int64_t last, size_t size)
+/* y[j][i] = x[index[j][i]][i] for some rows j of all outers; size and wide (indices are i64) are constants where it is called */
+DT__INLINE void DT__K(gather_rows)(DT__K(ix_ctx) *p, int64_t first, int64_t last, size_t size, bool wide)
 {
-    char       *y = (char *)p->c->out[0].data;
-    const char *x = (const char *)p->c->in[0].data;
-    for (int64_t row = first; row < last; row++)
-        for (int64_t i = 0; i < p->inner; i++) {
-            int64_t at = row * p->inner + i, k = DT__K(index_at)(p->index, at);
-            if (k < 0 || k >= p->rows) {
-                DT__K(note_bad)(&p->bad, at);
+    int64_t     inner = p->inner, rows = p->rows, o = first / p->ny, j = first % p->ny;
+    char       *y = (char *)p->c->out[0].data + (size_t)(first * inner) * size;
+    const char *x = (const char *)p->c->in[0].data + (size_t)(o * rows * inner) * size;
+    const int64_t *index = wide ? (const int64_t *)p->index->data + first * inner : NULL;
+    for (int64_t row = first, n; inner == 1 && row < last; row += n, j = 0, x += (size_t)rows * size) { /* one outer at a time */
+        n = last - row < p->ny - j ? last - row : p->ny - j;
+        for (int64_t i = 0; i < n; i++) {
+            int64_t k = wide ? index[i] : DT__K(index_at)(p->index, row + i);
+            if ((uint64_t)k >= (uint64_t)rows) {
+                DT__K(note_bad)(&p->bad, row + i);
                 return;
             }
-            memcpy(y + (size_t)at * size, x + (size_t)((row / p->ny * p->rows + k) * p->inner + i) * size, size);
+            memcpy(y + (size_t)i * size, x + (size_t)k * size, size);
         }
+        y += (size_t)n * size;
+        if (wide) index += n;
+    }
+    for (int64_t row = first; inner != 1 && row < last; row++) {
+        for (int64_t i = 0; i < inner; i++, y += size) {
+            int64_t k = wide ? *index++ : DT__K(index_at)(p->index, row * inner + i);
+            if ((uint64_t)k >= (uint64_t)rows) {
+                DT__K(note_bad)(&p->bad, row * inner + i);
+                return;
+            }
+            memcpy(y, x + (size_t)(k * inner + i) * size, size);
+        }
+        if (++j < p->ny) continue;
+        j = 0;
+        x += (size_t)(rows * inner) * size;
+    }
+}
+DT__INLINE void DT__K(gather_any)(DT__K(ix_ctx) *p, int64_t first, int64_t last, size_t size)
+{
+    if (p->index->dtype == DT_I64) DT__K(gather_rows)(p, first, last, size, true);
+    else DT__K(gather_rows)(p, first, last, size, false);
 }
 static void DT__K(gather_task)(void *ctx, int64_t task, int worker)
 {
@@ -6288,10 +7285,10 @@ static void DT__K(gather_task)(void *ctx, int64_t task, int worker)
     int64_t first = task * p->per, last = first + p->per < p->items ? first + p->per : p->items;
     (void)worker;
     switch (DT__K(elem_size)(p->c->out[0].dtype)) {
-    case 1: DT__K(gather_rows)(p, first, last, 1); break;
-    case 2: DT__K(gather_rows)(p, first, last, 2); break;
-    case 4: DT__K(gather_rows)(p, first, last, 4); break;
-    case 8: DT__K(gather_rows)(p, first, last, 8); break;
+    case 1: DT__K(gather_any)(p, first, last, 1); break;
+    case 2: DT__K(gather_any)(p, first, last, 2); break;
+    case 4: DT__K(gather_any)(p, first, last, 4); break;
+    case 8: DT__K(gather_any)(p, first, last, 8); break;
     }
 }
 static void DT__K(gather_begin)(DT__K(ix_ctx) *p, const dt_call *c, const dt_view *y, const dt_view *x)
@@ -6326,7 +7323,17 @@ static void DT__K(gather_bwd_item)(DT__K(ix_ctx) *p, float *buf, int64_t o, int6
     int            add = DT__K(acc_bit)(c, 0), direct = dx->dtype == DT_F32;
     float         *dybuf = buf, *sum = direct ? (float *)dx->data + o * p->rows * p->inner + col : buf + p->cols;
     int64_t        pitch = direct ? p->inner : n;
-    for (int64_t r = 0; r < p->rows && !(direct && add); r++) memset(sum + r * pitch, 0, (size_t)n * 4);
+    if (pitch == n && !(direct && add)) memset(sum, 0, (size_t)(p->rows * n) * 4);
+    for (int64_t r = 0; r < p->rows && pitch != n && !(direct && add); r++) memset(sum + r * pitch, 0, (size_t)n * 4);
+    if (p->inner == 1 && direct && c->in[0].dtype == DT_F32) { /* one index a row */
+        const float *dy = (const float *)c->in[0].data + o * p->ny;
+        for (int64_t j = 0; j < p->ny; j++) {
+            int64_t k = DT__K(index_at)(p->index, o * p->ny + j);
+            if (k >= 0 && k < p->rows) sum[k] += dy[j];
+            else DT__K(note_bad)(&p->bad, o * p->ny + j);
+        }
+        return;
+    }
     for (int64_t j = 0; j < p->ny; j++) {
         int64_t      at = (o * p->ny + j) * p->inner + col;
         const float *dy = DT__K(row_in)(dybuf, &c->in[0], at, n);
@@ -6465,7 +7472,8 @@ static int DT__K(dropout)(dt_device *dev, const dt_call *c)
 #undef DT__DROP
 
 /* ==================================================================================================== >>crossentropy
-   loss = (1 - s) w_t (-logp_t) + s/c sum_k w_k (-logp_k) of each row with target t, s the smoothing, logp = x - lse.
+   loss = (1 - s) w_t (-logp_t) + s/c sum_k w_k (-logp_k) of each row with target t, s the smoothing,
+   logp = (x - max) - log(sum exp(x - max)): with one number for both, large logits would lose the digits of logp.
    A row with the ignored target gives 0. DT__W rows are computed at a time, with one vector log of their sums, and
    transposed (see softmax) if they are narrow. A task sums its rows in double; the sums are added in the order of the
    tasks; the mean divides by the sum of w_t. */
@@ -6535,7 +7543,10 @@ static void DT__K(ce_task)(void *ctx, int64_t task, int worker)
             x = DT__K(row_in)(buf, &c->in[0], i * n, rows * n);
             DT__K(ce_lse)(top, l, buf + DT__W * n, x, n, rows);
         }
-        if (!nll && DT__K(has_out)(c, 1)) DT__K(set_elem)(&c->out[1], i, top[r] + l[r], 0);
+        if (!nll && DT__K(has_out)(c, 1)) {
+            DT__K(set_elem)(&c->out[1], i, top[r], 0);
+            DT__K(set_elem)(&c->out[1], p->n + i, l[r], 0);
+        }
         if (t != c->u.loss.ignore && (t < 0 || t >= n)) {
             DT__K(note_bad)(&p->bad, i);
             return;
@@ -6616,10 +7627,10 @@ static void DT__K(ce_row_bwd)(const DT__K(ce_ctx) *p, float *dx, const float *x,
         dx[t] = (float)-a;
         return;
     }
-    dt__vf lse = DT__K(set1)(DT__K(elem)(&c->in[3], i));
+    dt__vf top = DT__K(set1)(DT__K(elem)(&c->in[3], i)), l = DT__K(set1)(DT__K(elem)(&c->in[3], p->n + i));
     dt__vf k = DT__K(set1)((float)__builtin_fma(s, p->weights, a)), less = DT__K(set1)((float)-s);
     for (int64_t j = 0; j < n; j += DT__W) {
-        dt__vf v = DT__K(vexp)(DT__K(row_ld)(x + j, n - j) - lse);
+        dt__vf v = DT__K(vexp)((DT__K(row_ld)(x + j, n - j) - top) - l);
         if (p->weight) v = DT__K(fma)(DT__K(row_ld)(p->weight + j, n - j), less, v * k);
         else v = DT__K(fma)(v, k, less);
         DT__K(row_st)(dx + j, v, n - j);
@@ -6807,8 +7818,8 @@ static void DT__K(attn_scores)(float *out, const DT__K(attn_keys_t) *k, const fl
         int end = DT__K(attn_min)(g->nk, DT__K(attn_min)(p + DT__NR, g->nq) + g->diag);
         m.b = turned + p * dp;
         int whole = end > 0 ? end / DT__MR * DT__MR : 0, rest = end - whole;
-        if (whole) DT__K(mk6)(&m, whole, k->p, NULL, out + p, NULL);
-        if (rest > 0) DT__K(mk)[rest](&m, rest, k->p + whole * k->ld, NULL, out + whole * DT__AQ + p, NULL);
+        if (whole) DT__K(mk_best)()[DT__MR](&m, whole, k->p, NULL, out + p, NULL);
+        if (rest > 0) DT__K(mk_best)()[rest](&m, rest, k->p + whole * k->ld, NULL, out + whole * DT__AQ + p, NULL);
     }
 }
 /* out (nk, dp) (+)= w (nk, nq) times panels of a query block */
@@ -6824,7 +7835,7 @@ static void DT__K(attn_to_keys)(float *out, int64_t ldo, int64_t dp, const float
             m.len = g->nq - first;
             m.b = panels + c * DT__AQ + first * DT__NR;
             m.from = add ? to : NULL;
-            DT__K(mk)[mr](&m, mr, w + j * DT__AQ + first, NULL, to, NULL);
+            DT__K(mk_best)()[mr](&m, mr, w + j * DT__AQ + first, NULL, to, NULL);
         }
     }
 }
@@ -6841,7 +7852,7 @@ static void DT__K(attn_to_queries)(float *out, int64_t ldo, int64_t dp, const fl
             m.len = DT__K(attn_clamp)(i + mr + g->diag, 0, g->nk); /* keys that the last of them sees */
             m.from = add ? to : NULL;
             m.alpha = add && alpha ? alpha + i : NULL;
-            DT__K(mk)[mr](&m, mr, w + i, NULL, to, NULL);
+            DT__K(mk_best)()[mr](&m, mr, w + i, NULL, to, NULL);
         }
     }
 }

@@ -9,7 +9,7 @@ DO THIS
     -lcublas -lcudnn. Without DT_USE_CUDA the header compiles too, and dt_cuda() fails with a message. One command
     builds a program:
 
-        nvcc -DDT_USE_CUDA train.c kernels/dt_kernels.cu -lcublas -lcudnn
+        nvcc -O3 -arch=native -DDT_USE_CUDA train.c kernels/dt_kernels.cu -lcublas -lcudnn
 
     or use gcc for the C files (-isystem CUDA/include) and nvcc for the kernels. Several GPUs of one program
     (dt_parallel) exchange data by peer copies; with dt_nccl.h they use NCCL, and ranks with one GPU each can train
@@ -79,12 +79,14 @@ extern "C" {
 DT_API dt_device *dt_cuda(int index);
 DT_API int        dt_cuda_count(void); /* number of GPUs; 0 without a driver, which is not an error */
 
+/* dt_cuda_set changes the options that it is given, from the next call on; the others stay. The environment sets them first. */
 typedef struct dt_cuda_opts {
-    int dt__first      DT_D;
-    bool tf32          DT_D; /* f32 products and convolutions may round their factors to TF32 (DT_CUDA_TF32=1) */
-    bool deterministic DT_D; /* the same bits in every run (DT_CUDA_DETERMINISTIC=1) */
-    bool no_search     DT_D; /* take the convolution algorithm that cuDNN's heuristic names, without measuring */
-    int layout         DT_D; /* of images: DT_LAYOUT_PLAIN, or DT_LAYOUT_NHWC (DT_CUDA_NHWC=1) */
+    int dt__first           DT_D;
+    dt_switch tf32          DT_D; /* f32 products and convolutions may round their factors to TF32 (DT_CUDA_TF32=1) */
+    dt_switch deterministic DT_D; /* the same bits in every run (DT_CUDA_DETERMINISTIC=1) */
+    dt_switch search        DT_D; /* measure cuDNN's algorithms for each new convolution; default: its heuristics (DT_CUDA_SEARCH=1) */
+    int layout              DT_D; /* of images: DT_LAYOUT_NHWC (DT_CUDA_NHWC=1), or DT_ZERO for DT_LAYOUT_PLAIN, the first value */
+    int workspace_mb        DT_D; /* of a convolution, at most: 512 at first (DT_CUDA_WORKSPACE_MB); DT_ZERO: algorithms without one */
 } dt_cuda_opts;
 DT_API dt_status dt_cuda_set_with(dt_device *dev, dt_cuda_opts o);
 #ifdef DT__LIT
@@ -236,13 +238,16 @@ enum {
     DT__CUDA_STAGE = 4 << 20,  /* bytes of each of the two pinned buffers for uploads */
     DT__CUDA_SCRATCH = 65536,  /* bytes: the smallest scratch of a stream */
     DT__CUDA_BATCH = 65535,    /* matrices of one call of cuBLAS */
-    DT__CUDA_ALGOS = 16,       /* algorithms that a search of cuDNN may return */
+    DT__CUDA_ALGOS = 8,        /* algorithms that cuDNN may name for a convolution; it has 8, 6 and 7 */
+    DT__CUDA_CHAINS = 256,     /* of the table of convolutions */
+    DT__CUDA_BLAS_SPACE = 8 << 20, /* bytes of cuBLAS's workspace, if results must be the same in every run */
     DT__CUDA_SLOTS = 16        /* streams whose order is tracked, see dt__cuda_queue.behind */
 };
 enum { /* scratch blocks of a stream */
     DT__SPACE_KERNELS,
     DT__SPACE_LIBRARIES, /* workspaces, copies of operands in a form that the library reads */
     DT__SPACE_F32,       /* operands converted to f32; blocks of other devices */
+    DT__SPACE_BLAS,      /* see dt__cuda_queue.fixed */
     DT__SPACE_COUNT
 };
 
@@ -252,6 +257,7 @@ typedef struct dt__cuda_queue {
     cudaStream_t           stream;
     cudaEvent_t            event; /* for order() */
     cublasHandle_t         blas;  /* NULL until first used */
+    bool                   fixed; /* blas has a workspace of ours, so that its results are the same in every run */
     cudnnHandle_t          dnn;   /* NULL until first used */
     void                  *scratch[DT__SPACE_COUNT]; /* by DT__SPACE_... */
     size_t                 scratch_n[DT__SPACE_COUNT];
@@ -270,11 +276,23 @@ typedef struct dt__cuda_segment { /* one cudaMalloc */
     dt__cuda_piece          *first;
     size_t                   nbytes;
 } dt__cuda_segment;
-typedef struct dt__cuda_conv { /* the algorithm that was chosen for a convolution */
+typedef struct dt__cuda_descs {
+    cudnnTensorDescriptor_t x, y;
+    cudnnFilterDescriptor_t w;
+} dt__cuda_descs;
+typedef struct dt__cuda_algo {
+    int                          algo, math;
+    cudnnConvolutionDescriptor_t conv;
+    size_t                       nbytes; /* of its workspace */
+} dt__cuda_algo;
+typedef struct dt__cuda_conv { /* what is known of a convolution: it is never freed, and only `first` and `told` change */
     struct dt__cuda_conv *next;
     int64_t               key[24]; /* shapes, dtypes and options, see dt__conv_key() */
-    int                   algo, math;
-    size_t                nbytes; /* of its workspace */
+    int64_t               batch;
+    dt__cuda_descs        descs;
+    dt__cuda_algo         algo[DT__CUDA_ALGOS]; /* the best one first */
+    int                   nalgos, first;        /* those before `first` have failed */
+    bool                  told;                 /* that it is computed in f32 */
 } dt__cuda_conv;
 typedef struct dt__cuda_stage { /* a pinned buffer of uploads */
     void           *host;
@@ -283,16 +301,20 @@ typedef struct dt__cuda_stage { /* a pinned buffer of uploads */
     dt__cuda_queue *queue; /* where done was recorded */
     uint64_t        calls; /* the last watched call before done */
 } dt__cuda_stage;
-/* lock protects more, segments, convs, stats, slots, peers, every queue's behind and the reading of its bad; staging protects
+/* lock protects opts, more, segments, convs, stats, slots, peers, every queue's behind and the reading of its bad; staging protects
    stage and stage_next. calls is atomic. staging may be held while lock is taken, not the other way round. */
 typedef struct dt__cuda_dev {
     int               index, processors;
     dt_device        *dev;
-    dt_cuda_opts      opts;
+    struct {
+        bool   tf32, deterministic, search;
+        int    layout;
+        size_t workspace;
+    } opts;
     dt__cuda_queue    compute, copy, comm;
     dt__cuda_queue   *more; /* those of stream_new() */
     dt__cuda_segment *segments;
-    dt__cuda_conv    *convs;
+    dt__cuda_conv    *convs[DT__CUDA_CHAINS];
     dt__cuda_stage    stage[2];
     int               stage_next;
     dt_cuda_stats     stats;
@@ -391,7 +413,8 @@ static int dt__cuda_enter(const dt__cuda_dev *d)
 
 /* ==================================================================================================== >>allocator
    Best fit: a block is cut from the smallest free piece that is large enough; free neighbours are merged; a segment that
-   is entirely free goes back to the driver. dt.h caches freed tensors by size and stream, so a block comes back here only
+   is entirely free goes back to the driver. If the driver has no room for a segment, a block gets one of its own size, and if
+   it has none for that, a free piece of any segment. dt.h caches freed tensors by size and stream, so a block comes back here only
    when dt.h empties its cache. dt__cuda_free() then waits for the device, so that any stream may use the block next.
    Any thread may call; d->lock is held inside. */
 static size_t dt__cuda_segment_for(size_t nbytes)
@@ -423,13 +446,13 @@ static dt__cuda_piece *dt__cuda_cut(dt__cuda_dev *d, dt__cuda_piece *p, size_t n
     if (d->stats.used > d->stats.peak) d->stats.peak = d->stats.used;
     return p;
 }
-static dt__cuda_piece *dt__cuda_fit(dt__cuda_dev *d, size_t nbytes)
+static dt__cuda_piece *dt__cuda_fit(dt__cuda_dev *d, size_t nbytes, bool any) /* any: from a segment for other sizes */
 {
     size_t          from = dt__cuda_segment_for(nbytes);
     dt__cuda_piece *best = NULL;
     for (dt__cuda_segment *s = d->segments; s; s = s->next) {
-        if (nbytes < DT__CUDA_LARGE && s->nbytes != from) continue;
-        if (nbytes >= DT__CUDA_LARGE && s->nbytes < from) continue;
+        if (!any && nbytes < DT__CUDA_LARGE && s->nbytes != from) continue;
+        if (!any && nbytes >= DT__CUDA_LARGE && s->nbytes < from) continue;
         for (dt__cuda_piece *p = s->first; p; p = p->next)
             if (!p->used && p->nbytes >= nbytes && (!best || p->nbytes < best->nbytes)) best = p;
     }
@@ -453,16 +476,17 @@ static void *dt__cuda_alloc(dt_device *dev, size_t nbytes)
     void         *ptr = NULL;
     nbytes = nbytes == 0 ? (size_t)DT__CUDA_ALIGN : (nbytes + DT__CUDA_ALIGN - 1) / DT__CUDA_ALIGN * DT__CUDA_ALIGN;
     pthread_mutex_lock(&d->lock);
-    dt__cuda_piece *p = dt__cuda_fit(d, nbytes);
+    dt__cuda_piece *p = dt__cuda_fit(d, nbytes, false);
     if (!p && !dt__cuda_enter(d)) {
         dt__cuda_segment *s = (dt__cuda_segment *)dt_mem_alloc(sizeof *s);
         p = s ? (dt__cuda_piece *)dt_mem_alloc(sizeof *p) : NULL;
         size_t n = dt__cuda_segment_for(nbytes);
         ptr = p ? dt__cuda_malloc(d, n) : NULL;
+        if (p && !ptr && dt__err.code == DT_OK && n > nbytes) ptr = dt__cuda_malloc(d, n = nbytes); /* no room for neighbours */
         if (!ptr) {
             dt_mem_free(p, sizeof *p);
             dt_mem_free(s, sizeof *s);
-            p = NULL;
+            p = dt__cuda_fit(d, nbytes, true);
         } else {
             memset(p, 0, sizeof *p);
             p->ptr = (char *)ptr;
@@ -574,8 +598,8 @@ void *dt__cuda_stream(dt_device *dev, void *stream)
 }
 int  dt__cuda_processors(dt_device *dev) { return dt__cuda_of(dev)->processors; }
 bool dt__cuda_deterministic(dt_device *dev) { return dt__cuda_of(dev)->opts.deterministic; }
-/* which: DT__SPACE_...; the three blocks may be in use at the same time */
-static void *dt__cuda_space(dt_device *dev, void *stream, int which, size_t nbytes)
+/* which: DT__SPACE_...; the blocks may be in use at the same time. NULL without a message: out of memory. */
+static void *dt__cuda_space_try(dt_device *dev, void *stream, int which, size_t nbytes)
 {
     dt__cuda_dev   *d = dt__cuda_of(dev);
     dt__cuda_queue *q = dt__cuda_queue_of(d, stream);
@@ -593,15 +617,17 @@ static void *dt__cuda_space(dt_device *dev, void *stream, int which, size_t nbyt
         q->scratch[which] = dt__cuda_alloc(dev, n);
     }
     if (!q->scratch[which] && n > nbytes) q->scratch[which] = dt__cuda_alloc(dev, n = nbytes);
-    if (!q->scratch[which]) {
-        char text[512];
-        dt__cuda_memory_text(dev, text, sizeof text);
-        dt_fail(DT_ERR_MEMORY, "cuda: out of memory for %zu bytes of workspace on %s (%s)", nbytes, dt_device_name(dev),
-                text);
-        return NULL;
-    }
-    q->scratch_n[which] = n;
+    if (q->scratch[which]) q->scratch_n[which] = n;
     return q->scratch[which];
+}
+static void *dt__cuda_space(dt_device *dev, void *stream, int which, size_t nbytes)
+{
+    void *p = dt__cuda_space_try(dev, stream, which, nbytes);
+    char  text[512];
+    if (p || dt__err.code != DT_OK) return p;
+    dt__cuda_memory_text(dev, text, sizeof text);
+    dt_fail(DT_ERR_MEMORY, "cuda: out of memory for %zu bytes of workspace on %s (%s)", nbytes, dt_device_name(dev), text);
+    return NULL;
 }
 void *dt__cuda_scratch(dt_device *dev, void *stream, size_t nbytes)
 {
@@ -921,9 +947,22 @@ static void dt__cuda_mark_free(dt_device *dev, void *mark)
 
 /* ==================================================================================================== >>gemm
    cuBLAS is column-major: it sees a row-major matrix as its transpose. So c = a b is computed as c' = b' a'. */
+/* Sums are in f32 also where results are halves: without the flag cuBLAS may add partial sums in the type of the result.
+   The same call gives the same bits in every run as long as its workspace does not change; cuBLAS's own may, where several
+   streams are in use. */
+static int dt__cuda_blas_fix(dt__cuda_dev *d, dt__cuda_queue *q)
+{
+    size_t n = d->opts.deterministic ? (size_t)DT__CUDA_BLAS_SPACE : 0;
+    void  *space = n ? dt__cuda_space(d->dev, q, DT__SPACE_BLAS, n) : NULL;
+    if (n && !space) return DT_ERR_MEMORY;
+    int bad = dt__cublas_check(cublasSetWorkspace(q->blas, space, n), "cublasSetWorkspace");
+    q->fixed = !bad && n > 0;
+    return bad;
+}
 static cublasHandle_t dt__cuda_blas(dt__cuda_dev *d, dt__cuda_queue *q)
 {
-    if (q->blas) return q->blas;
+    if (q->blas && q->fixed == d->opts.deterministic) return q->blas;
+    if (q->blas) return dt__cuda_blas_fix(d, q) ? NULL : q->blas;
     cublasStatus_t s = cublasCreate(&q->blas);
     if (s != CUBLAS_STATUS_SUCCESS) { /* cuBLAS allocates device memory: free dt.h's cache and try again */
         dt__device_trim(d->dev);
@@ -935,10 +974,9 @@ static cublasHandle_t dt__cuda_blas(dt__cuda_dev *d, dt__cuda_queue *q)
         return NULL;
     }
     if (dt__cublas_check(cublasSetStream(q->blas, q->stream), "cublasSetStream")) return NULL;
-    if (dt__cublas_check(cublasSetMathMode(q->blas, d->opts.deterministic ? CUBLAS_PEDANTIC_MATH : CUBLAS_DEFAULT_MATH),
-                         "cublasSetMathMode"))
-        return NULL;
-    return q->blas;
+    cublasMath_t math = (cublasMath_t)(CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
+    if (dt__cublas_check(cublasSetMathMode(q->blas, math), "cublasSetMathMode")) return NULL;
+    return d->opts.deterministic && dt__cuda_blas_fix(d, q) ? NULL : q->blas;
 }
 static cudaDataType_t dt__cuda_type(int dtype)
 {
@@ -1062,7 +1100,7 @@ static int dt__cuda_products(dt_device *dev, const dt_call *c, const dt_view *y,
     }
     return 0;
 }
-/* Adding a bias or applying an activation to a product in f16 or bf16 would round twice. So for such a c, either c is
+/* Adding a bias or applying an activation to a product in f16 or bf16 would round the product before, too. So for such a c, either c is
    first set to the bias and the product is added to it (begins), or the product is computed in f32 (through). */
 int dt__cuda_gemm(dt_device *dev, const dt_call *c)
 {
@@ -1122,21 +1160,26 @@ int dt__cuda_gemm(dt_device *dev, const dt_call *c)
 }
 
 /* ==================================================================================================== >>conv
-   cuDNN's legacy API: descriptors of images, weights and the convolution, an algorithm and its workspace. The algorithm
-   is searched once for each shape and kept. Images are in the device's layout. Weights are always plain; for NHWC
-   images they are transposed to (k, r, s, c) for the call. */
+   cuDNN's legacy API: descriptors of images, weights and the convolution, an algorithm and its workspace. For each shape cuDNN is
+   asked once for its algorithms, in the order of its heuristics or, with the option search, of measured times; the descriptors and
+   the list are kept. A batch that is smaller than one that was asked for (the last of an epoch) takes over its list. An algorithm that
+   fails when it runs (not supported after all, no memory for its workspace) is tried again with the caches emptied, and then never
+   again for this shape: the next one takes its place. Halves for which none is left are computed in f32, with a warning.
+   Images are in the device's layout. Weights are always plain; for NHWC images they are transposed to (k, r, s, c) for the call. */
 enum { DT__CONV_FORWARD, DT__CONV_DATA, DT__CONV_WEIGHT };
-typedef struct dt__cuda_descs {
-    cudnnTensorDescriptor_t      x, y;
-    cudnnFilterDescriptor_t      w;
-    cudnnConvolutionDescriptor_t conv;
-} dt__cuda_descs;
-static void dt__cuda_descs_end(dt__cuda_descs *t)
+static const char *dt__conv_name(int way)
 {
-    if (t->x) (void)cudnnDestroyTensorDescriptor(t->x);
-    if (t->y) (void)cudnnDestroyTensorDescriptor(t->y);
-    if (t->w) (void)cudnnDestroyFilterDescriptor(t->w);
-    if (t->conv) (void)cudnnDestroyConvolutionDescriptor(t->conv);
+    return way == DT__CONV_FORWARD ? "convolution" : way == DT__CONV_DATA ? "gradient of a convolution's images"
+                                                                          : "gradient of a convolution's weights";
+}
+static void dt__conv_free(dt__cuda_conv *e)
+{
+    if (e->descs.x) (void)cudnnDestroyTensorDescriptor(e->descs.x);
+    if (e->descs.y) (void)cudnnDestroyTensorDescriptor(e->descs.y);
+    if (e->descs.w) (void)cudnnDestroyFilterDescriptor(e->descs.w);
+    for (int i = 0; i < DT__CUDA_ALGOS; i++)
+        if (e->algo[i].conv) (void)cudnnDestroyConvolutionDescriptor(e->algo[i].conv);
+    dt_mem_free(e, sizeof *e);
 }
 static cudnnDataType_t dt__cudnn_type(int dtype)
 {
@@ -1158,34 +1201,32 @@ static int dt__cudnn_image(cudnnTensorDescriptor_t *t, const dt_view *v)
                                                         (int)v->stride[3]),
                            "cudnnSetTensor4dDescriptorEx");
 }
+static int dt__cudnn_conv(cudnnConvolutionDescriptor_t *t, const dt_call *c, int math)
+{
+    int bad = dt__cudnn_check(cudnnCreateConvolutionDescriptor(t), "cudnnCreateConvolutionDescriptor");
+    if (!bad)
+        bad = dt__cudnn_check(cudnnSetConvolution2dDescriptor(*t, c->u.conv.pad[0], c->u.conv.pad[1],
+                                                              c->u.conv.stride[0], c->u.conv.stride[1],
+                                                              c->u.conv.dilation[0], c->u.conv.dilation[1],
+                                                              CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
+                              "cudnnSetConvolution2dDescriptor");
+    if (!bad)
+        bad = dt__cudnn_check(cudnnSetConvolutionGroupCount(*t, c->u.conv.groups), "cudnnSetConvolutionGroupCount");
+    if (!bad)
+        bad = dt__cudnn_check(cudnnSetConvolutionMathType(*t, (cudnnMathType_t)math), "cudnnSetConvolutionMathType");
+    return bad;
+}
 /* x, y: images; w: (k, c/groups, r, s) */
-static int dt__cudnn_describe(dt__cuda_dev *d, const dt_call *c, dt__cuda_descs *t, const dt_view *x, const dt_view *w,
-                              const dt_view *y)
+static int dt__cudnn_describe(dt__cuda_descs *t, const dt_view *x, const dt_view *w, const dt_view *y)
 {
     cudnnTensorFormat_t f = x->layout == DT_LAYOUT_NHWC ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW;
-    memset(t, 0, sizeof *t);
-    int bad = dt__cudnn_image(&t->x, x);
+    int                 bad = dt__cudnn_image(&t->x, x);
     if (!bad) bad = dt__cudnn_image(&t->y, y);
     if (!bad) bad = dt__cudnn_check(cudnnCreateFilterDescriptor(&t->w), "cudnnCreateFilterDescriptor");
     if (!bad)
         bad = dt__cudnn_check(cudnnSetFilter4dDescriptor(t->w, dt__cudnn_type(w->dtype), f, (int)w->shape[0],
                                                          (int)w->shape[1], (int)w->shape[2], (int)w->shape[3]),
                               "cudnnSetFilter4dDescriptor");
-    if (!bad) bad = dt__cudnn_check(cudnnCreateConvolutionDescriptor(&t->conv), "cudnnCreateConvolutionDescriptor");
-    if (!bad)
-        bad = dt__cudnn_check(cudnnSetConvolution2dDescriptor(t->conv, c->u.conv.pad[0], c->u.conv.pad[1],
-                                                              c->u.conv.stride[0], c->u.conv.stride[1],
-                                                              c->u.conv.dilation[0], c->u.conv.dilation[1],
-                                                              CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
-                              "cudnnSetConvolution2dDescriptor");
-    if (!bad)
-        bad =
-            dt__cudnn_check(cudnnSetConvolutionGroupCount(t->conv, c->u.conv.groups), "cudnnSetConvolutionGroupCount");
-    if (!bad)
-        bad = dt__cudnn_check(cudnnSetConvolutionMathType(t->conv, x->dtype != DT_F32 ? CUDNN_TENSOR_OP_MATH
-                                                                   : d->opts.tf32     ? CUDNN_DEFAULT_MATH
-                                                                                      : CUDNN_FMA_MATH),
-                              "cudnnSetConvolutionMathType");
     return bad;
 }
 static cudnnHandle_t dt__cuda_dnn(dt__cuda_dev *d, dt__cuda_queue *q)
@@ -1203,66 +1244,48 @@ static cudnnHandle_t dt__cuda_dnn(dt__cuda_dev *d, dt__cuda_queue *q)
     }
     return dt__cudnn_check(cudnnSetStream(q->dnn, q->stream), "cudnnSetStream") ? NULL : q->dnn;
 }
-/* Takes the fastest algorithm that works (the results are sorted by time); with the option deterministic, the fastest
-   deterministic one. A macro, since the three result types differ in the type of algo. */
-#define DT__CONV_PICK(perf, n, found)                                                    \
-    for (int i_ = 0; i_ < (n) && !(found); i_++)                                         \
-        if ((perf)[i_].status == CUDNN_STATUS_SUCCESS &&                                 \
-            (!d->opts.deterministic || (perf)[i_].determinism == CUDNN_DETERMINISTIC)) { \
-            e->algo = (int)(perf)[i_].algo;                                              \
-            e->math = (int)(perf)[i_].mathType;                                          \
-            found = true;                                                                \
+/* The algorithms that cuDNN's list p of n names, the best first: those that work, fit into the limit of workspaces and, with the
+   option deterministic, are. A macro, since the three result types differ in the type of algo. */
+#define DT__CONV_TAKE(p, n)                                                                           \
+    for (int i_ = 0; i_ < (n) && i_ < DT__CUDA_ALGOS; i_++)                                           \
+        if ((p)[i_].status == CUDNN_STATUS_SUCCESS && (p)[i_].memory <= d->opts.workspace &&          \
+            (!d->opts.deterministic || (p)[i_].determinism == CUDNN_DETERMINISTIC)) {                 \
+            e->algo[e->nalgos].algo = (int)(p)[i_].algo;                                              \
+            e->algo[e->nalgos++].math = (int)(p)[i_].mathType;                                        \
         }
-static int dt__conv_search(dt__cuda_dev *d, cudnnHandle_t h, int way, const dt__cuda_descs *t, dt__cuda_conv *e)
+/* Returns cuDNN's status, without dt_fail. A search runs every algorithm, in memory of cuDNN's own. */
+static cudnnStatus_t dt__conv_list(dt__cuda_dev *d, cudnnHandle_t h, int way, const dt__cuda_descs *t,
+                                   cudnnConvolutionDescriptor_t conv, bool search, dt__cuda_conv *e)
 {
-    int  n = 0, bad;
-    bool found = false;
+    int           n = 0;
+    cudnnStatus_t s;
     if (way == DT__CONV_FORWARD) {
         cudnnConvolutionFwdAlgoPerf_t p[DT__CUDA_ALGOS];
-        bad = dt__cudnn_check(
-            d->opts.no_search
-                ? cudnnGetConvolutionForwardAlgorithm_v7(h, t->x, t->w, t->conv, t->y, DT__CUDA_ALGOS, &n, p)
-                : cudnnFindConvolutionForwardAlgorithm(h, t->x, t->w, t->conv, t->y, DT__CUDA_ALGOS, &n, p),
-            "cudnnFindConvolutionForwardAlgorithm");
-        if (bad) return bad;
-        DT__CONV_PICK(p, n, found)
+        s = search ? cudnnFindConvolutionForwardAlgorithm(h, t->x, t->w, conv, t->y, DT__CUDA_ALGOS, &n, p)
+                   : cudnnGetConvolutionForwardAlgorithm_v7(h, t->x, t->w, conv, t->y, DT__CUDA_ALGOS, &n, p);
+        if (s == CUDNN_STATUS_SUCCESS) DT__CONV_TAKE(p, n)
     } else if (way == DT__CONV_DATA) {
         cudnnConvolutionBwdDataAlgoPerf_t p[DT__CUDA_ALGOS];
-        bad = dt__cudnn_check(
-            d->opts.no_search
-                ? cudnnGetConvolutionBackwardDataAlgorithm_v7(h, t->w, t->y, t->conv, t->x, DT__CUDA_ALGOS, &n, p)
-                : cudnnFindConvolutionBackwardDataAlgorithm(h, t->w, t->y, t->conv, t->x, DT__CUDA_ALGOS, &n, p),
-            "cudnnFindConvolutionBackwardDataAlgorithm");
-        if (bad) return bad;
-        DT__CONV_PICK(p, n, found)
+        s = search ? cudnnFindConvolutionBackwardDataAlgorithm(h, t->w, t->y, conv, t->x, DT__CUDA_ALGOS, &n, p)
+                   : cudnnGetConvolutionBackwardDataAlgorithm_v7(h, t->w, t->y, conv, t->x, DT__CUDA_ALGOS, &n, p);
+        if (s == CUDNN_STATUS_SUCCESS) DT__CONV_TAKE(p, n)
     } else {
         cudnnConvolutionBwdFilterAlgoPerf_t p[DT__CUDA_ALGOS];
-        bad = dt__cudnn_check(
-            d->opts.no_search
-                ? cudnnGetConvolutionBackwardFilterAlgorithm_v7(h, t->x, t->y, t->conv, t->w, DT__CUDA_ALGOS, &n, p)
-                : cudnnFindConvolutionBackwardFilterAlgorithm(h, t->x, t->y, t->conv, t->w, DT__CUDA_ALGOS, &n, p),
-            "cudnnFindConvolutionBackwardFilterAlgorithm");
-        if (bad) return bad;
-        DT__CONV_PICK(p, n, found)
+        s = search ? cudnnFindConvolutionBackwardFilterAlgorithm(h, t->x, t->y, conv, t->w, DT__CUDA_ALGOS, &n, p)
+                   : cudnnGetConvolutionBackwardFilterAlgorithm_v7(h, t->x, t->y, conv, t->w, DT__CUDA_ALGOS, &n, p);
+        if (s == CUDNN_STATUS_SUCCESS) DT__CONV_TAKE(p, n)
     }
-    if (!found)
-        return dt_fail(DT_ERR_DEVICE, "cuda: convolution: cuDNN has no %salgorithm for these shapes%s",
-                       d->opts.deterministic ? "deterministic " : "",
-                       d->opts.deterministic ? "; unset the option deterministic (dt_cuda_set)" : "");
-    bad =
-        dt__cudnn_check(cudnnSetConvolutionMathType(t->conv, (cudnnMathType_t)e->math), "cudnnSetConvolutionMathType");
-    if (bad) return bad;
+    return s;
+}
+static cudnnStatus_t dt__conv_workspace(cudnnHandle_t h, int way, const dt__cuda_descs *t, dt__cuda_algo *a)
+{
     if (way == DT__CONV_FORWARD)
-        return dt__cudnn_check(cudnnGetConvolutionForwardWorkspaceSize(h, t->x, t->w, t->conv, t->y,
-                                                                       (cudnnConvolutionFwdAlgo_t)e->algo, &e->nbytes),
-                               "cudnnGetConvolutionForwardWorkspaceSize");
+        return cudnnGetConvolutionForwardWorkspaceSize(h, t->x, t->w, a->conv, t->y, (cudnnConvolutionFwdAlgo_t)a->algo, &a->nbytes);
     if (way == DT__CONV_DATA)
-        return dt__cudnn_check(cudnnGetConvolutionBackwardDataWorkspaceSize(
-                                   h, t->w, t->y, t->conv, t->x, (cudnnConvolutionBwdDataAlgo_t)e->algo, &e->nbytes),
-                               "cudnnGetConvolutionBackwardDataWorkspaceSize");
-    return dt__cudnn_check(cudnnGetConvolutionBackwardFilterWorkspaceSize(
-                               h, t->x, t->y, t->conv, t->w, (cudnnConvolutionBwdFilterAlgo_t)e->algo, &e->nbytes),
-                           "cudnnGetConvolutionBackwardFilterWorkspaceSize");
+        return cudnnGetConvolutionBackwardDataWorkspaceSize(h, t->w, t->y, a->conv, t->x, (cudnnConvolutionBwdDataAlgo_t)a->algo,
+                                                            &a->nbytes);
+    return cudnnGetConvolutionBackwardFilterWorkspaceSize(h, t->x, t->y, a->conv, t->w, (cudnnConvolutionBwdFilterAlgo_t)a->algo,
+                                                          &a->nbytes);
 }
 static void dt__conv_key(int64_t *key, const dt__cuda_dev *d, const dt_call *c, int way, const dt_view *x,
                          const dt_view *w, const dt_view *y)
@@ -1271,10 +1294,11 @@ static void dt__conv_key(int64_t *key, const dt__cuda_dev *d, const dt_call *c, 
     memset(key, 0, sizeof(int64_t) * 24);
     key[n++] = way;
     key[n++] = x->dtype * 64 + w->dtype * 8 + y->dtype;
-    key[n++] = x->layout * 8 + d->opts.tf32 * 4 + d->opts.deterministic * 2 + d->opts.no_search;
-    for (int i = 0; i < 4; i++) key[n++] = x->shape[i];
+    key[n++] = x->layout * 8 + d->opts.tf32 * 4 + d->opts.deterministic * 2 + d->opts.search;
+    key[n++] = (int64_t)d->opts.workspace;
+    for (int i = 1; i < 4; i++) key[n++] = x->shape[i];
     for (int i = 0; i < 4; i++) key[n++] = w->shape[i];
-    for (int i = 0; i < 4; i++) key[n++] = y->shape[i];
+    for (int i = 1; i < 4; i++) key[n++] = y->shape[i];
     for (int i = 0; i < 2; i++) {
         key[n++] = c->u.conv.stride[i];
         key[n++] = c->u.conv.pad[i];
@@ -1282,35 +1306,66 @@ static void dt__conv_key(int64_t *key, const dt__cuda_dev *d, const dt_call *c, 
     }
     key[n++] = c->u.conv.groups;
 }
-/* The algorithm for this shape, valid as long as the device. NULL after dt_fail. */
-static const dt__cuda_conv *dt__conv_find(dt__cuda_dev *d, const dt_call *c, cudnnHandle_t h, int way,
-                                          const dt__cuda_descs *t, const dt_view *x, const dt_view *w, const dt_view *y)
+static dt__cuda_conv **dt__conv_chain(dt__cuda_dev *d, const int64_t *key)
 {
-    int64_t        key[24];
-    dt__cuda_conv *e;
+    uint64_t hash = 0;
+    for (int i = 0; i < 24; i++) hash = (hash ^ (uint64_t)key[i]) * UINT64_C(0x9e3779b97f4a7c15) >> 1;
+    return &d->convs[hash >> 32 & (DT__CUDA_CHAINS - 1)];
+}
+/* The list of algorithms of e, whose key and descriptors are set: that of a larger batch, or cuDNN's. */
+static int dt__conv_ask(dt__cuda_dev *d, const dt_call *c, cudnnHandle_t h, int way, const dt__cuda_conv *larger, dt__cuda_conv *e,
+                        int dtype)
+{
+    int           math = dtype != DT_F32 ? CUDNN_TENSOR_OP_MATH : d->opts.tf32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH, bad = 0;
+    cudnnStatus_t s = CUDNN_STATUS_SUCCESS;
+    for (int i = larger ? larger->first : 0; larger && i < larger->nalgos; i++) {
+        e->algo[e->nalgos].algo = larger->algo[i].algo;
+        e->algo[e->nalgos++].math = larger->algo[i].math;
+    }
+    if (!larger) {
+        cudnnConvolutionDescriptor_t conv = NULL;
+        bad = dt__cudnn_conv(&conv, c, math);
+        if (!bad && d->opts.search) s = dt__conv_list(d, h, way, &e->descs, conv, true, e);
+        if (!bad && s != CUDNN_STATUS_SUCCESS) { /* a search needs memory */
+            dt__device_trim(d->dev);
+            s = dt__conv_list(d, h, way, &e->descs, conv, true, e);
+        }
+        if (!bad && (!d->opts.search || s != CUDNN_STATUS_SUCCESS)) s = dt__conv_list(d, h, way, &e->descs, conv, false, e);
+        if (conv) (void)cudnnDestroyConvolutionDescriptor(conv);
+    }
+    for (int i = 0; i < e->nalgos && !bad; i++) bad = dt__cudnn_conv(&e->algo[i].conv, c, e->algo[i].math);
+    for (int i = 0; i < e->nalgos && !bad; i++) /* one without a size is one that does not support this shape */
+        if (dt__conv_workspace(h, way, &e->descs, &e->algo[i]) != CUDNN_STATUS_SUCCESS) e->algo[i].nbytes = SIZE_MAX;
+    return bad;
+}
+/* What is known of this convolution, valid as long as the device. NULL after dt_fail. */
+static dt__cuda_conv *dt__conv_find(dt__cuda_dev *d, const dt_call *c, cudnnHandle_t h, int way, const dt_view *x,
+                                    const dt_view *w, const dt_view *y)
+{
+    int64_t        key[24], batch = x->shape[0];
+    dt__cuda_conv *e, *larger = NULL, **chain;
     dt__conv_key(key, d, c, way, x, w, y);
+    chain = dt__conv_chain(d, key);
     pthread_mutex_lock(&d->lock);
-    for (e = d->convs; e && memcmp(e->key, key, sizeof key) != 0;) e = e->next;
+    for (e = *chain; e && (e->batch != batch || memcmp(e->key, key, sizeof key) != 0); e = e->next)
+        if (e->batch > batch && !memcmp(e->key, key, sizeof key)) larger = e;
     pthread_mutex_unlock(&d->lock);
-    if (e)
-        return dt__cudnn_check(cudnnSetConvolutionMathType(t->conv, (cudnnMathType_t)e->math),
-                               "cudnnSetConvolutionMathType")
-                   ? NULL
-                   : e;
+    if (e) return e;
     e = (dt__cuda_conv *)dt_mem_alloc(sizeof *e);
     if (!e) {
-        dt_fail(DT_ERR_MEMORY, "cuda: out of host memory for the algorithm of a convolution (%zu bytes)", sizeof *e);
+        dt_fail(DT_ERR_MEMORY, "cuda: out of host memory for the algorithms of a convolution (%zu bytes)", sizeof *e);
         return NULL;
     }
-    memset(e, 0, sizeof *e);
+    memset((void *)e, 0, sizeof *e);
     memcpy(e->key, key, sizeof key);
-    if (dt__conv_search(d, h, way, t, e)) {
-        dt_mem_free(e, sizeof *e);
+    e->batch = batch;
+    if (dt__cudnn_describe(&e->descs, x, w, y) || dt__conv_ask(d, c, h, way, larger, e, x->dtype)) {
+        dt__conv_free(e);
         return NULL;
     }
-    pthread_mutex_lock(&d->lock); /* if two threads searched at once, there are two entries: the newer one is found */
-    e->next = d->convs;
-    d->convs = e;
+    pthread_mutex_lock(&d->lock); /* if two threads asked at once, there are two entries: the newer one is found */
+    e->next = *chain;
+    *chain = e;
     pthread_mutex_unlock(&d->lock);
     return e;
 }
@@ -1324,60 +1379,88 @@ static dt_view dt__conv_turned(const dt_view *w)
     t.stride[0] = w->shape[1] * w->shape[3] * w->shape[2];
     return t;
 }
+/* With this algorithm. *status: cuDNN's, which is no error of dt yet. Returns 0 or an error after dt_fail. */
+static int dt__conv_try(dt_device *dev, const dt_call *c, cudnnHandle_t h, int way, const dt__cuda_descs *t, const dt__cuda_algo *a,
+                        const dt_view *x, const dt_view *w, const dt_view *y, bool add, cudnnStatus_t *status)
+{
+    const float one = 1, zero = 0, *beta = add ? &one : &zero;
+    bool        turn = x->layout == DT_LAYOUT_NHWC;
+    size_t      wbytes = turn ? dt__cuda_bytes(w) : 0;
+    dt_view     turned = dt__conv_turned(w);
+    int         bad = 0;
+    char       *space = a->nbytes + wbytes ? (char *)dt__cuda_space_try(dev, c->stream, DT__SPACE_LIBRARIES, a->nbytes + wbytes) : NULL;
+    *status = CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+    if (a->nbytes + wbytes && !space) return dt__err.code;
+    void *weights = turn ? (void *)space : w->data;
+    void *work = space ? (void *)(space + wbytes) : NULL;
+    turned.data = weights;
+    if (turn && way != DT__CONV_WEIGHT) bad = dt__cuda_move(dev, c, &turned, w, false);
+    if (bad) return bad;
+    if (way == DT__CONV_FORWARD)
+        *status = cudnnConvolutionForward(h, &one, t->x, x->data, t->w, weights, a->conv, (cudnnConvolutionFwdAlgo_t)a->algo, work,
+                                          a->nbytes, beta, t->y, y->data);
+    else if (way == DT__CONV_DATA)
+        *status = cudnnConvolutionBackwardData(h, &one, t->w, weights, t->y, y->data, a->conv, (cudnnConvolutionBwdDataAlgo_t)a->algo,
+                                               work, a->nbytes, beta, t->x, x->data);
+    else
+        *status = cudnnConvolutionBackwardFilter(h, &one, t->x, x->data, t->y, y->data, a->conv,
+                                                 (cudnnConvolutionBwdFilterAlgo_t)a->algo, work, a->nbytes, turn ? &zero : beta, t->w,
+                                                 weights);
+    if (*status == CUDNN_STATUS_SUCCESS && turn && way == DT__CONV_WEIGHT) bad = dt__cuda_move(dev, c, w, &turned, add);
+    return bad;
+}
+static int dt__conv_in_f32(dt_device *dev, const dt_call *c, int way, const dt_view *x, const dt_view *w, const dt_view *y, bool add);
 static int dt__conv_run(dt_device *dev, const dt_call *c, int way, const dt_view *x, const dt_view *w, const dt_view *y,
                         bool add)
 {
-    dt__cuda_dev        *d = dt__cuda_of(dev);
-    dt__cuda_queue      *q = dt__cuda_queue_of(d, c->stream);
-    dt__cuda_descs       t;
-    const dt__cuda_conv *e = NULL;
-    const float          one = 1, zero = 0, *beta = add ? &one : &zero;
-    dt_view              turned = dt__conv_turned(w);
-    bool                 turn = x->layout == DT_LAYOUT_NHWC;
-    int                  bad = dt__cuda_enter(d);
-    cudnnHandle_t        h = bad ? NULL : dt__cuda_dnn(d, q);
+    dt__cuda_dev   *d = dt__cuda_of(dev);
+    dt__cuda_queue *q = dt__cuda_queue_of(d, c->stream);
+    int             bad = dt__cuda_enter(d), tries = 0;
+    cudnnStatus_t   s = CUDNN_STATUS_NOT_SUPPORTED;
+    cudnnHandle_t   h = bad ? NULL : dt__cuda_dnn(d, q);
     if (!h) return bad ? bad : DT_ERR_DEVICE;
     if (x->dtype != y->dtype || x->dtype != w->dtype)
         return dt_fail(DT_ERR_DTYPE, "cuda: convolution: images of %s and %s with weights of %s; cast them to one dtype",
                        dt_dtype_name((dt_dtype)x->dtype), dt_dtype_name((dt_dtype)y->dtype),
                        dt_dtype_name((dt_dtype)w->dtype));
-    bad = dt__cudnn_describe(d, c, &t, x, w, y);
-    if (!bad) e = dt__conv_find(d, c, h, way, &t, x, w, y);
-    size_t wbytes = turn ? dt__cuda_bytes(w) : 0;
-    char  *space = e && e->nbytes + wbytes ? (char *)dt__cuda_space(dev, c->stream, DT__SPACE_LIBRARIES,
-                                                                          e->nbytes + wbytes) : NULL;
-    if (!bad && (!e || (e->nbytes + wbytes && !space))) bad = DT_ERR_DEVICE;
-    void *weights = turn ? (void *)space : w->data;
-    void *work = space ? (void *)(space + wbytes) : NULL;
-    turned.data = weights;
-    if (!bad && turn && way != DT__CONV_WEIGHT) bad = dt__cuda_move(dev, c, &turned, w, false);
-    if (!bad && way == DT__CONV_FORWARD)
-        bad = dt__cudnn_check(cudnnConvolutionForward(h, &one, t.x, x->data, t.w, weights, t.conv,
-                                                      (cudnnConvolutionFwdAlgo_t)e->algo, work, e->nbytes, beta, t.y,
-                                                      y->data),
-                              "cudnnConvolutionForward");
-    if (!bad && way == DT__CONV_DATA)
-        bad = dt__cudnn_check(cudnnConvolutionBackwardData(h, &one, t.w, weights, t.y, y->data, t.conv,
-                                                           (cudnnConvolutionBwdDataAlgo_t)e->algo, work, e->nbytes,
-                                                           beta, t.x, x->data),
-                              "cudnnConvolutionBackwardData");
-    if (!bad && way == DT__CONV_WEIGHT)
-        bad = dt__cudnn_check(cudnnConvolutionBackwardFilter(h, &one, t.x, x->data, t.y, y->data, t.conv,
-                                                             (cudnnConvolutionBwdFilterAlgo_t)e->algo, work, e->nbytes,
-                                                             turn ? &zero : beta, t.w, weights),
-                              "cudnnConvolutionBackwardFilter");
-    if (!bad && turn && way == DT__CONV_WEIGHT) bad = dt__cuda_move(dev, c, w, &turned, add);
-    dt__cuda_descs_end(&t);
-    return bad;
+    dt__cuda_conv *e = dt__conv_find(d, c, h, way, x, w, y);
+    if (!e) return dt__err.code;
+    for (;;) {
+        int at = __atomic_load_n(&e->first, __ATOMIC_RELAXED);
+        if (at >= e->nalgos) break;
+        if (e->algo[at].nbytes != SIZE_MAX) {
+            bad = dt__conv_try(dev, c, h, way, &e->descs, &e->algo[at], x, w, y, add, &s);
+            if (bad || s == CUDNN_STATUS_SUCCESS) return bad;
+            bool refused = s / 1000 == CUDNN_STATUS_NOT_SUPPORTED / 1000; /* before it queued anything */
+            if (!refused && dt__cuda_is_lost(cudaDeviceSynchronize())) return dt__cudnn_check(s, dt__conv_name(way));
+            if (!refused && !tries++) {
+                dt__device_trim(dev);
+                continue;
+            }
+        }
+        tries = 0;
+        __atomic_compare_exchange_n(&e->first, &at, at + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    }
+    if (x->dtype == DT_F32)
+        return dt_fail(s == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED ? DT_ERR_MEMORY : DT_ERR_DEVICE,
+                       "cuda:%d: %s: none of the %d %salgorithms that cuDNN names for these shapes within %zu MiB of workspace "
+                       "could run (the last one: %s); take a smaller batch, or change the options with dt_cuda_set",
+                       d->index, dt__conv_name(way), e->nalgos, d->opts.deterministic ? "deterministic " : "", d->opts.workspace >> 20,
+                       cudnnGetErrorString(s));
+    if (!__atomic_exchange_n(&e->told, true, __ATOMIC_RELAXED)) {
+        char text[240];
+        snprintf(text, sizeof text, "cuda:%d: %s in %s: cuDNN has no algorithm for images of %" PRId64 " x %" PRId64 " x %" PRId64
+                 " and a kernel of %" PRId64 " x %" PRId64 " (%s): it is computed in f32", d->index, dt__conv_name(way),
+                 dt_dtype_name((dt_dtype)x->dtype), x->shape[1], x->shape[2], x->shape[3], w->shape[2], w->shape[3], cudnnGetErrorString(s));
+        dt__log(DT_LOG_WARN, text);
+    }
+    return dt__conv_in_f32(dev, c, way, x, w, y, add);
 }
-/* The result of cuDNN has the dtype of its inputs. To round f16 and bf16 only once, behind bias and activation, the
-   operands are converted to f32 for the call. */
-static int dt__conv_wide(dt_device *dev, const dt_call *c, const dt_view *bias)
+/* Views in f32 of the operands of a convolution, in the device's memory for that; the inputs are converted. */
+static int dt__conv_widen(dt_device *dev, const dt_call *c, int way, const dt_view *const *from, dt_view *v)
 {
-    const dt_view *from[3] = { &c->in[0], &c->in[1], &c->out[0] };
-    dt_view        v[3];
-    size_t         at[4] = { 0, 0, 0, 0 };
-    int            bad = 0;
+    size_t at[4] = { 0, 0, 0, 0 };
+    int    bad = 0, out = way == DT__CONV_FORWARD ? 2 : way == DT__CONV_DATA ? 0 : 1;
     for (int i = 0; i < 3; i++) {
         v[i] = *from[i];
         v[i].dtype = DT_F32;
@@ -1386,7 +1469,26 @@ static int dt__conv_wide(dt_device *dev, const dt_call *c, const dt_view *bias)
     char *space = (char *)dt__cuda_space(dev, c->stream, DT__SPACE_F32, at[3]);
     if (!space) return DT_ERR_MEMORY;
     for (int i = 0; i < 3; i++) v[i].data = space + at[i];
-    for (int i = 0; i < 2 && !bad; i++) bad = dt__cuda_move(dev, c, &v[i], from[i], false);
+    for (int i = 0; i < 3 && !bad; i++)
+        if (i != out) bad = dt__cuda_move(dev, c, &v[i], from[i], false);
+    return bad;
+}
+static int dt__conv_in_f32(dt_device *dev, const dt_call *c, int way, const dt_view *x, const dt_view *w, const dt_view *y, bool add)
+{
+    const dt_view *from[3] = { x, w, y };
+    dt_view        v[3];
+    int            out = way == DT__CONV_FORWARD ? 2 : way == DT__CONV_DATA ? 0 : 1;
+    int            bad = dt__conv_widen(dev, c, way, from, v);
+    if (!bad) bad = dt__conv_run(dev, c, way, &v[0], &v[1], &v[2], false);
+    return bad ? bad : dt__cuda_move(dev, c, from[out], &v[out], add);
+}
+/* The result of cuDNN has the dtype of its inputs. To round f16 and bf16 only once, behind bias and activation, the
+   operands are converted to f32 for the call. */
+static int dt__conv_wide(dt_device *dev, const dt_call *c, const dt_view *bias)
+{
+    const dt_view *from[3] = { &c->in[0], &c->in[1], &c->out[0] };
+    dt_view        v[3];
+    int            bad = dt__conv_widen(dev, c, DT__CONV_FORWARD, from, v);
     if (!bad) bad = dt__conv_run(dev, c, DT__CONV_FORWARD, &v[0], &v[1], &v[2], false);
     if (!bad) bad = dt__cuda_epilogue(dev, c->stream, &v[2], bias, 1, c->u.conv.act);
     return bad ? bad : dt__cuda_move(dev, c, &c->out[0], &v[2], false);
@@ -1608,7 +1710,8 @@ static const dt_backend dt__cuda_backend = { "cuda",
                                              dt__cuda_group_new,
                                              dt__cuda_group_free,
                                              dt__cuda_group_broadcast,
-                                             dt__cuda_group_sum };
+                                             dt__cuda_group_sum,
+                                             NULL };
 static int              dt__cuda_asked(int *count) /* the number of devices; returns the error if there are none */
 {
     int         n = 0; /* cudaGetDeviceCount does not write it when it fails */
@@ -1664,8 +1767,12 @@ static dt__cuda_dev *dt__cuda_new(int index)
     } else if (!bad) bad = dt__cuda_check(e, "loading the kernels");
     if (!bad) {
         d->processors = p.multiProcessorCount;
+        const char *most = getenv("DT_CUDA_WORKSPACE_MB");
+        long        mb = most && *most >= '0' && *most <= '9' ? strtol(most, NULL, 10) : 512;
         d->opts.tf32 = dt__cuda_env("DT_CUDA_TF32");
         d->opts.deterministic = dt__cuda_env("DT_CUDA_DETERMINISTIC");
+        d->opts.search = dt__cuda_env("DT_CUDA_SEARCH");
+        d->opts.workspace = (size_t)(mb < 1 << 20 ? mb : 1 << 20) << 20;
         d->opts.layout = dt__cuda_env("DT_CUDA_NHWC") ? DT_LAYOUT_NHWC : DT_LAYOUT_PLAIN;
         bad = dt__cuda_queue_begin(d, &d->compute);
     }
@@ -1700,10 +1807,20 @@ DT_API dt_status dt_cuda_set_with(dt_device *dev, dt_cuda_opts o)
     if (!dev || dt_device_backend(dev) != &dt__cuda_backend)
         return (dt_status)dt_fail(DT_ERR_ARG, "dt_cuda_set: %s is not a CUDA device; pass one that dt_cuda() returned",
                                   dt_device_name(dev));
-    if (o.layout != DT_LAYOUT_PLAIN && o.layout != DT_LAYOUT_NHWC)
-        return (dt_status)dt_fail(DT_ERR_ARG, "dt_cuda_set: layout is %d; it must be DT_LAYOUT_PLAIN or DT_LAYOUT_NHWC",
+    if (o.layout && o.layout != DT_ZERO && o.layout != DT_LAYOUT_NHWC)
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_cuda_set: .layout is %d; it must be DT_LAYOUT_NHWC, or DT_ZERO for DT_LAYOUT_PLAIN",
                                   o.layout);
-    dt__cuda_of(dev)->opts = o;
+    if (o.workspace_mb != DT_ZERO && (o.workspace_mb < 0 || o.workspace_mb > 1 << 20))
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_cuda_set: .workspace_mb is %d; it must be between 1 and %d, or DT_ZERO for none",
+                                  o.workspace_mb, 1 << 20);
+    dt__cuda_dev *d = dt__cuda_of(dev);
+    pthread_mutex_lock(&d->lock);
+    if (o.tf32) d->opts.tf32 = o.tf32 == DT_YES;
+    if (o.deterministic) d->opts.deterministic = o.deterministic == DT_YES;
+    if (o.search) d->opts.search = o.search == DT_YES;
+    if (o.layout) d->opts.layout = o.layout == DT_LAYOUT_NHWC ? DT_LAYOUT_NHWC : DT_LAYOUT_PLAIN;
+    if (o.workspace_mb) d->opts.workspace = o.workspace_mb == DT_ZERO ? 0 : (size_t)o.workspace_mb << 20;
+    pthread_mutex_unlock(&d->lock);
     return DT_OK;
 }
 #endif /* DT_USE_CUDA */

@@ -3545,6 +3545,12 @@ static void dt__loader_warn(dt_loader *in)
     dt_loader_report(in, 0, line + n, sizeof line - (size_t)n);
     dt__log(DT_LOG_WARN, line);
 }
+static void dt__loader_fed(const dt_loader *in) /* for who measures the steps of this thread */
+{
+    const dt__timing *w = dt__tls.timing;
+    size_t            nbytes = in->set->x.nbytes + (in->set->has_y ? in->set->y.nbytes : 0);
+    if (w->fed) w->fed(w->user, (int64_t)nbytes, dt_loader_get_stats(in).able);
+}
 DT_API bool dt_loader_next(dt_loader *in, dt_batch *b)
 {
     uint64_t t0 = dt_trace_now();
@@ -3589,6 +3595,7 @@ DT_API bool dt_loader_next(dt_loader *in, dt_batch *b)
     in->elsewhere += in->blocked;
     in->left = in->handed >= in->nbatches && in->nbatches > 1 ? 0 : t1; /* time between epochs is not a step */
     if (dt_trace_is_on() && ok) dt_trace_span("data", "wait for data", t0, t1);
+    if (__builtin_expect(dt__tls.timing != NULL, 0) && ok) dt__loader_fed(in);
     bool last = in->handed >= in->nbatches;
     in->shared->c = last ? dt__next_epoch(in) : dt_sampler_cursor(in->sampler, in->handed / in->own * in->o.batch);
     in->seen = in->shared->c;

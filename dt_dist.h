@@ -6,7 +6,7 @@ DO THIS
                                                 #include "dt_dist.h"
     In every other file that uses it:           #include "dt_dist.h"
 
-    dt.h, dt_cpu.h, dt_nn.h, dt_data.h and dt_ps.h must be in the same directory. Link with -lm -lpthread.
+    dt.h, dt_cpu.h, dt_nn.h, dt_data.h and dt_comm.h must be in the same directory. Link with -lm -lpthread.
 
     If the linker does not find dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c, that one file is missing:
     define the macro in one file, or link dt.c.
@@ -40,7 +40,7 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    No model or pipeline parallelism: see dt_pipe.h. Every rank computes the whole model. One thread of each rank trains it (or, with
+    No model or pipeline parallelism: see dt_pipe.h. No parameter server: see dt_serve.h. Every rank computes the whole model. One thread of each rank trains it (or, with
     dt_parallel, the threads that dt_parallel starts).
 
 CONTENTS
@@ -49,10 +49,9 @@ CONTENTS
     >>hooks          a bucket's way: functions that take the place of the allreduce
     >>sharding       each rank keeps a part of states, gradients and parameters (ZeRO)
     >>compress       gradients in fewer bytes: f16, bf16, top-k, random-k, DGC, sign, 1-bit, QSGD, PowerSGD, auto
-    >>ps             parameters and optimiser on the servers of dt_ps.h
     >>feeding        rank 0 reads the data for all ranks
     >>parallel       one process, several devices, each of which computes a part of the batch
-    >>inside         private functions that dt_pipe.h and dt_elastic.h use
+    >>inside         private functions that dt_pipe.h, dt_serve.h and dt_elastic.h use
     >>models         implementation from here: propagating errors, comparing and broadcasting models
     >>buckets        gradients in the order in which they become ready
     >>ways           calling hooks; their state
@@ -62,7 +61,6 @@ CONTENTS
     >>slots          sums that do not depend on the number of ranks
     >>syncnorm       batch norm over all ranks
     >>attach         attaching a ddp to a model; public functions
-    >>serving        a model on a parameter server: updates on servers, steps of workers, cancellation, checkpoints
     >>feed           double-buffered messages with batches
     >>replicas       dt_parallel: one thread and one replica of the model for each device
 
@@ -83,7 +81,7 @@ LICENCE
 #endif
 #include "dt_nn.h"
 #include "dt_data.h"
-#include "dt_ps.h"
+#include "dt_comm.h"
 #ifdef DT_DIST_IMPLEMENTATION
 #include "dt_cpu.h"
 #endif
@@ -356,9 +354,15 @@ DT_API int dt_ddp_state_integer(dt_ddp_state *s, const char *name, int64_t *x); 
    computed by one rank, and all ranks combine all parts in the same order: every element counts once, and the bits do not depend on the number
    of ranks. So a parameter of fewer elements is on one rank.
 
-   With dt_ddp_no_sync gradients stay whole on each rank until the synchronised backward. dt_ddp_skip is refused with .shard = 3,
-   hooks with 2 and 3, .slots, dt_ddp_broadcast after the seal and models on GPUs with all. Until the seal (the first backward) a
-   rank has the whole model.
+   With dt_ddp_no_sync gradients stay whole on each rank until the synchronised backward. Hooks see whole buckets; with f16
+   and bf16 of .compress halves are reduced by a reduce_scatter, the other methods send what they send without .shard. What a
+   hook keeps (the residuals of error feedback) is whole on each rank. Refused are .slots, and dt_ddp_broadcast after the
+   seal. Until the seal (the first backward) a rank has the whole model.
+
+   dt_ddp_skip with 3: the others gather layers in their forward, so the rank repeats the gathers of its own last step. That
+   must have been a whole one: in the first two steps, also after parameters were frozen or unfrozen, every rank needs data.
+   If the others use other layers than in that step, it is an error on all ranks. What the program does with parameters
+   between two backwards beside the forward it does in each step, or between dt_no_grad_begin and dt_no_grad_end.
 
    Memory of a rank, for P parameters in blocks, N ranks, an optimiser with s states (Adam 2), without activations and buffers:
        f32                        1: 8 P + 4 s P/N                2: 4 P + (4 + 4 s) P/N       3: (8 + 4 s) P/N
@@ -369,7 +373,10 @@ DT_API int dt_ddp_state_integer(dt_ddp_state *s, const char *name, int64_t *x); 
    Checkpoints: all ranks write their ranges into one file at the same time, in the format and with the names of a model that is
    not sharded. So any number of ranks with any .shard reads it, and so does PyTorch. It gets its name when all ranks have synced their parts.
 
-   .state_dir: each rank has its states in files there, which are mapped. They have no name, so they vanish with the process. */
+   .state_dir: each rank has its states in files there, which are mapped. They have no name, so they vanish with the process.
+   Not for models on GPUs.
+
+   On GPUs (.backend = DT_NCCL) all arrays are in their memory, and reduce_scatter and allgather go by NCCL. */
 typedef struct dt_ddp_memory { /* of this rank, in bytes, as allocated now */
     int64_t parameters; /* in blocks; with .shard = 3 the ranges */
     int64_t gradients;  /* with .shard 2 and 3 the ranges */
@@ -425,101 +432,6 @@ DT_API dt_ddp_memory dt_ddp_get_memory(const dt_ddp *d); /* all 0 before the sea
    rank, in every 64th step), and for "auto" the measured times and why it decided so. Works like snprintf; "" without
    .compress. */
 DT_API size_t dt_ddp_compress_report(const dt_ddp *d, char *buf, size_t nbytes);
-
-/* ---------------------------------------------------------------------------------------------------- >>ps
-   A model whose parameters and optimiser are on the servers of a store (dt_ps.h). dt_ps_attach takes the place of dt_ddp_new;
-   the training loop stays as it is:
-
-       dt_comm     *c = dt_comm_init();
-       dt_ps       *store = dt_ps_new(c, .servers = 1);
-       dt_ps_model *pm = dt_ps_attach(m, opt, store, .mode = DT_PS_K_ASYNC, .k = 3);
-       if (dt_ps_worker(store) < 0) dt_ps_serve(store);            a rank that is a server only
-       else
-           for (int64_t n; (n = dt_ps_next_batch(pm)) >= 0;) {
-               dt_batch b;
-               dt_loader_get(in, n, &b);
-               dt_backward(dt_cross_entropy(net(m, b.x), b.y));
-               dt_step(opt);                                       pushes the gradients, pulls the new parameters
-           }
-       dt_ps_detach(pm); dt_ps_free(store); dt_comm_free(c);
-
-   All ranks call dt_ps_attach, with the same options, optimiser and groups; on the servers the optimiser's options and
-   .scheduler are what counts. Add groups first. Parameters and buffers get worker 0's values when they are created. When the
-   model is sealed, all workers must have the same parameters, all of them of this optimiser or frozen.
-
-   dt_step(opt) pushes all gradients, in f32 and without loss scale, waits as the discipline says (>>store of dt_ps.h), and
-   pulls the parameters. The servers make the update, with the kernels of dt_step: the optimiser of the worker does nothing. An
-   update of several pushes uses their mean: the sum in the order of the workers, times 1/n. So P workers with DT_PS_SYNC give
-   the bits of one process that adds P gradients in this order; a ddp with .slots = P adds them as a tree, which is the same
-   for P = 2. A parameter that no push of an update has a gradient for does not change. .clip_value limits the mean. .clip_norm
-   limits the norm of the whole mean. With several servers each adds up the squares of its part, and the sum over the servers, in
-   double, gives the norm: the same on all servers, but not the same bits as that of one process. LARS and LAMB need norms of
-   whole parameters, so their parameters are not cut over servers.
-
-   .scheduler: the servers use a copy of it, whose step is the number of the update; the program does not step it. After each
-   dt_step the scheduler of a worker is where the servers are, too, so dt_optimizer_lr is right. Other changes of the
-   optimiser's options (dt_optimizer_set_lr) do not reach the servers.
-
-   Cancellation (DT_PS_K_SYNC, DT_PS_K_BATCH_SYNC): when others have made the update, dt_backward stops before the next layer
-   and returns DT_OK; gradients are dropped, and dt_step only pulls.
-
-   A gradient that is not finite is DT_ERR_NUMERIC on that worker, and nothing is pushed. Under dt_amp with a dynamic scale the
-   worker reduces its scale and pulls only: it computes the same batch again.
-
-   With .codec = { .kind = DT_CODEC_TOPK, .ratio = 0.1 } a tenth of the gradients is sent, the largest of each parameter, and the rest
-   is added to those of the next step. Parameters come back whole. What was not sent is not in checkpoints: a resumed training
-   begins without it. A gradient that is too large for the codec (f16) is DT_ERR_NUMERIC, and nothing is pushed.
-
-   Workers may die, and join later, if the communicator is tolerant (with .room). The others go on, unless the store has
-   .fail_on_death: then dt_step is an error everywhere. A process that has joined (dt_comm_join) makes store, model and optimiser as
-   the others did and calls dt_ps_attach, which waits until the others have had their first backward. With DT_PS_SYNC it also
-   waits until all others are in dt_step; from this update on they wait for the newcomer, also in dt_ps_collect and when
-   checkpoints are written. With the other modes the newcomer takes no part in these: its dt_ps_collect only pulls, it writes no
-   checkpoint, and the others do not wait for it; what it pushes while a checkpoint is written may be in some parameters of the file and
-   not in others. A newcomer does not call dt_checkpoint_resume.
-
-   Buffers (running statistics of batch norms) stay with each worker. dt_ps_collect and checkpoints give all workers those of
-   the first worker that is alive, or with .average_buffers the mean of all (integers: the first worker's). */
-typedef struct dt_ps_model dt_ps_model;
-typedef struct dt_ps_attach_opts {
-    int           dt__first DT_D;
-    int           mode DT_D;          /* these eight: as in dt_ps_discipline */
-    int           k DT_D;
-    int           staleness DT_D;
-    int           max_staleness DT_D;
-    bool          scale_by_staleness DT_D;
-    bool          drop_batches DT_D;
-    int64_t       batches DT_D;
-    dt_codec      codec DT_D;         /* of the gradients on their way to the servers, with error feedback: CODECS in dt_ps.h */
-    dt_scheduler *scheduler DT_D;     /* of the optimiser, before its first step; not a plateau scheduler */
-    bool          average_buffers DT_D;
-} dt_ps_attach_opts;
-/* Collective over the ranks of the store's communicator that are there at the start. The model needs the thread that calls it, as
-   with dt_ddp_new. The store serves one model, and all its keys. NULL on error. */
-DT_API dt_ps_model *dt_ps_attach_with(dt_model *m, dt_optimizer *opt, dt_ps *store,
-                                      dt_ps_attach_opts o DT_OPT0(dt_ps_attach_opts));
-#ifdef DT__LIT
-#define dt_ps_attach(m, opt, ...) dt_ps_attach_with(m, opt, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_ps_attach_opts, __VA_ARGS__, ))
-#else /* C++17: options as a struct, or none */
-#define dt_ps_attach dt_ps_attach_with
-#endif
-DT_API void dt_ps_detach(dt_ps_model *pm); /* the model keeps its values; servers go on until dt_ps_free. Before or after it */
-/* The number of the batch to compute next, counted over all workers; -1: no more (.batches), or an error is pending. After -1
-   the other workers do not wait for this one any more. */
-DT_API int64_t    dt_ps_next_batch(dt_ps_model *pm);
-DT_API dt_ps_info dt_ps_model_info(const dt_ps_model *pm); /* of the last dt_step: version, staleness, batch, verdict */
-DT_API dt_status  dt_ps_model_stats(dt_ps_model *pm, dt_ps_stats *out); /* as dt_ps_get_stats: updates, staleness, wasted work. After a dt_backward */
-/* Has the batch of this worker become useless? dt_backward asks by itself; for what takes long before it. It does not wait. */
-DT_API bool       dt_ps_model_cancelled(const dt_ps_model *pm);
-/* Collective over the workers that are alive: waits for all; then all have the newest parameters, and the same buffers. For
-   evaluations during the training, and after it. */
-DT_API dt_status  dt_ps_collect(dt_ps_model *pm);
-/* Checkpoints (dt_checkpoint of dt_nn.h) work as with a ddp: all workers make the calls, each at the same number of its own
-   steps, and the first worker that is alive writes. With .signals a signal to one worker reaches all at their next tick. The
-   file is that of one process: whole parameters, the optimiser's states, and the numbers of the version and of the batches.
-   Workers resume before their first dt_step; servers need no call. Other numbers of workers and servers may resume it. With
-   DT_PS_SYNC the training continues bit for bit if the number of workers is the same; with the other modes pushes that waited
-   for an update are computed again. */
 
 /* ---------------------------------------------------------------------------------------------------- >>feeding
    There are three ways to give the ranks their data: every rank reads its part of files that all can access
@@ -613,20 +525,35 @@ DT_API dt_status dt_parallel_backward(dt_parallel *p, dt_parallel_fn fn, void *u
 #endif /* DT_DIST_H_INCLUDED */
 
 /* ---------------------------------------------------------------------------------------------------- >>inside
-   Private functions that dt_pipe.h and dt_elastic.h use. */
+   Private functions that dt_pipe.h, dt_serve.h and dt_elastic.h use. */
 #if defined(DT__WANT_INSIDE) && !defined(DT__DIST_INSIDE)
 #define DT__DIST_INSIDE
 #ifdef __cplusplus
 extern "C" {
 #endif
+typedef struct dt__ddp_fingerprint { /* the properties of a parameter that must be equal on all ranks */
+    int64_t  shape[DT_MAX_DIMS]; /* of the whole */
+    uint64_t values;             /* a hash of them, if they must be equal, too */
+    int32_t  ndim, dtype, flags, index, dim, parts; /* parts, along dim: see dt__portion */
+    char     name[128]; /* only its last 127 characters if it is longer */
+} dt__ddp_fingerprint;
+#define DT__DDP_HASH 1469598103934665603ull
+DT__INSIDE uint64_t            dt__ddp_hash(uint64_t hash, const void *data, size_t nbytes); /* FNV-1a; start with DT__DDP_HASH */
+DT__INSIDE dt__ddp_fingerprint dt__ddp_fingerprint_of(const dt__param *p, int index);
+DT__INSIDE const char         *dt__ddp_fingerprint_text(const dt__ddp_fingerprint *k, char *buf, size_t nbytes);
+DT__INSIDE int                 dt__ddp_same_fingerprint(const dt__ddp_fingerprint *a, const dt__ddp_fingerprint *b);
 DT__INSIDE int dt__same_models(const char *call, dt_model *m, dt_comm *c, bool values);
+DT__INSIDE void dt__drop_grads(dt_model *m); /* what a step that is given up has computed */
 /* DT__DDP_DRIVEN: of a model that is also cut into stages or split; the pipeline calls dt__ddp_sum after its backwards.
-   DT__DDP_ELASTIC: when a rank dies while the parameters are made, this rank makes the others alone: the next backward fails. */
+   DT__DDP_ELASTIC: when a rank dies while the parameters are made, this rank makes the others alone: the next backward fails. If one
+   dies in this call, it returns NULL without an error. */
 enum { DT__DDP_PLAIN = 0, DT__DDP_DRIVEN, DT__DDP_ELASTIC };
 DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, int how);
 DT__INSIDE int dt__ddp_sum(dt_ddp *d);
 DT__INSIDE int dt__ddp_lost(const dt_ddp *d); /* why a communicator of d does not go on: a dt_comm_status; 0: all do */
-DT__INSIDE void dt__ddp_drop(dt_ddp *d); /* dt_ddp_free after a rank has died: no call to the others */
+/* dt_ddp_free after a rank has died: no call to the others. Values of a sharded model that are not here get any bits, and its
+   optimiser states go: a load gives both back. */
+DT__INSIDE void dt__ddp_drop(dt_ddp *d);
 #ifdef __cplusplus
 }
 #endif
@@ -649,7 +576,6 @@ DT__PRESENT(DIST);
 DT__NEEDS(DIST, NN);
 DT__NEEDS(DIST, DATA);
 DT__NEEDS(DIST, COMM);
-DT__NEEDS(DIST, PS);
 DT__NEEDS(DIST, CPU);
 
 
@@ -676,6 +602,7 @@ enum { DT__DDP_STAGES = 8 };
 enum { DT__DDP_IDLE = 0, DT__DDP_BACKWARD, DT__DDP_SKIP };
 
 /* ---- sharding. A unit is a bucket of a sharded model: its values and gradients. */
+enum { DT__WALK_VALUE, DT__WALK_BEGIN, DT__WALK_GRAD, DT__WALK_START }; /* dt_ddp.walk: what | index << 2 */
 typedef struct dt__room { /* memory for a unit that is whole for a while */
     dt_tensor *t;         /* 1-d */
     bool       used;
@@ -720,6 +647,7 @@ struct dt_ddp {
     int         error_known; /* all ranks know our error: do not send it again */
     int         driven;      /* a pipeline calls dt__ddp_sum after its backwards; there are no hooks */
     int         elastic, torn; /* torn: a rank has died while the parameters were made */
+    int         dropped;     /* dt__ddp_drop: sharded values that are not here are not gathered any more */
     int         no_sync;     /* between dt_ddp_no_sync(d, true) and dt_ddp_no_sync(d, false) */
     int         unsummed;    /* number of backwards under no_sync since the last synchronised one */
     /* the buckets' way */
@@ -777,6 +705,10 @@ struct dt_ddp {
     int          use_cap, used_cap;
     int          use_said;   /* .shard 1 and 2: so many of `use` all ranks have, in this order, if use_agreed: see dt__info_receive */
     bool         use_agreed;
+    int         *walk, *walked; /* .shard = 3, for dt_ddp_skip: see dt__walk_record. Since the last backward, and in that one */
+    int          nwalk, nwalked, walk_cap, walked_cap;
+    int          walk_version;  /* of the model's blocks, in walked; 0: there is none */
+    bool         walking;       /* dt_ddp_skip repeats it */
     /* batch norm over all ranks */
     dt_comm      *norm; /* a second duplicate, since buckets run on c meanwhile; NULL without .sync_batchnorm */
     dt__norm_sync sync;
@@ -881,7 +813,7 @@ static int dt__ddp_comm_fail(dt_ddp *d, const char *call)
     for (int s = 0; s + 1 < DT__DDP_STAGES && !failed; s++)
         if (d->staged[s] && dt_comm_error(d->staged[s])) failed = d->staged[s];
     if (!failed && d->gathers && dt_comm_error(d->gathers)) failed = d->gathers;
-    const char    *why = failed ? dt_comm_error(failed) : NULL;
+    const char    *why = failed ? dt_comm_error(failed) : d->elastic ? dt_comm_error(NULL) : NULL;
     int            left = dt__comm_left(failed), mismatch = left >= 0 || (failed && failed->status == DT_COMM_ERR_MISMATCH);
     d->error_known = 1; /* the rank that failed has informed all others */
     if (d->norm || d->staged[0] || d->gathers) dt__ddp_abort(d, why); /* wake ranks that wait in another communicator */
@@ -897,20 +829,12 @@ static void dt__ddp_send_error(dt_ddp *d)
 }
 static int dt__ddp_alone(const dt_ddp *d) { return !d->c; }
 
-static uint64_t dt__ddp_hash(uint64_t hash, const void *data, size_t nbytes) /* FNV-1a; start with DT__DDP_HASH */
+DT__INSIDE uint64_t dt__ddp_hash(uint64_t hash, const void *data, size_t nbytes)
 {
     for (size_t i = 0; i < nbytes; i++) hash = (hash ^ ((const uint8_t *)data)[i]) * 1099511628211ull;
     return hash;
 }
-#define DT__DDP_HASH 1469598103934665603ull
-
-typedef struct dt__ddp_fingerprint { /* the properties of a parameter that must be equal on all ranks */
-    int64_t  shape[DT_MAX_DIMS]; /* of the whole */
-    uint64_t values;             /* a hash of them, if they must be equal, too */
-    int32_t  ndim, dtype, flags, index, dim, parts; /* parts, along dim: see dt__portion */
-    char    name[128]; /* only its last 127 characters if it is longer */
-} dt__ddp_fingerprint;
-static dt__ddp_fingerprint dt__ddp_fingerprint_of(const dt__param *p, int index)
+DT__INSIDE dt__ddp_fingerprint dt__ddp_fingerprint_of(const dt__param *p, int index)
 {
     dt__ddp_fingerprint k;
     memset(&k, 0, sizeof k);
@@ -926,7 +850,7 @@ static dt__ddp_fingerprint dt__ddp_fingerprint_of(const dt__param *p, int index)
     memcpy(k.name, p->name + cut, n - cut);
     return k;
 }
-static const char *dt__ddp_fingerprint_text(const dt__ddp_fingerprint *k, char *buf, size_t nbytes)
+DT__INSIDE const char *dt__ddp_fingerprint_text(const dt__ddp_fingerprint *k, char *buf, size_t nbytes)
 {
     if (!k->name[0]) {
         snprintf(buf, nbytes, "nothing");
@@ -942,7 +866,7 @@ static const char *dt__ddp_fingerprint_text(const dt__ddp_fingerprint *k, char *
     }
     return buf;
 }
-static int dt__ddp_same_fingerprint(const dt__ddp_fingerprint *a, const dt__ddp_fingerprint *b)
+DT__INSIDE int dt__ddp_same_fingerprint(const dt__ddp_fingerprint *a, const dt__ddp_fingerprint *b)
 {
     return !memcmp(a, b, sizeof *a);
 }
@@ -987,12 +911,17 @@ static int dt__ddp_sync_param(dt_ddp *d, const dt__param *p, int index)
     }
     return 0;
 }
-/* A rank has died, and this one makes the rest of its model alone; the next backward says so. */
+/* A call has failed: because a rank has died? Then there is no error, and this rank makes the rest of its model alone. News of the death may
+   reach the communicators a moment later than the call that failed. */
 static bool dt__ddp_tears(dt_ddp *d)
 {
-    int status = d->elastic ? dt__ddp_lost(d) : 0;
-    d->torn = status == DT_COMM_ERR_PEER || status == DT_COMM_ERR_TIMEOUT;
-    if (d->torn) dt_error_clear();
+    int64_t until = dt__comm_now() + 100 * DT__NS_PER_MS;
+    for (; d->elastic && dt__err.code == DT_ERR_COMM && !d->torn && dt__comm_now() < until; dt__comm_pause(DT__NS_PER_MS)) {
+        int status = dt__ddp_lost(d);
+        d->torn = status == DT_COMM_ERR_PEER || status == DT_COMM_ERR_TIMEOUT;
+        if (d->torn) break;
+    }
+    if (d->torn) (void)dt_error(), dt_error_clear();
     return d->torn;
 }
 static int dt__param_index(const dt_model *m, const dt__param *p)
@@ -1172,7 +1101,7 @@ static int dt__bucket_publish(dt_ddp *d, int i) /* what a hook sees of it */
     k->rank = d->rank;
     k->world = d->world;
     if (!d->way_set || dt__ddp_alone(d)) return 0;
-    k->grad = dt__slice(d->m->block[b->block].b.grad, 0, b->at, b->length);
+    k->grad = d->unit ? dt__ref(d->unit[i].grad) : dt__slice(d->m->block[b->block].b.grad, 0, b->at, b->length);
     return k->grad ? 0 : (int)DT_ERR_MEMORY;
 }
 static bool dt__same_layer(const dt__param *a, const dt__param *b)
@@ -1319,7 +1248,10 @@ static int dt__ddp_scale(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, double 
    own: ranks may be at different stages of different buckets. */
 static int  dt__ddp_wait(dt_ddp *d, dt_work *w);
 static void dt__unit_reduced(dt__unit *u);
+static dt_work *dt__unit_sum(dt_ddp *d, const dt_ddp_bucket *b, void *x, void *out, int dtype);
 static int  dt__shards_begin(dt_ddp *d);
+static void dt__walk_record(dt_ddp *d, int what, int index);
+static void dt__walk_end(dt_ddp *d);
 static int  dt__shard_masters(dt_ddp *d, dt__mblock *b);
 static int  dt__way_allreduce(dt_ddp_bucket *b, dt_work **work, void *user) /* DDP's own way */
 {
@@ -1390,6 +1322,7 @@ static int dt__way_next(dt_ddp *d, dt__bucket *b) /* waits for its work, if ther
 static int dt__ways_advance(dt_ddp *d)
 {
     int least = DT__DDP_STAGES, rc = 0; /* the least stage of the buckets before */
+    if (d->o.shard == 3) return 0;      /* see dt__grad_room */
     for (int i = 0; i < d->next && d->way.stages > 1 && !rc; i++) {
         dt__bucket *b = &d->bucket[i];
         while (!rc && b->stage >= 0 && b->stage < least && (!b->work || dt_work_test(b->work))) rc = dt__way_next(d, b);
@@ -2160,9 +2093,10 @@ static int dt__squeeze_gathered(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *
     s->on_wire = s->each * (b->world - 1);
     return *work ? 0 : DT_ERR_COMM;
 }
-static int64_t dt__squeeze_ring(const dt_ddp_bucket *b, int64_t nbytes) /* what each rank sends in an allreduce */
+/* What each rank sends in an allreduce, or in half of one */
+static int64_t dt__squeeze_ring(const dt_ddp_bucket *b, int64_t nbytes, bool half)
 {
-    return 2 * nbytes * (b->world - 1) / b->world;
+    return (half ? 1 : 2) * nbytes * (b->world - 1) / b->world;
 }
 static int dt__squeeze_summed(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, float *x, dt_work **work)
 {
@@ -2172,12 +2106,12 @@ static int dt__squeeze_summed(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s,
     if (dt__squeeze_wire(&s->wire, &s->c, b->comm, &s->nwire, s->each)) return dt__err.code;
     if (dt__squeeze_encode(z, b, s, -1, x, s->wire, s->each)) return dt__err.code;
     dt__squeeze_measure(z, b, s, x);
-    int     dtype = c.kind == DT_CODEC_F16 ? DT_COMM_F16 : c.kind == DT_CODEC_BF16 ? DT_COMM_BF16 : DT_COMM_F32;
+    char   *payload = s->wire + DT_CODEC_HEADER;
     int64_t nbytes = s->each - DT_CODEC_HEADER;
-    *work = dt_comm_allreduce_start(b->comm, s->wire + DT_CODEC_HEADER, nbytes / (dtype == DT_COMM_F32 ? 4 : 2), dtype,
-                                    DT_COMM_SUM);
+    if (s->kind != DT__SQ_RANDOMK) *work = dt__unit_sum(z->d, b, payload, NULL, s->kind == DT__SQ_F16 ? DT_F16 : DT_BF16);
+    else *work = dt_comm_allreduce_start(b->comm, payload, nbytes / 4, DT_COMM_F32, DT_COMM_SUM);
     b->sent = nbytes;
-    s->on_wire = dt__squeeze_ring(b, nbytes);
+    s->on_wire = dt__squeeze_ring(b, nbytes, z->d->unit && s->kind != DT__SQ_RANDOMK);
     return *work ? 0 : DT_ERR_COMM;
 }
 /* PowerSGD: M = gradient + rest, in the other rest. P = M Q is summed, then Q = M^T P with P orthonormal; P Q^T replaces
@@ -2209,7 +2143,7 @@ static int dt__powersgd_start(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s,
     }
     *work = dt_comm_allreduce_start(b->comm, p, s->np, DT_COMM_F32, DT_COMM_SUM);
     b->sent = (s->np + s->nq) * 4;
-    s->on_wire = dt__squeeze_ring(b, b->sent);
+    s->on_wire = dt__squeeze_ring(b, b->sent, false);
     return *work ? 0 : DT_ERR_COMM;
 }
 static int dt__powersgd_middle(dt_ddp_bucket *b, dt__squeezed *s, dt_work **work)
@@ -2260,13 +2194,13 @@ static void dt__powersgd_finish(dt_ddp_bucket *b, dt__squeezed *s, float *x)
     if (s->sampled) s->lost = s->all > 0 ? sqrt(dt__squeeze_squares(m, NULL, b->n) / s->all) : 0;
 }
 /* Without compression in this step: what was kept before goes along. */
-static int dt__squeeze_whole(dt_ddp_bucket *b, dt__squeezed *s, float *x, dt_work **work)
+static int dt__squeeze_whole(const dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, float *x, dt_work **work)
 {
     for (int64_t i = 0; i < b->n; i++) x[i] += s->rest[s->now][i];
     memset(s->rest[1 - s->now], 0, (size_t)b->n * sizeof *x);
     if (s->x && !dt__squeeze_narrow(b->data, s->x, b->dtype, b->n)) b->nonfinite = true;
-    *work = dt_comm_allreduce_start(b->comm, b->data, b->n, b->dtype, DT_COMM_SUM);
-    s->on_wire = dt__squeeze_ring(b, b->sent);
+    *work = dt__unit_sum(z->d, b, b->data, NULL, b->dtype);
+    s->on_wire = dt__squeeze_ring(b, b->sent, z->d->unit != NULL);
     return *work ? 0 : DT_ERR_COMM;
 }
 static int dt__squeeze_device(const dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s,
@@ -2277,9 +2211,9 @@ static int dt__squeeze_device(const dt__squeeze *z, dt_ddp_bucket *b, dt__squeez
     if (!s->half && !(s->half = dt__new("dt_ddp", b->grad->st->dev, dtype, &b->n, 1, DT_LAYOUT_PLAIN)))
         return DT_ERR_MEMORY;
     if (dt__copy_to(s->half, b->grad, 0)) return dt__err.code ? (int)dt__err.code : (int)DT_ERR_MEMORY;
-    *work = dt_comm_allreduce_start(b->comm, s->half->st->ptr, b->n, dtype, DT_COMM_SUM);
+    *work = dt__unit_sum(z->d, b, s->half->st->ptr, NULL, dtype);
     b->sent = 2 * b->n;
-    s->on_wire = dt__squeeze_ring(b, b->sent);
+    s->on_wire = dt__squeeze_ring(b, b->sent, z->d->unit != NULL);
     return *work ? 0 : DT_ERR_COMM;
 }
 static int dt__squeeze_kind(const dt__squeeze *z, const dt_ddp_bucket *b, const dt__squeezed *s) /* of this step */
@@ -2298,14 +2232,17 @@ static int dt__squeeze_kind(const dt__squeeze *z, const dt_ddp_bucket *b, const 
 static int dt__squeeze_begin(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, dt_work **work)
 {
     float *x = s->x ? s->x : (float *)b->data;
-    if (s->kind == DT__SQ_NONE && (!s->dirty || z->d->on_device)) return dt__way_allreduce(b, work, NULL);
+    if (s->kind == DT__SQ_NONE && (!s->dirty || z->d->on_device)) {
+        *work = dt__unit_sum(z->d, b, b->data, NULL, b->dtype);
+        return *work ? 0 : (int)DT_ERR_COMM;
+    }
     if (z->d->on_device) return dt__squeeze_device(z, b, s, work);
     if (s->x) dt__squeeze_widen(s->x, b->data, b->dtype, b->n);
     dt__squeeze_rescale(s, b->n, b->loss_scale);
     s->changed = s->kind != DT__SQ_NONE ? z->feedback || s->kind == DT__SQ_DGC || s->kind == DT__SQ_POWERSGD : s->dirty;
     if (s->changed && s->nq && s->kind != DT__SQ_POWERSGD) /* auto: Q goes on with the next step of powersgd */
         memcpy(s->q[1 - s->now], s->q[s->now], (size_t)s->nq * sizeof(float));
-    if (s->kind == DT__SQ_NONE) return dt__squeeze_whole(b, s, x, work);
+    if (s->kind == DT__SQ_NONE) return dt__squeeze_whole(z, b, s, x, work);
     if (s->kind == DT__SQ_POWERSGD) return dt__powersgd_start(z, b, s, x, work);
     return dt__squeeze_about[s->kind].gathers ? dt__squeeze_gathered(z, b, s, x, work)
                                               : dt__squeeze_summed(z, b, s, x, work);
@@ -2337,8 +2274,7 @@ static int dt__squeeze_done(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, d
         float found = 0;
         rc = dt__copy_to(b->grad, s->half, 0);
         if (!rc)
-            rc = dt__ddp_scale_flag(z->d, z->d->m->block[z->d->bucket[b->index].block].b.grad,
-                                    z->d->bucket[b->index].at, b->n, 1, z->d->flag, 0);
+            rc = dt__ddp_scale_flag(z->d, b->grad, 0, b->n, 1, z->d->flag, 0);
         if (!rc && b->last) rc = dt__download(z->d->flag, &found);
         if (!rc && b->last && found != 0) b->nonfinite = true;
         return rc;
@@ -2352,9 +2288,29 @@ static int dt__squeeze_done(dt__squeeze *z, dt_ddp_bucket *b, dt__squeezed *s, d
             for (int r = 0; r < b->world && !rc; r++)
                 rc =
                     dt__squeeze_decode(z, b, s, i, s->wire + s->each * r + s->at[i], s->at[i + 1] - s->at[i], x, r > 0);
+    } else if (z->d->unit && s->kind != DT__SQ_RANDOMK) { /* see dt__squeeze_agree */
+        const dt__unit *u = &z->d->unit[b->index];
+        int64_t         n = u->count[b->rank];
+        dt__squeeze_widen(x + u->mine, s->wire + DT_CODEC_HEADER + 2 * u->mine, s->kind == DT__SQ_F16 ? DT_F16 : DT_BF16, n);
+        if (!dt__squeeze_finite(x + u->mine, n)) b->nonfinite = true;
     } else rc = dt__squeeze_decode(z, b, s, -1, s->wire, s->each, x, false);
     if (!rc && s->x && !dt__squeeze_narrow(b->data, s->x, b->dtype, b->n)) b->nonfinite = true;
     return rc;
+}
+/* After all buckets. A sharded rank sees its own range of a sum of halves: a value that is not finite there is told to all. */
+static int dt__squeeze_agree(dt_ddp *d)
+{
+    int64_t bad = 0;
+    bool    halves = false;
+    for (int i = 0; i < d->nbuckets && d->unit; i++) {
+        const dt__squeezed *s = (const dt__squeezed *)d->bucket[i].pub.state;
+        halves = halves || (s && (s->kind == DT__SQ_F16 || s->kind == DT__SQ_BF16));
+        if (d->bucket[i].pub.nonfinite && !bad) bad = d->nbuckets - i;
+    }
+    if (!halves) return 0;
+    if (dt_comm_allreduce(d->c, &bad, 1, DT_COMM_I64, DT_COMM_MAX)) return dt__ddp_comm_fail(d, "dt_backward");
+    if (bad) d->bucket[d->nbuckets - bad].pub.nonfinite = true;
+    return 0;
 }
 static int dt__squeeze_finish(dt_ddp_bucket *b, dt_work **work, void *user)
 {
@@ -2824,6 +2780,7 @@ static int dt__bucket_start(dt_ddp *d, dt__bucket *b)
 {
     dt_model  *m = d->m;
     int64_t    at;
+    dt__walk_record(d, DT__WALK_START, (int)(b - d->bucket));
     dt_tensor *g = dt__bucket_grad(d, b, &at);
     int        bad = 0, rc = dt__info_receive(d), halves = g->dtype != DT_F32;
     if (rc || (d->driven && m->block[b->block].use_mgrad)) return rc;
@@ -2905,13 +2862,29 @@ static int dt__ddp_drain(dt_ddp *d)
     d->nskip = 0;
     return rc ? dt__ddp_comm_fail(d, "dt_backward") : 0;
 }
-static void dt__drop_grads(dt_model *m)
+DT__INSIDE void dt__drop_grads(dt_model *m)
 {
     for (int i = 0; i < m->nblocks; i++) {
         dt_block_zero_grad(&m->block[i].b);
         m->block[i].use_mgrad = m->block[i].use_mwhole = 0;
         for (int k = 0; k < m->block[i].n; k++) m->order[m->block[i].first + k]->reached = 0;
     }
+}
+/* Is an element of p's summed gradient not finite? Sharded: one of this rank's ranges */
+static int dt__sum_bad(dt_ddp *d, int block, const dt__param *p, int *bad)
+{
+    const dt__mblock *b = &d->m->block[block];
+    int               rc = 0, here = 0;
+    *bad = 0;
+    if (!b->cut) return dt__ddp_scale(d, b->b.grad, p->offset, p->t->numel, 1, bad);
+    for (int k = 0; k < b->nranges && !rc; k++) {
+        int64_t lo = p->offset > b->range[k].lo ? p->offset : b->range[k].lo, hi = p->offset + p->t->numel;
+        if (hi > b->range[k].hi) hi = b->range[k].hi;
+        int64_t at = b->cut & DT__CUT_GRAD ? b->range[k].at + (lo - b->range[k].lo) : lo;
+        if (lo < hi) rc = dt__ddp_scale(d, b->b.grad, at, hi - lo, 1, &here);
+        *bad = *bad || here;
+    }
+    return rc;
 }
 static int dt__ddp_nonfinite(dt_ddp *d)
 {
@@ -2936,12 +2909,14 @@ static int dt__ddp_nonfinite(dt_ddp *d)
     bool loss = d->bad[bad] == d->norder;
     if (d->bad[bad] > d->norder) { /* a bucket on the device: find the parameter */
         const dt__bucket *b = &d->bucket[d->bad[bad] - d->norder - 1];
-        d->bad[bad] = b->first; /* used if the loop finds no other */
+        int64_t found = INT64_MAX;
         for (int k = b->n - 1, here = 0; k >= 0; k--) {
-            const dt__param *p = d->m->order[b->first + k];
-            if (dt__ddp_scale(d, d->m->block[b->block].b.grad, p->offset, p->t->numel, 1, &here)) return dt__err.code;
-            if (here) d->bad[bad] = b->first + k;
+            if (dt__sum_bad(d, b->block, d->m->order[b->first + k], &here)) return dt__err.code;
+            if (here) found = b->first + k;
         }
+        /* sharded: each rank has seen its ranges of the sum */
+        if (d->unit && dt_comm_allreduce(d->c, &found, 1, DT_COMM_I64, DT_COMM_MIN)) return dt__ddp_comm_fail(d, "dt_backward");
+        d->bad[bad] = found < d->norder ? found : b->first;
     }
     dt__drop_grads(d->m);
     d->error_known = 1; /* all ranks report this error */
@@ -2985,6 +2960,7 @@ static int dt__ddp_finish(dt_ddp *d)
 {
     dt_model *m = d->m;
     int       staged = d->staging_work != NULL, rc = dt__ddp_drain(d);
+    if (!rc && d->squeeze) rc = dt__squeeze_agree(d);
     bool      counts = !rc && dt__ways_counts(d);
     dt__ways_end(d, counts);
     d->synced++;
@@ -3094,6 +3070,7 @@ static void dt__ddp_begin(void *user)
     int       rc = m && dt__err.code == DT_OK ? dt__ddp_start_step(d, DT__DDP_BACKWARD) : 1;
     if (rc < 0) dt__ddp_send_error(d);
     if (rc || d->no_sync || d->o.slots || dt__ddp_alone(d)) return;
+    dt__walk_record(d, DT__WALK_BEGIN, 0);
     for (int i = 0; i < d->nbuckets; i++) {
         dt__bucket *b = &d->bucket[i];
         b->waiting = 0;
@@ -3150,6 +3127,7 @@ static void dt__ddp_end_step(dt_ddp *d, dt_status status)
         dt_fail(DT_ERR_STATE, "dt_backward: bucket %d of %d did not become ready in this backward; this is a bug in dt",
                 d->next, d->nbuckets);
     if (dt__err.code == DT_OK) dt__ddp_finish(d);
+    dt__walk_end(d);
     dt__ddp_send_error(d);
     d->weight = -1;
     uint64_t now = dt_trace_now();
@@ -3311,8 +3289,9 @@ static int dt__gather_fail(dt__unit *u, const char *call)
         return dt_fail(
             DT_ERR_COMM,
             "%s: rank %d uses the parameters %s, rank %d uses %s: all ranks of a sharded model must use the same "
-            "layers in the same order",
-            call, rank[0], text[0], rank[1], text[1]);
+            "layers in the same order%s",
+            call, rank[0], text[0], rank[1], text[1],
+            d->walking ? " (this rank skips: it repeats the layers of its last backward)" : "");
     }
     snprintf(why, sizeof why, "%.500s",
              dt_comm_error(d->gathers) ? dt_comm_error(d->gathers) : "the communicator failed");
@@ -3336,13 +3315,13 @@ static int dt__room_take(dt_ddp *d, size_t nbytes) /* its index, or -1 after dt_
     }
     if (best < 0 && smaller >= 0) { /* in its place a larger one */
         dt__unref(d->room[smaller].t);
-        d->room[smaller].t = dt__ddp_alloc(d, dt_cpu(), DT_U8, (int64_t)nbytes);
+        d->room[smaller].t = dt__ddp_alloc(d, d->m->device, DT_U8, (int64_t)nbytes);
         best = d->room[smaller].t ? smaller : -1;
     } else if (best < 0) {
         for (int i = 0; i < d->nrooms && best < 0; i++)
             if (!d->room[i].t) best = i;
         if (best < 0 && d->nrooms < 2 * (d->nunits + d->nold) + 8) best = d->nrooms++;
-        if (best >= 0) d->room[best].t = dt__ddp_alloc(d, dt_cpu(), DT_U8, (int64_t)nbytes);
+        if (best >= 0) d->room[best].t = dt__ddp_alloc(d, d->m->device, DT_U8, (int64_t)nbytes);
         if (best >= 0 && !d->room[best].t) best = -1;
     }
     if (best >= 0) d->room[best].used = true;
@@ -3367,6 +3346,11 @@ static int dt__value_start(dt__unit *u) /* its gathering */
         u->value->st->ptr = d->room[u->vroom].t->st->ptr;
     }
     u->version = version;
+    if (d->dropped) {
+        u->vstate = DT__UNIT_HERE;
+        if (!u->own_value) u->value->st->lazy = NULL;
+        return 0;
+    }
     u->work = dt__allgather_tagged(d->gathers, rooms ? dt__tensor_at(u->own_value, u->own_at) : NULL, u->value->st->ptr,
                                    u->count, u->dtype, u->index + 1);
     if (!u->work) return dt__gather_fail(u, "dt_ddp");
@@ -3380,17 +3364,18 @@ static int dt__value_wait(dt__unit *u)
     u->work = NULL;
     u->vstate = DT__UNIT_HERE;
     if (!u->own_value) u->value->st->lazy = NULL;
-    return dt_work_wait(w) ? dt__gather_fail(u, "dt_ddp") : 0;
+    return dt_work_wait(w) && !u->d->dropped ? dt__gather_fail(u, "dt_ddp") : 0;
 }
 /* What the program changed in the values goes to this rank's range. */
 static int dt__value_keep(dt__unit *u)
 {
-    size_t size = dt__dtype_size[u->dtype], n = (size_t)u->count[u->d->rank] * size;
+    dt__lazy *lazy = u->value->st->lazy;
     if (!u->own_value || u->vstate != DT__UNIT_HERE || u->value->st->version == u->version) return 0;
     u->version = u->value->st->version;
-    /* not by a kernel: it would touch the unit, as a use */
-    if (n) memcpy(dt__tensor_at(u->own_value, u->own_at), (char *)u->value->st->ptr + (size_t)u->mine * size, n);
-    return 0;
+    u->value->st->lazy = NULL; /* it is no use of the unit */
+    int rc = dt__copy_part(u->own_value, u->own_at, u->value, u->mine, u->count[u->d->rank]);
+    u->value->st->lazy = lazy;
+    return rc;
 }
 static void dt__value_drop(dt__unit *u) /* .shard = 3 */
 {
@@ -3400,15 +3385,42 @@ static void dt__value_drop(dt__unit *u) /* .shard = 3 */
     dt__room_give(u->d, &u->vroom);
     u->value->st->ptr = NULL;
 }
-static void dt__use_record(dt_ddp *d, int unit)
+static bool dt__list_add(int **list, int *n, int *cap, int x)
 {
-    int64_t cap = d->use_cap;
-    if (d->nuse >= 1 << 16) return;
-    int *list = (int *)dt__enlarge(d->use, d->nuse, &cap, sizeof *list);
-    if (!list) return; /* nothing is gathered ahead */
-    d->use = list;
-    d->use_cap = (int)cap;
-    d->use[d->nuse++] = unit;
+    int64_t room = *cap;
+    int    *at = *n < 1 << 16 ? (int *)dt__enlarge(*list, *n, &room, sizeof *at) : NULL;
+    if (!at) return false;
+    *list = at;
+    *cap = (int)room;
+    at[(*n)++] = x;
+    return true;
+}
+static void dt__use_record(dt_ddp *d, int unit) /* what is not in the list is not gathered ahead */
+{
+    dt__list_add(&d->use, &d->nuse, &d->use_cap, unit);
+}
+/* .shard = 3: what a rank did since its last synchronised backward that others wait for, in order. A rank that skips repeats
+   it: used values, the begin of the backward, memory of gradients (which may wait for buckets), buckets that started. Values
+   that are used without gradients, as in an evaluation, are no part of a step: a rank that skips reads them itself. */
+static void dt__walk_record(dt_ddp *d, int what, int index)
+{
+    int x = what | index << 2;
+    if (d->o.shard != 3 || !d->unit || d->nwalk < 0) return;
+    if (what == DT__WALK_VALUE && dt__tls.no_grad && !dt__tls.in_backward && !d->walking) return;
+    if (what == DT__WALK_VALUE && d->nwalk && d->walk[d->nwalk - 1] == x) return;
+    /* too long, or out of memory: none until the next backward */
+    if (!dt__list_add(&d->walk, &d->nwalk, &d->walk_cap, x)) d->nwalk = -1;
+}
+static void dt__walk_end(dt_ddp *d) /* the backward has ended */
+{
+    int *list = d->walked, cap = d->walked_cap;
+    d->walked = d->walk;
+    d->walked_cap = d->walk_cap;
+    d->nwalked = d->nwalk;
+    d->walk_version = d->nwalk > 0 ? d->m->version : 0;
+    d->walk = list;
+    d->walk_cap = cap;
+    d->nwalk = 0;
 }
 static int dt__use_next(dt_ddp *d, int unit) /* the unit that was used after this one in the step before, or -1 */
 {
@@ -3431,6 +3443,7 @@ static void dt__value_touch(dt__lazy *l)
         dt__value_wait(u);
         return;
     }
+    dt__walk_record(d, DT__WALK_VALUE, u->index);
     if (u->vstate == DT__UNIT_HERE && d->recent[0] == u->index) return;
     dt__use_record(d, u->index);
     int next = dt__use_next(d, u->index);
@@ -3464,11 +3477,15 @@ static int dt__grad_gaps(dt__unit *u) /* zeros between the parameters */
 static int dt__grad_room(dt__unit *u)
 {
     dt_ddp *d = u->d;
-    while (d->phase != DT__DDP_IDLE && !d->no_sync) { /* wait for a bucket if two are on their way */
+    /* Wait for a bucket if two are on their way. With .shard = 3 ranks also wait for each other's gathers meanwhile. So a
+       bucket begins its later collectives only here and in dt__ddp_drain: these are the same places between the gathers on
+       all ranks. */
+    while (d->phase != DT__DDP_IDLE && !d->no_sync) {
         int flying = 0, oldest = -1;
         for (int i = 0; i < d->next; i++) {
-            if (d->bucket[i].stage < 0 || !d->bucket[i].work) continue;
-            if (dt_work_test(d->bucket[i].work)) flying += 2;
+            const dt__bucket *b = &d->bucket[i];
+            if (b->stage < 0) continue;
+            if (d->way.stages == 1 && b->work && dt_work_test(b->work)) flying += 2;
             flying++;
             if (oldest < 0) oldest = i;
         }
@@ -3500,6 +3517,7 @@ static void dt__grad_touch(dt__lazy *l)
         return;
     }
     u->gstate = DT__UNIT_HERE;
+    if (u->d->phase != DT__DDP_IDLE && !u->d->no_sync) dt__walk_record(u->d, DT__WALK_GRAD, u->index);
     if (!dt__grad_room(u)) dt__grad_gaps(u);
 }
 static void dt__grad_drop(dt__unit *u, dt__unit_state state)
@@ -3514,17 +3532,23 @@ static void dt__grad_drop(dt__unit *u, dt__unit_state state)
 }
 static void dt__unit_reduced(dt__unit *u)
 {
-    if (u->d->way_set && u->own_grad) /* a hook has left the sum in the bucket */
+    if (u->d->way_set && u->own_grad) /* a hook has left the sum in the bucket, or this rank's range of it */
         dt__copy_part(u->own_grad, u->own_at, u->grad, u->mine, u->count[u->d->rank]);
     dt__grad_drop(u, DT__UNIT_CUT);
+}
+/* The sum of x over the ranks; sharded: this rank's range of it. x: of the bucket's length. out NULL: in place */
+static dt_work *dt__unit_sum(dt_ddp *d, const dt_ddp_bucket *b, void *x, void *out, int dtype)
+{
+    if (!d->unit) return dt_comm_allreduce_start(b->comm, x, b->n, dtype, DT_COMM_SUM);
+    const dt__unit *u = &d->unit[b->index];
+    if (!out) out = (char *)x + (size_t)u->mine * dt__dtype_size[dtype];
+    return dt_comm_reduce_scatter_start(b->comm, x, out, 0, u->count, dtype, DT_COMM_SUM);
 }
 static int dt__way_scatter(dt_ddp_bucket *b, dt_work **work, void *user) /* the way of a sharded model */
 {
     dt_ddp   *d = (dt_ddp *)user;
     dt__unit *u = &d->unit[b->index];
-    char     *out = u->own_grad ? dt__tensor_at(u->own_grad, u->own_at)
-                                : (char *)b->data + (size_t)u->mine * dt__dtype_size[u->dtype];
-    *work = dt_comm_reduce_scatter_start(b->comm, b->data, out, 0, u->count, b->dtype, DT_COMM_SUM);
+    *work = dt__unit_sum(d, b, b->data, u->own_grad ? dt__tensor_at(u->own_grad, u->own_at) : NULL, b->dtype);
     return *work ? 0 : (int)DT_ERR_COMM;
 }
 /* Before a backward: gradients that it adds to become whole, the others go. */
@@ -3691,7 +3715,8 @@ static int dt__shards_cut(void *user) /* dt__sharding.cut */
     d->unit = NULL;
     d->nunits = 0;
     d->recent[0] = d->recent[1] = d->recent[2] = d->ahead = -1;
-    d->nuse = d->nused = d->use_at = 0;
+    d->nuse = d->nused = d->use_at = d->walk_version = 0;
+    d->nwalk = dt__tls.tape.n ? -1 : 0; /* -1: there was no unit yet in a part of the forward */
     for (int i = 0; i < m->nparams && !rc; i++)
         if (m->param[i]->old_block >= 0 && m->param[i]->block < 0 && !m->param[i]->buffer && d->nold)
             rc = dt__unit_leave(m->param[i]);
@@ -3699,8 +3724,10 @@ static int dt__shards_cut(void *user) /* dt__sharding.cut */
     for (int i = 0; i < m->nblocks; i++) n += m->block[i].n;
     for (int i = 0; i < m->nparams; i++) {
         const dt__param *p = m->param[i];
-        if (p->block >= 0 && p->t->st->dev != dt_cpu())
-            return dt_fail(DT_ERR_DEVICE, "dt_ddp_new: .shard needs a model on the CPU; parameter '%s' is on %s", p->name, p->t->st->dev->name);
+        if (p->block >= 0 && p->t->st->dev != m->device)
+            return dt_fail(DT_ERR_DEVICE,
+                           "dt_ddp_new: .shard needs a model on one device; parameter '%s' is on %s, the model on %s", p->name,
+                           p->t->st->dev->name, m->device->name);
         if (p->cut.parts)
             return dt_fail(DT_ERR_STATE, "dt_ddp_new: .shard cannot be used with a tensor axis: '%s' is split already; leave out one of them", p->name);
     }
@@ -3741,9 +3768,9 @@ static int dt__shards_cut(void *user) /* dt__sharding.cut */
 }
 static void dt__hold_release(void *user) { dt__unref((dt_tensor *)user); }
 /* A tensor of n elements with a storage of its own: memory of `of` from element at on, or (of NULL) none yet. */
-static dt_tensor *dt__unit_tensor(dt_tensor *of, int64_t at, int dtype, int64_t n)
+static dt_tensor *dt__unit_tensor(dt_device *dev, dt_tensor *of, int64_t at, int dtype, int64_t n)
 {
-    dt_tensor *t = dt__adopt("dt_ddp", dt_cpu(), of ? dt__tensor_at(of, at) : NULL, dtype, &n, 1);
+    dt_tensor *t = dt__adopt("dt_ddp", dev, of ? dt__tensor_at(of, at) : NULL, dtype, &n, 1);
     if (!t || !of) return t;
     t->st->release = dt__hold_release;
     t->st->user = dt__ref(of);
@@ -3755,8 +3782,8 @@ static int dt__unit_bind(dt__unit *u, dt__mblock *b, dt_tensor *value, dt_tensor
     bool    set = false;
     int     rc = 0;
     for (int k = u->first; k < u->first + u->n; k++) set = set || d->m->order[k]->t->grad_state != DT__GRAD_EMPTY;
-    u->value = dt__unit_tensor(d->o.shard < 3 ? b->b.value : NULL, u->at, u->dtype, u->length);
-    u->grad = dt__unit_tensor(d->o.shard < 2 ? b->b.grad : NULL, u->at, u->dtype, u->length);
+    u->value = dt__unit_tensor(d->m->device, d->o.shard < 3 ? b->b.value : NULL, u->at, u->dtype, u->length);
+    u->grad = dt__unit_tensor(d->m->device, d->o.shard < 2 ? b->b.grad : NULL, u->at, u->dtype, u->length);
     if (!u->value || !u->grad) return DT_ERR_MEMORY;
     if (d->o.shard >= 3) u->own_value = dt__ref(value);
     if (d->o.shard >= 2) u->own_grad = dt__ref(grad);
@@ -3781,8 +3808,8 @@ static int dt__shards_bind(void *user, dt__mblock *b) /* dt__sharding.bind */
     dt_ddp *d = (dt_ddp *)user;
     int     block = (int)(b - d->m->block), rc = 0, dtype = b->b.value->dtype;
     if (d->ending) return 0;
-    dt_tensor *value = dt__ddp_alloc(d, dt_cpu(), dtype, d->o.shard >= 3 ? b->own : b->numel);
-    dt_tensor *grad = d->o.shard >= 2 ? dt__ddp_alloc(d, dt_cpu(), dtype, b->own) : NULL;
+    dt_tensor *value = dt__ddp_alloc(d, d->m->device, dtype, d->o.shard >= 3 ? b->own : b->numel);
+    dt_tensor *grad = d->o.shard >= 2 ? dt__ddp_alloc(d, d->m->device, dtype, b->own) : NULL;
     if (!value || (d->o.shard >= 2 && !grad))
         rc = dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the parameters (DT_COMM_ARENA limits them)");
     if (!rc && d->o.shard < 3) rc = dt__copy_part(value, 0, b->b.value, 0, b->numel);
@@ -3901,6 +3928,12 @@ static dt_tensor *dt__shards_array(void *user, const char *call, int64_t n, bool
 {
     dt_ddp    *d = (dt_ddp *)user;
     dt_tensor *t = NULL;
+    if (d->on_device) {
+        t = dt__new(call, d->m->device, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
+        if (!t || !n || !dt__fill(t, 0)) return t;
+        dt__unref(t);
+        return NULL;
+    }
     if (!d->o.state_dir || !n || !state) return dt__shards_memory(call, n);
     dt__state_map *k = (dt__state_map *)dt_mem_alloc(sizeof *k);
     int            fd = k ? dt__state_file(d, call, (size_t)n * sizeof(float)) : -1;
@@ -3928,28 +3961,29 @@ static dt_tensor *dt__shards_array(void *user, const char *call, int64_t n, bool
 static int dt__shards_sum(void *user, const char *call, float *x, int64_t n)
 {
     dt_ddp *d = (dt_ddp *)user;
-    return dt_comm_allreduce(d->c, x, n, DT_COMM_F32, DT_COMM_SUM) ? dt__ddp_comm_fail(d, call) : 0;
+    return d->dropped ? 0 : dt_comm_allreduce(d->c, x, n, DT_COMM_F32, DT_COMM_SUM) ? dt__ddp_comm_fail(d, call) : 0;
 }
 static int dt__shards_most(void *user, const char *call, int64_t *x, int n)
 {
     dt_ddp *d = (dt_ddp *)user;
-    return dt_comm_allreduce(d->c, x, n, DT_COMM_I64, DT_COMM_MAX) ? dt__ddp_comm_fail(d, call) : 0;
+    return d->dropped ? 0 : dt_comm_allreduce(d->c, x, n, DT_COMM_I64, DT_COMM_MAX) ? dt__ddp_comm_fail(d, call) : 0;
 }
 static int dt__shards_merge(void *user, const char *call, void *x, size_t nbytes)
 {
     dt_ddp *d = (dt_ddp *)user;
-    return dt_comm_allreduce(d->c, x, (int64_t)nbytes, DT_COMM_U8, DT_COMM_OR) ? dt__ddp_comm_fail(d, call) : 0;
+    return d->dropped ? 0 : dt_comm_allreduce(d->c, x, (int64_t)nbytes, DT_COMM_U8, DT_COMM_OR) ? dt__ddp_comm_fail(d, call) : 0;
 }
 static int dt__shards_tell(void *user, const char *call, void *x, size_t nbytes, int root)
 {
     dt_ddp *d = (dt_ddp *)user;
-    return dt_comm_broadcast(d->c, x, (int64_t)nbytes, DT_COMM_U8, root) ? dt__ddp_comm_fail(d, call) : 0;
+    return d->dropped ? 0 : dt_comm_broadcast(d->c, x, (int64_t)nbytes, DT_COMM_U8, root) ? dt__ddp_comm_fail(d, call) : 0;
 }
 static int dt__shards_outcome(void *user, const char *call)
 {
     dt_ddp *d = (dt_ddp *)user;
     int64_t who = dt__err.code != DT_OK ? d->world - d->rank : 0, code;
     char    text[512];
+    if (d->dropped) return dt__err.code;
     if (dt_comm_get_status(d->c)) return dt__ddp_comm_fail(d, call);
     if (dt_comm_allreduce(d->c, &who, 1, DT_COMM_I64, DT_COMM_MAX)) return dt__ddp_comm_fail(d, call);
     if (!who) return 0;
@@ -4035,9 +4069,11 @@ static int dt__shards_attach(dt_ddp *d)
     if (dt__shards_outcome(d, "dt_ddp_new")) return dt__err.code;
     if (dt_comm_dup(d->user, &d->gathers)) return dt_fail(DT_ERR_COMM, "dt_ddp_new: %s", dt_comm_error(d->user));
     d->recent[0] = d->recent[1] = d->recent[2] = d->ahead = -1;
-    d->way.start = dt__way_scatter;
-    d->way.user = d;
-    snprintf(d->way_name, sizeof d->way_name, "reduce_scatter");
+    if (!d->way_set) { /* .compress has set a hook */
+        d->way.start = dt__way_scatter;
+        d->way.user = d;
+        snprintf(d->way_name, sizeof d->way_name, "reduce_scatter");
+    }
     d->shards.user = d;
     d->shards.rank = d->rank;
     d->shards.cut = dt__shards_cut;
@@ -4058,7 +4094,7 @@ static int dt__shards_attach(dt_ddp *d)
 static void dt__shards_end(dt_ddp *d)
 {
     dt_model *m = d->m;
-    bool      well = dt__err.code == DT_OK && !dt_comm_get_status(d->c) && !dt_comm_get_status(d->gathers);
+    bool      well = dt__err.code == DT_OK && (d->dropped || (!dt_comm_get_status(d->c) && !dt_comm_get_status(d->gathers)));
     if (!m || m->shards != &d->shards) return;
     for (int i = 0; i < m->nblocks && m->sealed; i++)
         for (int k = 0; k < DT__MAX_STATES; k++) {
@@ -4092,7 +4128,7 @@ static void dt__shards_end(dt_ddp *d)
             *part[k] = NULL;
         }
         b->cut &= DT__CUT_VALUE;
-        for (int k = 0; k < 2 && b->cut; k++) { /* this rank's ranges leave the communicator's memory */
+        for (int k = 0; k < 2 && b->cut && !d->on_device; k++) { /* this rank's ranges leave the communicator's memory */
             dt_tensor **at = k ? &b->b.grad : &b->b.value, *old = *at;
             *at = dt__new("dt_ddp_free", old->st->dev, old->dtype, old->shape, old->ndim, DT_LAYOUT_PLAIN);
             if (*at && old->numel) memcpy((*at)->st->ptr, dt__tensor_at(old, 0), (size_t)dt__tensor_nbytes(old));
@@ -4108,6 +4144,8 @@ static void dt__shards_free(dt_ddp *d)
     dt_mem_free(d->room, (size_t)d->room_cap * sizeof *d->room);
     dt_mem_free(d->use, (size_t)d->use_cap * sizeof *d->use);
     dt_mem_free(d->used, (size_t)d->used_cap * sizeof *d->used);
+    dt_mem_free(d->walk, (size_t)d->walk_cap * sizeof *d->walk);
+    dt_mem_free(d->walked, (size_t)d->walked_cap * sizeof *d->walked);
     dt_comm_free(d->gathers);
 }
 DT_API dt_ddp_memory dt_ddp_get_memory(const dt_ddp *d)
@@ -4604,7 +4642,7 @@ static int dt__ddp_attach(dt_ddp *d)
     dt__watch_add(m, &d->watch);
     if (d->c && m->nparams && dt__ddp_sync_model(d)) return dt__err.code;
     if (d->c && dt__shards_attach(d)) return dt__err.code;
-    if (m->sealed && d->c && !d->on_device && dt__model_pack(m)) return dt__err.code;
+    if (m->sealed && d->c && (!d->on_device || d->o.shard) && dt__model_pack(m)) return dt__err.code;
     const char *path = getenv("DT_VERIFY"), *why = NULL;
     d->verifying = path && *path;
     if (d->verifying && d->rank == 0) {
@@ -4655,10 +4693,14 @@ DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, int how)
                 "%s: .shard cannot be used with .slots, whose sum every rank needs whole; leave out one of them", call);
     else if (o.shard && driven)
         dt_fail(DT_ERR_ARG, "%s: .shard cannot be used with a pipeline; leave out one of them", call);
-    else if (o.shard && m->device != dt_cpu())
-        dt_fail(DT_ERR_DEVICE, "%s: .shard needs a model on the CPU, this one is on %s; leave out .shard", call,
+    else if (o.shard && dt__is_host(m->device) && m->device != dt_cpu())
+        dt_fail(DT_ERR_DEVICE, "%s: .shard needs a model on the CPU or on a GPU, this one is on %s; leave out .shard", call,
                 m->device->name);
     else if (o.state_dir && !o.shard) dt_fail(DT_ERR_ARG, "%s: .state_dir needs .shard", call);
+    else if (o.state_dir && m->device != dt_cpu())
+        dt_fail(DT_ERR_DEVICE,
+                "%s: .state_dir maps files into the memory of the host, and the model is on %s; leave it out", call,
+                m->device->name);
     else if (o.first_bucket_mb < 0 || o.bucket_mb < 0 || o.first_bucket_mb > 65536 || o.bucket_mb > 65536)
         dt_fail(DT_ERR_ARG, "%s: buckets of %g and %g MiB; they must be between 0 and 65536", call, o.first_bucket_mb,
                 o.bucket_mb);
@@ -4682,7 +4724,7 @@ DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, int how)
     d->way.sums = true;
     snprintf(d->way_name, sizeof d->way_name, "allreduce");
     if (dt__squeeze_attach(d) || dt__ddp_attach(d) || dt__model_on_seal(m, dt__ddp_on_seal, d)) {
-        if (d->elastic && dt__ddp_lost(d)) (void)dt_error(); /* a rank has died: the next group is formed, nothing is to be logged */
+        (void)dt__ddp_tears(d);
         dt_ddp_free(d);
         return NULL;
     }
@@ -4747,17 +4789,34 @@ static int dt__comm_lost(const dt_comm *c) /* why its collectives end; 0: they d
 }
 DT__INSIDE int dt__ddp_lost(const dt_ddp *d)
 {
-    int status = dt__comm_lost(d->c);
-    if (!status) status = dt__comm_lost(d->norm);
-    if (!status) status = dt__comm_lost(d->gathers);
-    for (int s = 0; s + 1 < DT__DDP_STAGES && !status; s++) status = dt__comm_lost(d->staged[s]);
-    return status;
+    const dt_comm *all[4 + DT__DDP_STAGES];
+    int            lost = 0;
+    memset(all, 0, sizeof all);
+    all[0] = d->user;
+    all[1] = d->c;
+    all[2] = d->norm;
+    all[3] = d->gathers;
+    for (int s = 0; s + 1 < DT__DDP_STAGES; s++) all[4 + s] = d->staged[s];
+    for (int i = 0; i < 4 + DT__DDP_STAGES; i++) { /* a death comes before what this rank did because of it: dt__ddp_abort */
+        int status = dt__comm_lost(all[i]);
+        if (status == DT_COMM_ERR_PEER || status == DT_COMM_ERR_TIMEOUT) return status;
+        if (!lost) lost = status;
+    }
+    return lost;
 }
 DT__INSIDE void dt__ddp_drop(dt_ddp *d)
 {
     if (!d) return;
     d->verifying = 0;
-    d->error_known = 1;
+    d->error_known = d->dropped = 1;
+    const dt_comm *own[3];
+    own[0] = d->c;
+    own[1] = d->norm;
+    own[2] = d->gathers;
+    for (int i = 0; i < 3; i++) /* what they say is dealt with: not to be logged */
+        if (own[i]) (void)dt_comm_error(own[i]);
+    for (int s = 0; s + 1 < DT__DDP_STAGES; s++)
+        if (d->staged[s]) (void)dt_comm_error(d->staged[s]);
     dt_ddp_free(d);
 }
 static int dt__way_set(dt_ddp *d, const char *call, dt_ddp_hook h)
@@ -4770,9 +4829,6 @@ static int dt__way_set(dt_ddp *d, const char *call, dt_ddp_hook h)
     if (d->o.slots)
         return dt_fail(DT_ERR_STATE, "%s: .slots has an order of its own for sums, which the hook '%s' would replace; leave out "
                        "one of them", call, name);
-    if (d->o.shard > 1 && !dt__ddp_alone(d))
-        return dt_fail(DT_ERR_STATE, "%s: this ddp has .shard = %d, where no rank has the sum of a whole bucket; the hook '%s' goes "
-                       "with .shard = 1 or none", call, d->o.shard, name);
     if (d->way_set)
         return dt_fail(DT_ERR_STATE, "%s: this ddp has the hook '%s' already; set one hook, once", call, d->way_name);
     if (d->version || d->agreed)
@@ -4819,6 +4875,51 @@ DT_API bool dt_ddp_more(dt_ddp *d, bool have)
     }
     return any != 0;
 }
+/* ---- a rank without data: its buckets hold zeros */
+static int dt__skip_begin(dt_ddp *d)
+{
+    if ((d->m->amp && dt__amp_stash(d->m)) || dt__ddp_start_step(d, DT__DDP_SKIP)) return dt__err.code;
+    for (int i = 0; i < d->nbuckets; i++) d->bucket[i].waiting = 1;
+    for (int i = 0; i < d->m->nblocks; i++) dt_block_zero_grad(&d->m->block[i].b);
+    return dt__err.code;
+}
+static int dt__skip_start(dt_ddp *d, int n) /* the first n buckets, unless they have started */
+{
+    for (int i = 0; i < n && i < d->nbuckets; i++) d->bucket[i].waiting = 0;
+    return dt__buckets_start_ready(d);
+}
+/* .shard = 3: takes part in the gathers of the others' forward and backward, which are those of this rank's last step;
+   buckets start between them as they did there. What the program has used since that step is done already. */
+static int dt__walk_repeat(dt_ddp *d)
+{
+    int at = 0, rc = 0;
+    if (!d->walk_version || d->walk_version != d->m->version)
+        return dt_fail(DT_ERR_STATE,
+                       "dt_ddp_skip: with .shard = 3 a rank that skips repeats the gathers of its last step, but there was "
+                       "none with a whole forward since parameters were sharded, frozen or unfrozen; give every rank data "
+                       "in the first two steps from then on");
+    while (at < d->nwalk && at < d->nwalked && d->walk[at] == d->walked[at]) at++;
+    if (at < d->nwalk) at = d->nwalk = 0;
+    d->walking = true;
+    rc = dt__syncnorm_skip(d);
+    for (; at < d->nwalked && !rc && dt__err.code == DT_OK; at++) {
+        int       what = d->walked[at] & 3, index = d->walked[at] >> 2;
+        dt__unit *u = &d->unit[index];
+        if (what == DT__WALK_VALUE) dt__value_touch(&u->lazy_value.lazy);
+        else if (what == DT__WALK_GRAD) dt__grad_touch(&u->lazy_grad.lazy);
+        else if (what == DT__WALK_START) rc = dt__skip_start(d, index + 1);
+        else if (!(rc = dt__skip_begin(d))) {
+            dt__walk_record(d, DT__WALK_BEGIN, 0);
+            if (d->m->version != d->walk_version)
+                rc = dt_fail(DT_ERR_STATE,
+                             "dt_ddp_skip: parameters were frozen or unfrozen since this rank's last step, which .shard = 3 "
+                             "repeats; give every rank data in the two steps after that");
+            if (!rc) rc = dt__info_send(d);
+        }
+    }
+    d->walking = false;
+    return rc ? rc : dt__err.code;
+}
 DT_API dt_status dt_ddp_skip(dt_ddp *d)
 {
     if (!dt__ddp_ok("dt_ddp_skip", d)) return dt_error_code();
@@ -4827,11 +4928,6 @@ DT_API dt_status dt_ddp_skip(dt_ddp *d)
                                   d->no_sync   ? "called inside dt_ddp_no_sync; call dt_ddp_no_sync(d, false) first"
                                   : d->o.slots ? "called with .slots; every slot needs a backward"
                                                : "called in a world of one rank, where no other rank has data");
-    if (d->o.shard == 3)
-        return (dt_status)dt_fail(
-            DT_ERR_STATE,
-            "dt_ddp_skip: with .shard = 3 a rank must take part in every forward, whose layers are gathered "
-            "from all ranks; use .shard = 2, or give all loaders the same number of batches");
     if (!d->m->sealed)
         return (dt_status)dt_fail(DT_ERR_STATE,
                                   "dt_ddp_skip: the model has had no backward on this rank, expected one; the first step "
@@ -4839,13 +4935,12 @@ DT_API dt_status dt_ddp_skip(dt_ddp *d)
     dt_amp *amp = d->m->amp;
     if (amp && amp->nlosses != 1)
         return (dt_status)dt_fail(DT_ERR_STATE, "dt_ddp_skip: mixed precision with %d losses, expected 1", amp->nlosses);
-    if (!amp || !dt__amp_stash(d->m)) dt__ddp_start_step(d, DT__DDP_SKIP);
-    if (dt__err.code == DT_OK) dt__syncnorm_skip(d);
-    if (dt__err.code == DT_OK) {
-        for (int i = 0; i < d->nbuckets; i++) d->bucket[i].waiting = 0;
-        for (int i = 0; i < d->m->nblocks; i++) dt_block_zero_grad(&d->m->block[i].b);
-        if (!dt__info_send(d)) dt__buckets_start_ready(d);
-    }
+    if (d->o.shard == 3) {
+        if (dt__walk_repeat(d) && d->phase == DT__DDP_IDLE) {
+            dt__ddp_send_error(d);
+            dt__ddp_drain(d);
+        }
+    } else if (!dt__skip_begin(d) && !dt__syncnorm_skip(d) && !dt__info_send(d)) dt__skip_start(d, d->nbuckets);
     dt__ddp_end_step(d, dt_error_code());
     if (amp && dt__err.code == DT_OK && !dt__amp_take_back(d->m, &amp->scaler[0], NULL)) amp->scaler[0].used = 1;
     return dt_error_code();
@@ -4936,1299 +5031,6 @@ DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes)
                      1e3 * period, 1e3 * t1, 1e3 * t2, (double)(s.bytes - f->bytes) / n / 1048576, s.buckets, 1e3 * exposed,
                      1e3 * waited, 1e3 * (t1 > t2 ? t1 : t2), 1e3 * (t1 + t2));
     return k > 0 ? (size_t)k : 0;
-}
-
-/* ==================================================================================================== >>serving
-   The worker's thread runs everything but the functions whose name begins with dt__server_: these run on the thread that
-   drives the communicator, and touch only their dt__server, which belongs to the store.
-
-   Keys of the store: DT__SERVE_TALK for agreements between workers, DT__SERVE_COUNT, DT__SERVE_ABOUT for newcomers (a hash of the
-   options, which is there when the model is sealed), then one for each parameter and buffer of the model, in the order of creation,
-   and with .clip_norm and one server one that is updated last.
-
-   A gradient that consists of -0 only means that the worker has none for this parameter: sums of them are -0, too, and -0 + x
-   is x. In a real gradient every 64th element that is -0 becomes 0 before the push. (A part of an array on a server begins at
-   a multiple of 64 elements.)
-
-   States: attached -> bound (the model is sealed, all keys exist) -> started (the servers have the values of a resume). */
-enum { DT__SERVE_TALK, DT__SERVE_COUNT, DT__SERVE_ABOUT, DT__SERVE_KEYS }; /* keys */
-enum { DT__SERVE_PARAMETERS = 1, DT__SERVE_BUFFERS, DT__SERVE_AGREEMENTS }; /* groups of keys */
-enum { DT__SERVE_NOTHING, DT__SERVE_TRAINED, DT__SERVE_FROZEN, DT__SERVE_BUFFER };
-enum { DT__SERVE_LAST = -1 };  /* the label of the key that is updated last */
-enum { DT__TALK_WORDS = 4, DT__TALK_BYTES = 512 };
-typedef struct dt__server_part { /* .clip_norm: an update waits until all its gradients are there */
-    dt_ps_part p;
-    float     *grad;
-    int64_t    cap;
-    bool       none;           /* no worker had a gradient */
-} dt__server_part;
-typedef struct dt__server {
-    struct dt__server *copy;   /* the same for copies of another server's arrays (.replicas of dt_ps_new), whose version may be another one */
-    dt_optimizer *opt;         /* private copies */
-    dt_scheduler *scheduler;
-    int           dense[DT__MAX_STATES]; /* state k of the optimiser is state dense[k] of the store; -1: not needed */
-    int           nstate;
-    bool          clips;       /* .clip_norm, and this is the only server */
-    bool          measures;    /* .clip_norm, and there are several */
-    float        *temp, *grad;
-    int64_t       ntemp, ngrad;
-    dt__server_part *part;
-    int64_t       nparts, part_cap;
-    float        *norm;
-    int64_t       norm_cap;
-} dt__server;
-typedef struct dt__served { int kind, label; } dt__served; /* a parameter or buffer of the model */
-typedef struct dt__served_block { /* where gradients and values of a block are on the host */
-    float     *grad, *value;
-    dt_tensor *grad_copy, *value_copy; /* f32, on the CPU; NULL: no copies are needed */
-} dt__served_block;
-struct dt_ps_model {
-    dt_model     *m;           /* NULL after the model was freed */
-    dt_optimizer *opt;
-    dt_ps        *store;
-    dt_ps_attach_opts o;
-    dt__watch     watch;
-    int           worker, workers; /* workers: the most that there can be */
-    bool          newcomer;    /* it has joined later */
-    bool          apart;       /* ... and takes no part in agreements */
-    int           lead;        /* the first worker that is alive: it speaks for all */
-    int           hook;
-    uint64_t      serial;      /* the hook's name for it */
-    dt_ps_model  *next_hooked;
-    dt__served   *served;      /* by index in m->param */
-    int64_t       served_cap;
-    int           nserved;
-    dt__served_block *block;
-    int           nblocks;
-    dt_ps_item   *item;        /* of the trained parameters, in the order of keys */
-    dt__param   **of;          /* their parameters; NULL: the key that is updated last */
-    int           nitems;
-    dt_ps_item   *buffer_item;
-    int           nbuffer_items;
-    int           dense[DT__MAX_STATES];
-    int           version;     /* of the model's blocks, when item was made */
-    int           bound, started, loaded;
-    int           in_backward; /* of this model */
-    int           stopped;     /* a backward of this step was cancelled */
-    int           resting;     /* 1: during a collective; 2: it had its last batch */
-    dt_ps_info    info;
-    int64_t       next;        /* batch */
-    int64_t      *cursor;      /* of the last save or resume: see dt_ps_get_cursor */
-    int64_t       ncursor, cursor_cap;
-    int64_t      *talk_out, *talk_in;
-    int64_t       ntalk;
-    int64_t       asked;       /* requests for a checkpoint so far: see dt__serve_tick */
-    float         one[2];      /* pushed and pulled for keys without values */
-};
-
-/* ---- the server */
-static float *dt__server_room(float **p, int64_t *cap, int64_t n)
-{
-    if (n <= *cap) return *p;
-    dt_mem_free(*p, (size_t)*cap * sizeof **p);
-    *p = (float *)dt_mem_alloc((size_t)n * sizeof **p);
-    *cap = *p ? n : 0;
-    if (!*p) dt_fail(DT_ERR_MEMORY, "dt_ps_attach: out of memory for an update of %" PRId64 " elements", n);
-    return *p;
-}
-static bool dt__server_none(const float *g, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &g[i], sizeof bits);
-        if (bits != 0x80000000u) return false;
-    }
-    return true;
-}
-static int dt__server_apply(dt__server *s, const dt_ps_part *p, const float *grad, const float *gscale)
-{
-    dt__raw_update  r;
-    dt__optim_about a = dt__optim_about_of(s->opt, p->label);
-    memset(&r, 0, sizeof r);
-    r.group = p->label;
-    r.n = p->n;
-    r.t = *p->count + 1;
-    r.value = (float *)p->value;
-    for (int k = 0; k < DT__MAX_STATES; k++) r.state[k] = s->dense[k] >= 0 ? p->state[s->dense[k]] : NULL;
-    r.grad = grad;
-    r.gscale = gscale;
-    r.temp = a.temp ? dt__server_room(&s->temp, &s->ntemp, p->n) : NULL;
-    if (dt__err.code != DT_OK || dt__optim_raw(s->opt, &r)) return dt__err.code;
-    if (a.counts) ++*p->count;
-    return 0;
-}
-/* The norms are those of the parts of parameters, in the order of runs, as in dt_step: consecutive parameters of a group, the last
-   one first, that have a gradient and an equal number of updates; there is a 0 between the parameters of a run. */
-static int dt__server_run(dt__server *s, int64_t from, int64_t to,
-                          int64_t *nnorms) /* parts from .. to, downwards, of one label */
-{
-    int rc = 0;
-    for (int64_t i = from; i >= to && !rc; i--) {
-        const dt__server_part *q = &s->part[i];
-        if (q->p.label != s->part[from].p.label) continue;
-        if (i < from) s->norm[(*nnorms)++] = 0;
-        rc = dt__raw_parts(s->norm + *nnorms, q->grad, q->p.n);
-        *nnorms += dt__norm_parts(q->p.n);
-    }
-    return rc;
-}
-static int dt__server_clip(dt__server *s) /* all gradients of an update are there */
-{
-    int64_t nnorms = 0, most = 0;
-    float   scale = 0;
-    int     rc = 0;
-    for (int64_t i = 0; i < s->nparts; i++) most += dt__norm_parts(s->part[i].p.n) + 1;
-    if (!dt__server_room(&s->norm, &s->norm_cap, most)) return DT_ERR_MEMORY;
-    for (int64_t i = s->nparts - 1; i >= 0 && !rc; i--) { /* labels in the order of their last parameter */
-        bool first = true;
-        int  label = s->part[i].p.label;
-        for (int64_t k = s->nparts - 1; k > i; k--) first = first && s->part[k].p.label != label;
-        for (int64_t k = i, begin = -1, end = -1; first && k >= -1 && !rc; k--) {
-            const dt__server_part *q = k >= 0 ? &s->part[k] : NULL;
-            if (q && q->p.label != label) continue;
-            bool on = q && !q->none && (begin < 0 || *s->part[begin].p.count == *q->p.count);
-            if (begin >= 0 && !on) {
-                rc = dt__server_run(s, begin, end, &nnorms);
-                begin = -1;
-                on = q && !q->none;
-            }
-            if (on && begin < 0) begin = k;
-            end = k;
-        }
-    }
-    if (!rc && nnorms) rc = dt__raw_norm(&scale, s->norm, nnorms);
-    if (!rc) rc = dt__raw_clip(&scale, s->opt->group[0].clip_norm);
-    for (int64_t i = 0; i < s->nparts && !rc; i++)
-        if (!s->part[i].none) rc = dt__server_apply(s, &s->part[i].p, s->part[i].grad, &scale);
-    s->nparts = 0;
-    return rc;
-}
-static int dt__server_part_add(dt__server *s, const dt_ps_part *p, const float *grad, bool none)
-{
-    if (s->nparts == s->part_cap) {
-        int64_t          cap = s->part_cap ? 2 * s->part_cap : 64;
-        dt__server_part *q = (dt__server_part *)dt__alloc_zero((size_t)cap * sizeof *q);
-        if (!q) return dt_fail(DT_ERR_MEMORY, "dt_ps_attach: out of memory");
-        if (s->part_cap) memcpy((void *)q, s->part, (size_t)s->part_cap * sizeof *q);
-        dt_mem_free(s->part, (size_t)s->part_cap * sizeof *q);
-        s->part = q;
-        s->part_cap = cap;
-    }
-    dt__server_part *q = &s->part[s->nparts];
-    if (!none && p->n && !dt__server_room(&q->grad, &q->cap, p->n)) return DT_ERR_MEMORY;
-    if (!none && p->n) memcpy(q->grad, grad, (size_t)p->n * sizeof *grad);
-    q->p = *p;
-    q->none = none;
-    s->nparts++;
-    return none || !(s->opt->group[0].clip_value > 0) ? 0 : dt__raw_clamp(q->grad, p->n, s->opt->group[0].clip_value);
-}
-/* dt_ps_measure_fn: the sum of the squares of a gradient, limited by .clip_value */
-static double dt__server_measure(const dt_ps_part *p, const float *grad, void *user)
-{
-    const dt__server *s = (const dt__server *)user;
-    double            sum[8] = { 0, 0, 0, 0, 0, 0, 0, 0 }, limit = s->opt->group[0].clip_value;
-    if (p->label == DT__SERVE_LAST || dt__server_none(grad, p->n)) return 0;
-    for (int64_t i = 0; i < p->n; i++) {
-        double x = grad[i];
-        if (limit > 0) x = x > limit ? limit : x < -limit ? -limit : x;
-        sum[i % 8] += x * x;
-    }
-    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
-}
-static int dt__server_part_update(dt__server *s, const dt_ps_part *p, const float *grad)
-{
-    double limit = s->opt->group[0].clip_value;
-    if (p->label != DT__SERVE_LAST && (p->label < 0 || p->label >= s->opt->ngroups))
-        return dt_fail(DT_ERR_STATE, "key %d has the label %d, the optimiser has %d groups", p->key, p->label, s->opt->ngroups);
-    while (s->scheduler && dt_scheduler_steps(s->scheduler) < p->version)
-        if (dt_scheduler_step(s->scheduler)) return dt__err.code;
-    if (p->label == DT__SERVE_LAST) return s->clips ? dt__server_clip(s) : 0;
-    bool none = dt__server_none(grad, p->n);
-    if (s->clips) return dt__server_part_add(s, p, grad, none);
-    if (none) return 0;
-    if (limit > 0) {
-        float *x = dt__server_room(&s->grad, &s->ngrad, p->n);
-        if (!x) return DT_ERR_MEMORY;
-        memcpy(x, grad, (size_t)p->n * sizeof *x);
-        if (dt__raw_clamp(x, p->n, limit)) return dt__err.code;
-        grad = x;
-    }
-    float scale = (float)sqrt(p->measured);
-    if (s->measures && dt__raw_clip(&scale, s->opt->group[0].clip_norm)) return dt__err.code;
-    return dt__server_apply(s, p, grad, s->measures ? &scale : NULL);
-}
-static int dt__server_update(const dt_ps_part *p, const float *grad, void *user) /* dt_ps_update_fn */
-{
-    dt__pending before = dt__err; /* without a progress thread this is the thread that trains */
-    int       rc;
-    memset(&dt__err, 0, sizeof dt__err);
-    rc = dt__server_part_update(p->copy ? ((dt__server *)user)->copy : (dt__server *)user, p, grad);
-    if (rc || dt__err.code != DT_OK)
-        rc = dt__comm_bad(DT_COMM_ERR_STATE, "%s", dt__err.code != DT_OK ? dt__err.message : "the update failed");
-    dt__err = before;
-    return rc;
-}
-static void dt__server_free(void *user)
-{
-    dt__server *s = (dt__server *)user;
-    if (!s) return;
-    dt__server_free(s->copy);
-    for (int64_t i = 0; i < s->part_cap; i++) dt_mem_free(s->part[i].grad, (size_t)s->part[i].cap * sizeof(float));
-    dt_mem_free(s->part, (size_t)s->part_cap * sizeof *s->part);
-    dt_mem_free(s->temp, (size_t)s->ntemp * sizeof(float));
-    dt_mem_free(s->grad, (size_t)s->ngrad * sizeof(float));
-    dt_mem_free(s->norm, (size_t)s->norm_cap * sizeof(float));
-    dt_scheduler_free(s->scheduler);
-    dt_optimizer_free(s->opt);
-    dt_mem_free(s, sizeof *s);
-}
-static int dt__serve_states(const dt_optimizer *opt, int *dense) /* which states the store needs; how many */
-{
-    unsigned slots = 0;
-    int      n = 0;
-    for (int g = 0; g < opt->ngroups; g++) slots |= dt__optim_about_of(opt, g).slots;
-    for (int k = 0; k < DT__MAX_STATES; k++) dense[k] = slots >> k & 1u ? n++ : -1;
-    return n;
-}
-static dt__server *dt__server_make(const dt_ps *store, const dt_optimizer *opt, const dt_scheduler *scheduler) /* NULL: out of memory */
-{
-    dt__server *s = (dt__server *)dt__alloc_zero(sizeof *s);
-    if (s) s->opt = dt__optimizer_copy(opt);
-    if (s && s->opt && scheduler) s->scheduler = dt__scheduler_copy(scheduler, s->opt);
-    if (!s || !s->opt || (scheduler && !s->scheduler)) {
-        dt__server_free(s);
-        return NULL;
-    }
-    s->clips = opt->group[0].clip_norm > 0 && dt_ps_servers(store) == 1;
-    s->measures = opt->group[0].clip_norm > 0 && !s->clips;
-    s->nstate = dt__serve_states(opt, s->dense);
-    return s;
-}
-static int dt__server_new(dt_ps *store, const dt_optimizer *opt, const dt_scheduler *scheduler)
-{
-    dt__server *s = dt__server_make(store, opt, scheduler);
-    if (s && dt__ps_copies(store)) s->copy = dt__server_make(store, opt, scheduler);
-    if (!s || (dt__ps_copies(store) && !s->copy)) {
-        dt__server_free(s);
-        return dt_fail(DT_ERR_MEMORY, "dt_ps_attach: out of memory");
-    }
-    if ((s->measures && dt_ps_on_measure(store, dt__server_measure, s)) || dt_ps_on_update(store, dt__server_update, s, s->nstate)) {
-        dt__server_free(s);
-        return dt_fail(DT_ERR_COMM, "dt_ps_attach: %s", dt_ps_error(store));
-    }
-    dt__ps_on_free(store, dt__server_free, s);
-    return 0;
-}
-
-/* ---- agreements between workers: sums over all that are alive */
-static int dt__serve_fail(dt_ps_model *pm, const char *call)
-{
-    const char *why = dt_ps_error(pm->store);
-    return dt_fail(DT_ERR_COMM, "%s: %s", call, why ? why : dt_comm_error(NULL) ? dt_comm_error(NULL) : "the store failed");
-}
-static int dt__serve_exchange(dt_ps_model *pm, const char *call, const dt_ps_item *item, int n, dt_ps_info *info)
-{
-    dt_ps_op *op = dt_ps_exchange_start(pm->store, item, n);
-    if (!op && dt_comm_get_status(NULL) == DT_COMM_ERR_NONFINITE) { /* too large for the codec, with what was not sent before */
-        dt__optim_clear(pm->opt);
-        return dt_fail(DT_ERR_NUMERIC, "%s: on worker %d a gradient cannot be encoded; nothing was pushed: %s", call, pm->worker, dt_ps_error(pm->store));
-    }
-    return !op || dt_ps_wait(op, info) ? dt__serve_fail(pm, call) : 0;
-}
-static int dt__serve_talk(dt_ps_model *pm, const char *call)
-{
-    dt_ps_item item;
-    item.key = DT__SERVE_TALK;
-    item.dtype = DT_COMM_I64;
-    item.n = pm->ntalk;
-    item.push = pm->talk_out;
-    item.pull = pm->talk_in;
-    int rc = dt__serve_exchange(pm, call, &item, 1, NULL);
-    memset(pm->talk_out, 0, (size_t)pm->ntalk * sizeof *pm->talk_out);
-    return rc;
-}
-/* all: DT__TALK_WORDS of each worker, the last of which is 1 if it takes part */
-static int dt__serve_gather(dt_ps_model *pm, const char *call, const int64_t *x, int n)
-{
-    int64_t *mine = pm->talk_out + (int64_t)pm->worker * DT__TALK_WORDS;
-    for (int i = 0; i < n && i < DT__TALK_WORDS - 1; i++) mine[i] = x[i];
-    mine[DT__TALK_WORDS - 1] = 1;
-    int rc = dt__serve_talk(pm, call);
-    if (!rc)
-        for (pm->lead = 0; pm->lead < pm->worker && !pm->talk_in[pm->lead * DT__TALK_WORDS + DT__TALK_WORDS - 1];) pm->lead++;
-    return rc;
-}
-static int dt__serve_share(dt_ps_model *pm, const char *call, int root, void *data, size_t nbytes) /* at most DT__TALK_BYTES */
-{
-    int64_t at = (int64_t)pm->workers * DT__TALK_WORDS;
-    if (pm->worker == root) memcpy(pm->talk_out + at, data, nbytes);
-    int rc = dt__serve_talk(pm, call);
-    if (!rc) memcpy(data, pm->talk_in + at, nbytes);
-    return rc;
-}
-static int dt__serve_agree(void *user, const char *call, int64_t *x, int n)
-{
-    dt_ps_model *pm = (dt_ps_model *)user;
-    int          rc = dt__serve_gather(pm, call, x, n);
-    for (int w = 0; w < pm->workers && !rc; w++)
-        for (int i = 0; i < n; i++) {
-            int64_t y = pm->talk_in[w * DT__TALK_WORDS + i];
-            if (pm->talk_in[w * DT__TALK_WORDS + DT__TALK_WORDS - 1] && y > x[i]) x[i] = y;
-        }
-    return rc;
-}
-static int dt__serve_same(void *user, const char *call, const char *what, int64_t x)
-{
-    dt_ps_model *pm = (dt_ps_model *)user;
-    if (pm->newcomer)
-        return dt_fail(DT_ERR_STATE, "%s: worker %d has joined later and has its values from the store: it does not resume", call,
-                       pm->worker);
-    int          rc = dt__serve_gather(pm, call, &x, 1), first = -1;
-    for (int w = 0; w < pm->workers && !rc; w++) {
-        const int64_t *y = pm->talk_in + w * DT__TALK_WORDS;
-        if (!y[DT__TALK_WORDS - 1]) continue;
-        if (first < 0) first = w;
-        if (y[0] != pm->talk_in[first * DT__TALK_WORDS])
-            rc = dt_fail(DT_ERR_COMM,
-                         "%s: %s is %" PRId64 " on worker %d, %" PRId64
-                         " on worker %d; all workers must see the same files: use "
-                         "a directory that they share",
-                         call, what, pm->talk_in[first * DT__TALK_WORDS], first, y[0], w);
-    }
-    return rc;
-}
-
-/* ---- values of parameters, on the host */
-static bool dt__serve_direct(const dt_tensor *t) { return t->dtype == DT_F32 && t->st->dev == dt_cpu(); }
-static float *dt__serve_ptr(const dt_tensor *t) { return (float *)t->st->ptr + t->offset; }
-/* Copies a dense tensor to the host as f32 (floats) or as it is (other dtypes), or back. data: numel elements. */
-static int dt__serve_copy(dt_tensor *t, void *data, int out)
-{
-    int64_t n = t->numel;
-    if (!n) return 0;
-    if (t->dtype == DT_F32 || !dt__is_float(t->dtype)) return out ? dt__download(t, data) : dt__upload(t, data);
-    dt_tensor *flat = dt__alias(t), *here = NULL, *host = dt__adopt("dt_ps_attach", dt_cpu(), data, DT_F32, &n, 1);
-    int        rc = flat && host ? 0 : DT_ERR_MEMORY;
-    if (!rc) {
-        flat->ndim = 1;
-        flat->shape[0] = n;
-        flat->stride[0] = 1;
-        if (t->st->dev == dt_cpu()) rc = out ? dt__copy_to(host, flat, 0) : dt__copy_to(flat, host, 0);
-        else {
-            here = dt__cross("dt_ps_attach", out ? flat : host, out ? dt_cpu() : t->st->dev);
-            rc = !here ? DT_ERR_MEMORY : out ? dt__copy_to(host, here, 0) : dt__copy_to(flat, here, 0);
-        }
-    }
-    dt__unref(here);
-    dt__unref(flat);
-    dt__unref(host);
-    return rc;
-}
-static int dt__serve_value(dt_ps_model *pm, dt__param *p, float *data, int out) /* the f32 value, and from it the half one */
-{
-    dt_tensor *t = dt__param_source(pm->m, p);
-    int        rc = t ? dt__serve_copy(t, data, out) : (int)dt_error_code();
-    if (!rc && !out) {
-        if (t != p->t) rc = dt_copy(p->t, t) ? (int)dt_error_code() : 0;
-        else dt__write_ok("dt_step", p->t);
-    }
-    if (t && t->step) dt_free(t);
-    return rc;
-}
-static void *dt__serve_host(const dt__param *p, size_t *nbytes) /* memory for its value */
-{
-    size_t size = dt__is_float(p->t->dtype) ? sizeof(float) : dt__dtype_size[p->t->dtype];
-    *nbytes = (size_t)p->t->numel * size;
-    void *data = dt_mem_alloc(*nbytes ? *nbytes : 1);
-    if (!data) dt_fail(DT_ERR_MEMORY, "dt_ps_attach: out of memory for '%s'", p->name);
-    return data;
-}
-static int dt__serve_key(int index) { return DT__SERVE_KEYS + index; }
-static dt__served dt__serve_kind(const dt_ps_model *pm, const dt__param *p)
-{
-    dt__served s;
-    s.label = p->buffer || p->frozen ? 0 : dt__optimizer_claims(pm->opt, p->name);
-    s.kind = !p->t->numel ? DT__SERVE_NOTHING : p->buffer ? DT__SERVE_BUFFER : p->frozen ? DT__SERVE_FROZEN : DT__SERVE_TRAINED;
-    return s;
-}
-static int dt__serve_init(dt_ps_model *pm, int key, const void *data, int64_t n, int dtype, int rule, int group, bool whole,
-                          int label)
-{
-    dt_ps_init_opts o = DT__NO_OPTIONS;
-    o.rule = rule;
-    o.group = group;
-    o.whole = whole;
-    o.label = label;
-    return dt_ps_init_with(pm->store, key, data, n, dtype, o);
-}
-/* Everyone's error, before the training has begun. */
-static int dt__serve_abort(dt_ps_model *pm)
-{
-    if (dt__err.code != DT_OK) dt_comm_abort(dt_ps_comm(pm->store), dt_error());
-    return dt__err.code;
-}
-/* A parameter or buffer is new: all workers get worker 0's value. */
-static int dt__serve_param(dt_ps_model *pm, dt__param *p, int index)
-{
-    dt__served *list = (dt__served *)dt__enlarge(pm->served, pm->nserved, &pm->served_cap, sizeof *list),
-               s = dt__serve_kind(pm, p);
-    if (!list) return dt_fail(DT_ERR_MEMORY, "dt_ps_attach: out of memory");
-    pm->served = list;
-    if (s.label < 0)
-        return dt_fail(
-            DT_ERR_STATE,
-            "dt_ps_attach: the parameter '%s' is not one of the optimiser's (.params); a store serves one optimiser, "
-            "which has all parameters that are not frozen",
-            p->name);
-    pm->served[pm->nserved++] = s;
-    if (s.kind == DT__SERVE_NOTHING) return 0;
-    size_t nbytes;
-    void  *data = dt__serve_host(p, &nbytes);
-    int    rc = data ? 0 : DT_ERR_MEMORY, floats = dt__is_float(p->t->dtype);
-    if (!rc)
-        rc = s.kind == DT__SERVE_TRAINED || floats ? dt__serve_value(pm, p, (float *)data, 1) : dt__serve_copy(p->t, data, 1);
-    if (!rc && dt__serve_init(pm, dt__serve_key(index), data, p->t->numel, floats ? (int)DT_COMM_F32 : p->t->dtype,
-                              s.kind == DT__SERVE_TRAINED ? DT_PS_UPDATE : DT_PS_ASSIGN,
-                              s.kind == DT__SERVE_TRAINED  ? (int)DT__SERVE_PARAMETERS
-                              : s.kind == DT__SERVE_BUFFER ? (int)DT__SERVE_BUFFERS
-                                                           : 0,
-                              s.kind == DT__SERVE_TRAINED && dt__optim_about_of(pm->opt, s.label).whole, s.label))
-        rc = dt_fail(DT_ERR_COMM, "dt_ps_attach: number %d, '%s' %s: %s", index + 1, p->name, dt__text(p->t),
-                     dt_ps_error(pm->store));
-    if (!rc && pm->worker && dt_ps_get_state(pm->store, dt__serve_key(index), DT_PS_VALUE, data))
-        rc = dt__serve_fail(pm, "dt_ps_attach");
-    if (!rc && pm->worker) rc = floats ? dt__serve_value(pm, p, (float *)data, 0) : dt__serve_copy(p->t, data, 0);
-    dt_mem_free(data, nbytes ? nbytes : 1);
-    return rc;
-}
-static int dt__serve_made(void *user, dt__param *p)
-{
-    dt_ps_model *pm = (dt_ps_model *)user;
-    return dt__serve_param(pm, p, pm->m->nparams - 1) ? dt__serve_abort(pm) : 0;
-}
-
-/* ---- the seal */
-static int dt__serve_compare(dt_ps_model *pm) /* as dt__ddp_same_models */
-{
-    dt_model *m = pm->m;
-    uint64_t  hash = DT__DDP_HASH;
-    int64_t   mine[2];
-    for (int i = 0; i < m->nparams; i++) {
-        dt__ddp_fingerprint k = dt__ddp_fingerprint_of(m->param[i], i);
-        hash = dt__ddp_hash(hash, &k, sizeof k);
-    }
-    mine[0] = (int64_t)(hash >> 1);
-    mine[1] = m->nparams;
-    if (dt__serve_gather(pm, "dt_ps_attach", mine, 2)) return dt__err.code;
-    int     first = -1, other = -1;
-    int64_t most = 0;
-    for (int w = 0; w < pm->workers; w++) {
-        const int64_t *x = pm->talk_in + w * DT__TALK_WORDS;
-        if (!x[DT__TALK_WORDS - 1]) continue;
-        if (first < 0) first = w;
-        if (other < 0 && memcmp(x, pm->talk_in + first * DT__TALK_WORDS, 2 * sizeof *x)) other = w;
-        if (x[1] > most && (w == first || w == other)) most = x[1];
-    }
-    for (int i = 0; other >= 0 && i < most; i++) {
-        dt__ddp_fingerprint k[2];
-        for (int side = 0; side < 2; side++) {
-            memset(&k[side], 0, sizeof k[side]);
-            if (i < m->nparams) k[side] = dt__ddp_fingerprint_of(m->param[i], i);
-            if (dt__serve_share(pm, "dt_ps_attach", side ? other : first, &k[side], sizeof k[side])) return dt__err.code;
-        }
-        if (dt__ddp_same_fingerprint(&k[0], &k[1])) continue;
-        char a[320], b[320];
-        return dt_fail(
-            DT_ERR_COMM,
-            "dt_ps_attach: the models differ: number %d is %s on worker %d, %s on worker %d; create the same parameters in "
-            "the same order on all workers",
-            i + 1, dt__ddp_fingerprint_text(&k[0], a, sizeof a), first, dt__ddp_fingerprint_text(&k[1], b, sizeof b), other);
-    }
-    return 0;
-}
-static void dt__serve_items_free(dt_ps_model *pm)
-{
-    for (int i = 0; i < pm->nblocks; i++) {
-        dt__unref(pm->block[i].grad_copy);
-        dt__unref(pm->block[i].value_copy);
-    }
-    dt_mem_free(pm->block, (size_t)pm->nblocks * sizeof *pm->block);
-    dt_mem_free(pm->item, (size_t)pm->nitems * sizeof *pm->item);
-    dt_mem_free(pm->of, (size_t)pm->nitems * sizeof *pm->of);
-    dt_mem_free(pm->buffer_item, (size_t)pm->nbuffer_items * sizeof *pm->buffer_item);
-    pm->block = NULL;
-    pm->item = pm->buffer_item = NULL;
-    pm->of = NULL;
-    pm->nblocks = pm->nitems = pm->nbuffer_items = 0;
-}
-static dt_tensor *dt__serve_staging(int64_t n)
-{
-    dt_tensor *t = dt__new("dt_ps_attach", dt_cpu(), DT_F32, &n, 1, DT_LAYOUT_PLAIN);
-    if (t) dt__fill(t, 0);
-    return t;
-}
-static int dt__serve_last(const dt_ps_model *pm) /* is there a key that is updated last? One server clips by the norm when it comes */
-{
-    return pm->opt->group[0].clip_norm > 0 && dt_ps_servers(pm->store) == 1;
-}
-/* The arrays of an exchange. Again after the blocks of the model have changed. */
-static int dt__serve_items(dt_ps_model *pm)
-{
-    dt_model *m = pm->m;
-    int       n = 0, nb = 0, last = dt__serve_last(pm);
-    dt__serve_items_free(pm);
-    for (int i = 0; i < m->nparams; i++) {
-        dt__served s = dt__serve_kind(pm, m->param[i]);
-        if (s.kind != pm->served[i].kind ||
-            (s.kind == DT__SERVE_TRAINED && (s.label != pm->served[i].label || m->param[i]->opt != pm->opt->index)))
-            return dt_fail(
-                DT_ERR_STATE,
-                "dt_ps_attach: the parameter '%s' %s; freeze parameters, add groups and make optimisers before the first "
-                "forward",
-                m->param[i]->name,
-                s.kind != pm->served[i].kind         ? "was frozen or unfrozen after its creation"
-                : m->param[i]->opt != pm->opt->index ? "belongs to another optimiser of the model"
-                                                     : "has another group than at its creation");
-        n += s.kind == DT__SERVE_TRAINED;
-        nb += s.kind == DT__SERVE_BUFFER;
-    }
-    if (!n) return dt_fail(DT_ERR_STATE, "dt_ps_attach: the model has no parameters that the optimiser could update");
-    pm->nitems = n + last;
-    pm->nbuffer_items = nb ? nb + 1 : 0;
-    pm->nblocks = m->nblocks;
-    pm->item = (dt_ps_item *)dt__alloc_zero((size_t)pm->nitems * sizeof *pm->item);
-    pm->of = (dt__param **)dt__alloc_zero((size_t)pm->nitems * sizeof *pm->of);
-    pm->block = (dt__served_block *)dt__alloc_zero((size_t)pm->nblocks * sizeof *pm->block);
-    pm->buffer_item = (dt_ps_item *)dt__alloc_zero((size_t)(pm->nbuffer_items ? pm->nbuffer_items : 1) * sizeof *pm->item);
-    if (!pm->nbuffer_items) dt_mem_free(pm->buffer_item, sizeof *pm->item), pm->buffer_item = NULL;
-    if (!pm->item || !pm->of || !pm->block || (nb && !pm->buffer_item))
-        return dt_fail(DT_ERR_MEMORY, "dt_ps_attach: out of memory");
-    n = 0;
-    for (int i = 0; i < m->nparams; i++) {
-        if (pm->served[i].kind != DT__SERVE_TRAINED) continue;
-        pm->item[n].key = dt__serve_key(i);
-        pm->item[n].dtype = DT_COMM_F32;
-        pm->item[n].n = m->param[i]->t->numel;
-        pm->of[n++] = m->param[i];
-    }
-    if (last) {
-        pm->item[n].key = dt__serve_key(m->nparams);
-        pm->item[n].dtype = DT_COMM_F32;
-        pm->item[n].n = 1;
-    }
-    pm->version = m->version;
-    return 0;
-}
-static int64_t dt__serve_hash(const dt_ps_model *pm) /* of all that must be the same on all ranks */
-{
-    uint64_t  h = DT__DDP_HASH;
-    const int number[] = { pm->o.mode,
-                           pm->o.k,
-                           pm->o.staleness,
-                           pm->o.max_staleness,
-                           pm->o.scale_by_staleness,
-                           pm->o.drop_batches,
-                           pm->o.average_buffers,
-                           pm->opt->ngroups,
-                           pm->o.codec.kind,
-                           pm->o.codec.levels,
-                           pm->o.scheduler != NULL };
-    h = dt__ddp_hash(h, number, sizeof number);
-    h = dt__ddp_hash(h, &pm->o.batches, sizeof pm->o.batches);
-    h = dt__ddp_hash(h, &pm->o.codec.ratio, sizeof pm->o.codec.ratio);
-    h = dt__ddp_hash(h, &pm->o.codec.bucket, sizeof pm->o.codec.bucket);
-    h = dt__ddp_hash(h, &pm->o.codec.seed, sizeof pm->o.codec.seed);
-    h = dt__optimizer_hash(pm->opt, dt__ddp_hash, h);
-    if (pm->o.scheduler) h = dt__scheduler_hash(pm->o.scheduler, dt__ddp_hash, h);
-    return (int64_t)h;
-}
-static int dt__serve_bind(dt_ps_model *pm)
-{
-    float zero = 0;
-    int64_t about = dt__serve_hash(pm);
-    if ((!pm->newcomer && dt__serve_compare(pm)) || dt__serve_items(pm)) return dt__err.code;
-    if (dt__serve_last(pm) && dt__serve_init(pm, dt__serve_key(pm->m->nparams), &zero, 1, DT_COMM_F32,
-                                                          DT_PS_UPDATE, DT__SERVE_PARAMETERS, true, DT__SERVE_LAST))
-        return dt__serve_fail(pm, "dt_ps_attach");
-    if (pm->nbuffer_items &&
-        dt__serve_init(pm, DT__SERVE_COUNT, &zero, 1, DT_COMM_F32, DT_PS_ASSIGN, DT__SERVE_BUFFERS, true, 0))
-        return dt__serve_fail(pm, "dt_ps_attach");
-    if (!pm->newcomer && dt__serve_init(pm, DT__SERVE_ABOUT, &about, 1, DT_COMM_I64, DT_PS_ASSIGN, 0, true, 0))
-        return dt__serve_fail(pm, "dt_ps_attach");
-    pm->bound = 1;
-    return 0;
-}
-static int dt__serve_on_seal(dt_model *m, void *user) /* user may be freed: it is valid only if m->watch has it */
-{
-    dt_ps_model *pm = (dt_ps_model *)user;
-    if (!dt__watch_find(m, user)) return 0;
-    return dt__serve_bind(pm) ? dt__serve_abort(pm) : 0;
-}
-
-/* ---- the exchange of a step */
-static int dt__serve_prepare(dt_ps_model *pm, bool push) /* where the gradients and values of the blocks are */
-{
-    dt_model *m = pm->m;
-    int       rc = 0;
-    if (pm->version != m->version && dt__serve_items(pm)) return dt__err.code;
-    for (int i = 0; i < pm->nblocks && !rc; i++) {
-        const dt__mblock *b = &m->block[i];
-        dt__served_block *s = &pm->block[i];
-        dt_tensor        *g = b->use_mgrad ? b->mgrad : b->b.grad, *v = b->master ? b->master : b->b.value;
-        bool              copy = !dt__serve_direct(g);
-        if (!dt__serve_direct(v) && !s->value_copy && !(s->value_copy = dt__serve_staging(v->numel))) return DT_ERR_MEMORY;
-        s->value = dt__serve_ptr(s->value_copy ? s->value_copy : v);
-        if (push && copy && !s->grad_copy && !(s->grad_copy = dt__serve_staging(g->numel))) return DT_ERR_MEMORY;
-        if (push && copy) rc = dt__serve_copy(g, dt__serve_ptr(s->grad_copy), 1);
-        if (push) s->grad = dt__serve_ptr(copy ? s->grad_copy : g);
-    }
-    for (int i = 0; i < pm->nitems && !rc; i++) {
-        const dt__param *p = pm->of[i];
-        if (!p) {
-            pm->item[i].push = push ? &pm->one[0] : NULL;
-            pm->item[i].pull = &pm->one[1];
-            continue;
-        }
-        pm->item[i].push = push ? pm->block[p->block].grad + p->offset : NULL;
-        pm->item[i].pull = pm->block[p->block].value + p->offset;
-    }
-    return rc;
-}
-/* Marks the gradients that this worker does not have, and checks the others. 1: there are none at all. */
-static int dt__serve_grads(dt_ps_model *pm)
-{
-    int any = 0;
-    for (int i = pm->nitems - 1; i >= 0; i--) { /* in the order of backward */
-        dt__param *p = pm->of[i];
-        if (!p) continue;
-        float  *g = pm->block[p->block].grad + p->offset;
-        int64_t n = p->t->numel;
-        bool    has = dt__has_grad(&pm->m->block[p->block], p), finite = true;
-        for (int64_t k = 0; k < n; k += has ? 64 : 1) {
-            uint32_t bits;
-            memcpy(&bits, &g[k], sizeof bits);
-            if (!has) g[k] = -0.0f;
-            else if (bits == 0x80000000u) g[k] = 0;
-        }
-        if (!has) continue;
-        any = 1;
-        if (dt__raw_finite(g, n, &finite)) return dt__err.code;
-        if (!finite) {
-            dt__optim_clear(pm->opt);
-            return dt_fail(
-                DT_ERR_NUMERIC,
-                "dt_step: on worker %d the gradient of '%s' is not finite; nothing was pushed: check its batch, use a "
-                "smaller .lr, or set .clip_value",
-                pm->worker, p->name);
-        }
-    }
-    return any ? 0 : 1;
-}
-static int dt__serve_landed(dt_ps_model *pm) /* new values have come */
-{
-    dt_model *m = pm->m;
-    int       rc = 0;
-    for (int i = 0; i < pm->nblocks && !rc; i++) {
-        const dt__mblock *b = &m->block[i];
-        dt_tensor        *v = b->master ? b->master : b->b.value;
-        if (!dt__write_ok("dt_step", v) || (b->master && !dt__write_ok("dt_step", b->b.value))) return dt__err.code;
-        if (pm->block[i].value_copy) rc = dt__serve_copy(v, pm->block[i].value, 0);
-        if (!rc && b->master) rc = dt__copy_to(b->b.value, b->master, 0);
-    }
-    return rc;
-}
-static int dt__serve_follow(dt_ps_model *pm) /* the optimiser and the scheduler of this worker are where the servers are */
-{
-    pm->opt->steps = pm->info.version;
-    while (pm->o.scheduler && dt_scheduler_steps(pm->o.scheduler) < pm->info.version)
-        if (dt_scheduler_step(pm->o.scheduler)) return dt__err.code;
-    return 0;
-}
-static int dt__serve_pull(dt_ps_model *pm, const char *call) /* and push, if dt__serve_prepare was told so */
-{
-    if (dt__serve_exchange(pm, call, pm->item, pm->nitems, &pm->info)) return dt__err.code;
-    pm->next = pm->info.batch;
-    if (pm->info.fresh && dt__serve_landed(pm)) return dt__err.code;
-    return dt__serve_follow(pm);
-}
-static int dt__serve_upload(dt_ps_model *pm) /* one worker, after a resume: values, states, counts */
-{
-    dt_model *m = pm->m;
-    int       rc = 0;
-    for (int i = 0; i < pm->nitems && !rc; i++) {
-        dt__param *p = pm->of[i];
-        if (!p) continue;
-        dt__mblock     *b = &m->block[p->block];
-        dt__optim_about a = dt__optim_about_of(pm->opt, p->group);
-        size_t          nbytes;
-        float          *data = (float *)dt__serve_host(p, &nbytes);
-        int64_t         count = p->steps;
-        if (!data) return dt__err.code;
-        rc = dt__serve_value(pm, p, data, 1);
-        if (!rc && dt_ps_set_state(pm->store, pm->item[i].key, DT_PS_VALUE, data)) rc = dt__serve_fail(pm, "dt_step");
-        for (int k = 0; k < DT__MAX_STATES && !rc; k++) {
-            if (!(a.slots >> k & 1u) || !b->state[k]) continue;
-            dt_tensor *t = dt__slice(b->state[k], 0, p->offset, p->t->numel);
-            rc = t ? dt__serve_copy(t, data, 1) : DT_ERR_MEMORY;
-            dt__unref(t);
-            if (!rc && dt_ps_set_state(pm->store, pm->item[i].key, pm->dense[k], data)) rc = dt__serve_fail(pm, "dt_step");
-        }
-        if (!rc && dt_ps_set_state(pm->store, pm->item[i].key, DT_PS_COUNT, &count)) rc = dt__serve_fail(pm, "dt_step");
-        dt_mem_free(data, nbytes);
-    }
-    if (!rc && dt_ps_set_cursor(pm->store, pm->item[0].key, pm->cursor, pm->ncursor)) rc = dt__serve_fail(pm, "dt_step");
-    return rc;
-}
-static int dt__serve_start(dt_ps_model *pm) /* before the first push: what was resumed goes to the servers */
-{
-    if (pm->started) return 0;
-    if (pm->loaded) {
-        if (dt__serve_gather(pm, "dt_step", NULL, 0)) return dt__err.code;
-        if (pm->worker == pm->lead && dt__serve_upload(pm)) return dt__serve_abort(pm);
-        if (dt__serve_gather(pm, "dt_step", NULL, 0) || dt__serve_prepare(pm, false) || dt__serve_pull(pm, "dt_step"))
-            return dt__err.code;
-    }
-    pm->started = 1;
-    return 0;
-}
-static bool dt__serve_hook_here(const dt_ps_model *pm);
-static int  dt__serve_update(dt_ps_model *pm)
-{
-    dt_model *m = pm->m;
-    bool      push = !pm->stopped && !pm->opt->skip;
-    if (dt__serve_start(pm)) return dt__err.code;
-    if (push && dt__err.bad_loss) return 0; /* dt_step refuses */
-    if (dt__serve_prepare(pm, push)) return dt__err.code;
-    int rc = push ? dt__serve_grads(pm) : 0;
-    if (rc) return rc > 0 ? 0 : rc; /* > 0: dt_step says that there is no gradient */
-    if (dt__serve_pull(pm, "dt_step")) return dt__err.code;
-    for (int i = 0; m->amp && pm->stopped && i < m->amp->nlosses; i++) m->amp->scaler[i].used = m->amp->scaler[i].found = 0;
-    pm->opt->skip = 1; /* the update was made elsewhere */
-    return 0;
-}
-static void dt__serve_step(void *user, dt_optimizer *opt)
-{
-    dt_ps_model *pm = (dt_ps_model *)user;
-    if (dt__err.code != DT_OK) return;
-    if (pm->worker < 0)
-        dt_fail(DT_ERR_STATE, "dt_step: rank %d is a server only, and trains nothing: it calls dt_ps_serve",
-                dt_comm_rank(dt_ps_comm(pm->store)));
-    else if (opt != pm->opt)
-        dt_fail(DT_ERR_STATE, "dt_step: the store serves another optimiser of this model; a store serves one");
-    else if (!dt__serve_hook_here(pm))
-        dt_fail(DT_ERR_STATE,
-                "dt_step: this is another thread than that of dt_ps_attach; call dt_ps_attach on the thread that trains");
-    else if (pm->resting)
-        dt_fail(DT_ERR_STATE, "dt_step: dt_ps_next_batch has returned -1: this worker has no more batches; end the loop");
-    else if (pm->bound) dt__serve_update(pm);
-    pm->stopped = 0;
-}
-
-/* ---- backward: cancellation */
-static struct {
-    pthread_mutex_t lock; /* protects the rest */
-    dt_ps_model    *first;
-    uint64_t        count;
-} dt__served_models = { PTHREAD_MUTEX_INITIALIZER, NULL, 0 };
-static void dt__serve_begin(void *user);
-static bool dt__serve_hook_here(const dt_ps_model *pm)
-{
-    const dt__ctx *t = &dt__tls;
-    return pm->hook >= 0 && t->hook_used[pm->hook] && t->hook[pm->hook].begin == dt__serve_begin &&
-           t->hook[pm->hook].user == (void *)(uintptr_t)pm->serial;
-}
-static dt_ps_model *dt__serve_hooked(void *user) /* NULL: it is gone, and the hook is removed */
-{
-    dt__ctx *t = &dt__tls;
-    pthread_mutex_lock(&dt__served_models.lock);
-    dt_ps_model *pm = dt__served_models.first;
-    while (pm && pm->serial != (uint64_t)(uintptr_t)user) pm = pm->next_hooked;
-    pthread_mutex_unlock(&dt__served_models.lock);
-    for (int i = 0; !pm && i < DT__MAX_HOOKS; i++)
-        if (t->hook_used[i] && t->hook[i].begin == dt__serve_begin && t->hook[i].user == user) t->hook_used[i] = 0;
-    return pm && pm->m ? pm : NULL;
-}
-static void dt__serve_look(dt_ps_model *pm) /* is the work of this backward still wanted? */
-{
-    if (!pm->stopped && dt_ps_cancelled(pm->store, pm->item[0].key)) pm->stopped = 1;
-    if (pm->stopped) dt_backward_stop();
-}
-static void dt__serve_begin(void *user)
-{
-    dt_ps_model *pm = dt__serve_hooked(user);
-    int          ours = 0;
-    if (!pm || dt__err.code != DT_OK) return;
-    for (int i = 0; i < pm->m->nparams && !ours; i++) ours = dt_grad_pending(pm->m->param[i]->t);
-    if (!ours || dt_model_seal(pm->m) || !pm->bound) return;
-    pm->in_backward = 1;
-    dt__serve_look(pm);
-}
-static void dt__serve_ready(void *user, dt_tensor *p)
-{
-    dt_ps_model *pm = dt__serve_hooked(user);
-    (void)p;
-    if (pm && pm->in_backward && dt__err.code == DT_OK) dt__serve_look(pm);
-}
-static void dt__serve_end(void *user, dt_status status)
-{
-    dt_ps_model *pm = dt__serve_hooked(user);
-    (void)status;
-    if (!pm || !pm->in_backward) return;
-    pm->in_backward = 0;
-    if (pm->stopped) dt__drop_grads(pm->m);
-}
-static int dt__serve_hook(dt_ps_model *pm)
-{
-    dt__ctx      *t = &dt__tls;
-    dt_grad_hooks h;
-    for (int i = 0; i < DT__MAX_HOOKS; i++)
-        if (t->hook_used[i] && t->hook[i].begin == dt__serve_begin) dt__serve_hooked(t->hook[i].user);
-    pthread_mutex_lock(&dt__served_models.lock);
-    pm->serial = ++dt__served_models.count;
-    pm->next_hooked = dt__served_models.first;
-    dt__served_models.first = pm;
-    pthread_mutex_unlock(&dt__served_models.lock);
-    h.begin = dt__serve_begin;
-    h.ready = dt__serve_ready;
-    h.end = dt__serve_end;
-    h.user = (void *)(uintptr_t)pm->serial;
-    pm->hook = dt_grad_hooks_add(&h);
-    return pm->hook < 0 ? pm->hook : 0;
-}
-static void dt__serve_unhook(dt_ps_model *pm)
-{
-    pthread_mutex_lock(&dt__served_models.lock);
-    for (dt_ps_model **at = &dt__served_models.first; *at; at = &(*at)->next_hooked)
-        if (*at == pm) {
-            *at = pm->next_hooked;
-            break;
-        }
-    pthread_mutex_unlock(&dt__served_models.lock);
-    if (dt__serve_hook_here(pm)) dt_grad_hooks_remove(pm->hook);
-    pm->hook = -1;
-}
-
-/* ---- collectives during the training. The workers need not have the same number of pushes behind them: so that nobody waits
-   for the push of a worker that waits here, it rests meanwhile. (DT_PS_SYNC: all have; DT_PS_ASYNC: nobody waits for pushes.) */
-static int dt__serve_meet(dt_ps_model *pm, const char *call)
-{
-    bool rest = pm->bound && !pm->resting && pm->o.mode != DT_PS_SYNC && pm->o.mode != DT_PS_ASYNC;
-    if (rest && dt_ps_rest(pm->store, pm->item[0].key, true)) return dt__serve_fail(pm, call);
-    if (rest) pm->resting = 1;
-    return dt__serve_gather(pm, call, NULL, 0);
-}
-static int dt__serve_part(dt_ps_model *pm, const char *call) /* the end of what dt__serve_meet began */
-{
-    if (pm->resting != 1) return 0;
-    pm->resting = 0;
-    if (dt_ps_rest(pm->store, pm->item[0].key, false)) return dt__serve_fail(pm, call);
-    return dt__serve_prepare(pm, false) || dt__serve_pull(pm, call) ? (int)dt__err.code : 0;
-}
-static int dt__serve_fetch(dt_ps_model *pm, const char *call, bool states) /* the newest values; the optimiser's states */
-{
-    int rc = 0;
-    for (int i = 0; i < pm->nitems && !rc; i++) {
-        dt__param *p = pm->of[i];
-        size_t     nbytes;
-        if (!p) continue;
-        dt__mblock     *b = &pm->m->block[p->block];
-        dt__optim_about a = dt__optim_about_of(pm->opt, p->group);
-        float          *data = (float *)dt__serve_host(p, &nbytes);
-        if (!data) return dt__err.code;
-        if (dt_ps_get_state(pm->store, pm->item[i].key, DT_PS_VALUE, data)) rc = dt__serve_fail(pm, call);
-        if (!rc) rc = dt__serve_value(pm, p, data, 0);
-        if (!rc && states && dt_ps_get_state(pm->store, pm->item[i].key, DT_PS_COUNT, &p->steps)) rc = dt__serve_fail(pm, call);
-        if (!rc && states) rc = dt__block_states(pm->m, b, a.slots);
-        for (int k = 0; k < DT__MAX_STATES && !rc && states; k++) {
-            if (!(a.slots >> k & 1u)) continue;
-            dt_tensor *t = dt__slice(b->state[k], 0, p->offset, p->t->numel);
-            if (!t) rc = DT_ERR_MEMORY;
-            else if (dt_ps_get_state(pm->store, pm->item[i].key, pm->dense[k], data)) rc = dt__serve_fail(pm, call);
-            else rc = dt__serve_copy(t, data, 0);
-            dt__unref(t);
-        }
-        dt_mem_free(data, nbytes);
-    }
-    return rc;
-}
-/* All workers: the buffers of the first worker, or the mean. The store adds what is pushed; those who have nothing to say push
-   zeros. */
-static int dt__serve_buffers(dt_ps_model *pm, const char *call)
-{
-    dt_model *m = pm->m;
-    size_t    total = 0;
-    int       rc = 0, n = 1;
-    float     count[2];
-    if (!pm->nbuffer_items) return 0;
-    for (int i = 0; i < m->nparams; i++)
-        if (pm->served[i].kind == DT__SERVE_BUFFER) total += ((size_t)m->param[i]->t->numel * 8 + 15) & ~(size_t)7;
-    char *out = (char *)dt__alloc_zero(total), *in = (char *)dt__alloc_zero(total);
-    if (!out || !in) rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory for buffers", call);
-    count[0] = pm->worker == pm->lead || pm->o.average_buffers ? 1.0f : 0.0f;
-    count[1] = 0;
-    pm->buffer_item[0].key = DT__SERVE_COUNT;
-    pm->buffer_item[0].dtype = DT_COMM_F32;
-    pm->buffer_item[0].n = 1;
-    pm->buffer_item[0].push = &count[0];
-    pm->buffer_item[0].pull = &count[1];
-    size_t at = 0;
-    for (int i = 0; i < m->nparams && !rc; i++) {
-        dt_tensor *t = m->param[i]->t;
-        if (pm->served[i].kind != DT__SERVE_BUFFER) continue;
-        dt_ps_item *q = &pm->buffer_item[n++];
-        bool        floats = dt__is_float(t->dtype);
-        q->key = dt__serve_key(i);
-        q->dtype = floats ? (int)DT_COMM_F32 : t->dtype;
-        q->n = t->numel;
-        q->push = out + at;
-        q->pull = in + at;
-        if (pm->worker == pm->lead || (floats && pm->o.average_buffers)) rc = dt__serve_copy(t, out + at, 1);
-        at += ((size_t)t->numel * 8 + 15) & ~(size_t)7;
-    }
-    if (!rc) rc = dt__serve_exchange(pm, call, pm->buffer_item, pm->nbuffer_items, NULL);
-    at = 0;
-    for (int i = 0; i < m->nparams && !rc && count[1] > 0; i++) {
-        dt_tensor *t = m->param[i]->t;
-        if (pm->served[i].kind != DT__SERVE_BUFFER) continue;
-        float *x = (float *)(void *)(in + at);
-        for (int64_t k = 0; dt__is_float(t->dtype) && count[1] > 1 && k < t->numel; k++) x[k] /= count[1];
-        if (!dt__write_ok(call, t)) rc = dt__err.code;
-        else rc = dt__serve_copy(t, in + at, 0);
-        at += ((size_t)t->numel * 8 + 15) & ~(size_t)7;
-    }
-    dt_mem_free(out, total);
-    dt_mem_free(in, total);
-    return rc;
-}
-
-/* ---- checkpoints */
-static int dt__serve_cursor_room(dt_ps_model *pm, int64_t n)
-{
-    if (n <= pm->cursor_cap) return 0;
-    int64_t *p = (int64_t *)dt__alloc_zero((size_t)n * sizeof *p);
-    if (!p) return dt_fail(DT_ERR_MEMORY, "dt_ps_attach: out of memory");
-    if (pm->ncursor) memcpy(p, pm->cursor, (size_t)pm->ncursor * sizeof *p);
-    dt_mem_free(pm->cursor, (size_t)pm->cursor_cap * sizeof *p);
-    pm->cursor = p;
-    pm->cursor_cap = n;
-    return 0;
-}
-static int dt__serve_cursor(dt_ps_model *pm, const char *call)
-{
-    int64_t n = 0;
-    for (;;) {
-        if (dt_ps_get_cursor(pm->store, pm->item[0].key, pm->cursor, pm->cursor_cap, &n)) return dt__serve_fail(pm, call);
-        if (n <= pm->cursor_cap) break;
-        if (dt__serve_cursor_room(pm, n)) return dt__err.code;
-    }
-    pm->ncursor = n;
-    return 0;
-}
-static int dt__serve_lead(void *user) /* collective, before a checkpoint is written: one worker has all that the servers have */
-{
-    dt_ps_model *pm = (dt_ps_model *)user;
-    const char  *call = "dt_checkpoint_save";
-    if (pm->apart) return 0;
-    bool lead = !dt__serve_meet(pm, call) && !dt__serve_buffers(pm, call) && pm->worker == pm->lead;
-    if (lead && pm->bound && pm->started && !dt__serve_fetch(pm, call, true)) dt__serve_cursor(pm, call);
-    if (lead && dt__err.code == DT_OK && pm->ncursor >= 2) {
-        pm->info.version = pm->cursor[0];
-        dt__serve_follow(pm);
-    }
-    return lead;
-}
-static int dt__serve_outcome(void *user, const char *call)
-{
-    dt_ps_model *pm = (dt_ps_model *)user;
-    char         text[DT__TALK_BYTES];
-    dt__pending  before = dt__err;
-    if (pm->apart) return dt__err.code;
-    memset(text, 0, sizeof text);
-    if (pm->worker == pm->lead && dt__err.code != DT_OK) snprintf(text, sizeof text, "%.500s", dt_error());
-    dt__err.code = DT_OK; /* the others wait for this worker */
-    int rc = dt__serve_share(pm, call, pm->lead, text, sizeof text);
-    if (!rc) rc = dt__serve_part(pm, call);
-    text[sizeof text - 1] = 0;
-    if (before.code != DT_OK) dt__err = before;
-    else if (!rc && text[0] && pm->worker != pm->lead) rc = dt_fail(DT_ERR_FILE, "worker %d: %s", pm->lead, text);
-    return rc;
-}
-/* dt__watch.agree: x[0]: a checkpoint is due, x[1]: stop after it. With DT_PS_SYNC all workers are at the same step. With the
-   other modes nobody waits here: a worker that wants a checkpoint writes a request to the store, and the others find it at their
-   next tick. A request is twice its number, plus 1 to stop. */
-static int dt__serve_tick(void *user, const char *call, int64_t *x, int n)
-{
-    dt_ps_model *pm = (dt_ps_model *)user;
-    int64_t      now = 0, want = 2 * (pm->asked + 1) + (n > 1 && x[1]);
-    if (pm->o.mode == DT_PS_SYNC) return dt__serve_agree(pm, call, x, n);
-    if (dt_ps_get_state(pm->store, DT__SERVE_TALK, DT_PS_COUNT, &now)) return dt__serve_fail(pm, call);
-    if ((x[0] || (n > 1 && x[1])) && now < want) {
-        if (dt_ps_set_state(pm->store, DT__SERVE_TALK, DT_PS_COUNT, &want)) return dt__serve_fail(pm, call);
-        now = want;
-    }
-    x[0] = pm->apart ? 0 : x[0];
-    if (now / 2 > pm->asked) {
-        x[0] = !pm->apart;
-        if (n > 1) x[1] = now & 1;
-        pm->asked = now / 2;
-    }
-    return 0;
-}
-static void dt__serve_first_batch(dt_ps_model *pm) /* as the coordinator gives them out: W numbers to each machine, one to each worker */
-{
-    int     learner, most, at = dt__ps_place_of(pm->store, &learner, &most);
-    int64_t n = pm->ncursor >= 2 ? (pm->ncursor - 2) / most : 0, next = pm->ncursor >= 2 ? pm->cursor[1] : 0, all = pm->o.batches;
-    pm->next = learner < n ? pm->cursor[2 + (int64_t)learner * most] : ((next + most - 1) / most + (learner - n)) * most;
-    pm->next += at;
-    if (all && pm->next >= (all + most - 1) / most * most) pm->next = -1;
-}
-static int dt__serve_visit(void *user, dt__visit *v)
-{
-    dt_ps_model *pm = (dt_ps_model *)user;
-    int64_t      x[3] = { 0, 0, 0 };
-    char         name[48];
-    int          rc = 0;
-    if (v->loading && pm->started)
-        return dt_fail(DT_ERR_STATE,
-                       "dt_checkpoint_resume: the training on the store has begun; resume before the first dt_step");
-    if (!v->loading && pm->ncursor >= 2) x[0] = pm->cursor[0], x[1] = pm->cursor[1], x[2] = pm->ncursor - 2;
-    if (v->loading && !v->has(v, "ps.version")) x[0] = pm->opt->steps; /* of a training without a store */
-    else {
-        v->bounded = true;
-        v->low = 0;
-        v->high = INT64_MAX / 64;
-        rc = v->integer(v, "ps.version", &x[0]);
-        if (!rc) rc = v->integer(v, "ps.next", &x[1]);
-        v->high = 1 << 20;
-        if (!rc) rc = v->integer(v, "ps.batches", &x[2]);
-        if (!rc && x[2] > 1 << 20) rc = dt_fail(DT_ERR_STATE, "dt_checkpoint: %" PRId64 " batches are not in an update", x[2]);
-        v->high = INT64_MAX / 64;
-    }
-    if (!rc && v->loading) rc = dt__serve_cursor_room(pm, x[2] + 2);
-    for (int64_t i = 0; i < x[2] && !rc; i++) {
-        snprintf(name, sizeof name, "ps.batch.%" PRId64, i);
-        rc = v->integer(v, name, &pm->cursor[2 + i]);
-    }
-    v->bounded = false;
-    if (rc || !v->loading) return rc;
-    pm->cursor[0] = x[0];
-    pm->cursor[1] = x[1];
-    pm->ncursor = x[2] + 2;
-    pm->loaded = 1;
-    dt__serve_first_batch(pm);
-    return 0;
-}
-static void dt__serve_gone(void *user) { ((dt_ps_model *)user)->m = NULL; }
-
-/* ---- public functions */
-/* A number of each rank that was there at the start. Members may join a tolerant communicator meanwhile, which halts its collectives:
-   then messages go to rank 0, and from it to all. */
-enum { DT__SERVE_TAG = DT_PS_TAG + 96 };
-static int dt__serve_ranks(dt_ps_model *pm, int64_t mine, int64_t *all)
-{
-    dt_comm    *c = dt_ps_comm(pm->store);
-    int         rank = dt_comm_rank(c), size = dt__ps_ranks(pm->store), rc = 0;
-    dt_msg_opts o = DT__NO_OPTIONS;
-    o.tag = DT__SERVE_TAG;
-    if (dt_comm_event_fd(c) < 0) rc = dt_comm_allgather(c, &mine, all, 1, NULL, DT_COMM_I64);
-    else if (rank) {
-        rc = dt_comm_send_with(c, &mine, 1, DT_COMM_I64, 0, o);
-        if (!rc) rc = dt_comm_recv_with(c, all, size, DT_COMM_I64, 0, o);
-    } else {
-        all[0] = mine;
-        for (int r = 1; r < size && !rc; r++) rc = dt_comm_recv_with(c, &all[r], 1, DT_COMM_I64, r, o);
-        for (int r = 1; r < size && !rc; r++) rc = dt_comm_send_with(c, all, size, DT_COMM_I64, r, o);
-    }
-    const char *why = dt_comm_error(c) ? dt_comm_error(c) : dt_comm_error(NULL);
-    return rc ? dt_fail(DT_ERR_COMM, "dt_ps_attach: %s", why ? why : "the communicator failed") : 0;
-}
-static int dt__serve_options(dt_ps_model *pm, bool compare) /* all ranks must have the same; they wait for each other */
-{
-    int       size = dt__ps_ranks(pm->store), rc = 0;
-    int64_t   mine = dt__serve_hash(pm), *all = (int64_t *)dt_mem_alloc((size_t)size * sizeof *all);
-    if (!all) return dt_fail(DT_ERR_MEMORY, "dt_ps_attach: out of memory");
-    rc = dt__serve_ranks(pm, mine, all);
-    for (int r = 1; r < size && !rc && compare; r++)
-        if (all[r] != all[0])
-            rc = dt_fail(DT_ERR_COMM,
-                         "dt_ps_attach: rank %d has other options than rank 0: the optimiser, its groups and options, the "
-                         "scheduler, and "
-                         "the options of dt_ps_attach must be the same on all ranks",
-                         r);
-    dt_mem_free(all, (size_t)size * sizeof *all);
-    return rc;
-}
-/* A newcomer takes part from now on. With DT_PS_SYNC all workers make the same calls between two updates. When all others have pushed
-   and wait for the newcomer's push, none of them is in an agreement: then it enters these, too. */
-static int dt__serve_enter(dt_ps_model *pm)
-{
-    int64_t    about = 0, now = 0;
-    dt_ps_info none;
-    bool       sync = pm->o.mode == DT_PS_SYNC;
-    if (dt__serve_init(pm, DT__SERVE_ABOUT, NULL, 1, DT_COMM_I64, DT_PS_ASSIGN, 0, true, 0) ||
-        dt_ps_get_state(pm->store, DT__SERVE_ABOUT, DT_PS_VALUE, &about))
-        return dt__serve_fail(pm, "dt_ps_attach");
-    if (about != dt__serve_hash(pm))
-        return dt_fail(DT_ERR_COMM,
-                       "dt_ps_attach: worker %d, which has joined later, has other options than the others: the optimiser, its "
-                       "groups and options, the scheduler, and the options of dt_ps_attach must be the same on all ranks",
-                       pm->worker);
-    if (dt__ps_enter(pm->store, DT__SERVE_PARAMETERS, sync, &pm->info)) return dt__serve_fail(pm, "dt_ps_attach");
-    pm->next = pm->info.batch;
-    pm->apart = !sync;
-    if (sync && (dt__ps_enter(pm->store, DT__SERVE_BUFFERS, false, &none) < 0 ||
-                 dt__ps_enter(pm->store, DT__SERVE_AGREEMENTS, false, &none) < 0))
-        return dt__serve_fail(pm, "dt_ps_attach");
-    if (dt_ps_get_state(pm->store, DT__SERVE_TALK, DT_PS_COUNT, &now)) return dt__serve_fail(pm, "dt_ps_attach");
-    pm->asked = now / 2;
-    return dt__serve_follow(pm);
-}
-static int dt__serve_worker(dt_ps_model *pm) /* what only workers do */
-{
-    dt_ps_discipline d = DT__NO_OPTIONS, sync = DT__NO_OPTIONS;
-    d.mode = pm->o.mode;
-    d.k = pm->o.k;
-    d.staleness = pm->o.staleness;
-    d.max_staleness = pm->o.max_staleness;
-    d.scale_by_staleness = pm->o.scale_by_staleness;
-    d.drop_batches = pm->o.drop_batches;
-    d.batches = pm->o.batches;
-    d.codec = pm->o.codec;
-    sync.mode = DT_PS_SYNC;
-    pm->ntalk = (int64_t)pm->workers * DT__TALK_WORDS + DT__TALK_BYTES / 8;
-    pm->talk_out = (int64_t *)dt__alloc_zero((size_t)pm->ntalk * sizeof *pm->talk_out);
-    pm->talk_in = (int64_t *)dt__alloc_zero((size_t)pm->ntalk * sizeof *pm->talk_in);
-    if (!pm->talk_out || !pm->talk_in || dt__serve_cursor_room(pm, 2 + pm->workers))
-        return dt_fail(DT_ERR_MEMORY, "dt_ps_attach: out of memory");
-    if (dt_ps_group_with(pm->store, DT__SERVE_PARAMETERS, d) || dt_ps_group_with(pm->store, DT__SERVE_BUFFERS, sync) ||
-        dt_ps_group_with(pm->store, DT__SERVE_AGREEMENTS, sync) ||
-        dt__serve_init(pm, DT__SERVE_TALK, pm->talk_out, pm->ntalk, DT_COMM_I64, DT_PS_ASSIGN, DT__SERVE_AGREEMENTS, true, 0))
-        return dt__serve_fail(pm, "dt_ps_attach");
-    if (!pm->newcomer) dt__serve_first_batch(pm);
-    else if (dt__serve_enter(pm)) return dt__err.code;
-    for (int i = 0; i < pm->m->nparams; i++)
-        if (dt__serve_param(pm, pm->m->param[i], i)) return dt__serve_abort(pm);
-    return dt__serve_hook(pm);
-}
-static int dt__serve_attach(dt_ps_model *pm)
-{
-    dt_model *m = pm->m;
-    if (!pm->newcomer && dt__serve_options(pm, true)) return dt__err.code;
-    if (dt_ps_server(pm->store) >= 0 && dt__server_new(pm->store, pm->opt, pm->o.scheduler)) return dt__serve_abort(pm);
-    if (!pm->newcomer && dt__serve_options(pm, false)) return dt__err.code; /* the servers are ready */
-    dt__serve_states(pm->opt, pm->dense);
-    pm->watch.user = pm;
-    pm->watch.step = dt__serve_step;
-    pm->watch.gone = dt__serve_gone;
-    if (pm->worker >= 0) {
-        pm->watch.made = dt__serve_made;
-        pm->watch.agree = dt__serve_tick;
-        pm->watch.same = dt__serve_same;
-        pm->watch.lead = dt__serve_lead;
-        pm->watch.outcome = dt__serve_outcome;
-        pm->watch.visit = dt__serve_visit;
-    }
-    pm->watch.kind = DT__WATCH_STORE;
-    dt__watch_add(m, &pm->watch);
-    if (pm->worker < 0) return 0;
-    return dt__serve_worker(pm) ? (int)dt__err.code : dt__model_on_seal(m, dt__serve_on_seal, pm);
-}
-DT_API dt_ps_model *dt_ps_attach_with(dt_model *m, dt_optimizer *opt, dt_ps *store, dt_ps_attach_opts o)
-{
-    const char *call = "dt_ps_attach", *why = NULL;
-    if (!dt__model_ok(call, m)) return NULL;
-    if (!opt || !store) dt_fail(DT_ERR_ARG, "%s: the %s is NULL", call, opt ? "store" : "optimiser");
-    else if (opt->m != m)
-        dt_fail(DT_ERR_ARG, "%s: the optimiser belongs to another model; pass the model that it was made for", call);
-    else if (m->watch) dt_fail(DT_ERR_STATE, "%s: the model %s", call, dt__watch_taken(m));
-    else if (opt->steps)
-        dt_fail(DT_ERR_STATE,
-                "%s: the optimiser has made %" PRId64 " steps, which the servers do not know: save a checkpoint, and "
-                "resume it after dt_ps_attach",
-                call, opt->steps);
-    else if (o.scheduler && !dt__scheduler_serves(o.scheduler, opt, &why)) dt_fail(DT_ERR_ARG, "%s: .scheduler: %s", call, why);
-    else if (dt_comm_get_status(dt_ps_comm(store)))
-        dt_fail(DT_ERR_COMM, "%s: the communicator has failed: %s", call, dt_comm_error(dt_ps_comm(store)));
-    if (dt__err.code != DT_OK) return NULL;
-    dt_ps_model *pm = (dt_ps_model *)dt__alloc_zero(sizeof *pm);
-    if (!pm) {
-        dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
-        return NULL;
-    }
-    pm->m = m;
-    pm->opt = opt;
-    pm->store = store;
-    pm->o = o;
-    pm->worker = dt_ps_worker(store);
-    pm->workers = dt__ps_most(store);
-    pm->newcomer = pm->worker >= dt_ps_workers(store);
-    pm->hook = -1;
-    pm->next = -1;
-    if (!dt__serve_attach(pm)) return pm;
-    dt_ps_detach(pm);
-    return NULL;
-}
-DT_API void dt_ps_detach(dt_ps_model *pm)
-{
-    if (!pm) return;
-    dt_model *m = pm->m;
-    dt__serve_unhook(pm);
-    if (m && dt__watch_find(m, pm)) {
-        dt__watch_remove(m, &pm->watch);
-        for (int64_t i = 0; i < m->on_seal.n; i++) {
-            dt__on_seal *s = (dt__on_seal *)m->on_seal.at[i];
-            if (s->user == pm) s->user = NULL;
-        }
-    }
-    dt__serve_items_free(pm);
-    dt_mem_free(pm->served, (size_t)pm->served_cap * sizeof *pm->served);
-    dt_mem_free(pm->cursor, (size_t)pm->cursor_cap * sizeof *pm->cursor);
-    dt_mem_free(pm->talk_out, (size_t)pm->ntalk * sizeof *pm->talk_out);
-    dt_mem_free(pm->talk_in, (size_t)pm->ntalk * sizeof *pm->talk_in);
-    dt_mem_free(pm, sizeof *pm);
-}
-static bool dt__serve_ok(const char *call, const dt_ps_model *pm)
-{
-    if (dt__err.code != DT_OK) return false;
-    if (!pm) dt_fail(DT_ERR_ARG, "%s: the dt_ps_model is NULL", call);
-    else if (!pm->m) dt_fail(DT_ERR_STATE, "%s: the model was freed; call it before dt_model_free", call);
-    else if (pm->worker < 0) dt_fail(DT_ERR_STATE, "%s: this rank is a server only: it calls dt_ps_serve", call);
-    else if (dt__tls.in_backward) dt_fail(DT_ERR_STATE, "%s: called inside a backward; call it before or after", call);
-    return dt__err.code == DT_OK;
-}
-DT_API int64_t dt_ps_next_batch(dt_ps_model *pm)
-{
-    if (!dt__serve_ok("dt_ps_next_batch", pm)) return -1;
-    if (pm->next < 0 && pm->bound && !pm->resting) {
-        if (dt_ps_rest(pm->store, pm->item[0].key, true)) dt__serve_fail(pm, "dt_ps_next_batch");
-        pm->resting = 2;
-    }
-    return pm->next;
-}
-DT_API dt_status dt_ps_model_stats(dt_ps_model *pm, dt_ps_stats *out)
-{
-    if (!pm || !pm->nitems || !out)
-        return (dt_status)dt_fail(DT_ERR_STATE, "dt_ps_model_stats: there is no attached model, it has had no backward yet, or out is NULL");
-    if (dt_ps_get_stats(pm->store, pm->item[0].key, out)) dt__serve_fail(pm, "dt_ps_model_stats");
-    return dt_error_code();
-}
-DT_API bool dt_ps_model_cancelled(const dt_ps_model *pm) { return pm && pm->nitems && dt_ps_cancelled(pm->store, pm->item[0].key); }
-DT_API dt_ps_info dt_ps_model_info(const dt_ps_model *pm)
-{
-    dt_ps_info none;
-    memset(&none, 0, sizeof none);
-    return pm ? pm->info : none;
-}
-DT_API dt_status dt_ps_collect(dt_ps_model *pm)
-{
-    const char *call = "dt_ps_collect";
-    if (!dt__serve_ok(call, pm)) return dt_error_code();
-    if (!pm->bound)
-        return (dt_status)dt_fail(DT_ERR_STATE, "%s: the model has had no backward yet; there is nothing to collect", call);
-    if (pm->apart) return (dt_status)dt__serve_fetch(pm, call, false);
-    if (dt__serve_meet(pm, call) || dt__serve_buffers(pm, call) || dt__serve_fetch(pm, call, false)) return dt_error_code();
-    if (!dt__serve_gather(pm, call, NULL, 0)) dt__serve_part(pm, call);
-    return dt_error_code();
 }
 
 /* ==================================================================================================== >>feed
@@ -6686,6 +5488,7 @@ static int dt__replica_make(dt__part *d, const dt_model *m)
     dt__replica_free(d);
     dt_model *r = d->m = dt_model_new_with(o);
     int       rc = r ? dt__replica_blocks(d, m) : DT_ERR_MEMORY;
+    if (r) r->timed = DT__TIMED_NEVER; /* its layers run on a thread of its own, its optimiser is that of m */
     if (!rc) r->norms_f32 = m->norms_f32;
     for (int i = 0; i < m->nparams && !rc; i++) rc = dt__replica_param(d, m->param[i]);
     for (int i = 0; i < m->nlayers && !rc; i++) rc = dt__replica_layer(r, m, m->layer[i]);

@@ -45,7 +45,7 @@ A COMPLETE PROGRAM
 WHAT IT DOES NOT DO
 
     It does not start processes: a launcher does (tools/dtrun.c --min, --max). It does not heal pipelines, tensor parallel
-    models or parameter servers.
+    models, parameter servers, jobs over MPI, nor models on GPUs.
 
 CONTENTS
 
@@ -117,45 +117,51 @@ extern "C" {
    Without a launcher and without .min and .max this is training on one rank, or on the ranks that dt_comm_init finds. */
 typedef struct dt_elastic dt_elastic;
 typedef struct dt_elastic_opts {
-    int            dt__first DT_D;
-    int            min DT_D, max DT_D;  /* members; default: DT_ELASTIC=MIN:MAX, which dtrun sets; else 1, and the ranks of the start */
-    int            room DT_D;           /* processes that can be members during the whole job; default 4096 */
-    double         wait DT_D;           /* seconds to wait with fewer members than min; default DT_ELASTIC_WAIT, else 60 */
-    const char    *join DT_D;           /* HOST:PORT of the group; default DT_ELASTIC_JOIN */
-    dt_scheduler  *scheduler DT_D;      /* dt_elastic_step makes a step of it, too */
-    dt_checkpoint *checkpoint DT_D;     /* saved if the job ends early: below the minimum, or the launcher has died */
-    dt_ddp_opts    ddp DT_D;            /* as for dt_ddp_new */
-    dt_comm_opts   comm DT_D;           /* as for dt_comm_init */
+    int dt__first DT_D;
+    int min       DT_D,
+        max       DT_D; /* members; default: DT_ELASTIC=MIN:MAX, which dtrun sets; else 1, and the ranks of the start */
+    int room      DT_D; /* processes that can be members during the whole job; default 4096 */
+    double wait   DT_D; /* seconds to wait with fewer members than min; default DT_ELASTIC_WAIT, else 60 */
+    const char *join          DT_D; /* HOST:PORT of the group; default DT_ELASTIC_JOIN */
+    dt_scheduler *scheduler   DT_D; /* dt_elastic_step makes a step of it, too */
+    dt_checkpoint *checkpoint DT_D; /* saved if the job ends early: below the minimum, or the launcher has died */
+    dt_ddp_opts ddp           DT_D; /* as for dt_ddp_new */
+    dt_comm_opts comm         DT_D; /* as for dt_comm_init */
 } dt_elastic_opts;
-DT_API dt_elastic *dt_elastic_new_with(dt_model *m, dt_optimizer *opt, dt_loader *in, dt_elastic_opts o DT_OPT0(dt_elastic_opts));
+DT_API dt_elastic *dt_elastic_new_with(dt_model *m, dt_optimizer *opt, dt_loader *in,
+                                       dt_elastic_opts o DT_OPT0(dt_elastic_opts));
 #ifdef DT__LIT
 #define dt_elastic_new(m, opt, ...) \
     dt_elastic_new_with(m, opt, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_elastic_opts, __VA_ARGS__, ))
 #else /* C++17: options as a struct, or none */
 #define dt_elastic_new dt_elastic_new_with
 #endif
-/* Leaves the group. The others go on, if they still train. Before the model and the loader are freed. */
-DT_API void    dt_elastic_free(dt_elastic *e);
-/* The next batch of this member. It returns false once at the end of each epoch, as dt_loader_next does, and while an error is
-   pending. */
-DT_API bool    dt_elastic_next(dt_elastic *e, dt_batch *b);
+/* Leaves the group, when all members have finished this member's last step. The others go on, if they still train. Before the model
+   and the loader are freed. */
+DT_API void dt_elastic_free(dt_elastic *e);
+/* The next batch of this member. It returns false once at the end of each epoch, as dt_loader_next does, once when a newcomer has become
+   a member, and while an error is pending. */
+DT_API bool dt_elastic_next(dt_elastic *e, dt_batch *b);
 /* This member leaves in order before its next step: dt_elastic_next returns false, without an error, and dt_elastic_epoch INT64_MAX.
    It may be called in a signal handler. */
-DT_API void    dt_elastic_leave(dt_elastic *e);
-DT_API bool    dt_elastic_step(dt_elastic *e); /* after the backward. true: a step is committed */
-DT_API int64_t dt_elastic_epoch(const dt_elastic *e); /* of the next step; INT64_MAX while an error is pending, so that loops end */
+DT_API void dt_elastic_leave(dt_elastic *e);
+DT_API bool dt_elastic_step(dt_elastic *e); /* after the backward. true: a step is committed */
+DT_API int64_t
+dt_elastic_epoch(const dt_elastic *e); /* of the next step; INT64_MAX while an error is pending, so that loops end */
 DT_API int64_t dt_elastic_steps(const dt_elastic *e); /* committed so far, by the group */
-DT_API int     dt_elastic_rank(const dt_elastic *e);  /* in the present group: it may change in dt_elastic_next and _step */
-DT_API int     dt_elastic_size(const dt_elastic *e);
-DT_API dt_ddp *dt_elastic_ddp(const dt_elastic *e);   /* until the next dt_elastic_next or _step; NULL: none at the moment */
+DT_API int dt_elastic_rank(const dt_elastic *e); /* in the present group: it may change in dt_elastic_next and _step */
+DT_API int dt_elastic_size(const dt_elastic *e);
+DT_API dt_ddp *
+dt_elastic_ddp(const dt_elastic *e); /* until the next dt_elastic_next or _step; NULL: none at the moment */
 /* Where others join (HOST:PORT of the leader, which is rank 0): for .join. Works like snprintf. "" on other ranks. */
-DT_API size_t  dt_elastic_address(const dt_elastic *e, char *buf, size_t nbytes);
+DT_API size_t dt_elastic_address(const dt_elastic *e, char *buf, size_t nbytes);
 typedef struct dt_elastic_stats {
-    int64_t generation;       /* changes of the members, the start included */
-    int64_t deaths, joins;    /* that this member has seen, also departures */
-    int64_t refused;          /* newcomers that did not fit */
-    int64_t received;         /* bytes of state that this member got from another one */
-    double  healing, longest; /* seconds from the end of a step's collectives to the next step: the last one, the longest one */
+    int64_t generation;    /* changes of the members, the start included */
+    int64_t deaths, joins; /* that this member has seen, also departures */
+    int64_t refused;       /* newcomers that did not fit */
+    int64_t received;      /* bytes of state that this member got from another one */
+    double  healing,
+        longest; /* seconds from the end of a step's collectives to the next step: the last one, the longest one */
 } dt_elastic_stats;
 DT_API dt_elastic_stats dt_elastic_get_stats(const dt_elastic *e);
 
@@ -167,10 +173,12 @@ DT_API dt_elastic_stats dt_elastic_get_stats(const dt_elastic *e);
 #if defined(DT_ELASTIC_IMPLEMENTATION) && !defined(DT__ELASTIC_IMPLEMENTED)
 #define DT__ELASTIC_IMPLEMENTED
 #if defined(DT_STATIC) && !defined(DT__DIST_IMPLEMENTED)
-#error "dt_elastic.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_ELASTIC_IMPLEMENTATION"
+#error \
+    "dt_elastic.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_ELASTIC_IMPLEMENTATION"
 #endif
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -185,14 +193,39 @@ DT__NEEDS(ELASTIC, COMM);
 
 /* What each member tells all others when a group forms: words of 64 bits. The first ones must be equal: dt__elastic_names. */
 enum {
-    DT__EW_VERSION = 0, DT__EW_ITEMS, DT__EW_SEED, DT__EW_BATCH, DT__EW_SLOTS, DT__EW_SHARD, DT__EW_OPTIMIZERS, DT__EW_OPTIMIZER,
-    DT__EW_EQUAL, /* the number of those above */
+    DT__EW_VERSION = 0,
+    DT__EW_ITEMS,
+    DT__EW_SEED,
+    DT__EW_BATCH,
+    DT__EW_SLOTS,
+    DT__EW_SHARD,
+    DT__EW_OPTIMIZERS,
+    DT__EW_OPTIMIZER,
+    DT__EW_EQUAL,                /* the number of those above */
     DT__EW_MODEL = DT__EW_EQUAL, /* a hash of its parameters; 0: it has none yet */
-    DT__EW_STEP, DT__EW_WHOLE, DT__EW_SEALED, DT__EW_EPOCH, DT__EW_POSITION, DT__EW_GENERATION, DT__EW_MEMBER, DT__EW_NEW, DT__EW_TOP,
-    DT__EW_ORPHAN, DT__EW_WORDS
+    DT__EW_STEP,
+    DT__EW_WHOLE,
+    DT__EW_SEALED,
+    DT__EW_EPOCH,
+    DT__EW_POSITION,
+    DT__EW_GENERATION,
+    DT__EW_MEMBER,
+    DT__EW_NEW,
+    DT__EW_TOP,
+    DT__EW_ORPHAN,
+    DT__EW_CUT,
+    DT__EW_CUT_RANK,
+    DT__EW_CUT_WORLD,
+    DT__EW_OWN0,
+    DT__EW_OWN1,
+    DT__EW_LEFT0,
+    DT__EW_LEFT1,
+    DT__EW_FULL,
+    DT__EW_WORDS
 };
-static const char *const dt__elastic_names[DT__EW_EQUAL] = { "version of dt", "number of items of the dataset", "seed of the loader",
-                                                             "batch of the loader", ".ddp.slots", ".ddp.shard",
+static const char *const dt__elastic_names[DT__EW_EQUAL] = { "version of dt",        "number of items of the dataset",
+                                                             "seed of the loader",   "batch of the loader",
+                                                             ".ddp.slots",           ".ddp.shard",
                                                              "number of optimisers", "kind of the optimiser" };
 typedef enum dt__elastic_state {
     DT__EL_OUT = 0, /* no member of a group: it is a newcomer, or the group was not formed yet */
@@ -201,34 +234,40 @@ typedef enum dt__elastic_state {
     DT__EL_OVER     /* an error: it has left */
 } dt__elastic_state;
 struct dt_elastic {
-    dt_model       *m;
-    dt_optimizer   *opt;
-    dt_loader      *in;
-    dt_elastic_opts o;
-    dt_checkpoint  *kept;        /* of what a member gives to another: dt__state_new */
-    dt_comm        *base;        /* all processes that ever were members: tolerant, with room; never used for collectives */
-    dt_comm        *group;       /* the present members; NULL: none */
-    dt_ddp         *ddp;
+    dt_model         *m;
+    dt_optimizer     *opt;
+    dt_loader        *in;
+    dt_elastic_opts   o;
+    dt_checkpoint    *kept;  /* of what a member gives to another: dt__state_new */
+    dt_comm          *base;  /* all processes that ever were members: tolerant, with room; never used for collectives */
+    dt_comm          *group; /* the present members; NULL: none */
+    dt_ddp           *ddp;
     dt__elastic_state state;
-    bool            newcomer;    /* it has to join; or it has joined and not yet got a state */
-    bool            whole;       /* its state is that of a committed step, or was given to it */
-    bool            plain;       /* the members do not change */
-    bool            orphan;      /* the launcher has died */
-    bool            done;        /* DONE was reported */
-    int             leaving;     /* atomic: dt_elastic_leave was called */
-    int             top;         /* the highest number in base that ever was in a group; later ones are newcomers */
-    int64_t        *id;          /* DT_MEMBER of each member of base; -1: unknown */
-    int64_t         generation, step, member;
-    dt_cursor       at;          /* after the last committed step */
-    dt_cursor       next;        /* after the step that runs */
-    int64_t         k;           /* committed steps since the split */
-    dt__share       share;       /* what was left of the epoch at the split */
-    int             slot, own;   /* batches of this step that this member has had; that it has in a step */
-    int64_t         epoch_said;  /* dt_elastic_next has returned false for all epochs before this one */
-    int             report_fd;   /* 0: no launcher */
-    int64_t         reported;    /* ns */
-    int64_t         short_since; /* ns: since when there are fewer than min; 0: there are enough */
-    uint64_t        t_lost;      /* when the step failed; 0: it did not */
+    bool              newcomer; /* it has to join; or it has joined and not yet got a state */
+    bool              whole;    /* its state is that of a committed step, or was given to it */
+    bool              plain;    /* the members do not change */
+    bool              orphan;   /* the launcher has died */
+    bool              done;     /* DONE was reported */
+    /* .ddp.shard: see >>handing */
+    dt__parcel      *mine[2], *left[2]; /* by step & 1 */
+    int64_t          cut;               /* the generation that has made them; 0: there are none */
+    int              cut_rank, cut_world;
+    int              full_fd, scratch; /* files in memory, or -1: the whole state of full_step; for making a parcel */
+    int64_t          full_step;
+    int              leaving; /* atomic: dt_elastic_leave was called */
+    int              top;     /* the highest number in base that ever was in a group; later ones are newcomers */
+    int64_t         *id;      /* DT_MEMBER of each member of base; -1: unknown */
+    int64_t          generation, step, member;
+    dt_cursor        at;          /* after the last committed step */
+    dt_cursor        next;        /* after the step that runs */
+    int64_t          k;           /* committed steps since the split */
+    dt__share        share;       /* what was left of the epoch at the split */
+    int              slot, own;   /* batches of this step that this member has had; that it has in a step */
+    int64_t          epoch_said;  /* dt_elastic_next has returned false for all epochs before this one */
+    int              report_fd;   /* 0: no launcher */
+    int64_t          reported;    /* ns */
+    int64_t          short_since; /* ns: since when there are fewer than min; 0: there are enough */
+    uint64_t         t_lost;      /* when the step failed; 0: it did not */
     dt_elastic_stats stats;
 };
 
@@ -253,11 +292,13 @@ static void dt__elastic_report_now(dt_elastic *e, int kind, int64_t about, const
     dt_elastic_address(e, r.address, sizeof r.address);
     snprintf(r.text, sizeof r.text, "%s", text ? text : "");
     int64_t until = dt__comm_now() + 100 * DT__NS_PER_MS;
-    bool    last = kind == DT__EL_DONE || kind == DT__EL_FAILED || kind == DT__EL_RETRY; /* they are not repeated later */
+    bool last = kind == DT__EL_DONE || kind == DT__EL_FAILED || kind == DT__EL_RETRY; /* they are not repeated later */
     ssize_t n;
-    while ((n = send(e->report_fd, &r, sizeof r, MSG_NOSIGNAL | MSG_DONTWAIT)) < 0 && last && errno == EAGAIN && dt__comm_now() < until)
+    while ((n = send(e->report_fd, &r, sizeof r, MSG_NOSIGNAL | MSG_DONTWAIT)) < 0 && last && errno == EAGAIN &&
+           dt__comm_now() < until)
         dt__comm_pause(DT__NS_PER_MS);
-    if (n < 0 && (errno == ECONNREFUSED || errno == ENOTCONN || errno == EPIPE || errno == ECONNRESET)) e->orphan = true;
+    if (n < 0 && (errno == ECONNREFUSED || errno == ENOTCONN || errno == EPIPE || errno == ECONNRESET))
+        e->orphan = true;
     e->reported = dt__comm_now();
 }
 /* Once a second: tells the launcher that this member lives, and learns whether the launcher does. */
@@ -276,13 +317,16 @@ static void dt__elastic_event(dt_elastic *e, const dt_comm_event *v)
     if (joined || v->rank >= e->o.room) return; /* JOINED is reported when it takes part */
     dt_trace_span("elastic", v->kind == DT_MEMBER_LEFT ? "a member left" : "a member died", now, now + 1000);
     if (dt_comm_rank(e->base) != dt__world_head(e->base->world)) return;
-    dt__logf(v->kind == DT_MEMBER_LEFT ? DT_LOG_INFO : DT_LOG_WARN, "elastic: after step %" PRId64 ": %s", e->step, v->why);
+    dt__logf(v->kind == DT_MEMBER_LEFT ? DT_LOG_INFO : DT_LOG_WARN, "elastic: after step %" PRId64 ": %s", e->step,
+             v->why);
     dt__elastic_report_now(e, v->kind == DT_MEMBER_LEFT ? DT__EL_LEFT : DT__EL_GONE, e->id[v->rank], v->why);
 }
 static void dt__elastic_events(dt_elastic *e)
 {
     dt_comm_event v;
-    while (!e->plain && e->base && dt_comm_next_event(e->base, &v) > 0) dt__elastic_event(e, &v);
+    dt_event_opts at_once;
+    DT__CLEAR(at_once);
+    while (!e->plain && e->base && dt_comm_next_event_with(e->base, &v, at_once) > 0) dt__elastic_event(e, &v);
 }
 
 /* ==================================================================================================== >>members
@@ -310,21 +354,15 @@ static void dt__elastic_over(dt_elastic *e) /* an error is pending: leaves at on
 }
 static void dt__elastic_drop_grads(dt_model *m)
 {
-    for (int i = 0; i < m->nblocks; i++) {
-        dt_block_zero_grad(&m->block[i].b);
-        m->block[i].use_mgrad = m->block[i].use_mwhole = 0;
-        for (int k = 0; k < m->block[i].n; k++) m->order[m->block[i].first + k]->reached = 0;
-    }
+    dt__drop_grads(m);
     for (int i = 0; m->amp && i < m->amp->nlosses; i++) m->amp->scaler[i].used = 0;
 }
-static uint64_t dt__elastic_model_hash(const dt_model *m)
+static uint64_t dt__elastic_model_hash(const dt_model *m) /* 0: it has no parameters yet */
 {
-    uint64_t h = UINT64_C(1469598103934665603);
+    uint64_t h = DT__DDP_HASH;
     for (int i = 0; i < m->nparams; i++) {
-        const dt__param *p = m->param[i];
-        for (const char *s = p->name; *s; s++) h = (h ^ (uint8_t)*s) * UINT64_C(1099511628211);
-        for (int d = 0; d < p->t->ndim; d++) h = (h ^ (uint64_t)p->t->shape[d]) * UINT64_C(1099511628211);
-        h = (h ^ (uint64_t)(p->t->dtype + 16 * p->buffer + 32 * p->frozen)) * UINT64_C(1099511628211);
+        dt__ddp_fingerprint k = dt__ddp_fingerprint_of(m->param[i], i);
+        h = dt__ddp_hash(h, &k, sizeof k);
     }
     return m->nparams ? h | 1 : 0;
 }
@@ -339,7 +377,8 @@ static void dt__elastic_words(dt_elastic *e, int64_t *w)
     w[DT__EW_SLOTS] = e->o.ddp.slots;
     w[DT__EW_SHARD] = e->o.ddp.shard;
     w[DT__EW_OPTIMIZERS] = e->m->nopts;
-    strncpy((char *)&w[DT__EW_OPTIMIZER], dt__optim_about_of(e->opt, 0).call + 3, sizeof w[0] - 1); /* of "dt_sgd" ... */
+    strncpy((char *)&w[DT__EW_OPTIMIZER], dt__optim_about_of(e->opt, 0).call + 3,
+            sizeof w[0] - 1); /* of "dt_sgd" ... */
     w[DT__EW_MODEL] = (int64_t)dt__elastic_model_hash(e->m);
     w[DT__EW_STEP] = e->step;
     w[DT__EW_WHOLE] = e->whole;
@@ -351,14 +390,28 @@ static void dt__elastic_words(dt_elastic *e, int64_t *w)
     w[DT__EW_NEW] = e->newcomer;
     w[DT__EW_TOP] = e->top;
     w[DT__EW_ORPHAN] = e->orphan;
+    w[DT__EW_CUT] = e->cut;
+    w[DT__EW_CUT_RANK] = e->cut_rank;
+    w[DT__EW_CUT_WORLD] = e->cut_world;
+    for (int k = 0; k < 2; k++) {
+        w[DT__EW_OWN0 + k] = e->mine[k] ? e->mine[k]->step : -1;
+        w[DT__EW_LEFT0 + k] = e->left[k] ? e->left[k]->step : -1;
+    }
+    w[DT__EW_FULL] = e->full_fd >= 0 ? e->full_step : -1;
 }
-/* Does the group of this call no longer go on? Then the next one is formed. */
+/* A call has failed: because the group no longer goes on? Then the next one is formed. The control thread tells one communicator after the
+   other of a death, so this one may hear of it a moment later than the one that failed. */
 static bool dt__elastic_lost(const dt_elastic *e)
 {
-    int status = e->group && !e->plain ? dt_comm_get_status(e->group) : 0;
-    if (!status && e->group && !e->plain) status = dt__comm_halted(e->group, UINT64_MAX);
-    if (!status && e->ddp && !e->plain) status = dt__ddp_lost(e->ddp);
-    return status == DT_COMM_ERR_PEER || status == DT_COMM_ERR_TIMEOUT;
+    int64_t until = dt__comm_now() + 100 * DT__NS_PER_MS;
+    for (; !e->plain; dt__comm_pause(DT__NS_PER_MS)) {
+        int status = e->group ? dt_comm_get_status(e->group) : 0;
+        if (!status && e->group) status = dt__comm_halted(e->group, UINT64_MAX);
+        if (!status && e->ddp) status = dt__ddp_lost(e->ddp);
+        if (status == DT_COMM_ERR_PEER || status == DT_COMM_ERR_TIMEOUT) return true;
+        if (dt__comm_now() > until) return false; /* another status may be what this rank did because of the death: dt__ddp_abort */
+    }
+    return false;
 }
 static bool dt__elastic_knocks(const dt_elastic *e) /* does a newcomer wait? */
 {
@@ -368,12 +421,25 @@ static bool dt__elastic_knocks(const dt_elastic *e) /* does a newcomer wait? */
 }
 static int dt__elastic_given_up(dt_elastic *e, const char *why)
 {
-    return dt_fail(DT_ERR_COMM, "dt_elastic: this member (rank %d) was given up at step %" PRId64 ": %s", dt_comm_rank(e->base), e->step,
-                   why ? why : "it did not answer");
+    return dt_fail(DT_ERR_COMM, "dt_elastic: this member (rank %d) was given up at step %" PRId64 ": %s",
+                   dt_comm_rank(e->base), e->step, why ? why : "it did not answer");
 }
 
 /* ==================================================================================================== >>handing
-   The state of a member is the file that a checkpoint would be, in memory. It goes as one message over the group. */
+   The state of a member is the file that a checkpoint would be, in memory. It goes as one message over the group.
+
+   Sharded: after each update a member sends its part of that file (a parcel) to its right neighbour, before the step is
+   committed; a small allreduce tells that all have done so. Parts of the last two steps are kept, since a death may come when
+   some have made the update and others have not. So when a member dies there is a step of which all parts are there: those of
+   the living, and that of the dead one at its neighbour. All members get all parts, make the file of them (full), and load it;
+   the next ddp cuts it anew. The full file is kept until parcels of the new group are exchanged. */
+static dt_msg_opts dt__elastic_tag(int tag)
+{
+    dt_msg_opts o;
+    DT__CLEAR(o);
+    o.tag = tag;
+    return o;
+}
 static int dt__elastic_memory(void)
 {
     int fd = (int)syscall(SYS_memfd_create, "dt-state", 1u /* close-on-exec */);
@@ -393,7 +459,9 @@ static int dt__elastic_give(dt_elastic *e, const int *to, int n) /* 0; 1: the gr
     if (!rc && (p = mmap(NULL, (size_t)head[0], PROT_READ, MAP_SHARED, fd, 0)) == MAP_FAILED)
         rc = dt_fail(DT_ERR_MEMORY, "dt_elastic: %" PRId64 " bytes of state: %s", head[0], strerror(errno));
     for (int i = 0; i < n && !rc; i++)
-        if (dt_comm_send(e->group, head, 2, DT_COMM_I64, to[i]) || dt_comm_send(e->group, p, head[0], DT_COMM_U8, to[i])) rc = 1;
+        if (dt_comm_send_with(e->group, head, 2, DT_COMM_I64, to[i], dt__elastic_tag(0)) ||
+            dt_comm_send_with(e->group, p, head[0], DT_COMM_U8, to[i], dt__elastic_tag(1)))
+            rc = 1;
     if (p != MAP_FAILED) munmap(p, (size_t)head[0]);
     close(fd);
     return rc;
@@ -401,7 +469,7 @@ static int dt__elastic_give(dt_elastic *e, const int *to, int n) /* 0; 1: the gr
 static int dt__elastic_take(dt_elastic *e, int from)
 {
     int64_t head[2] = { 0, 0 };
-    if (dt_comm_recv(e->group, head, 2, DT_COMM_I64, from)) return 1;
+    if (dt_comm_recv_with(e->group, head, 2, DT_COMM_I64, from, dt__elastic_tag(0))) return 1;
     int   fd = dt__elastic_memory();
     void *p = MAP_FAILED;
     if (fd < 0) return dt__err.code;
@@ -409,9 +477,10 @@ static int dt__elastic_take(dt_elastic *e, int from)
         (p = mmap(NULL, (size_t)head[0], PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) == MAP_FAILED) {
         int e0 = errno;
         close(fd);
-        return dt_fail(DT_ERR_MEMORY, "dt_elastic: no memory for %" PRId64 " bytes of state: %s", head[0], strerror(e0));
+        return dt_fail(DT_ERR_MEMORY, "dt_elastic: no memory for %" PRId64 " bytes of state: %s", head[0],
+                       strerror(e0));
     }
-    int rc = dt_comm_recv(e->group, p, head[0], DT_COMM_U8, from) ? 1 : 0;
+    int rc = dt_comm_recv_with(e->group, p, head[0], DT_COMM_U8, from, dt__elastic_tag(1)) ? 1 : 0;
     munmap(p, (size_t)head[0]);
     if (rc) {
         close(fd);
@@ -423,6 +492,192 @@ static int dt__elastic_take(dt_elastic *e, int from)
     e->step = head[1];
     e->whole = true;
     e->stats.received += head[0];
+    return 0;
+}
+
+static void dt__elastic_parcel_free(dt__parcel **p)
+{
+    if (*p) dt_mem_free(*p, (size_t)(*p)->nbytes);
+    *p = NULL;
+}
+static void dt__elastic_parcels_free(dt_elastic *e)
+{
+    for (int k = 0; k < 2; k++) dt__elastic_parcel_free(&e->mine[k]), dt__elastic_parcel_free(&e->left[k]);
+    e->cut = 0;
+}
+static void dt__elastic_close(int *fd)
+{
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+}
+/* This member's part of a step goes to the right neighbour. 0: all members have done so; 1: the group is lost. */
+static int dt__elastic_exchange(dt_elastic *e, int64_t step, int64_t epoch)
+{
+    int n = dt_elastic_size(e), me = dt_elastic_rank(e), right = (me + 1) % n, before = (me + n - 1) % n,
+        k = (int)(step & 1);
+    int64_t  size[2] = { 0, 0 };
+    uint64_t t0 = dt_trace_now();
+    dt_work *w[2];
+    if (!e->o.ddp.shard || n < 2 || !e->m->shards) return 0;
+    if (e->cut != e->generation) {
+        dt__elastic_parcels_free(e);
+        e->cut = e->generation;
+        e->cut_rank = me;
+        e->cut_world = n;
+    }
+    dt__elastic_parcel_free(&e->mine[k]);
+    dt__elastic_parcel_free(&e->left[k]);
+    if (e->scratch < 0 && (e->scratch = dt__elastic_memory()) < 0) return dt__err.code;
+    if (ftruncate(e->scratch, 0) || lseek(e->scratch, 0, SEEK_SET))
+        return dt_fail(DT_ERR_FILE, "dt_elastic: a file in memory: %s", strerror(errno));
+    dt__parcel *p = dt__state_parcel("dt_elastic", e->kept, e->scratch, epoch, step);
+    if (!p) return dt__err.code;
+    e->mine[k] = p;
+    size[0] = p->nbytes;
+    w[0] = dt_comm_send_start_with(e->group, &size[0], 1, DT_COMM_I64, right, dt__elastic_tag(0));
+    w[1] = dt_comm_send_start_with(e->group, p, p->nbytes, DT_COMM_U8, right, dt__elastic_tag(1));
+    int rc = !w[0] || !w[1] || dt_comm_recv_with(e->group, &size[1], 1, DT_COMM_I64, before, dt__elastic_tag(0));
+    dt__parcel *q = !rc && size[1] > 0 ? (dt__parcel *)dt_mem_alloc((size_t)size[1]) : NULL;
+    if (!rc && !q)
+        rc = dt_fail(DT_ERR_MEMORY, "dt_elastic: out of memory for %" PRId64 " bytes of the state of rank %d", size[1],
+                     before);
+    if (!rc && dt_comm_recv_with(e->group, q, size[1], DT_COMM_U8, before, dt__elastic_tag(1))) rc = 1;
+    for (int i = 0; i < 2; i++)
+        if (w[i] && dt_work_wait(w[i]) && !rc) rc = 1;
+    if (!rc && (!dt__parcel_ok(q, size[1]) || q->step != step))
+        rc = dt_fail(DT_ERR_COMM, "dt_elastic: rank %d sent no valid part of its state of step %" PRId64, before, step);
+    if (rc) {
+        if (q) dt_mem_free(q, (size_t)size[1]);
+        return rc;
+    }
+    e->left[k] = q;
+    if (dt_comm_allreduce(e->group, &size[0], 1, DT_COMM_I64, DT_COMM_MAX)) return 1;
+    dt__elastic_parcel_free(&e->mine[!k]);
+    dt__elastic_parcel_free(&e->left[!k]);
+    dt__elastic_close(&e->full_fd);
+    dt_trace_span("elastic", "parts to the neighbour", t0, dt_trace_now());
+    return 0;
+}
+static int dt__elastic_holder(const int64_t *all, int n, int64_t cut, int part, int world, int64_t step,
+                              bool *left) /* or -1 */
+{
+    for (int k = 0; k < 2; k++)
+        for (int r = 0; r < n; r++) {
+            const int64_t *w = all + (int64_t)r * DT__EW_WORDS;
+            int            has = k ? (part + 1) % world : part, first = k ? DT__EW_LEFT0 : DT__EW_OWN0;
+            if (w[DT__EW_CUT] != cut || w[DT__EW_CUT_RANK] != has || (w[first] != step && w[first + 1] != step))
+                continue;
+            *left = k;
+            return r;
+        }
+    return -1;
+}
+static int dt__elastic_gather_parts(dt_elastic *e, const int64_t *all, int64_t cut, int world, int64_t step)
+{
+    int         n = dt_comm_size(e->group), me = dt_comm_rank(e->group), rc = 0, fd = -1;
+    size_t      nbytes = 0;
+    uint8_t    *base = (uint8_t *)MAP_FAILED;
+    dt__parcel *first = NULL;
+    for (int part = 0; part < world && !rc; part++) {
+        bool        left = false;
+        int         h = dt__elastic_holder(all, n, cut, part, world, step, &left);
+        dt__parcel *p = h == me ? (left ? e->left : e->mine)[step & 1] : NULL;
+        int64_t     size = p ? p->nbytes : 0;
+        if (dt_comm_broadcast(e->group, &size, 1, DT_COMM_I64, h)) rc = 1;
+        dt__parcel *q = !rc && size > 0 ? (dt__parcel *)dt_mem_alloc((size_t)size) : NULL;
+        if (!rc && !q)
+            rc = dt_fail(DT_ERR_MEMORY, "dt_elastic: out of memory for %" PRId64 " bytes of a part of the state", size);
+        if (!rc && h == me) memcpy((void *)q, p, (size_t)size);
+        if (!rc && dt_comm_broadcast(e->group, q, size, DT_COMM_U8, h)) rc = 1;
+        if (!rc && !dt__parcel_ok(q, size))
+            rc = dt_fail(DT_ERR_COMM, "dt_elastic: rank %d sent no valid part of the state of step %" PRId64, h, step);
+        if (!rc && part == 0) {
+            nbytes = (size_t)(q->head + q->data);
+            if ((fd = dt__elastic_memory()) < 0) rc = dt__err.code;
+            else if (ftruncate(fd, (off_t)nbytes) ||
+                     (base = (uint8_t *)mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) ==
+                         (uint8_t *)MAP_FAILED)
+                rc =
+                    dt_fail(DT_ERR_MEMORY, "dt_elastic: no memory for %zu bytes of state: %s", nbytes, strerror(errno));
+        }
+        if (!rc && !dt__parcel_put(q, part ? first : q, base))
+            rc = dt_fail(DT_ERR_COMM, "dt_elastic: the parts of the state of step %" PRId64 " do not fit together",
+                         step);
+        if (part == 0) first = q;
+        else if (q) dt_mem_free(q, (size_t)size);
+    }
+    if (first) dt_mem_free(first, (size_t)first->nbytes);
+    if (!rc) dt__parcels_end(base, nbytes);
+    if (base != (uint8_t *)MAP_FAILED) munmap(base, nbytes);
+    if (rc) dt__elastic_close(&fd);
+    if (rc) return rc;
+    dt__elastic_close(&e->full_fd);
+    e->full_fd = fd;
+    e->full_step = step;
+    return 0;
+}
+static int dt__elastic_share_full(dt_elastic *e, int source, int64_t step) /* one member has the whole file */
+{
+    struct stat st;
+    int64_t     size = 0;
+    int         rc = 0, fd = e->full_fd, me = dt_comm_rank(e->group);
+    void       *p = MAP_FAILED;
+    if (me == source && !fstat(fd, &st)) size = (int64_t)st.st_size;
+    if (dt_comm_broadcast(e->group, &size, 1, DT_COMM_I64, source)) return 1;
+    if (me != source && (fd = dt__elastic_memory()) < 0) return dt__err.code;
+    if ((me != source && ftruncate(fd, (off_t)size)) ||
+        (p = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) == MAP_FAILED)
+        rc = dt_fail(DT_ERR_MEMORY, "dt_elastic: no memory for %" PRId64 " bytes of state: %s", size, strerror(errno));
+    if (!rc && dt_comm_broadcast(e->group, p, size, DT_COMM_U8, source)) rc = 1;
+    if (p != MAP_FAILED) munmap(p, (size_t)size);
+    if (me == source) return rc;
+    if (rc) {
+        close(fd);
+        return rc;
+    }
+    dt__elastic_close(&e->full_fd);
+    e->full_fd = fd;
+    e->full_step = step;
+    return 0;
+}
+/* Was the last group sharded? Then all members load the newest step of which all parts are there. 0: it was not, or done. */
+static int dt__elastic_sync_parts(dt_elastic *e, const int64_t *all, bool *done)
+{
+    int     n = dt_comm_size(e->group), world = 0, source = -1, rc = 0, lost = -1;
+    int64_t cut = 0, full = -1, step = -1;
+    *done = false;
+    for (int r = 0; r < n; r++) {
+        const int64_t *w = all + (int64_t)r * DT__EW_WORDS;
+        if (w[DT__EW_CUT] > cut) cut = w[DT__EW_CUT], world = (int)w[DT__EW_CUT_WORLD];
+        if (w[DT__EW_FULL] > full) full = w[DT__EW_FULL], source = r;
+    }
+    if (!cut && source < 0) return 0;
+    for (int r = 0; r < n && cut; r++)
+        for (int k = DT__EW_OWN0; k <= DT__EW_LEFT1; k++) {
+            int64_t t = all[(int64_t)r * DT__EW_WORDS + k];
+            bool    have = t > step && all[(int64_t)r * DT__EW_WORDS + DT__EW_CUT] == cut, left;
+            for (int part = 0; part < world && have; part++)
+                if (dt__elastic_holder(all, n, cut, part, world, t, &left) < 0) have = false, lost = part;
+            if (have) step = t;
+        }
+    if (step < 0 && source < 0)
+        return dt_fail(
+            DT_ERR_COMM,
+            "dt_elastic: rank %d and its neighbour, which had a copy of its part of the sharded state, died at once; "
+            "start again from a checkpoint",
+            lost);
+    uint64_t t0 = dt_trace_now();
+    rc = full >= step ? dt__elastic_share_full(e, source, full) : dt__elastic_gather_parts(e, all, cut, world, step);
+    if (rc) return rc;
+    int fd = dup(e->full_fd);
+    e->whole = false;
+    if (fd < 0 || dt__state_read("dt_elastic", e->kept, fd))
+        return fd < 0 ? dt_fail(DT_ERR_FILE, "dt_elastic: dup: %s", strerror(errno)) : dt__err.code;
+    e->at = *dt_loader_cursor(e->in);
+    e->step = e->full_step;
+    e->whole = *done = true;
+    dt__elastic_parcels_free(e);
+    dt_trace_span("elastic", "hand-over", t0, dt_trace_now());
     return 0;
 }
 
@@ -439,7 +694,8 @@ static int dt__elastic_shrink(dt_elastic *e)
     dt_trace_span("elastic", "agreement", t0, dt_trace_now());
     if (!rc) return 0;
     if (e->plain) return dt_fail(DT_ERR_COMM, "dt_elastic_new: %s", dt_comm_error(e->base));
-    if (rc == DT_COMM_ERR_TIMEOUT && e->newcomer) return DT__EL_AGAIN; /* too late for this one: it is asked for the next */
+    if (rc == DT_COMM_ERR_TIMEOUT && e->newcomer)
+        return DT__EL_AGAIN; /* too late for this one: it is asked for the next */
     if (dt_comm_get_status(e->base)) return dt__elastic_given_up(e, dt_comm_error(e->base));
     return dt__elastic_given_up(e, dt_comm_error(NULL));
 }
@@ -453,7 +709,8 @@ static int dt__elastic_refuse(dt_elastic *e, const int64_t *all)
         const int64_t *w = all + (int64_t)r * DT__EW_WORDS;
         int            k = 0;
         while (k < DT__EW_EQUAL && w[k] == zero[k]) k++;
-        bool model = k == DT__EW_EQUAL && w[DT__EW_NEW] && w[DT__EW_MODEL] != zero[DT__EW_MODEL] && zero[DT__EW_SEALED] && w[DT__EW_SEALED];
+        bool model = k == DT__EW_EQUAL && w[DT__EW_NEW] && w[DT__EW_MODEL] != zero[DT__EW_MODEL] &&
+                     zero[DT__EW_SEALED] && w[DT__EW_SEALED];
         if (k == DT__EW_EQUAL && !model) continue;
         if (model) {
             int rc = dt__same_models("dt_elastic", e->m, e->group, false);
@@ -461,11 +718,16 @@ static int dt__elastic_refuse(dt_elastic *e, const int64_t *all)
             snprintf(text, sizeof text, "%.390s", dt_error() ? dt_error() : "the models differ");
             if (rc < 0 && !(r == me)) dt_error_clear();
         } else if (k == DT__EW_OPTIMIZER)
-            snprintf(text, sizeof text, "dt_elastic: a newcomer does not fit: its optimiser is dt_%.7s, that of the group is dt_%.7s; start it "
-                     "as the others", (const char *)&w[k], (const char *)&zero[k]);
+            snprintf(
+                text, sizeof text,
+                "dt_elastic: a newcomer does not fit: its optimiser is dt_%.7s, that of the group is dt_%.7s; start it "
+                "as the others",
+                (const char *)&w[k], (const char *)&zero[k]);
         else
-            snprintf(text, sizeof text, "dt_elastic: a newcomer does not fit: its %s is %" PRId64 ", that of the group is %" PRId64
-                     "; start it as the others", dt__elastic_names[k], w[k], zero[k]);
+            snprintf(text, sizeof text,
+                     "dt_elastic: a newcomer does not fit: its %s is %" PRId64 ", that of the group is %" PRId64
+                     "; start it as the others",
+                     dt__elastic_names[k], w[k], zero[k]);
         e->stats.refused++;
         if (r == me) {
             if (!model) dt_fail(DT_ERR_COMM, "%s", text);
@@ -483,19 +745,23 @@ static int dt__elastic_refuse(dt_elastic *e, const int64_t *all)
 static int dt__elastic_short(dt_elastic *e)
 {
     dt_comm_event v;
+    dt_event_opts patience;
     char          text[200], saved[64] = "";
     int           n = dt_comm_size(e->group);
     int64_t       now = dt__comm_now();
     if (n >= e->o.min) return e->short_since = 0;
     if (!e->short_since) {
         e->short_since = now;
-        snprintf(text, sizeof text, "%d of at least %d members are left: the others wait up to %g s for new ones", n, e->o.min, e->o.wait);
+        snprintf(text, sizeof text, "%d of at least %d members are left: the others wait up to %g s for new ones", n,
+                 e->o.min, e->o.wait);
         if (dt__elastic_leads(e)) dt__logf(DT_LOG_WARN, "elastic: %s", text);
         if (dt__elastic_leads(e)) dt__elastic_report_now(e, DT__EL_SHORT, -1, text);
     }
+    DT__CLEAR(patience);
     double left = e->o.wait - dt__seconds_of(now - e->short_since);
     while (left > 0 && !e->orphan) {
-        int got = dt_comm_next_event(e->base, &v, .timeout = left < 1 ? left : 1);
+        patience.timeout = left < 1 ? left : 1;
+        int got = dt_comm_next_event_with(e->base, &v, patience);
         if (got < 0) return dt__elastic_given_up(e, dt_comm_error(e->base));
         if (got > 0 || dt__elastic_knocks(e)) {
             if (got > 0) dt__elastic_event(e, &v);
@@ -510,8 +776,8 @@ static int dt__elastic_short(dt_elastic *e)
         if (dt_checkpoint_save(e->o.checkpoint, e->at.epoch, e->step)) return dt__err.code;
         snprintf(saved, sizeof saved, "; step %" PRId64 " is in the checkpoint", e->step);
     }
-    return dt_fail(DT_ERR_COMM, "below the minimum: %d of at least %d members for %g s%s; start more, or lower .min", n, e->o.min, e->o.wait,
-                   saved);
+    return dt_fail(DT_ERR_COMM, "below the minimum: %d of at least %d members for %g s%s; start more, or lower .min", n,
+                   e->o.min, e->o.wait, saved);
 }
 static int dt__elastic_split(dt_elastic *e)
 {
@@ -524,7 +790,8 @@ static int dt__elastic_split(dt_elastic *e)
     e->own = own;
     e->slot = 0;
     e->k = 0;
-    return dt__loader_split(e->in, first, own, world, !lo->drop_last && !e->o.ddp.slots && e->o.ddp.shard != 3, &e->at, &e->share);
+    return dt__loader_split(e->in, first, own, world, !lo->drop_last && !e->o.ddp.slots && e->o.ddp.shard != 3, &e->at,
+                            &e->share);
 }
 /* Who has the newest committed step gives it to those who have not. */
 static int dt__elastic_sync(dt_elastic *e, const int64_t *all)
@@ -548,15 +815,19 @@ static int dt__elastic_sync(dt_elastic *e, const int64_t *all)
         const int64_t *w = all + (int64_t)r * DT__EW_WORDS;
         if (r == source || (w[DT__EW_WHOLE] && w[DT__EW_STEP] == newest)) {
             if (r != source && (w[DT__EW_EPOCH] != s[DT__EW_EPOCH] || w[DT__EW_POSITION] != s[DT__EW_POSITION]))
-                rc = dt_fail(DT_ERR_COMM, "dt_elastic: ranks %d and %d have both committed step %" PRId64 ", but are at items %" PRId64
-                             " and %" PRId64 " of the epoch; all members must make the same calls", source, r, newest, s[DT__EW_POSITION],
-                             w[DT__EW_POSITION]);
+                rc = dt_fail(DT_ERR_COMM,
+                             "dt_elastic: ranks %d and %d have both committed step %" PRId64
+                             ", but are at items %" PRId64 " and %" PRId64
+                             " of the epoch; all members must make the same calls",
+                             source, r, newest, s[DT__EW_POSITION], w[DT__EW_POSITION]);
             continue;
         }
         if (w[DT__EW_WHOLE] && w[DT__EW_STEP] < newest - 1)
-            rc = dt_fail(DT_ERR_COMM, "dt_elastic: rank %d has committed %" PRId64 " steps, rank %d %" PRId64
-                         ": members are never more than one step apart; all of them must call dt_elastic_step after each backward", r,
-                         w[DT__EW_STEP], source, newest);
+            rc = dt_fail(DT_ERR_COMM,
+                         "dt_elastic: rank %d has committed %" PRId64 " steps, rank %d %" PRId64
+                         ": members are never more than one step apart; all of them must call dt_elastic_step after "
+                         "each backward",
+                         r, w[DT__EW_STEP], source, newest);
         to[needy++] = r;
     }
     uint64_t t0 = dt_trace_now();
@@ -571,7 +842,8 @@ static int dt__elastic_sync(dt_elastic *e, const int64_t *all)
 }
 static void dt__elastic_settled(dt_elastic *e, const int64_t *all) /* the leader tells the launcher */
 {
-    int n = dt_comm_size(e->group);
+    dt_accept_opts accept;
+    int            n = dt_comm_size(e->group);
     for (int r = 0; r < n; r++) {
         const int64_t *w = all + (int64_t)r * DT__EW_WORDS;
         int            number = e->group->world ? e->group->member[r] : r;
@@ -583,31 +855,38 @@ static void dt__elastic_settled(dt_elastic *e, const int64_t *all) /* the leader
     e->generation++;
     e->stats.generation = e->generation;
     if (!dt__elastic_leads(e)) return;
-    if (!e->plain) dt_comm_accept(e->base, .bind = e->o.comm.bind ? e->o.comm.bind : getenv("DT_BIND"));
+    DT__CLEAR(accept);
+    accept.bind = e->o.comm.bind ? e->o.comm.bind : getenv("DT_BIND");
+    if (!e->plain) dt_comm_accept_with(e->base, accept);
     for (int r = 0; r < n; r++)
-        if (all[(int64_t)r * DT__EW_WORDS + DT__EW_NEW]) dt__elastic_report_now(e, DT__EL_JOINED, all[(int64_t)r * DT__EW_WORDS + DT__EW_MEMBER], NULL);
+        if (all[(int64_t)r * DT__EW_WORDS + DT__EW_NEW])
+            dt__elastic_report_now(e, DT__EL_JOINED, all[(int64_t)r * DT__EW_WORDS + DT__EW_MEMBER], NULL);
     dt__elastic_report_now(e, DT__EL_STATE, -1, NULL);
 }
 static int dt__elastic_form_once(dt_elastic *e)
 {
     int64_t mine[DT__EW_WORDS], *all = NULL;
     int     rc = dt__elastic_shrink(e), n = rc ? 0 : dt_comm_size(e->group);
-    bool    unsealed = false, sealed = false, old = false;
+    bool    unsealed = false, sealed = false, old = false, done = false;
     if (rc) return rc;
     dt__elastic_events(e);
     dt__elastic_words(e, mine);
-    if (!(all = (int64_t *)dt_mem_alloc((size_t)n * sizeof mine))) return dt_fail(DT_ERR_MEMORY, "dt_elastic: out of memory");
+    if (!(all = (int64_t *)dt_mem_alloc((size_t)n * sizeof mine)))
+        return dt_fail(DT_ERR_MEMORY, "dt_elastic: out of memory");
     if (dt_comm_allgather(e->group, mine, all, DT__EW_WORDS, NULL, DT_COMM_I64))
         rc = dt__elastic_lost(e) ? (int)DT__EL_AGAIN : dt__elastic_given_up(e, dt_comm_error(NULL));
     for (int r = 0; r < n && !rc; r++) {
         old = old || !all[(int64_t)r * DT__EW_WORDS + DT__EW_NEW];
         unsealed = unsealed || !all[(int64_t)r * DT__EW_WORDS + DT__EW_SEALED];
-        sealed = sealed || all[(int64_t)r * DT__EW_WORDS + DT__EW_SEALED] || all[(int64_t)r * DT__EW_WORDS + DT__EW_MODEL];
+        sealed =
+            sealed || all[(int64_t)r * DT__EW_WORDS + DT__EW_SEALED] || all[(int64_t)r * DT__EW_WORDS + DT__EW_MODEL];
     }
     if (!rc && !old) { /* nobody has the state of the training */
         dt__elastic_report_now(e, DT__EL_RETRY, e->member, "the members of the group have gone");
-        rc = dt_fail(DT_ERR_COMM, "dt_elastic: joined the group at %.100s, but its members have gone; start again with its present address",
-                     e->o.join);
+        rc = dt_fail(
+            DT_ERR_COMM,
+            "dt_elastic: joined the group at %.100s, but its members have gone; start again with its present address",
+            e->o.join);
     }
     if (!rc) rc = dt__elastic_refuse(e, all);
     if (!rc) dt__elastic_settled(e, all);
@@ -615,15 +894,14 @@ static int dt__elastic_form_once(dt_elastic *e)
     if (!rc && unsealed && sealed) { /* a member died in the first step: those without a whole model make it alone */
         e->state = e->m->sealed ? DT__EL_IN : DT__EL_WARM;
         rc = e->m->sealed ? (int)DT__EL_AGAIN : 0;
-    } else if (!rc && !(rc = dt__elastic_sync(e, all))) {
+    } else if (!rc && !(rc = dt__elastic_sync_parts(e, all, &done)) && (done || !(rc = dt__elastic_sync(e, all)))) {
         uint64_t t0 = dt_trace_now();
         e->ddp = dt__ddp_make(e->m, e->group, e->o.ddp, DT__DDP_ELASTIC);
-        if (!e->ddp) {
-            rc = dt__elastic_lost(e) ? (int)DT__EL_AGAIN : (int)dt__err.code;
-            if (rc == DT__EL_AGAIN) dt_error_clear();
-        }
+        if (!e->ddp) rc = dt__err.code != DT_OK ? (int)dt__err.code : (int)DT__EL_AGAIN;
         dt_trace_span("elastic", "ddp", t0, dt_trace_now());
         if (!rc) rc = dt__elastic_split(e);
+        if (!rc && e->m->sealed && e->whole) rc = dt__elastic_exchange(e, e->step, e->at.epoch);
+        if (rc == DT__EL_AGAIN && !dt__elastic_lost(e)) rc = dt__elastic_given_up(e, dt_comm_error(NULL));
         if (!rc) e->state = DT__EL_IN, e->newcomer = false;
     }
     dt_mem_free(all, (size_t)n * sizeof mine);
@@ -640,7 +918,8 @@ static int dt__elastic_form(dt_elastic *e)
             if (got <= 0) rc = dt__elastic_given_up(e, "the group has gone");
         }
     }
-    if (rc == DT__EL_AGAIN) rc = dt_fail(DT_ERR_COMM, "dt_elastic: no group in %d tries; this is a bug in dt", e->o.room);
+    if (rc == DT__EL_AGAIN)
+        rc = dt_fail(DT_ERR_COMM, "dt_elastic: no group in %d tries; this is a bug in dt", e->o.room);
     if (e->t_lost) {
         e->stats.healing = (double)(dt_trace_now() - e->t_lost) / (double)DT__NS_PER_S;
         if (e->stats.healing > e->stats.longest) e->stats.longest = e->stats.healing;
@@ -669,13 +948,14 @@ static int dt__elastic_enter(dt_elastic *e) /* a newcomer, whose model is made, 
         return dt_fail(DT_ERR_COMM, "dt_elastic: cannot join the group at %.100s: %s", to, dt_comm_error(NULL));
     }
     e->o.room = dt__comm_room(e->base);
-    if (!(e->id = (int64_t *)dt_mem_alloc((size_t)e->o.room * sizeof *e->id))) return dt_fail(DT_ERR_MEMORY, "dt_elastic: out of memory");
+    if (!(e->id = (int64_t *)dt_mem_alloc((size_t)e->o.room * sizeof *e->id)))
+        return dt_fail(DT_ERR_MEMORY, "dt_elastic: out of memory");
     for (int i = 0; i < e->o.room; i++) e->id[i] = -1;
     int got = dt__world_asked(e->base->world, e->base->id, e->base->round, e->o.wait);
     if (got > 0) return 0;
     dt__elastic_report_now(e, DT__EL_RETRY, e->member, "the group did not take it up");
-    return dt_fail(DT_ERR_COMM, "dt_elastic: joined the group at %.100s, but %s; start again with its present address", to,
-                   got < 0 ? "its members have gone" : "it did not end a step in time");
+    return dt_fail(DT_ERR_COMM, "dt_elastic: joined the group at %.100s, but %s; start again with its present address",
+                   to, got < 0 ? "its members have gone" : "it did not end a step in time");
 }
 /* Before each step: does a newcomer wait, has the launcher died? All members decide the same. */
 static int dt__elastic_meet(dt_elastic *e)
@@ -693,9 +973,11 @@ static int dt__elastic_meet(dt_elastic *e)
         bool lead = dt__elastic_leads(e);
         dt__elastic_ungroup(e);
         *dt_loader_cursor(e->in) = e->at;
-        if (e->o.checkpoint && e->whole && lead && dt_checkpoint_save(e->o.checkpoint, e->at.epoch, e->step)) return dt__err.code;
+        if (e->o.checkpoint && e->whole && lead && dt_checkpoint_save(e->o.checkpoint, e->at.epoch, e->step))
+            return dt__err.code;
         if (e->o.checkpoint) snprintf(saved, sizeof saved, "; step %" PRId64 " is in the checkpoint", e->step);
-        return dt_fail(DT_ERR_STATE, "dt_elastic: the launcher has died: the training ends after step %" PRId64 "%s", e->step, saved);
+        return dt_fail(DT_ERR_STATE, "dt_elastic: the launcher has died: the training ends after step %" PRId64 "%s",
+                       e->step, saved);
     }
     if (!w[0]) return 0;
     dt_trace_span("elastic", "newcomers", t0, dt_trace_now());
@@ -710,20 +992,25 @@ static int dt__elastic_range(dt_elastic *e) /* min and max, from the options or 
     if (!e->o.min && !e->o.max && s && *s) {
         long low = strtol(s, &end, 10), high = *end == ':' ? strtol(end + 1, &end, 10) : -1;
         if (*end || low < 1 || high < low || high > 65536)
-            return dt_fail(DT_ERR_ARG, "dt_elastic_new: DT_ELASTIC is '%.80s', expected MIN:MAX, 1 or more, such as 2:8", s);
+            return dt_fail(DT_ERR_ARG,
+                           "dt_elastic_new: DT_ELASTIC is '%.80s', expected MIN:MAX, 1 or more, such as 2:8", s);
         e->o.min = (int)low;
         e->o.max = (int)high;
     }
     e->plain = !e->o.min && !e->o.max && !e->newcomer;
     if (e->o.min < 0 || e->o.max < 0 || (e->o.max && e->o.min > e->o.max))
-        return dt_fail(DT_ERR_ARG, "dt_elastic_new: .min is %d and .max %d, expected 1 or more, and .min not above .max", e->o.min, e->o.max);
+        return dt_fail(DT_ERR_ARG,
+                       "dt_elastic_new: .min is %d and .max %d, expected 1 or more, and .min not above .max", e->o.min,
+                       e->o.max);
     if (!e->o.min) e->o.min = 1;
     if (!e->o.wait) e->o.wait = wait && *wait ? strtod(wait, &end) : 60;
     if (!(e->o.wait > 0 && e->o.wait < 1e7))
-        return dt_fail(DT_ERR_ARG, "dt_elastic_new: .wait (DT_ELASTIC_WAIT) is %g, expected seconds, more than 0", e->o.wait);
+        return dt_fail(DT_ERR_ARG, "dt_elastic_new: .wait (DT_ELASTIC_WAIT) is %g, expected seconds, more than 0",
+                       e->o.wait);
     if (!e->o.room) e->o.room = 4096;
     if (e->o.room < e->o.max || e->o.room > DT__ROOM_MOST)
-        return dt_fail(DT_ERR_ARG, "dt_elastic_new: .room is %d, expected at least .max, %d, and at most %d", e->o.room, e->o.max, DT__ROOM_MOST);
+        return dt_fail(DT_ERR_ARG, "dt_elastic_new: .room is %d, expected at least .max, %d, and at most %d", e->o.room,
+                       e->o.max, DT__ROOM_MOST);
     return 0;
 }
 static int dt__elastic_open(dt_elastic *e)
@@ -736,11 +1023,14 @@ static int dt__elastic_open(dt_elastic *e)
     e->newcomer = e->o.join && *e->o.join;
     if (dt__elastic_range(e)) return dt__err.code;
     if (lo->world > 1 || lo->contiguous)
-        return dt_fail(DT_ERR_ARG, "dt_elastic_new: the loader has %s; it must be one of the whole dataset, which dt_elastic divides",
-                       lo->world > 1 ? ".world" : ".contiguous");
+        return dt_fail(
+            DT_ERR_ARG,
+            "dt_elastic_new: the loader has %s; it must be one of the whole dataset, which dt_elastic divides",
+            lo->world > 1 ? ".world" : ".contiguous");
     if (e->o.ddp.slots && e->o.max > e->o.ddp.slots)
-        return dt_fail(DT_ERR_ARG, "dt_elastic_new: .max is %d, but .ddp.slots is %d: there are at most as many members as slots", e->o.max,
-                       e->o.ddp.slots);
+        return dt_fail(DT_ERR_ARG,
+                       "dt_elastic_new: .max is %d, but .ddp.slots is %d: there are at most as many members as slots",
+                       e->o.max, e->o.ddp.slots);
     k.model = e->m;
     k.scheduler = e->o.scheduler;
     if (!(e->kept = dt__state_new("dt_elastic_new", k)) || dt_loader_checkpoint(e->in, e->kept)) return dt__err.code;
@@ -758,9 +1048,11 @@ static int dt__elastic_open(dt_elastic *e)
     if (!(e->base = dt_comm_init_with(o))) return dt_fail(DT_ERR_COMM, "dt_elastic_new: %s", dt_comm_error(NULL));
     if (!e->o.max) e->o.max = dt_comm_size(e->base);
     if (e->o.max < dt_comm_size(e->base))
-        return dt_fail(DT_ERR_ARG, "dt_elastic_new: .max is %d, but the job starts with %d ranks", e->o.max, dt_comm_size(e->base));
+        return dt_fail(DT_ERR_ARG, "dt_elastic_new: .max is %d, but the job starts with %d ranks", e->o.max,
+                       dt_comm_size(e->base));
     if (e->member < 0) e->member = dt_comm_rank(e->base);
-    if (!(e->id = (int64_t *)dt_mem_alloc((size_t)e->o.room * sizeof *e->id))) return dt_fail(DT_ERR_MEMORY, "dt_elastic_new: out of memory");
+    if (!(e->id = (int64_t *)dt_mem_alloc((size_t)e->o.room * sizeof *e->id)))
+        return dt_fail(DT_ERR_MEMORY, "dt_elastic_new: out of memory");
     for (int i = 0; i < e->o.room; i++) e->id[i] = -1;
     return 0;
 }
@@ -778,32 +1070,22 @@ DT_API dt_elastic *dt_elastic_new_with(dt_model *m, dt_optimizer *opt, dt_loader
     e->opt = opt;
     e->in = in;
     e->o = o;
+    e->full_fd = e->scratch = -1;
     if (!dt__elastic_open(e)) return e;
     dt_elastic_free(e);
     return NULL;
-}
-DT_API void dt_elastic_free(dt_elastic *e)
-{
-    if (!e) return;
-    if (dt__err.code == DT_OK && e->state == DT__EL_IN && !e->done) {
-        e->done = true;
-        dt__elastic_report_now(e, DT__EL_DONE, -1, NULL);
-    } else if (dt__err.code != DT_OK && e->state != DT__EL_OVER) dt__elastic_over(e);
-    dt__elastic_ungroup(e);
-    dt_comm_free(e->base);
-    dt_checkpoint_free(e->kept);
-    dt_mem_free(e->id, e->id ? (size_t)e->o.room * sizeof *e->id : 0);
-    dt_mem_free(e, sizeof *e);
 }
 /* An error is pending, or the group is lost. true: a new group is there, and the step is repeated. */
 static bool dt__elastic_heal(dt_elastic *e)
 {
     if (e->state == DT__EL_OVER) return false;
-    if (dt__err.code != DT_OK && (e->plain || e->state != DT__EL_IN || dt__err.code != DT_ERR_COMM || !dt__elastic_lost(e))) {
+    if (dt__err.code != DT_OK &&
+        (e->plain || e->state != DT__EL_IN || dt__err.code != DT_ERR_COMM || !dt__elastic_lost(e))) {
         dt__elastic_over(e);
         return false;
     }
     e->t_lost = dt_trace_now();
+    (void)dt_error(); /* it is dealt with: not to be logged */
     dt_error_clear();
     dt_end();
     e->slot = 0;
@@ -812,11 +1094,37 @@ static bool dt__elastic_heal(dt_elastic *e)
     if (e->m->sealed) dt__elastic_drop_grads(e->m);
     return !dt__elastic_form(e);
 }
+/* The training ends. A member may have committed a step that others have not; if it left then, and another one died, they would make
+   the step again without it. So it stays until all members have come to a step, or to the end, after it. */
+static void dt__elastic_last(dt_elastic *e)
+{
+    e->done = true;
+    dt__elastic_report_now(e, DT__EL_DONE, -1, NULL);
+    for (int rc = DT__EL_AGAIN; rc == DT__EL_AGAIN && !e->plain;)
+        if ((rc = dt__elastic_meet(e)) == DT__EL_AGAIN && !dt__elastic_heal(e)) rc = -1;
+    (void)dt_error(); /* the training of this member is over: what happens to the others is theirs */
+    dt_error_clear();
+}
+DT_API void dt_elastic_free(dt_elastic *e)
+{
+    if (!e) return;
+    if (dt__err.code == DT_OK && e->state == DT__EL_IN && !e->done) dt__elastic_last(e);
+    else if (dt__err.code != DT_OK && e->state != DT__EL_OVER) dt__elastic_over(e);
+    dt__elastic_ungroup(e);
+    dt_comm_free(e->base);
+    dt__elastic_parcels_free(e);
+    dt__elastic_close(&e->full_fd);
+    dt__elastic_close(&e->scratch);
+    dt_checkpoint_free(e->kept);
+    dt_mem_free(e->id, e->id ? (size_t)e->o.room * sizeof *e->id : 0);
+    dt_mem_free(e, sizeof *e);
+}
 /* The samples of a step are not the same number on all members at the end of an epoch. */
 static int dt__elastic_weigh(dt_elastic *e, bool have, int64_t n)
 {
     int64_t left = e->share.items - e->k * e->share.batch * dt_elastic_size(e);
-    if (e->o.ddp.slots || e->o.ddp.shard == 3 || dt_elastic_size(e) == 1 || dt__loader_options(e->in)->drop_last) return 0;
+    if (e->o.ddp.slots || e->o.ddp.shard == 3 || dt_elastic_size(e) == 1 || dt__loader_options(e->in)->drop_last)
+        return 0;
     if (left >= e->share.batch * dt_elastic_size(e)) return 0;
     if (have) return (int)dt_ddp_samples(e->ddp, (double)n);
     dt_ddp_samples(e->ddp, 0);
@@ -858,8 +1166,9 @@ DT_API bool dt_elastic_next(dt_elastic *e, dt_batch *b)
             }
             bool begins = e->newcomer;
             if (dt__elastic_form(e)) return false;
-            if (begins) e->epoch_said = e->at.epoch;
-            continue;
+            if (!begins) continue;
+            e->epoch_said = e->at.epoch;
+            return false; /* the training may be over: the loop over epochs looks */
         }
         if (e->at.epoch > e->epoch_said) {
             e->epoch_said = e->at.epoch;
@@ -884,7 +1193,8 @@ DT_API bool dt_elastic_next(dt_elastic *e, dt_batch *b)
             }
             if (e->k == e->share.steps && dt__elastic_split(e)) continue;
             if (!e->share.steps) {
-                dt_fail(DT_ERR_STATE, "dt_elastic_next: the dataset is too small: an epoch has no step with %d members", dt_elastic_size(e));
+                dt_fail(DT_ERR_STATE, "dt_elastic_next: the dataset is too small: an epoch has no step with %d members",
+                        dt_elastic_size(e));
                 continue;
             }
             dt__elastic_after(e);
@@ -917,6 +1227,8 @@ DT_API bool dt_elastic_step(dt_elastic *e)
     e->slot = 0;
     if (dt__err.code == DT_OK) dt_step(e->opt);
     if (dt__err.code == DT_OK && e->o.scheduler) dt_scheduler_step(e->o.scheduler);
+    if (dt__err.code == DT_OK && dt__elastic_exchange(e, e->step + 1, e->next.epoch) == DT__EL_AGAIN)
+        dt_fail(DT_ERR_COMM, "dt_elastic_step: %s", dt_comm_error(NULL));
     if (dt__err.code != DT_OK) {
         dt__elastic_heal(e);
         return false;
@@ -927,7 +1239,7 @@ DT_API bool dt_elastic_step(dt_elastic *e)
     e->whole = true;
     return true;
 }
-DT_API int64_t dt_elastic_epoch(const dt_elastic *e) 
+DT_API int64_t dt_elastic_epoch(const dt_elastic *e)
 {
     return e && dt__err.code == DT_OK && e->state != DT__EL_OVER ? e->at.epoch : INT64_MAX;
 }

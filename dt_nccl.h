@@ -7,7 +7,7 @@ DO THIS
 
     in one C or C++ file, with -DDT_USE_CUDA -DDT_USE_NCCL and the libraries of dt_cuda.h, and -lnccl:
 
-        nvcc -DDT_USE_CUDA -DDT_USE_NCCL train.c kernels/dt_kernels.cu -lcublas -lcudnn -lnccl
+        nvcc -O3 -arch=native -DDT_USE_CUDA -DDT_USE_NCCL train.c kernels/dt_kernels.cu -lcublas -lcudnn -lnccl
 
     It adds no calls. With this header in the program, dt_comm_init(.backend = DT_NCCL) returns communicators that accept
     GPU memory (dt_net.h, >>joining), so that dt_ddp trains models on GPUs; and the GPUs of one program (dt_parallel)

@@ -599,6 +599,9 @@ typedef struct dt__shake {
     dt__hello_c c;
     dt__hello_r r;
 } dt__shake;
+#ifndef DT__ON_SEND /* tests replace it: a process may die before any message or control frame */
+#define DT__ON_SEND() ((void)0)
+#endif
 /* Times of the protocol, ns. */
 #ifndef DT__HANDSHAKE_TIME /* tests replace it */
 #define DT__HANDSHAKE_TIME (5 * DT__NS_PER_S)    /* for a handshake that this rank accepted, or dialed while joining */
@@ -3705,6 +3708,7 @@ DT__INSIDE void dt__block_unref(dt__block *b)
 DT__INSIDE uint8_t *dt__block_body(dt__block *b) { return (uint8_t *)(b + 1) + sizeof(dt__chead); }
 static void dt__conn_queue(dt__conn *k, dt__block *b) /* does not take the caller's reference */
 {
+    DT__ON_SEND();
     dt__queued *q = b ? (dt__queued *)DT_COMM_MALLOC(sizeof *q) : NULL;
     if (!q) { /* out of memory: a lost frame is treated as a lost connection */
         dt__conn_break(k);
@@ -7093,6 +7097,7 @@ static int dt__shared_send(dt_comm *c, int peer, dt__msg *m)
     uint64_t     tail = __atomic_load_n(&h->tail, __ATOMIC_ACQUIRE);
     if (m->state == DT__MSG_NEW) {
         if (h->head != tail) return 0; /* the previous message is not received yet */
+        DT__ON_SEND();
         h->frame = m->head;
         h->at = m->n > 4096 ? dt__shared_at(s, m->ptr, m->n) : -1;
         if (h->at < 0 && m->n &&
@@ -7899,7 +7904,10 @@ static int dt__tcp_send(dt_comm *c, int peer, dt__msg *m)
     if (!dt__comm_ok(c)) return dt__transport_status(c);
     l = dt__tcp_link_of(c, peer);
     if (!l) return dt__transport_status(c);
-    if (m->state == DT__MSG_NEW) memset(l->out.done, 0, sizeof l->out.done);
+    if (m->state == DT__MSG_NEW) {
+        DT__ON_SEND();
+        memset(l->out.done, 0, sizeof l->out.done);
+    }
     m->state = DT__MSG_BODY;
     l->out.blocked = 0;
     l->out.more = false;

@@ -72,6 +72,7 @@ CONTENTS
     >>optim          optimisers
     >>sched          schedulers
     >>mixed          mixed precision
+    >>profile        the times of a training as a file: DT_PROFILE
     >>packing        tensors out of archives and into them
     >>checkpoint     checkpoints
 
@@ -85,6 +86,19 @@ LIFECYCLE
 
     dt_step(opt) updates the parameters, clears the gradients and ends the step (dt_end). To evaluate: dt_model_eval(m),
     forward between dt_no_grad_begin and dt_no_grad_end, dt_end(), dt_model_train(m).
+
+PROFILE
+
+    DT_PROFILE=FILE in the environment: each model writes what its training steps cost, as a text that tools/dtplan reads to
+    predict them on other machines: layers (forward, backward, operations, bytes), gradients in the order in which they become
+    ready, the optimiser, the loader; ">>models" of dt_scale.h has the format. `step` and its parts are means over the middle half
+    of the steps, ordered by their time, so that the parts add up. Five steps warm up, DT_PROFILE_STEPS (default 50)
+    are measured; then, or when the model is freed or the program ends, also by an error, the file is written, and nothing is
+    measured any more. Names of files are as with DT_TRACE: %p is the process id, %r the rank; ranks write FILE.rank0,
+    FILE.rank1 ...; further models of a process FILE.2, FILE.3 ... A step runs from the end of one dt_step to that of the next.
+    Steps with an evaluation in them are not counted. On an asynchronous device every second step waits for the device at each
+    layer: these steps have the times of layers, the others the time of a step. Not profiled: models of a pipeline, and the
+    replicas of dt_parallel.
 
 PROGRESS
 
@@ -893,7 +907,7 @@ struct dt_model {
     dt__frozen  *frozen;       /* patterns; the latest one that matches applies */
     int          nfrozen;
     int64_t      frozen_cap;
-    int          hook;         /* id from dt_grad_hooks_add on the thread with number hook_thread; -1: no hook */
+    int          hook;         /* 0: the thread with number hook_thread has it in its list of models to seal; -1: no thread */
     uint64_t     hook_thread;
     uint64_t     serial;       /* the hook's name for the model */
     dt_model    *next_unsealed;
@@ -904,6 +918,8 @@ struct dt_model {
     uint8_t      lost;         /* it was sharded, and its ddp ended with an error */
     const dt__split_axis *axis;      /* NULL: no layer is split over ranks */
     uint8_t      again;        /* this forward repeats another one: buffers do not change */
+    uint8_t      timed;        /* DT__TIMED_... */
+    struct dt__profile *profile; /* if timed is DT__TIMED */
     /* Fills a new parameter from the files that were loaded before it existed (see dt__load_want); NULL: no such file.
        Returns 1 if it filled p->t, 0 if no file has the name, or a negative status. */
     int        (*want)(dt_model *m, void *user, dt__param *p);
@@ -950,10 +966,13 @@ struct dt__layer { /* what the model keeps for each layer name */
     dt__param *p[5];     /* its parameters and buffers; each layer function defines the order */
     uint64_t   stamp;    /* number of the last forward that used it */
     double     flops;    /* of the last forward, all uses */
+    int        index;    /* in m->layer */
     uint64_t   began;    /* if a trace runs: timestamp of this call's begin */
     dt_shape   out;      /* shape of the last output */
     uint8_t    own;      /* always 0; dt_dist.h copies it */
 };
+/* dt_model.timed: does DT_PROFILE measure it? */
+enum { DT__TIMED_UNKNOWN = 0, DT__TIMED, DT__TIMED_NEVER };
 #define DT__MAX_LOSSES 16
 #define DT__AMP_MODELS 8
 typedef struct dt__scaler {
@@ -1059,6 +1078,9 @@ DT__INSIDE void dt__optim_clear(dt_optimizer *opt);
 DT__INSIDE dt_checkpoint *dt__state_new(const char *call, dt_checkpoint_opts o);
 DT__INSIDE int dt__state_write(const char *call, dt_checkpoint *c, int fd, int64_t epoch, int64_t step);
 DT__INSIDE int dt__state_read(const char *call, dt_checkpoint *c, int fd); /* of a sealed model; closes fd */
+/* Of a sharded model: what this rank has. fd: an empty file to write in. NULL after dt_fail. */
+struct dt__parcel;
+DT__INSIDE struct dt__parcel *dt__state_parcel(const char *call, dt_checkpoint *c, int fd, int64_t epoch, int64_t step);
 
 #ifdef __cplusplus
 }
@@ -1071,6 +1093,7 @@ DT__INSIDE int dt__state_read(const char *call, dt_checkpoint *c, int fd); /* of
 #error "dt_nn.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_NN_IMPLEMENTATION"
 #endif
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
 
@@ -1080,6 +1103,13 @@ extern "C" {
 DT__PRESENT(NN);
 DT__NEEDS(NN, CORE);
 DT__NEEDS(NN, IO);
+
+struct dt__profile;
+static void     dt__profile_layer(dt_model *m, dt__layer *l);
+static void     dt__profile_input(struct dt__profile *p, const dt_tensor *x);
+static void     dt__profile_end(struct dt__profile *p);
+static uint64_t dt__profile_now(const struct dt__profile *p);
+static void     dt__profile_step(struct dt__profile *p, const dt_optimizer *opt, uint64_t t0);
 
 DT__SLOW_BEGIN
 /* ==================================================================================================== >>nn_core
@@ -1307,8 +1337,8 @@ DT_API dt_model *dt_model_new_with(dt_model_opts o)
     dt_rng_seed(&m->rng, o.seed);
     return m;
 }
-/* Models that a backward will seal. A hook on a thread names its model by a number, because the program may free the model,
-   or go on with it, on another thread: then the hook finds nothing here, or another thread's number, and goes. */
+/* Models that a backward will seal, of all threads. A thread that has one has a hook, which looks for its models here: any
+   number of models share it, and a model may be freed, or used, on another thread. */
 static struct {
     pthread_mutex_t lock; /* protects the rest */
     dt_model       *first;
@@ -1322,15 +1352,16 @@ static uint64_t dt__thread_number(void) /* the same for no other thread */
         dt__tls.generation |= __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED) << DT__GENERATION_BITS;
     return dt__tls.generation >> DT__GENERATION_BITS;
 }
-static dt_model *dt__hooked_model(void *user) /* the model of a hook of this thread; NULL: it has none any more */
+/* The model of this thread with the lowest serial above this one; NULL: it has no other. The list has the newest first. */
+static dt_model *dt__hooked_model(uint64_t above)
 {
-    uint64_t me = dt__thread_number();
+    uint64_t  me = dt__thread_number();
+    dt_model *found = NULL;
     pthread_mutex_lock(&dt__unsealed.lock);
-    dt_model *m = dt__unsealed.first;
-    while (m && m->serial != (uint64_t)(uintptr_t)user) m = m->next_unsealed;
-    bool mine = m && m->hook_thread == me;
+    for (dt_model *m = dt__unsealed.first; m && m->serial > above; m = m->next_unsealed)
+        if (m->hook_thread == me) found = m;
     pthread_mutex_unlock(&dt__unsealed.lock);
-    return mine ? m : NULL;
+    return found;
 }
 static void dt__model_unhook(dt_model *m)
 {
@@ -1342,7 +1373,6 @@ static void dt__model_unhook(dt_model *m)
             break;
         }
     pthread_mutex_unlock(&dt__unsealed.lock);
-    if (m->hook_thread == dt__thread_number()) dt_grad_hooks_remove(m->hook);
     m->hook = -1;
 }
 static void dt__mblock_free(dt__mblock *b)
@@ -1360,6 +1390,7 @@ DT_API void dt_model_free(dt_model *m)
 {
     dt__log_unread();
     if (!m) return;
+    if (m->timed == DT__TIMED) dt__profile_end(m->profile);
     for (dt__watch *w = m->watch; w; w = w->next)
         if (w->gone) w->gone(w->user);
     dt__model_unhook(m);
@@ -1795,34 +1826,39 @@ static dt__param *dt__param_new(dt_model *m, const char *name, const char *suffi
 /* ---- the seal */
 static void dt__seal_hook(void *user)
 {
-    dt_model *m = dt__hooked_model(user);
-    for (int i = 0; m && i < m->nparams; i++)
-        if (dt_grad_pending(m->param[i]->t)) {
-            dt_model_seal(m);
-            return;
-        }
+    uint64_t serial = 0;
+    (void)user;
+    for (dt_model *m; (m = dt__hooked_model(serial)) != NULL;) {
+        serial = m->serial;
+        for (int i = 0; i < m->nparams; i++)
+            if (dt_grad_pending(m->param[i]->t)) {
+                dt_model_seal(m);
+                break;
+            }
+    }
 }
 static int dt__model_hook(dt_model *m) /* so that the first backward of this thread seals the model */
 {
     dt__ctx *t = &dt__tls;
     if (m->hook >= 0 && m->hook_thread == dt__thread_number()) return 0;
     dt__model_unhook(m);
-    for (int i = 0; i < DT__MAX_HOOKS; i++) /* hooks of models that have gone, or are used on other threads now */
-        if (t->hook_used[i] && t->hook[i].begin == dt__seal_hook && !dt__hooked_model(t->hook[i].user)) t->hook_used[i] = 0;
-    dt_grad_hooks h;
-    memset(&h, 0, sizeof h);
-    h.begin = dt__seal_hook;
+    int hook = 0;
+    while (hook < DT__MAX_HOOKS && !(t->hook_used[hook] && t->hook[hook].begin == dt__seal_hook)) hook++;
+    if (hook == DT__MAX_HOOKS) {
+        dt_grad_hooks h;
+        memset(&h, 0, sizeof h);
+        h.begin = dt__seal_hook;
+        hook = dt_grad_hooks_add(&h);
+        if (hook < 0) return hook;
+    }
     pthread_mutex_lock(&dt__unsealed.lock);
     m->serial = ++dt__unsealed.models;
     m->hook_thread = dt__thread_number();
     m->next_unsealed = dt__unsealed.first;
     dt__unsealed.first = m;
     pthread_mutex_unlock(&dt__unsealed.lock);
-    h.user = (void *)(uintptr_t)m->serial;
-    int hook = dt_grad_hooks_add(&h);
-    m->hook = hook < 0 ? DT__MAX_HOOKS : hook; /* so that unhook takes it from the list */
-    if (hook < 0) dt__model_unhook(m);
-    return hook < 0 ? hook : 0;
+    m->hook = 0;
+    return 0;
 }
 static void dt__model_claim(dt_model *m) /* each parameter belongs to the first optimiser whose pattern matches */
 {
@@ -2323,6 +2359,7 @@ DT__INSIDE dt__layer *dt__layer_new(dt_model *m, const char *kind, const char *n
         m->layer = list;
         l->name = dt__joined(m->scope, (size_t)m->scope_len, name, NULL);
         l->kind = kind;
+        l->index = m->nlayers;
     }
     if (list && l->name && !dt__table_add(&m->layer_table, &m->layer_slots, l->name, hash, m->nlayers)) {
         m->layer[m->nlayers++] = l;
@@ -2373,6 +2410,7 @@ static dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name
         dt__tbuf *b = dt__trace_buf();
         l->began = b ? dt__trace_touch(b) : 0;
     }
+    if (__builtin_expect(m->timed != DT__TIMED_NEVER, 0)) dt__profile_layer(m, l);
     return l;
 }
 static dt__layer *dt__layer_begin(dt_model *m, const char *kind, const char *name, dt_tensor *x, const dt_layer_opts *o,
@@ -2389,7 +2427,9 @@ static dt__layer *dt__layer_begin(dt_model *m, const char *kind, const char *nam
         return NULL;
     }
     if (!dt__layer_takes(kind, name ? name : "(null)", o, takes)) return NULL;
-    return dt__layer_find(m, kind, name, o->shared);
+    dt__layer *l = dt__layer_find(m, kind, name, o->shared);
+    if (__builtin_expect(m->timed == DT__TIMED, 0)) dt__profile_input(m->profile, x);
+    return l;
 }
 /* Parameter k of the layer: created by the first call; every call checks its shape. */
 static dt_tensor *dt__layer_param(dt_model *m, dt__layer *l, int k, const char *suffix, dt_shape shape, dt__fillspec f,
@@ -2922,7 +2962,8 @@ DT_API dt_tensor *dt_rmsnorm_with(dt_model *m, const char *name, dt_tensor *x, d
 {
     return dt__layernorm(m, "dt_rmsnorm", name, x, o, 1);
 }
-/* A layer norm without weights over each group of channels, followed by a weight and a bias for each channel. */
+/* Where no kernel does it: a layer norm without weights over each group of channels, followed by a weight and a bias for each
+   channel, which are a batch norm with mean 0 and variance 1. */
 DT_API dt_tensor *dt_groupnorm_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
 {
     dt__layer *l = dt__layer_begin(m, "dt_groupnorm", name, x, &o, DT__L(groups) | DT__L(eps) | DT__L(no_affine) | DT__L(split));
@@ -2948,19 +2989,28 @@ DT_API dt_tensor *dt_groupnorm_with(dt_model *m, const char *name, dt_tensor *x,
         b = w ? dt__layer_param(m, l, 1, "bias", c, zero, 0) : NULL;
     }
     if (dt__err.code != DT_OK) return NULL;
+    if (w && dt__extended(x->st->dev, DT_K_layer_norm))
+        return dt__layer_end(l, dt__group_norm(dt__layer_input(m, x), w, b, o.groups, o.eps), 8.0 * (double)x->numel);
     rows.ndim = 3;
     rows.dim[1] = o.groups;
     rows.dim[2] = x->shape[0] ? x->numel / x->shape[0] / o.groups : 0;
-    side.ndim = x->ndim - 1;
-    for (int i = 1; i < side.ndim; i++) side.dim[i] = 1;
     dt_op_norm_opts n;
     n.dt__first = 0;
     n.normalized_dims = 1;
     n.eps = o.eps;
     dt_tensor *y = dt_op_layer_norm_with(dt_reshape(dt__layer_input(m, x), rows), NULL, NULL, n);
-    y = dt_reshape(y, whole);
-    if (w) y = dt_add(dt_mul(y, dt_reshape(w, side)), dt_reshape(b, side));
-    return dt__layer_end(l, y, 8.0 * (double)x->numel);
+    if (!w) return dt__layer_end(l, dt_reshape(y, whole), 8.0 * (double)x->numel);
+    dt_make_opts          on;
+    dt_op_batch_norm_opts affine;
+    DT__CLEAR(on);
+    DT__CLEAR(affine);
+    on.device = x->st->dev;
+    affine.eval = true;
+    affine.eps = DT_ZERO;
+    rows.dim[1] = x->shape[1];
+    rows.dim[2] = x->shape[0] && x->shape[1] ? x->numel / x->shape[0] / x->shape[1] : 0;
+    y = dt_op_batch_norm_with(dt_reshape(y, rows), w, b, dt_zeros_with(side, on), dt_ones_with(side, on), affine);
+    return dt__layer_end(l, dt_reshape(y, whole), 8.0 * (double)x->numel);
 }
 
 DT_API dt_tensor *dt_embedding_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
@@ -3024,6 +3074,11 @@ DT_API dt_tensor *dt_multihead_attention_with(dt_model *m, const char *name, dt_
     if (!l || !dt__split_is("dt_multihead_attention", l->name, o.split, 1u << DT_SPLIT_HEADS)) return NULL;
     dt_tensor *kv = o.kv ? o.kv : x;
     if (!dt__ok("dt_multihead_attention", ".kv", kv)) return NULL;
+    if (o.dropout == DT_ZERO) o.dropout = 0;
+    if (!(o.dropout >= 0 && o.dropout <= 1)) {
+        dt_fail(DT_ERR_ARG, "dt_multihead_attention '%s': .dropout is %g; it must be between 0 and 1", l->name, o.dropout);
+        return NULL;
+    }
     int64_t e = dt_size(x, -1);
     if (x->ndim != 3 || kv->ndim != 3 || kv->shape[0] != x->shape[0] || kv->shape[2] != e || o.heads < 1 ||
         e % o.heads) {
@@ -4513,10 +4568,8 @@ static int dt__step(dt_optimizer *opt)
     dt__optim_clear(opt);
     return 0;
 }
-DT_API dt_status dt_update(dt_optimizer *opt)
+static dt_status dt__update(dt_optimizer *opt)
 {
-    if (dt__tls.in_backward)
-        return (dt_status)dt_fail(DT_ERR_STATE, "dt_step: called inside a backward; call it after dt_backward() returns");
     for (dt__watch *w = opt && opt->m ? opt->m->watch : NULL; w; w = w->next)
         if (w->step) w->step(w->user, opt);
     if (dt__err.code == DT_OK) dt__step(opt);
@@ -4524,15 +4577,19 @@ DT_API dt_status dt_update(dt_optimizer *opt)
     if (dt__err.code != DT_OK && opt && opt->m && opt->m->watch && opt->m->watch->next) dt__watch_tell(opt->m);
     return dt_error_code();
 }
-DT_API dt_status dt_step(dt_optimizer *opt)
+static dt_status dt__update_step(dt_optimizer *opt, bool ends)
 {
-    if (!dt__tls.in_backward) {
-        dt_update(opt);
-        dt_end();
-        return dt_error_code();
-    }
-    return dt_update(opt);
+    if (dt__tls.in_backward)
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_step: called inside a backward; call it after dt_backward() returns");
+    bool     timed = opt && opt->m && opt->m->timed == DT__TIMED;
+    uint64_t t0 = timed ? dt__profile_now(opt->m->profile) : 0;
+    dt__update(opt);
+    if (ends) dt_end();
+    if (timed) dt__profile_step(opt->m->profile, opt, t0);
+    return dt_error_code();
 }
+DT_API dt_status dt_update(dt_optimizer *opt) { return dt__update_step(opt, false); }
+DT_API dt_status dt_step(dt_optimizer *opt) { return dt__update_step(opt, true); }
 
 /* ---- saving and loading */
 static int dt__visit_integer(dt__visit *v, const char *prefix, const char *a, const char *b, int64_t *x)
@@ -5693,6 +5750,655 @@ static int dt__amp_visit(dt_amp *amp, dt__visit *v, const char *prefix)
     }
     snprintf(name, sizeof name, "%s.overflows", prefix);
     return rc ? rc : v->integer(v, name, &amp->overflows);
+}
+
+/* ==================================================================================================== >>profile
+   Callers: the thread that uses the model, through dt__layer_find, dt__timing, dt_update and dt_model_free; and at the end of
+   the process the exit handler, on any thread. Each thread has a dt__profiler: what it computes now, and for which layer each
+   part of its tape was made. Each model has a dt__profile: the sums of the step that runs, and a row for each step that is
+   complete. A thread writes the sums without a lock; the exit handler reads rows below n (atomic), and of the rest only what no
+   step changes. dt__profiles.lock protects the list, and it is held while a file is written; the state moves from MEASURES to
+   WRITTEN then. A dt__profile may outlive its model, without arrays, if a tape of another thread names it (refs). */
+enum { DT__PROFILE_WARM = 5, DT__PROFILE_STEPS = 50, DT__PROFILE_MOST = 100000, DT__PROFILE_WORD = 64 };
+enum { DT__PROFILE_MEASURES = 0, DT__PROFILE_WRITTEN };
+enum { DT__PROFILE_STEP = 0, DT__PROFILE_INPUT, DT__PROFILE_FORWARD, DT__PROFILE_BACKWARD, DT__PROFILE_UPDATE, DT__PROFILE_FINE,
+       DT__PROFILE_HEAD };
+typedef struct dt__profile {
+    struct dt__profile *next;   /* dt__profiles.first */
+    dt_model *m;                /* NULL: it is freed, or not measured any more */
+    int       refs;             /* atomic: the model, and parts of tapes */
+    pid_t     pid;              /* a forked child does not write it */
+    int       state;            /* DT__PROFILE_MEASURES ... */
+    char      path[1024];
+    int64_t   room, n;          /* steps: wanted, complete */
+    double   *row;              /* room rows of `stride` numbers: DT__PROFILE_STEP ..., and of each layer forward and backward, of
+                                   each parameter `ready`, in ns; ready: negative if no backward reached it */
+    int64_t   stride;
+    int       nlayers, nparams; /* of the rows; the model is sealed then */
+    /* the step that runs: */
+    double   *forward, *backward, *ready; /* ns */
+    int64_t  *held;             /* bytes */
+    int       layer_cap, param_cap, at; /* at: the parameter that was ready last */
+    uint64_t  left, first;      /* the end of the last step, 0: none; the first layer of this one, 0: not yet */
+    double    input, update;    /* ns */
+    int64_t   samples;
+    int       forwards, backwards;
+    uint32_t  mark;             /* dt__ctx.backward_id of the last backward that reached it */
+    bool      begins;           /* the next layer that has an input tells the number of samples */
+    bool      skip;             /* the step has something else in it, and is not counted */
+    bool      fine;             /* asynchronous device: wait for it at each layer */
+    /* of the last step that was counted: */
+    int64_t   batch, *kept;
+    int       nforwards, nbackwards, opt_kind;
+    int64_t   sample_bytes;
+    double    able;
+} dt__profile;
+typedef struct dt__profile_part { /* nodes of the tape from `tape` on are of this layer */
+    dt__profile *p;             /* NULL: it is not measured any more */
+    int          layer;
+    int64_t      tape;
+} dt__profile_part;
+enum { DT__PROFILER_IDLE = 0, DT__PROFILER_FORWARD, DT__PROFILER_BACKWARD };
+typedef struct dt__profiler {
+    dt__timing        timing;
+    dt__profile_part *part;
+    int               nparts, at; /* at: the part whose backward runs, or -1 */
+    int64_t           cap, tape;  /* tape: nodes at the last layer */
+    int               phase;      /* DT__PROFILER_... */
+    dt__profile      *p;          /* FORWARD: whose layer runs */
+    int               layer;
+    size_t            live;
+    uint64_t          since, idle, began; /* the part that runs began; the last phase ended; the backward began */
+    int64_t           fed_bytes;
+    double            fed_able;
+    bool              fed;
+} dt__profiler;
+static struct {
+    pthread_mutex_t lock;
+    dt__profile    *first;
+    pid_t           pid;    /* the first process that profiles */
+    bool            hooked; /* the exit handlers are installed */
+    bool            wrote;
+    int             number; /* models whose file has this path, with a number behind it from the second on */
+    char            path[1000];
+} dt__profiles = { PTHREAD_MUTEX_INITIALIZER, NULL, 0, false, false, 0, { 0 } };
+
+static uint64_t dt__profile_now(const dt__profile *p)
+{
+    if (p->fine && !dt__is_host(p->m->device)) dt_synchronize(p->m->device);
+    return dt_trace_now();
+}
+static void dt__profile_drop(dt__profile *p)
+{
+    size_t l = (size_t)p->layer_cap, g = (size_t)p->param_cap;
+    dt_mem_free(p->row, p->row ? (size_t)p->room * (size_t)p->stride * sizeof *p->row : 0);
+    dt_mem_free(p->forward, l * sizeof *p->forward);
+    dt_mem_free(p->backward, l * sizeof *p->backward);
+    dt_mem_free(p->held, l * sizeof *p->held);
+    dt_mem_free(p->kept, l * sizeof *p->kept);
+    dt_mem_free(p->ready, g * sizeof *p->ready);
+    p->row = p->forward = p->backward = p->ready = NULL;
+    p->held = p->kept = NULL;
+    p->layer_cap = p->param_cap = 0;
+}
+
+/* ---- the text: what dt_scale.h reads, and remarks with more (#) */
+/* A name without blanks, as the format needs it: at most its last 63 bytes. */
+static void dt__profile_word(dt__text_buf *b, const char *name)
+{
+    char   word[DT__PROFILE_WORD];
+    size_t n = strlen(name), k = 0;
+    for (name += n < sizeof word ? 0 : n - sizeof word + 1; *name; name++) word[k++] = *name > ' ' && *name != 0x7f && *name != '#' ? *name : '_';
+    word[k] = 0;
+    dt__text_put(b, k ? word : "_");
+}
+static void dt__profile_number(dt__text_buf *b, const char *word, double x, const char *unit)
+{
+    char    buf[64];
+    int64_t whole = x > 0 && x < 9e18 ? (int64_t)(x + 0.5) : 0;
+    snprintf(buf, sizeof buf, "%s%" PRId64 "%s", word, whole, unit);
+    dt__text_put(b, buf);
+}
+static void dt__profile_line(dt__text_buf *b, const char *word, double x, const char *unit)
+{
+    dt__profile_number(b, word, x, unit);
+    dt__text_put(b, "\n");
+}
+static int dt__profile_order(const void *a, const void *b) /* of pointers to rows, by the time of the step */
+{
+    double x = **(const double *const *)a, y = **(const double *const *)b;
+    return (x > y) - (x < y);
+}
+/* The mean of column k in n rows; negative values are left out. -1: there are no others. */
+static double dt__profile_mean(const double *const *row, int64_t n, int64_t k)
+{
+    double  sum = 0;
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (row[i][k] >= 0) sum += row[i][k], count++;
+    return count ? sum / (double)count : -1;
+}
+typedef struct dt__profile_rows { /* the rows that count, by time; the middle half of them */
+    const double **all, **middle, **fine; /* fine: those with the times of layers */
+    int64_t        n, nmiddle, nfine;
+} dt__profile_rows;
+static int dt__profile_pick(const dt__profile *p, int64_t n, dt__profile_rows *r)
+{
+    int64_t warm = n / 2 < DT__PROFILE_WARM ? n / 2 : (int64_t)DT__PROFILE_WARM;
+    bool    host = dt__is_host(p->m->device);
+    memset(r, 0, sizeof *r);
+    r->all = (const double **)dt_mem_alloc((size_t)n * 2 * sizeof *r->all);
+    if (!r->all) return DT_ERR_MEMORY;
+    const double **fine = r->all + n;
+    for (int64_t i = warm; i < n; i++) {
+        const double *row = p->row + i * p->stride;
+        if (host || row[DT__PROFILE_FINE] == 0) r->all[r->n++] = row;
+        if (host || row[DT__PROFILE_FINE] > 0) fine[r->nfine++] = row;
+    }
+    if (!r->nfine && r->n) memcpy(fine, r->all, (size_t)(r->nfine = r->n) * sizeof *fine);
+    if (!r->n && r->nfine) memcpy(r->all, fine, (size_t)(r->n = r->nfine) * sizeof *fine);
+    qsort((void *)r->all, (size_t)r->n, sizeof *r->all, dt__profile_order);
+    qsort((void *)fine, (size_t)r->nfine, sizeof *fine, dt__profile_order);
+    r->middle = r->all + r->n / 4;
+    r->nmiddle = r->n - 2 * (r->n / 4);
+    r->fine = fine + r->nfine / 4;
+    r->nfine -= 2 * (r->nfine / 4);
+    return 0;
+}
+static bool dt__profile_has(const dt__layer *l, const dt__param *q)
+{
+    for (int k = 0; k < 5; k++)
+        if (l->p[k] == q) return true;
+    return false;
+}
+static void dt__profile_layers(dt__text_buf *b, const dt__profile *p, const dt__profile_rows *r)
+{
+    const int64_t at = DT__PROFILE_HEAD, ready = at + 2 * p->nlayers;
+    for (int i = 0; i < p->nlayers; i++) {
+        const dt__layer *l = p->m->layer[i];
+        double           params = 0, late = -1, out = 1, back = dt__profile_mean(r->fine, r->nfine, at + p->nlayers + i);
+        for (int k = 0; k < p->nparams; k++) {
+            const dt__param *q = p->m->param[k];
+            if (q->buffer || q->frozen || !dt__profile_has(l, q)) continue;
+            double t = dt__profile_mean(r->fine, r->nfine, ready + k);
+            params += (double)dt__param_numel(q) * (double)dt__dtype_size[q->t->dtype];
+            if (t < 0) t = dt__profile_mean(r->fine, r->nfine, DT__PROFILE_BACKWARD); /* not reached: DDP sends its zeros at the end */
+            if (t > late) late = t;
+        }
+        for (int k = 0; k < l->out.ndim; k++) out *= (double)l->out.dim[k];
+        dt__text_put(b, "layer ");
+        dt__profile_word(b, l->name);
+        dt__profile_number(b, " forward ", dt__profile_mean(r->fine, r->nfine, at + i), "ns");
+        dt__profile_number(b, " backward ", back, "ns");
+        dt__profile_number(b, " flops ", l->flops * p->nforwards, "FLOP");
+        dt__profile_number(b, " params ", params, "B");
+        dt__profile_number(b, " held ", (double)p->kept[i], "B");
+        dt__profile_number(b, " out ", out * (double)dt__dtype_size[p->m->dtype] * p->nforwards, "B");
+        if (params > 0) dt__profile_number(b, " ready ", late, "ns");
+        dt__text_put(b, " # ");
+        dt__text_put(b, !strncmp(l->kind, "dt_", 3) ? l->kind + 3 : l->kind);
+        dt__text_put(b, "\n");
+    }
+}
+typedef struct dt__profile_grad {
+    double at;
+    int    param;
+} dt__profile_grad;
+static int dt__profile_grad_order(const void *a, const void *b)
+{
+    const dt__profile_grad *x = (const dt__profile_grad *)a, *y = (const dt__profile_grad *)b;
+    if (x->at != y->at) return x->at < y->at ? -1 : 1;
+    return x->param < y->param ? 1 : -1; /* parameters that came together: the later layer first */
+}
+static int dt__profile_grads(dt__text_buf *b, const dt__profile *p, const dt__profile_rows *r)
+{
+    int               n = 0;
+    size_t            nbytes = (size_t)(p->nparams + 1) * sizeof(dt__profile_grad);
+    dt__profile_grad *g = (dt__profile_grad *)dt_mem_alloc(nbytes);
+    if (!g) return DT_ERR_MEMORY;
+    for (int k = 0; k < p->nparams; k++) {
+        g[n].at = dt__profile_mean(r->fine, r->nfine, DT__PROFILE_HEAD + 2 * p->nlayers + k);
+        g[n].param = k;
+        if (g[n].at >= 0) n++;
+    }
+    qsort(g, (size_t)n, sizeof *g, dt__profile_grad_order);
+    for (int i = 0; i < n; i++) {
+        const dt__param *q = p->m->param[g[i].param];
+        int              k = 0;
+        while (k + 1 < p->nlayers && !dt__profile_has(p->m->layer[k], q)) k++;
+        dt__text_put(b, "# gradient ");
+        dt__profile_word(b, q->name);
+        dt__text_put(b, " layer ");
+        dt__profile_word(b, p->m->layer[k]->name);
+        dt__profile_number(b, " bytes ", (double)dt__param_numel(q) * (double)dt__dtype_size[q->t->dtype], "B");
+        dt__profile_line(b, " ready ", g[i].at, "ns");
+    }
+    dt_mem_free(g, nbytes);
+    return 0;
+}
+/* Bytes of optimiser states and f32 masters for each trainable parameter; *numel: their elements. */
+static double dt__profile_state(const dt_model *m, double *numel, double *bytes)
+{
+    double state = 0;
+    *numel = *bytes = 0;
+    for (int i = 0; i < m->nblocks; i++) {
+        const dt__mblock *k = &m->block[i];
+        for (int s = 0; s < DT__MAX_STATES; s++)
+            if (k->state[s]) state += (double)dt_nbytes(k->state[s]);
+        if (k->master) state += (double)dt_nbytes(k->master);
+    }
+    for (int i = 0; i < m->nparams; i++) {
+        if (m->param[i]->buffer) continue;
+        *bytes += (double)dt_nbytes(m->param[i]->t);
+        if (!m->param[i]->frozen) *numel += (double)dt__param_numel(m->param[i]);
+    }
+    return *numel > 0 ? state / *numel : 0;
+}
+static int dt__profile_text(dt__text_buf *b, const dt__profile *p, int64_t n)
+{
+    static const char *const names[] = { "step ", "input ", "forward ", "backward ", "update " };
+    const dt_model  *m = p->m;
+    dt__profile_rows r;
+    char             buf[128];
+    double           numel, bytes, held = 0, state = dt__profile_state(m, &numel, &bytes), sum = 0, step = 0;
+    int              size = (int)dt__dtype_size[m->dtype], ranks = dt__launcher_number(DT__LAUNCHER_SIZE);
+    if (dt__profile_pick(p, n, &r)) return DT_ERR_MEMORY;
+    for (int i = 0; i < p->nlayers; i++) held += (double)p->kept[i];
+    dt__trace_program(buf, sizeof buf);
+    dt__text_put(b, "dt profile 1\nmodel ");
+    dt__profile_word(b, buf);
+    dt__text_put(b, "\n# program ");
+    dt__profile_word(b, buf);
+    dt__text_put(b, "\n# device ");
+    dt__profile_word(b, dt_device_name(m->device));
+    dt__text_put(b, "\n# dtype ");
+    dt__text_put(b, dt_dtype_name(m->dtype));
+    dt__text_put(b, "\n# optimizer ");
+    dt__text_put(b, dt__optim_kinds[p->opt_kind].call + 3);
+    dt__profile_number(b, "\n# threads ", dt_get_num_threads(), "");
+    dt__profile_number(b, "\n# ranks ", ranks > 1 ? ranks : 1, "");
+    dt__profile_number(b, "\nbatch ", p->batch > 0 ? (double)p->batch : 1, " sample");
+    dt__profile_number(b, "\n# steps ", (double)r.n, "");
+    dt__profile_line(b, "\n# backwards ", p->nbackwards, "");
+    if (p->sample_bytes > 0) dt__profile_line(b, "sample ", (double)p->sample_bytes, "B");
+    snprintf(buf, sizeof buf, "parameter %dB\ngradient %dB\nstate ", size, size);
+    dt__text_put(b, buf);
+    dt__text_put(b, dt__number(buf, sizeof buf, floor(state * 1e4 + 0.5) / 1e4, 15));
+    dt__text_put(b, "B\n");
+    for (int k = 0; k < DT__PROFILE_FINE; k++) {
+        double x = k ? dt__profile_mean(r.fine, r.nfine, k) : dt__profile_mean(r.middle, r.nmiddle, k);
+        dt__profile_line(b, names[k], x, "ns");
+        if (k) sum += x;
+        else step = x;
+    }
+    dt__profile_line(b, "# other ", step - sum, "ns");
+    dt__profile_line(b, "# median ", r.all[r.n / 2][0], "ns");
+    dt__profile_line(b, "# fast ", r.all[r.n / 10][0], "ns");
+    dt__profile_line(b, "# slow ", r.all[r.n - 1 - r.n / 10][0], "ns");
+    if (p->able > 0) dt__profile_line(b, "load ", 1e9 * (double)p->batch / p->able, "ns");
+    double peak = (double)dt_device_stats(m->device).peak_bytes;
+    dt__profile_line(b, "# peak ", peak, "B");
+    dt__profile_line(b, "workspace ", peak - bytes - numel * (size + state) - held, "B");
+    dt__profile_layers(b, p, &r);
+    int rc = dt__profile_grads(b, p, &r);
+    dt__text_put(b, "end\n");
+    dt_mem_free((void *)r.all, (size_t)n * 2 * sizeof *r.all);
+    return rc;
+}
+static void dt__profile_gone(void *user);
+static void dt__profile_unref(dt__profile_part *k)
+{
+    dt__profile *p = k->p;
+    k->p = NULL;
+    if (p && !__atomic_sub_fetch(&p->refs, 1, __ATOMIC_ACQ_REL)) dt_mem_free(p, sizeof *p);
+}
+/* Writes it unless that is done; then frees its arrays if this is its thread. */
+static void dt__profile_finish(dt__profile *p, bool mine)
+{
+    dt__text_buf b = { NULL, 0, 0, false };
+    const char  *why = NULL;
+    int          e = 0;
+    pthread_mutex_lock(&dt__profiles.lock);
+    int64_t n = p->state == DT__PROFILE_MEASURES && p->pid == getpid() ? __atomic_load_n(&p->n, __ATOMIC_ACQUIRE) : 0;
+    p->state = DT__PROFILE_WRITTEN;
+    if (n > 0) {
+        if (dt__profile_text(&b, p, n)) b.failed = true;
+        e = dt__text_save(&b, p->path, &why);
+        dt__text_free(&b);
+        dt__profiles.wrote = true;
+    }
+    if (mine) {
+        dt__profile **at = &dt__profiles.first;
+        while (*at && *at != p) at = &(*at)->next;
+        if (*at) *at = p->next;
+        dt__profile_drop(p);
+    }
+    pthread_mutex_unlock(&dt__profiles.lock);
+    if (e) dt__logf(DT_LOG_ERROR, "DT_PROFILE: cannot write %.900s: %s", p->path, why);
+    else if (n > 0) dt__logf(DT_LOG_INFO, "DT_PROFILE: %.900s has %" PRId64 " steps", p->path, n);
+}
+/* The model is freed, or its profile has all steps. On the model's thread. */
+static void dt__profile_end(dt__profile *p)
+{
+    dt__profiler *r = dt__tls.timing && dt__tls.timing->gone == dt__profile_gone ? (dt__profiler *)dt__tls.timing->user : NULL;
+    int           others = 0;
+    dt__profile_finish(p, true);
+    p->m->timed = DT__TIMED_NEVER;
+    p->m->profile = NULL;
+    p->m = NULL;
+    if (r && r->p == p) {
+        r->p = NULL;
+        r->phase = DT__PROFILER_IDLE;
+    }
+    for (int k = 0; r && k < r->nparts; k++) {
+        if (r->part[k].p == p) dt__profile_unref(&r->part[k]);
+        others += r->part[k].p != NULL;
+    }
+    if (r && !others && r->phase == DT__PROFILER_IDLE) dt__profile_gone(r);
+    dt__profile_part own;
+    own.p = p;
+    dt__profile_unref(&own);
+}
+static void dt__profile_at_exit(void)
+{
+    if (dt__profiles.pid != getpid()) return; /* a forked child that has no profile of its own */
+    for (dt__profile *p = dt__profiles.first; p; p = p->next) dt__profile_finish(p, false);
+    if (!dt__profiles.wrote)
+        dt__log(DT_LOG_WARN, "DT_PROFILE: nothing was written: no model made a training step (forward, backward, dt_step)");
+}
+
+/* ---- the beginning */
+static int64_t dt__profile_steps(void)
+{
+    const char *s = getenv("DT_PROFILE_STEPS");
+    char       *end = NULL;
+    if (!s || !*s) return DT__PROFILE_STEPS;
+    long n = *s >= '0' && *s <= '9' ? strtol(s, &end, 10) : 0;
+    if (end && !*end && n >= 1 && n <= DT__PROFILE_MOST) return n;
+    dt__logf(DT_LOG_ERROR, "DT_PROFILE_STEPS: found \"%.40s\", expected a number of steps from 1 to %d; %d are measured", s,
+             (int)DT__PROFILE_MOST, (int)DT__PROFILE_STEPS);
+    return DT__PROFILE_STEPS;
+}
+/* Can the file be written later? NULL, or why not. */
+static const char *dt__profile_probe(const char *path)
+{
+    char        temp[1100];
+    const char *why = NULL;
+    struct stat st;
+    if (!lstat(path, &st) && !S_ISREG(st.st_mode)) return "it is not a regular file";
+    snprintf(temp, sizeof temp, "%s.%ld.tmp", path, (long)getpid());
+    int fd = dt__file_create(AT_FDCWD, temp, O_WRONLY, &why);
+    if (fd < 0) return why;
+    close(fd);
+    unlink(temp);
+    return NULL;
+}
+static void dt__profile_new(dt_model *m, const char *env)
+{
+    char         path[1000];
+    const char  *why = NULL;
+    int64_t      wanted = dt__profile_steps();
+    pid_t        pid = getpid();
+    dt__profile *p = (dt__profile *)dt__alloc_zero(sizeof *p);
+    if (!p) {
+        dt__log(DT_LOG_WARN, "DT_PROFILE: out of memory; the program continues without a profile");
+        return;
+    }
+    pthread_mutex_lock(&dt__profiles.lock);
+    dt__trace_env_path(path, sizeof path, env, dt__profiles.pid && dt__profiles.pid != pid);
+    if (!dt__profiles.hooked) {
+        atexit(dt__profile_at_exit);
+        at_quick_exit(dt__profile_at_exit); /* ranks started by dt_spawn end with quick_exit */
+        dt__profiles.hooked = true;
+    }
+    dt__profiles.pid = pid;
+    if (strcmp(path, dt__profiles.path)) dt__profiles.number = 0;
+    snprintf(dt__profiles.path, sizeof dt__profiles.path, "%s", path);
+    if (++dt__profiles.number == 1) snprintf(p->path, sizeof p->path, "%s", path);
+    else snprintf(p->path, sizeof p->path, "%s.%d", path, dt__profiles.number);
+    why = strlen(env) < sizeof path - 64 ? dt__profile_probe(p->path) : "the path is too long";
+    if (!why) {
+        p->m = m;
+        p->refs = 1;
+        p->pid = pid;
+        p->room = DT__PROFILE_WARM + wanted;
+        p->fine = true;
+        p->next = dt__profiles.first;
+        dt__profiles.first = p;
+        m->profile = p;
+        m->timed = DT__TIMED;
+    }
+    pthread_mutex_unlock(&dt__profiles.lock);
+    if (!why) return;
+    dt__logf(DT_LOG_ERROR, "DT_PROFILE: cannot write %.900s: %s; the program continues without a profile", p->path, why);
+    dt_mem_free(p, sizeof *p);
+}
+static bool dt__profile_grow(dt__profile *p, int layers, int params)
+{
+    int l = p->layer_cap, g = p->param_cap;
+    while (l < layers) l = l ? 2 * l : 64;
+    while (g < params) g = g ? 2 * g : 64;
+    if (l == p->layer_cap && g == p->param_cap) return true;
+    dt__profile q = *p;
+    q.row = NULL;
+    q.forward = (double *)dt__alloc_zero((size_t)l * sizeof *q.forward);
+    q.backward = (double *)dt__alloc_zero((size_t)l * sizeof *q.backward);
+    q.held = (int64_t *)dt__alloc_zero((size_t)l * sizeof *q.held);
+    q.kept = (int64_t *)dt__alloc_zero((size_t)l * sizeof *q.kept);
+    q.ready = (double *)dt__alloc_zero((size_t)g * sizeof *q.ready);
+    q.layer_cap = l;
+    q.param_cap = g;
+    bool ok = q.forward && q.backward && q.held && q.kept && q.ready;
+    if (ok) {
+        dt__profile old = *p;
+        for (int i = 0; i < p->layer_cap; i++) {
+            q.forward[i] = p->forward[i];
+            q.backward[i] = p->backward[i];
+            q.held[i] = p->held[i];
+        }
+        for (int i = 0; i < g; i++) q.ready[i] = i < p->param_cap ? p->ready[i] : -1;
+        q.row = p->row;
+        *p = q;
+        old.row = NULL;
+        dt__profile_drop(&old);
+    } else {
+        dt__profile_drop(&q);
+    }
+    return ok;
+}
+
+/* ---- a step, as it runs */
+static uint64_t dt__profile_clock(const dt__profile *p) { return p && p->m ? dt__profile_now(p) : dt_trace_now(); }
+static void dt__profile_node(void *user, int64_t i)
+{
+    dt__profiler *r = (dt__profiler *)user;
+    if (r->phase != DT__PROFILER_BACKWARD) {
+        if (i < 0 || !r->nparts) return;
+        uint64_t now = dt__profile_clock(r->part[r->nparts - 1].p);
+        if (r->phase == DT__PROFILER_FORWARD && r->p->m) {
+            size_t live = dt_device_stats(r->p->m->device).live_bytes;
+            r->p->forward[r->layer] += (double)(now - r->since);
+            if (live > r->live) r->p->held[r->layer] += (int64_t)(live - r->live);
+        }
+        r->phase = DT__PROFILER_BACKWARD;
+        r->at = r->nparts - 1;
+        r->since = r->began = now;
+    }
+    if (i < 0 || (r->at >= 0 && i < r->part[r->at].tape)) {
+        dt__profile *q = r->at >= 0 ? r->part[r->at].p : NULL;
+        uint64_t     now = dt__profile_clock(q);
+        if (q && q->m) q->backward[r->part[r->at].layer] += (double)(now - r->since);
+        r->since = now;
+        while (r->at >= 0 && i < r->part[r->at].tape) r->at--;
+    }
+    dt__profile *p = r->at >= 0 ? r->part[r->at].p : NULL;
+    if (i >= 0 && p && p->mark != dt__tls.backward_id && ((const dt__node *)dt__tls.tape.at[i])->mark == dt__tls.backward_id) {
+        p->mark = dt__tls.backward_id;
+        p->backwards++;
+    }
+    if (i < 0) {
+        r->phase = DT__PROFILER_IDLE;
+        r->idle = r->since;
+    }
+}
+static void dt__profile_ready(void *user, dt_tensor *t)
+{
+    dt__profiler *r = (dt__profiler *)user;
+    dt__profile  *p = r->phase == DT__PROFILER_BACKWARD && r->at >= 0 ? r->part[r->at].p : NULL;
+    if (!p || !p->m) return;
+    int n = p->m->nparams < p->param_cap ? p->m->nparams : p->param_cap;
+    for (int i = 0, k = p->at; i < n; i++, k--) { /* they come in the reverse order of creation, more or less */
+        if (k < 0 || k >= n) k = n - 1;
+        if (p->m->param[k]->t != t) continue;
+        p->ready[k] = (double)(dt__profile_now(p) - r->began);
+        p->at = k - 1;
+        return;
+    }
+}
+static void dt__profile_fed(void *user, int64_t nbytes, double able)
+{
+    dt__profiler *r = (dt__profiler *)user;
+    r->fed_bytes = nbytes;
+    r->fed_able = able;
+    r->fed = true;
+}
+static void dt__profile_gone(void *user)
+{
+    dt__profiler *r = (dt__profiler *)user;
+    dt__tls.timing = NULL;
+    for (int k = 0; k < r->nparts; k++) dt__profile_unref(&r->part[k]);
+    dt_mem_free(r->part, (size_t)r->cap * sizeof *r->part);
+    dt_mem_free(r, sizeof *r);
+}
+static dt__profiler *dt__profiler_mine(void) /* of this thread; NULL: out of memory, or somebody else measures */
+{
+    if (dt__tls.timing) return dt__tls.timing->node == dt__profile_node ? (dt__profiler *)dt__tls.timing->user : NULL;
+    dt__profiler *r = (dt__profiler *)dt__alloc_zero(sizeof *r);
+    if (!r) return NULL;
+    r->timing.user = r;
+    r->timing.node = dt__profile_node;
+    r->timing.ready = dt__profile_ready;
+    r->timing.fed = dt__profile_fed;
+    r->timing.gone = dt__profile_gone;
+    dt__tls.timing = &r->timing;
+    return r;
+}
+static bool dt__profile_part_add(dt__profiler *r, dt__profile *p, int layer)
+{
+    int64_t tape = dt__tls.tape.n;
+    while (r->nparts && r->part[r->nparts - 1].tape >= tape) dt__profile_unref(&r->part[--r->nparts]); /* of an earlier tape, or without a node */
+    dt__profile_part *list = (dt__profile_part *)dt__enlarge(r->part, r->nparts, &r->cap, sizeof *list);
+    if (!list) return false;
+    r->part = list;
+    r->part[r->nparts].p = p;
+    __atomic_add_fetch(&p->refs, 1, __ATOMIC_RELAXED);
+    r->part[r->nparts].layer = layer;
+    r->part[r->nparts++].tape = tape;
+    return true;
+}
+static void dt__profile_layer(dt_model *m, dt__layer *l)
+{
+    if (m->parts || dt__tls.split || dt__tls.in_backward || dt__err.code != DT_OK) return;
+    if (m->timed == DT__TIMED_UNKNOWN) {
+        const char *env = getenv("DT_PROFILE");
+        m->timed = DT__TIMED_NEVER;
+        if (env && *env) dt__profile_new(m, env);
+        if (m->timed != DT__TIMED) return;
+    }
+    dt__profile  *p = m->profile;
+    dt__profiler *r = dt__profiler_mine();
+    if (!r || !dt__profile_grow(p, m->nlayers, m->nparams)) {
+        dt__log(DT_LOG_WARN, "DT_PROFILE: out of memory; the program continues without a profile");
+        dt__profile_end(p);
+        return;
+    }
+    if (!m->training || dt__tls.no_grad) {
+        p->skip = true;
+        return;
+    }
+    uint64_t now = dt__profile_now(p);
+    size_t   live = dt_device_stats(m->device).live_bytes;
+    if (r->phase == DT__PROFILER_FORWARD && r->tape > dt__tls.tape.n) { /* that forward had no backward */
+        r->p->skip = true;
+        r->phase = DT__PROFILER_IDLE;
+    }
+    if (r->phase == DT__PROFILER_FORWARD && r->p->m) {
+        r->p->forward[r->layer] += (double)(now - r->since);
+        if (live > r->live) r->p->held[r->layer] += (int64_t)(live - r->live);
+    } else {
+        uint64_t from = p->left > r->idle ? p->left : r->idle;
+        if (p->left && now > from) p->input += (double)(now - from);
+        p->begins = true;
+        p->forwards++;
+    }
+    if (!p->first) p->first = now;
+    bool ok = dt__profile_part_add(r, p, l->index);
+    if (!ok) p->skip = true;
+    r->phase = ok ? DT__PROFILER_FORWARD : DT__PROFILER_IDLE;
+    r->p = ok ? p : NULL;
+    r->layer = l->index;
+    r->live = live;
+    r->tape = dt__tls.tape.n;
+    r->since = now;
+}
+static void dt__profile_input(dt__profile *p, const dt_tensor *x)
+{
+    if (!p->begins || x->ndim < 1) return;
+    p->samples += x->shape[0];
+    p->begins = false;
+}
+static void dt__profile_row(dt__profile *p, uint64_t now)
+{
+    if (!p->row) {
+        p->nlayers = p->m->nlayers;
+        p->nparams = p->m->nparams;
+        p->stride = DT__PROFILE_HEAD + 2 * p->nlayers + p->nparams;
+        p->row = (double *)dt_mem_alloc((size_t)p->room * (size_t)p->stride * sizeof *p->row);
+        if (!p->row) return;
+    }
+    double *row = p->row + p->n * p->stride, *layer = row + DT__PROFILE_HEAD, *ready = layer + 2 * p->nlayers;
+    row[DT__PROFILE_STEP] = (double)(now - (p->left ? p->left : p->first));
+    row[DT__PROFILE_INPUT] = p->input;
+    row[DT__PROFILE_FORWARD] = row[DT__PROFILE_BACKWARD] = 0;
+    row[DT__PROFILE_UPDATE] = p->update;
+    row[DT__PROFILE_FINE] = p->fine ? 1 : 0;
+    for (int i = 0; i < p->nlayers; i++) {
+        row[DT__PROFILE_FORWARD] += layer[i] = p->forward[i];
+        row[DT__PROFILE_BACKWARD] += layer[p->nlayers + i] = p->backward[i];
+        p->kept[i] = p->held[i] / (p->forwards > 0 ? p->forwards : 1);
+    }
+    for (int i = 0; i < p->nparams; i++) ready[i] = p->ready[i];
+    __atomic_store_n(&p->n, p->n + 1, __ATOMIC_RELEASE);
+}
+/* dt_step has updated the model; it began at t0. */
+static void dt__profile_step(dt__profile *p, const dt_optimizer *opt, uint64_t t0)
+{
+    const dt__profiler *r = dt__tls.timing ? (const dt__profiler *)dt__tls.timing->user : NULL;
+    if (!r || dt__tls.timing->node != dt__profile_node) return; /* no layer of it ran on this thread */
+    bool     host = dt__is_host(p->m->device);
+    if (!host && !p->fine) dt_synchronize(p->m->device);
+    uint64_t now = dt__profile_now(p);
+    p->update += (double)(now - t0);
+    if (!p->backwards) return; /* another optimiser of the model has ended the step: this one's time belongs to the next */
+    if (!p->skip && dt__err.code == DT_OK && p->m->sealed && (!p->row || p->nlayers == p->m->nlayers)) {
+        p->batch = p->samples;
+        p->nforwards = p->forwards;
+        p->nbackwards = p->backwards;
+        p->opt_kind = opt->kind;
+        p->sample_bytes = r->fed ? r->fed_bytes : 0;
+        p->able = r->fed ? r->fed_able : 0;
+        dt__profile_row(p, now);
+    }
+    for (int i = 0; i < p->layer_cap; i++) p->forward[i] = p->backward[i] = 0;
+    for (int i = 0; i < p->layer_cap; i++) p->held[i] = 0;
+    for (int i = 0; i < p->param_cap; i++) p->ready[i] = -1;
+    p->input = p->update = 0;
+    p->samples = p->forwards = p->backwards = 0;
+    p->first = 0;
+    p->skip = false;
+    p->left = now;
+    if (!host) p->fine = !p->fine;
+    if (p->n == p->room || p->pid != getpid()) dt__profile_end(p);
 }
 
 /* ==================================================================================================== >>packing
@@ -7044,6 +7750,21 @@ DT__INSIDE int dt__state_write(const char *call, dt_checkpoint *c, int fd, int64
     if (!rc) rc = dt__archive_write_fd(call, a, fd);
     dt_archive_free(a);
     return rc;
+}
+DT__INSIDE struct dt__parcel *dt__state_parcel(const char *call, dt_checkpoint *c, int fd, int64_t epoch, int64_t step)
+{
+    dt_archive  *a = dt_archive_new();
+    dt__parcel  *p = NULL;
+    dt__writers  w;
+    memset((void *)&w, 0, sizeof w);
+    w.rank = c->o.model->shards->rank;
+    w.user = c->o.model->shards;
+    w.source = &dt__part_source;
+    w.segment = dt__part_owner;
+    if (a && !dt__checkpoint_fill(call, c, a, "memory", epoch, step)) p = dt__parcel_new(call, a, &w, fd);
+    if (p) p->step = step;
+    dt_archive_free(a);
+    return p;
 }
 DT__INSIDE int dt__state_read(const char *call, dt_checkpoint *c, int fd)
 {

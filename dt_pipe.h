@@ -1058,10 +1058,10 @@ static dt_tensor *dt__meter_stage(void *user, const char *name, dt_tensor *x)
 }
 static void dt__meter_use(void *user, const char *call, dt_tensor *t) { (void)user, (void)call, (void)t; }
 static void dt__meter_made(void *user, dt_tensor *t) { (void)user, (void)t; }
-static void dt__meter_node(void *user, int64_t node) /* the backward comes to this node */
+static void dt__meter_node(void *user, int64_t node)
 {
     dt__meter *w = (dt__meter *)user;
-    if (!w->piece || node >= w->tape[w->piece]) return;
+    if (node >= 0 && (!w->piece || node >= w->tape[w->piece])) return;
     uint64_t now = dt__meter_now(w);
     w->backward[w->piece] += 1e-9 * (double)(now - w->since);
     w->since = now;
@@ -1071,11 +1071,15 @@ static int dt__meter_run(dt__meter *w, dt_model *m, dt_pipeline_fn fn, void *use
 {
     dt__list   step = { NULL, 0, 0 }, tape = { NULL, 0, 0 };
     dt__split  split;
+    dt__timing timing;
+    const dt__timing *before = dt__tls.timing;
     memset(&split, 0, sizeof split);
+    memset(&timing, 0, sizeof timing);
+    timing.user = w;
+    timing.node = dt__meter_node;
     split.user = w;
     split.use = dt__meter_use;
     split.made = dt__meter_made;
-    split.node = dt__meter_node;
     dt__step_swap(&step, &tape);
     w->piece = w->layers = w->calls = 0;
     w->tape[0] = 0;
@@ -1094,10 +1098,11 @@ static int dt__meter_run(dt__meter *w, dt_model *m, dt_pipeline_fn fn, void *use
     if (dt__err.code == DT_OK && loss && loss->requires_grad) {
         dt_tensor *none = NULL;
         dt__tls.split = &split;
+        dt__tls.timing = &timing;
         w->since = dt__meter_now(w);
         dt__backward(&loss, &none, 1, DT__BACK_ALL, false);
+        dt__tls.timing = before;
         dt__tls.split = NULL;
-        w->backward[w->piece] += 1e-9 * (double)(dt__meter_now(w) - w->since);
     }
     dt__step_end();
     dt__step_swap(&step, &tape);

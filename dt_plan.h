@@ -384,7 +384,7 @@ typedef struct dt_pipe_schedule {
 typedef struct dt_pipe_opts {
     int          dt__first DT_D;
     dt_pipe_kind kind DT_D;
-    int          ranks DT_D;  /* 1 to 1024 */
+    int          ranks DT_D;  /* 1 to 4096 */
     int          chunks DT_D; /* of a rank; 0: 1, with DT_PIPE_INTERLEAVED 2. At most 1024 */
     int          micro DT_D;  /* micro-batches, 1 to 65536; may be fewer than ranks */
 } dt_pipe_opts;
@@ -499,7 +499,7 @@ typedef struct dt_pipe_partition_opts {
     int                  nlayers DT_D;  /* 1 to 65536 */
     const dt_pipe_edge  *edges DT_D;
     int                  nedges DT_D;
-    int                  ranks DT_D;    /* devices, 1 to 1024 */
+    int                  ranks DT_D;    /* devices, 1 to 4096 */
     int                  chunks DT_D;   /* stages of a device, with DT_PIPE_INTERLEAVED; 0: as in dt_pipe_opts */
     bool                 replicate DT_D; /* a stage may have several devices; any number of stages. Else there are ranks times
                                            chunks stages. Not with DT_PIPE_INTERLEAVED */
@@ -3022,7 +3022,7 @@ DT_API int dt_plan_predict(dt_plan_prediction *out, dt_coll coll, dt_algo algo, 
 /* ==================================================================================================== >>schedules
    A generator dt__pipe_make_KIND adds the steps of rank w->rank. dt__pipe_held_KIND and dt__pipe_bubble_KIND are the formulas
    of the table in >>pipelines. */
-enum { DT__PIPE_RANKS = 1024, DT__PIPE_CHUNKS = 1024, DT__PIPE_MICRO = 65536, DT__PIPE_SENDS = 64 }; /* limits */
+enum { DT__PIPE_RANKS = 4096, DT__PIPE_CHUNKS = 1024, DT__PIPE_MICRO = 65536, DT__PIPE_SENDS = 64 }; /* limits */
 #define DT__PIPE_STEPS ((int64_t)1 << 30) /* the largest number of steps of all ranks */
 
 typedef struct dt__pipe_work {
@@ -3329,7 +3329,7 @@ static int dt__pipe_shape(const dt_pipe_schedule *s, const char *call) /* sizes,
               (s->step || !s->nsteps) && s->first[0] == 0 && s->first[s->ranks] == s->nsteps;
     for (int r = 0; ok && r < s->ranks; r++) ok = s->first[r] <= s->first[r + 1];
     if (ok) return 0;
-    return dt__comm_bad(DT_COMM_ERR_ARG, "%s: this is no schedule: expected 1 to 1024 ranks and chunks, 1 to 65536 "
+    return dt__comm_bad(DT_COMM_ERR_ARG, "%s: this is no schedule: expected 1 to 4096 ranks, 1 to 1024 chunks, 1 to 65536 "
                         "micro-batches, at most 2^30 steps, and first[] ascending from 0 to nsteps", call);
 }
 static int dt__pipe_check_steps(const dt_pipe_schedule *s)

@@ -209,32 +209,6 @@ static void dt__text_xml(dt__text_buf *b, const char *text)
         if (n == 0) n = 1;
     }
 }
-static FILE *dt__file_stream(const char *path, int how, const char **why) /* NULL, and why in words */
-{
-    int   fd = dt__file_create(AT_FDCWD, path, how, why);
-    FILE *f = fd < 0 ? NULL : fdopen(fd, how & O_RDWR ? "r+b" : "wb");
-    if (fd >= 0 && !f) {
-        int e = errno;
-        close(fd);
-        *why = strerror(errno = e);
-    }
-    return f;
-}
-/* Writes a temporary file and renames it to path. Returns 0 or an errno value. */
-static int dt__text_save(const dt__text_buf *b, const char *path)
-{
-    char        temp[1200];
-    const char *why = NULL;
-    if (b->failed) return ENOMEM;
-    if (snprintf(temp, sizeof temp, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof temp) return ENAMETOOLONG;
-    FILE *f = dt__file_stream(temp, O_WRONLY | O_TRUNC, &why);
-    if (!f) return errno;
-    int e = fwrite(b->s, 1, b->n, f) == b->n ? 0 : errno ? errno : EIO;
-    if (fclose(f) && !e) e = errno ? errno : EIO;
-    if (!e && rename(temp, path)) e = errno;
-    if (e) unlink(temp);
-    return e;
-}
 
 /* ==================================================================================================== >>axes
    Ranges, ticks and labels. */
@@ -607,7 +581,8 @@ static int dt__svg_save(const char *path, const dt_plot *p) /* p was checked; re
     if (!any)
         dt__svg_text(&s, (s.x.from + s.x.to) / 2, (s.y.from + s.y.to) / 2, "text-anchor=\"middle\"", "nothing yet");
     dt__text_put(&s.out, "</svg>\n");
-    int e = dt__text_save(&s.out, path);
+    const char *why = NULL;
+    int         e = dt__text_save(&s.out, path, &why);
     dt__text_free(&s.out);
     return e;
 }

@@ -1,7 +1,11 @@
 /* Measures training steps with compressed gradients, beside dense ones and beside PyTorch's hooks: make bench-compress
 
-       bench_compress [--links shm,pace,tbf] [--ranks 2,4] [--mbit 100,1000] [--rounds 20] [--seconds 0.25] [--batch 32]
-                      [--methods f16,topk,...] [--python PATH] [--picture build/compress.svg] [--picture-mbit 30,100,300,1000,3000,10000]
+       bench_compress [--parts links,picture,draw] [--links shm,pace,tbf] [--ranks 2,4] [--mbit 100,1000] [--rounds 20] [--seconds 0.25]
+                      [--batch 32] [--methods f16,topk,...] [--python PATH] [--csv build/compress.csv] [--picture build/compress.svg]
+                      [--picture-mbit 30,100,300,1000,3000,10000]
+
+   Results are appended to the CSV file, and "draw" draws from it what is there, the last row of each: so the parts can be measured one
+   by one (make bench-compress PART="--parts picture --picture-mbit 30,100").
 
    An MLP with 4 MiB of gradients, SGD, one thread a rank. Each method has a model of its own in the same processes; the methods take turns
    of --seconds, and so do PyTorch's DDP without a hook, with fp16_compress_hook and with powerSGD_hook on gloo (bench/peer_compress.py), in
@@ -16,7 +20,8 @@
             namespaces, ip and tc
 
    Targets: auto at least 0.95 of dense everywhere, and faster where bf16 is by its bytes: where half of dense's bytes at the link's
-   speed are more than 5 % of a step. The picture: step time over bandwidth for each method, 2 ranks, pace. */
+   speed are more than 5 % of a step. The picture: step time over bandwidth for each method, 2 ranks, pace. The part "picture" measures
+   that, without PyTorch, and judges auto, too. */
 #define DT__WANT_INSIDE
 #include "../tests/ranks.h"
 
@@ -28,6 +33,7 @@
 
 #include <math.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 UTEST_STATE();
 
@@ -47,7 +53,7 @@ typedef struct side {
     double        fewer;         /* times fewer bytes on the link */
 } side;
 typedef struct job { /* shared by the ranks */
-    char   link[8], methods[128], python[256], store[64];
+    char   link[8], methods[128], python[256], store[64], csv[256];
     int    ranks, rounds, batch, nsides;
     double mbit, seconds; /* mbit 0: no limit */
     bool   torch;         /* with PyTorch */
@@ -313,6 +319,16 @@ static double middle(const double *x, int n)
     memcpy(v, x, (size_t)n * sizeof *v);
     return median(v, n);
 }
+/* A row: link,ranks,mbit,method,step_ms,ratio_to_dense,rounds */
+static int append(const job *j, const char *name, double ms, double ratio)
+{
+    struct stat st;
+    bool        fresh = stat(j->csv, &st) || !st.st_size;
+    FILE       *f = fopen(j->csv, "a");
+    if (f && fresh) fprintf(f, "link,ranks,mbit,method,step_ms,ratio_to_dense,rounds\n");
+    if (f) fprintf(f, "%s,%d,%g,%s,%.4f,%.4f,%d\n", j->link, j->ranks, j->mbit, name, ms, ratio, j->rounds);
+    return !f || fclose(f) ? (fprintf(stderr, "bench_compress: cannot write %s\n", j->csv), 1) : 0;
+}
 static int judge(const job *j)
 {
     char where[64];
@@ -328,6 +344,7 @@ static int judge(const job *j)
         int own = j->is_torch[i] ? torch : 0;
         for (int k = 0; k < j->rounds; k++) ratio[k] = j->took[own][k] / j->took[i][k];
         double m = median(ratio, j->rounds);
+        failed |= append(j, j->name[i], 1e3 * middle(j->took[i], j->rounds), m);
         if (!strcmp(j->name[i], "auto")) {
             bool should = link / 2 > 0.05 * dense;
             note = m < 0.95          ? "  (below the target)"
@@ -348,39 +365,67 @@ static int judge(const job *j)
     fflush(stdout);
     return failed;
 }
-static int picture(job *j, const char *path, const char *list)
+static int measure_picture(job *j, const char *list)
 {
-    static double x[POINTS], y[SIDES][POINTS];
-    dt_series     series[SIDES];
-    dt_plot       plot;
-    int           n = 0;
-    memset((void *)series, 0, sizeof series);
-    memset((void *)&plot, 0, sizeof plot);
+    int failed = 0;
     snprintf(j->link, sizeof j->link, "pace");
     j->ranks = 2;
     j->torch = false;
-    for (const char *at = list; *at && n < POINTS; at += strcspn(at, ","), at += *at == ',') {
+    for (const char *at = list; *at; at += strcspn(at, ","), at += *at == ',') {
         j->mbit = atof(at);
         if (j->mbit <= 0 || run(j))
             return fprintf(stderr, "bench_compress: the picture at %g Mbit/s failed\n", j->mbit), 1;
-        x[n] = j->mbit;
-        for (int i = 0; i < j->nsides; i++) y[i][n] = 1e3 * middle(j->took[i], j->rounds);
-        n++;
+        failed |= judge(j);
     }
-    for (int i = 0; i < j->nsides; i++) {
-        series[i].name = j->name[i];
-        series[i].x = x;
-        series[i].y = y[i];
-        series[i].n = n;
-        series[i].dots = true;
-        series[i].color = i % 8 + 1;
+    return failed;
+}
+static int draw(const char *csv, const char *path) /* rows of pace with 2 ranks */
+{
+    static double    x[METHODS][POINTS], y[METHODS][POINTS];
+    static const int color[METHODS] = { 1, 2, 2 + 16, 3, 4, 3 + 16, 6, 6 + 16, 5, 7, 8 };
+    dt_series        series[METHODS];
+    dt_plot       plot;
+    char          line[256], link[16], name[32];
+    double        mbit, ms;
+    int           ranks, n = 0;
+    FILE         *f = fopen(csv, "r");
+    memset((void *)series, 0, sizeof series);
+    memset((void *)&plot, 0, sizeof plot);
+    while (f && fgets(line, sizeof line, f)) {
+        int m = 0, i = 0;
+        if (sscanf(line, "%15[^,],%d,%lf,%31[^,],%lf", link, &ranks, &mbit, name, &ms) != 5 || strcmp(link, "pace") || ranks != 2) continue;
+        while (m < METHODS && strcmp(name, method_names[m])) m++;
+        if (m == METHODS) continue;
+        while (i < series[m].n && x[m][i] < mbit) i++;
+        if (i == series[m].n || x[m][i] > mbit) { /* a new point, in the order of bandwidth */
+            if (series[m].n == POINTS) continue;
+            memmove(&x[m][i + 1], &x[m][i], (size_t)(series[m].n - i) * sizeof x[m][i]);
+            memmove(&y[m][i + 1], &y[m][i], (size_t)(series[m].n - i) * sizeof y[m][i]);
+            series[m].n++;
+        }
+        x[m][i] = mbit;
+        y[m][i] = ms;
+    }
+    if (f) fclose(f);
+    for (int m = 0; m < METHODS; m++) {
+        if (!series[m].n) continue;
+        series[n] = series[m];
+        series[n].name = method_names[m];
+        series[n].x = x[m];
+        series[n].y = y[m];
+        series[n].dots = true;
+        series[n].color = color[m] & 15; /* of two of a kind the second is pale */
+        series[n].light = color[m] > 15;
+        n++;
     }
     plot.title = "Step time with compressed gradients, 4 MiB, 2 ranks";
     plot.x_label = "bandwidth, Mbit/s";
     plot.y_label = "step, ms";
     plot.series = series;
-    plot.nseries = j->nsides;
+    plot.nseries = n;
     plot.log_x = true;
+    plot.log_y = DT_YES;
+    if (!n) return fprintf(stderr, "bench_compress: %s has no rows for the picture\n", csv), 1;
     if (dt_svg_plot(path, &plot)) return fprintf(stderr, "bench_compress: %s\n", dt_error()), 1;
     printf("compress-picture: %s\n", path);
     return 0;
@@ -388,8 +433,7 @@ static int picture(job *j, const char *path, const char *list)
 int main(int argc, char **argv)
 {
     const char *links = option(argc, argv, "--links", "shm,pace,tbf"), *ranks = option(argc, argv, "--ranks", "2,4");
-    const char *mbits = option(argc, argv, "--mbit", "100,1000"),
-               *path = option(argc, argv, "--picture", "build/compress.svg");
+    const char *mbits = option(argc, argv, "--mbit", "100,1000"), *parts = option(argc, argv, "--parts", "links,picture,draw");
     job *j = (job *)mmap(NULL, sizeof *j, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int  failed = 0;
     if (j == MAP_FAILED) return 1;
@@ -402,7 +446,8 @@ int main(int argc, char **argv)
         return fprintf(stderr, "bench_compress: --rounds must be 1 to %d, --batch 1 to 4096\n", ROUNDS), 2;
     signal(SIGPIPE, SIG_IGN);
     static const char *const link[] = { "shm", "pace", "tbf" };
-    for (int l = 0; l < 3; l++)
+    snprintf(j->csv, sizeof j->csv, "%s", option(argc, argv, "--csv", "build/compress.csv"));
+    for (int l = 0; l < 3 && strstr(parts, "links"); l++)
         for (int n = 2; n <= 4 && strstr(links, link[l]); n += 2)
             for (const char *at = mbits; *at && strchr(ranks, '0' + n) && (l || n == 2);
                  at += strcspn(at, ","), at += *at == ',') {
@@ -418,7 +463,7 @@ int main(int argc, char **argv)
                 failed |= rc ? 1 : judge(j);
                 if (!l) break;
             }
-    if (*path && strcmp(path, "none"))
-        failed |= picture(j, path, option(argc, argv, "--picture-mbit", "30,100,300,1000,3000,10000"));
+    if (strstr(parts, "picture")) failed |= measure_picture(j, option(argc, argv, "--picture-mbit", "30,100,300,1000,3000,10000"));
+    if (strstr(parts, "draw")) failed |= draw(j->csv, option(argc, argv, "--picture", "build/compress.svg"));
     return failed;
 }

@@ -15,6 +15,7 @@
 #include "bench.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -28,13 +29,14 @@
 enum { SEATS = 4, HASHES = 4096, BATCH = 32, IN = 64, WIDTH = 256, OUT = 10, ITEMS = 8192 };
 /* What the ranks write down: peer_elastic.py has the same layout of 64-bit words. */
 typedef struct board {
-    int64_t pid[SEATS], steps[SEATS], generation[SEATS], first[SEATS] /* ns: its first commit in this generation */, last[SEATS], wrong[SEATS];
-    int64_t size[SEATS], stop;
+    int64_t pid[SEATS], steps[SEATS], generation[SEATS], first[SEATS] /* ns: its first commit in this generation */,
+        last[SEATS], wrong[SEATS];
+    int64_t  size[SEATS], stop;
     uint64_t hash[HASHES];
     int64_t  hash_of[HASHES]; /* step and generation */
 } board;
-static board *at;
-static char   self[4096];
+static board  *at;
+static char    self[4096];
 static int64_t clock_ns(void)
 {
     struct timespec t;
@@ -61,10 +63,11 @@ static dt_dataset *data(void)
 }
 static void committed(int seat, int64_t step, int64_t generation, int size, dt_model *m)
 {
-    int64_t t = clock_ns(), key = step * 65536 + generation % 65536 + 1, none = 0;
-    float   x[256];
+    int64_t  t = clock_ns(), key = step * 65536 + generation % 65536 + 1, none = 0;
+    float    x[256];
     uint64_t h = 1469598103934665603u;
-    if (m && dt_copy_out(dt_model_find(m, "a.bias"), x, sizeof x) == DT_OK) /* a few weights: the time of a step is measured */
+    if (m && dt_copy_out(dt_model_find(m, "a.bias"), x, sizeof x) ==
+                 DT_OK) /* a few weights: the time of a step is measured */
         for (size_t k = 0; k < sizeof x / 4; k++) h = (h ^ ((const uint32_t *)(const void *)x)[k]) * 1099511628211u;
     int64_t i = step % HASHES;
     if (m && __atomic_load_n(&at->hash_of[i], __ATOMIC_ACQUIRE) == key) at->wrong[seat] += at->hash[i] != h;
@@ -104,7 +107,8 @@ static int member(int seat, int rank, const char *join, int port, int listen_fd,
     while (dt_elastic_epoch(e) < 1000000 && !at->stop)
         for (dt_batch b; dt_elastic_next(e, &b);) {
             dt_backward(dt_cross_entropy(net(m, b.x), b.y));
-            if (dt_elastic_step(e)) committed(seat, dt_elastic_steps(e), dt_elastic_get_stats(e).generation, dt_elastic_size(e), m);
+            if (dt_elastic_step(e))
+                committed(seat, dt_elastic_steps(e), dt_elastic_get_stats(e).generation, dt_elastic_size(e), m);
         }
     _exit(strstr(dt_error() ? dt_error() : "", "join") ? 75 : 1);
 }
@@ -175,18 +179,19 @@ static int port_open(void)
     a.sin_family = AF_INET;
     a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (bind(listener, (struct sockaddr *)&a, sizeof a) || listen(listener, 64) || getsockname(listener, (struct sockaddr *)&a, &n)) exit(1);
+    if (bind(listener, (struct sockaddr *)&a, sizeof a) || listen(listener, 64) ||
+        getsockname(listener, (struct sockaddr *)&a, &n))
+        exit(1);
     return ntohs(a.sin_port);
 }
 static int count_dir(int64_t pid, const char *what)
 {
-    char  path[64], command[128];
-    int   n = 0;
+    char path[64];
+    int  n = 0;
     snprintf(path, sizeof path, "/proc/%lld/%s", (long long)pid, what);
-    snprintf(command, sizeof command, "ls %s 2>/dev/null | wc -l", path);
-    FILE *f = popen(command, "r");
-    if (f && fscanf(f, "%d", &n) != 1) n = 0;
-    if (f) pclose(f);
+    DIR *d = opendir(path);
+    while (d && readdir(d)) n++;
+    if (d) closedir(d);
     return n;
 }
 static int rss_kib(int64_t pid)
@@ -212,13 +217,13 @@ static void spread(const char *name, double *v, int n, int wrong)
         return;
     }
     qsort(v, (size_t)n, sizeof *v, by_value);
-    printf("%s: %d kills, p50 %.1f ms, p90 %.1f ms, p99 %.1f ms, worst %.1f ms, wrong outcomes %d\n", name, n, 1e3 * v[n / 2], 1e3 * v[n * 9 / 10],
-           1e3 * v[n * 99 / 100], 1e3 * v[n - 1], wrong);
+    printf("%s: %d kills, p50 %.1f ms, p90 %.1f ms, p99 %.1f ms, worst %.1f ms, wrong outcomes %d\n", name, n,
+           1e3 * v[n / 2], 1e3 * v[n * 9 / 10], 1e3 * v[n * 99 / 100], 1e3 * v[n - 1], wrong);
 }
 /* From a kill at t0 in generation g to the first step of a later one on all seats but one (-1: all). 0: it stood still. */
-static double stood(int64_t t0, int64_t g, int but)
+static double stood(int64_t t0, int64_t g, int but, int seconds)
 {
-    for (int64_t end = t0 + 20ll * NS_PER_S; clock_ns() < end; usleep(200)) {
+    for (int64_t end = t0 + (int64_t)seconds * NS_PER_S; clock_ns() < end; usleep(200)) {
         int64_t t = 0;
         bool    all = true;
         for (int i = 0; i < SEATS; i++) {
@@ -255,7 +260,8 @@ static bool wait_settled(int64_t after, const char *transport)
         int status;
         reports();
         for (int i = 0; i < SEATS; i++) /* a newcomer that found no group */
-            if (at->pid[i] > 0 && waitpid((pid_t)at->pid[i], &status, WNOHANG) == at->pid[i]) seat_start(i, -1, 0, transport);
+            if (at->pid[i] > 0 && waitpid((pid_t)at->pid[i], &status, WNOHANG) == at->pid[i])
+                seat_start(i, -1, 0, transport);
         if (settled(after)) return true;
     }
     return false;
@@ -263,9 +269,10 @@ static bool wait_settled(int64_t after, const char *transport)
 static void elastic(const char *transport, int kills)
 {
     double *v = (double *)calloc((size_t)kills + 1, sizeof *v), joined = 0;
-    int     n = 0, wrong = 0, port = port_open(), fds[SEATS] = { 0 }, threads[SEATS] = { 0 }, more_fds = 0, more_threads = 0;
-    int     rss[SEATS] = { 0 }, more_rss = 0, life[SEATS] = { 0 }, oldest = 0;
-    char    name[32];
+    int     n = 0, wrong = 0, port = port_open(), fds[SEATS] = { 0 }, threads[SEATS] = { 0 }, more_fds = 0,
+        more_threads = 0;
+    int  rss[SEATS] = { 0 }, more_rss = 0, life[SEATS] = { 0 }, oldest = 0;
+    char name[32];
     memset(at, 0, sizeof *at);
     newest = 0;
     for (int i = 0; i < SEATS; i++) seat_start(i, i, port, transport);
@@ -290,7 +297,7 @@ static void elastic(const char *transport, int kills)
         usleep(any((uint32_t)(2e6 * calm) + 1000));
         int64_t t0 = clock_ns();
         kill((pid_t)at->pid[victim], SIGKILL);
-        double took = stood(t0, g, victim);
+        double took = stood(t0, g, victim, 20);
         waitpid((pid_t)at->pid[victim], &status, 0);
         if (took <= 0) {
             wrong++;
@@ -311,8 +318,10 @@ static void elastic(const char *transport, int kills)
     for (int i = 0; i < SEATS; i++) wrong += (int)at->wrong[i];
     snprintf(name, sizeof name, "elastic %s", transport);
     spread(name, v, n, wrong);
-    printf("    calm step %.2f ms, from the start of a replacement to its third step %.0f ms (mean); largest growth of a member over up to %d "
-           "deaths: %d descriptors, %d threads, %d KiB\n", 1e3 * calm, n ? 1e3 * joined / n : 0.0, oldest, more_fds, more_threads, more_rss);
+    printf("    calm step %.2f ms, from the start of a replacement to its third step %.0f ms (mean); largest growth of "
+           "a member over up to %d "
+           "deaths: %d descriptors, %d threads, %d KiB\n",
+           1e3 * calm, n ? 1e3 * joined / n : 0.0, oldest, more_fds, more_threads, more_rss);
     fflush(stdout);
     at->stop = 1;
     for (int i = 0; i < SEATS; i++) {
@@ -337,11 +346,13 @@ static void restarts(const char *name, char *const *argv, int kills)
     }
     double calm = 0;
     while (n < kills) {
-        int64_t end = clock_ns() + 60ll * NS_PER_S;
+        int64_t end = clock_ns() + 90ll * NS_PER_S;
         bool    on = false;
         while (clock_ns() < end && !on && waitpid(pid, &status, WNOHANG) == 0) {
             on = true;
-            for (int i = 0; i < SEATS; i++) on = on && at->generation[i] == at->generation[0] && at->generation[i] > n && at->steps[i] > at->steps[0] - 2;
+            for (int i = 0; i < SEATS; i++)
+                on = on && at->generation[i] == at->generation[0] && at->generation[i] > n &&
+                     at->steps[i] > at->steps[0] - 2;
             on = on && clock_ns() - at->first[0] > NS_PER_S / 5; /* some steps */
             usleep(500);
         }
@@ -353,7 +364,7 @@ static void restarts(const char *name, char *const *argv, int kills)
         int     victim = (int)any(SEATS);
         int64_t g = at->generation[victim], t0 = clock_ns();
         kill((pid_t)at->pid[victim], SIGKILL);
-        double took = stood(t0, g, -1);
+        double took = stood(t0, g, -1, 90);
         if (took <= 0) {
             wrong++;
             break;
@@ -386,9 +397,10 @@ int main(int argc, char **argv)
         return at ? restarted(argv[3]) : 1;
     }
     int         kills = atoi(option(argc, argv, "--kills", "1000"));
-    const char *parts = option(argc, argv, "--parts", "shm,tcp,restart,torch"), *python = option(argc, argv, "--python", "");
-    char        dir[64] = "/tmp/bench_elastic-XXXXXX", path[128], ckpt[128], text[32], count[16];
-    uint8_t     token[32] = { 1 };
+    const char *parts = option(argc, argv, "--parts", "shm,tcp,restart,torch"),
+               *python = option(argc, argv, "--python", "");
+    char    dir[64] = "/tmp/bench_elastic-XXXXXX", path[128], ckpt[128], text[32], count[16];
+    uint8_t token[32] = { 1 };
     setvbuf(stdout, NULL, _IOLBF, 0);
     setenv("DT_LOG", "off", 0);
     ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -411,14 +423,31 @@ int main(int argc, char **argv)
     int few = kills / 50 > 0 ? kills / 50 : 1;
     snprintf(count, sizeof count, "%d", few + 2);
     if (strstr(parts, "restart")) {
-        char *const a[] = { (char *)"build/tools/dtrun", (char *)"-n", (char *)"4", (char *)"--max-restarts", count, self, (char *)"--rank", path, ckpt, NULL };
+        char *const a[] = { (char *)"build/tools/dtrun",
+                            (char *)"-n",
+                            (char *)"4",
+                            (char *)"--max-restarts",
+                            count,
+                            self,
+                            (char *)"--rank",
+                            path,
+                            ckpt,
+                            NULL };
         restarts("restart from a checkpoint, dtrun", a, few);
     }
     if (strstr(parts, "torch") && *python) {
-        char        limit[32];
+        char limit[32];
         snprintf(limit, sizeof limit, "--max-restarts=%d", few + 2);
-        char *const a[] = { (char *)(uintptr_t)python, (char *)"-m", (char *)"torch.distributed.run", (char *)"--standalone", (char *)"--nproc-per-node=4",
-                            limit, (char *)"bench/peer_elastic.py", path, ckpt, NULL };
+        char *const a[] = { (char *)(uintptr_t)python,
+                            (char *)"-m",
+                            (char *)"torch.distributed.run",
+                            (char *)"--standalone",
+                            (char *)"--nproc-per-node=4",
+                            limit,
+                            (char *)"bench/peer_elastic.py",
+                            path,
+                            ckpt,
+                            NULL };
         restarts("PyTorch, torchrun", a, few < 10 ? few : 10);
     }
     snprintf(text, sizeof text, "%s", "");

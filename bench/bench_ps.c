@@ -21,7 +21,7 @@
                are workers and servers, DT_PS_SYNC: dt_ps_attach. Beside: dt_ddp_new, in the same processes, in turns of about half
                a second. First the losses of five steps must be the same. Target: 0.80, a step of at most 1.25 times DDP's. */
 #define DT__WANT_INSIDE
-#include "dt_dist.h"
+#include "dt_serve.h"
 #include "nets.h"
 
 #include <arpa/inet.h>

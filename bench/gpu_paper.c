@@ -1497,7 +1497,7 @@ static int compare(const config *c, bool fused)
     dt_device               *gpu = dt_cuda(0);
     run                      paper_run, real_run;
     int                      bad = 0;
-    if (!gpu || dt_cuda_set(gpu, .no_search = true, .layout = c->layout)) return 1;
+    if (!gpu || dt_cuda_set(gpu, .layout = c->layout ? (int)c->layout : DT_ZERO)) return 1;
     if (!run_config(&paper_run, c, fused, NULL) || !run_config(&real_run, c, fused, gpu)) return 1;
     for (int p = 0; p < (fused ? PHASES : UPDATE); p++) { /* without fusion the updates are not made by dt */
         int a[3], b[3];

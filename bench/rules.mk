@@ -35,6 +35,10 @@ bench-train: build/bench/bench_train ## training and inference beside PyTorch: M
 	@+$(peer_python)
 	build/bench/bench_train --python $(PEER_PYTHON)
 
+bench-ops: build/bench/bench_ops ## single ops beside PyTorch, forward and backward, one and two threads
+	@+$(peer_python)
+	build/bench/bench_ops --python $(PEER_PYTHON)
+
 bench-loader: build/bench/bench_loader ## loading data beside PyTorch's DataLoader and beside memcpy
 	@+$(peer_python)
 	build/bench/bench_loader --python $(PEER_PYTHON)
@@ -52,12 +56,23 @@ bench-shard: build/bench/bench_shard ## .shard = 1, 2 and 3 beside DDP, and besi
 	@+$(peer_python)
 	build/bench/bench_shard --python $(PEER_PYTHON)
 
+# parts of less than six minutes each; PARTS="gpt" measures one of them again and makes the table of all
+PARTS ?= convnet resnet20 mlp16 gpt
+bench-plan: build/bench/bench_plan ## steps of training on two ranks predicted from a profile of one, beside measured ones
+	@mkdir -p build/plan
+	@for part in $(PARTS); do build/bench/bench_plan --part $$part || exit 1; done
+	build/bench/bench_plan --table
+
+# PART: options of bench_compress, to measure a part and add it to build/compress.csv; none: everything, from the beginning
 bench-compress: build/bench/bench_compress ## compressed gradients beside dense ones and PyTorch's hooks, by bandwidth; a picture
 	@+$(peer_python) || true
-	build/bench/bench_compress --python $(PEER_PYTHON)
+	@$(if $(PART),,rm -f build/compress.csv)
+	build/bench/bench_compress --python $(PEER_PYTHON) $(PART)
 
-bench-compress-accuracy: build/bench/bench_compress_accuracy ## accuracy with each method of compression on the digits, five seeds; no timing
+bench-compress-accuracy: build/bench/bench_compress_accuracy ## accuracy with each method of compression, digits and Fashion-MNIST, five seeds; no timing
 	build/bench/bench_compress_accuracy
+	@if [ -d data/fashion ]; then build/bench/bench_compress_accuracy --data data/fashion --batch 32 --steps 938; \
+	    else echo "Fashion-MNIST is not there (make data): its rows are left out"; fi
 
 bench-pipe: build/bench/bench_pipe ## a model cut over two ranks beside PyTorch's pipelining with gloo and the bound of its schedule
 	@+$(peer_python)

@@ -5,8 +5,7 @@
           ./allreduce            under torchrun --no-python, mpirun or srun: dt_comm_init reads rank and world size */
 #define DT_IMPLEMENTATION
 #include "dt_comm.h"
-#include <stdio.h>
-#include <stdlib.h>
+#include "options.h"
 
 static int rank_main(void *arg)
 {
@@ -28,4 +27,8 @@ static int rank_main(void *arg)
     (void)arg;
     return dt_comm_free(c) || error;
 }
-int main(int argc, char **argv) { return argc > 1 ? dt_spawn(atoi(argv[1]), rank_main, NULL) : rank_main(NULL); }
+int main(int argc, char **argv)
+{
+    int done = example_options(argc, argv, "allreduce [N]: pi by the Monte Carlo method on N ranks; without N as the launcher says\n");
+    return done >= 0 ? done : argc > 1 ? dt_spawn(atoi(argv[1]), rank_main, NULL) : rank_main(NULL);
+}

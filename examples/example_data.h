@@ -1,4 +1,4 @@
-/* example_data.h - shared by the examples: options, and the digits of data/digits, enlarged to the network's input size
+/* example_data.h - shared by the examples: ranks, devices, and the digits of data/digits, enlarged to the network's input size
 
        dt_dataset *train, *test;
        example_digits("data/digits", 1, 28, 3, &train, &test);     x (1, 28, 28) in 0..1: each pixel 3x3, border of 2
@@ -7,24 +7,7 @@
 #ifndef EXAMPLE_DATA_H_INCLUDED
 #define EXAMPLE_DATA_H_INCLUDED
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-/* The argument after 'name' on the command line, or 'otherwise'. */
-static inline const char *example_option(int argc, char **argv, const char *name, const char *otherwise)
-{
-    for (int i = 1; i + 1 < argc; i++)
-        if (!strcmp(argv[i], name)) return argv[i + 1];
-    return otherwise;
-}
-
-static inline bool example_flag(int argc, char **argv, const char *name)
-{
-    for (int i = 1; i < argc; i++)
-        if (!strcmp(argv[i], name)) return true;
-    return false;
-}
+#include "options.h"
 
 #ifdef DT_COMM_H_INCLUDED
 /* Runs fn on the ranks that the command line requests: --nproc N processes on this machine (--gpus N means the same).

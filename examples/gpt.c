@@ -1,23 +1,25 @@
-/* A small GPT: learns to predict the next byte of a text, and generates a sample at the end.
+/* A small GPT: learns to predict the next byte of a text, and generates a sample at the end. The last tenth of the data is held
+   out: the loss on it is printed at the end.
 
-   Build: cc -O2 -I.. gpt.c -o gpt -lm -lpthread            Run: ./gpt --text file.txt --steps 500
-
-       --text FILE   default dt.h: the manual and source of the toolkit
-       --tokens FILE instead of a text: 16-bit tokens below --vocab N (50257); may be a pattern, 'train-*.bin'
-       --steps N     500         --layers N   4        --dim N   128       --heads N   4       --context N   64
-       --batch N     16          --lr X       0.003    --workers N  1      --sample N   400 bytes at the end
-       --opt-level O0..O3        --checkpoint DIR      --csv FILE, --svg FILE
-       --device D    cpu; cuda or cuda:N: a GPU (docs/gpu.md)
-       --data D --pipe P --tensor T   on D x P x T processes (dt_pipe.h): D batches at a time, the blocks on P of them one behind
-                     the other, with P micro-batches, each layer divided between T; then without a sample
-
-   The last tenth of the data is held out: the loss on it is printed at the end.                              */
+   Build: cc -O2 -I.. gpt.c -o gpt -lm -lpthread            Run: ./gpt --text file.txt --steps 500 */
 #define DT_IMPLEMENTATION
 #include "dt_cuda.h"
 #include "dt_data.h"
 #include "dt_pipe.h"
 #include "dt_plot.h"
 #include "example_data.h"
+
+static const char *const gpt_help =
+    "gpt [options]: a small GPT learns a text byte by byte, and then writes\n"
+    "    --text FILE   default dt.h: the manual and source of the toolkit\n"
+    "    --tokens FILE instead of a text: 16-bit tokens below --vocab N (50257); may be a pattern, 'train-*.bin'\n"
+    "    --steps N     500         --layers N   4        --dim N   128       --heads N   4       --context N   64\n"
+    "    --batch N     16          --lr X       0.003    --workers N  1      --sample N   400 bytes at the end\n"
+    "    --opt-level LEVEL   O0 to O3: mixed precision   --checkpoint DIR    save at SIGTERM or Ctrl-C, resume\n"
+    "    --csv FILE    a log of every step               --svg FILE          the loss curve\n"
+    "    --device D    cpu; cuda or cuda:N: a GPU (docs/gpu.md)\n"
+    "    --data N --pipe N --tensor N   on this many processes (dt_pipe.h): --data batches at a time, the blocks on --pipe of them one\n"
+    "                  behind the other, with as many micro-batches, each layer divided between --tensor; then without a sample\n";
 
 typedef struct config {
     int layers, heads, data, pipe, tensor;
@@ -211,6 +213,8 @@ static int learn(void *args)
 int main(int argc, char **argv)
 {
     example_args a = { argc, argv, NULL };
+    int          done = example_options(argc, argv, gpt_help);
+    if (done >= 0) return done;
     int          n = atoi(example_option(argc, argv, "--data", "1")) * atoi(example_option(argc, argv, "--pipe", "1")) *
             atoi(example_option(argc, argv, "--tensor", "1"));
     int          rc = n > 1 ? dt_spawn(n, learn, &a) : learn(&a);

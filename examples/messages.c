@@ -4,10 +4,8 @@
    Run:   ./messages 4 writes mandelbrot.pgm; meanwhile ./messages join adds a worker. Under dtrun, torchrun or srun: no number */
 #define DT_IMPLEMENTATION
 #include "dt_comm.h"
+#include "options.h"
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 enum { WIDTH = 480, HEIGHT = 320, ROUNDS = 2000, TASK = 1, RESULT = 2, ROOM = 4096 }; /* TASK and RESULT are tags */
 static const char *const door = "mandelbrot.join"; /* a file with the invitation for new workers; only this user can read it */
 typedef struct result { int32_t row; uint8_t pixel[WIDTH]; } result; /* row -1: none yet, the worker asks for its first task */
@@ -73,6 +71,8 @@ static int rank_main(void *path) /* NULL: a worker that joins */
 }
 int main(int argc, char **argv)
 {
+    int done = example_options(argc, argv, "messages [N [FILE] | join]: a task farm draws FILE (mandelbrot.pgm) with N ranks\n");
+    if (done >= 0) return done;
     if (argc > 1 && !strcmp(argv[1], "join")) return rank_main(NULL);
     char path[] = "mandelbrot.pgm";
     return argc > 1 ? dt_spawn(atoi(argv[1]), rank_main, argc > 2 ? argv[2] : path) : rank_main(path);

@@ -3,19 +3,7 @@
    Build: cc -O2 -I.. mnist.c -o mnist -lm -lpthread        Run: ./mnist --epochs 5 --opt-level O2
    On 4 processes of this machine: ./mnist --nproc 4; or dtrun -n 4 ./mnist, mpirun -n 4 ./mnist
    On two machines with 4 processes each: set MASTER_ADDR, MASTER_PORT and DT_TOKEN_FILE on both, then run
-   ./mnist --nodes 2 --nproc 4 --nr 0 on the first and --nr 1 on the second
-
-       --data DIR          a directory with MNIST's four IDX files (gzipped ones: build with -DDT_USE_ZLIB and -lz), or
-                           with the digits; default: the first of data/fashion, data/mnist, data/digits that
-                           exists
-       --epochs N          5                        --batch N     100 for each process
-       --lr X              0.01                     --seed N      1
-       --workers N         2 loader threads         --sync-bn     batch norm statistics over all processes
-       --opt-level O0..O3  mixed precision; default: f32 only     --dtype f16|bf16
-       --device D          cpu (default); cuda: one GPU for each process of a machine; cuda:N: GPU N (docs/gpu.md)
-       --steps N           stop after N steps; default: after --epochs
-       --checkpoint DIR    save every epoch and at SIGTERM or Ctrl-C; resume from the newest checkpoint
-       --csv FILE, --svg FILE   a log of every step, the loss curve                             */
+   ./mnist --nodes 2 --nproc 4 --nr 0 on the first and --nr 1 on the second */
 #define DT_IMPLEMENTATION
 #include "dt_data.h"
 #include "dt_dist.h"
@@ -23,6 +11,21 @@
 #include "dt_nccl.h"
 #include "dt_plot.h"
 #include "example_data.h"
+
+static const char *const mnist_help =
+    "mnist [options]: a conv net on MNIST, Fashion-MNIST or the digits in data/digits\n"
+    "    --data DIR          a directory with MNIST's four IDX files (gzipped ones: build with -DDT_USE_ZLIB and -lz), or with the\n"
+    "                        digits; default: the first of data/fashion, data/mnist, data/digits that exists\n"
+    "    --epochs N          5                        --batch N     100 for each process\n"
+    "    --lr X              0.01                     --seed N      1\n"
+    "    --workers N         2 loader threads         --sync-bn     batch norm statistics over all processes\n"
+    "    --opt-level LEVEL   O0 to O3: mixed precision; default: f32 only     --dtype TYPE   f16 (default) or bf16\n"
+    "    --device D          cpu (default); cuda: one GPU for each process of a machine; cuda:N: GPU N (docs/gpu.md)\n"
+    "    --steps N           stop after N steps; default: after --epochs\n"
+    "    --checkpoint DIR    save every epoch and at SIGTERM or Ctrl-C; resume from the newest checkpoint\n"
+    "    --csv FILE          a log of every step      --svg FILE    the loss curve\n"
+    "    --nproc N           processes on this machine (--gpus N is the same); without it: as the launcher says, or one\n"
+    "    --nodes N           machines                 --nr N        the number of this one, from 0\n";
 
 static dt_tensor *net(dt_model *m, dt_tensor *x)
 {
@@ -147,4 +150,8 @@ static int trainer(void *args)
     dt_comm_free(comm);
     return dt_check("mnist");
 }
-int main(int argc, char **argv) { return example_start(argc, argv, trainer); }
+int main(int argc, char **argv)
+{
+    int done = example_options(argc, argv, mnist_help);
+    return done >= 0 ? done : example_start(argc, argv, trainer);
+}

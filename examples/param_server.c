@@ -2,19 +2,21 @@
    they gain? Trains a conv net on the digits of data/digits with 4 workers and 1 server, once for each discipline, and draws the
    loss over time of all runs in one picture.
 
-   Build: cc -O2 -I.. param_server.c -o param_server -lm -lpthread        Run: ./param_server --svg disciplines.svg
-
-       --data DIR      data/digits            --batches N   500 for each run           --lr X    0.1
-       --wait MS       15: a batch takes at least so long, on the slow worker 4 times as long. Waits, so that the number of
-                       cores does not matter
-       --svg FILE      the picture; default param_server.svg                                                        */
+   Build: cc -O2 -I.. param_server.c -o param_server -lm -lpthread        Run: ./param_server --svg disciplines.svg */
 #define DT_IMPLEMENTATION
 #include "dt_data.h"
-#include "dt_dist.h"
+#include "dt_serve.h"
 #include "dt_plot.h"
 #include "example_data.h"
 #include <sys/mman.h>
 #include <time.h>
+
+static const char *const param_server_help =
+    "param_server [options]: six disciplines of a parameter server, with one slow worker\n"
+    "    --data DIR      data/digits            --batches N   500 for each run           --lr X    0.1\n"
+    "    --wait X        15: a batch takes at least so many ms, on the slow worker 4 times as long. Waits, so that the number of\n"
+    "                    cores does not matter\n"
+    "    --svg FILE      the picture; default param_server.svg\n";
 
 enum { WORKERS = 4, MODES = 6, POINTS = 20000 };
 static const struct { const char *name; int mode; } runs[MODES] = {
@@ -136,6 +138,8 @@ static int draw(const char *path) /* the mean loss of the last WINDOW batches, o
 int main(int argc, char **argv)
 {
     example_args a = { argc, argv, NULL };
+    int          done = example_options(argc, argv, param_server_help);
+    if (done >= 0) return done;
     all = (shared *)mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (all == MAP_FAILED) return perror("param_server"), 1;
     printf("discipline      updates/s  gradients/s  staleness  wasted  accuracy\n");

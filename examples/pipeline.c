@@ -1,21 +1,23 @@
 /* A ResNet split over several ranks: each has some of the layers, and micro-batches go through them like through a pipeline.
 
    Build: cc -O2 -I.. pipeline.c -o pipeline -lm -lpthread     Run: ./pipeline --ranks 2 --schedule 1f1b --micro 8
-   Or under a launcher, without --ranks: dtrun -n 4 ./pipeline
-
-       --ranks N     2               --schedule S   1f1b, gpipe, interleaved (two stages on each rank) or zb_h1
-       --micro N     8: micro-batches of a batch    --batch N   64     --epochs N   1      --steps N   all
-       --depth N     20: 6n+2        --lr X   0.05
-       --estimate    cut by FLOPs and bytes instead of measured times: for models too large for one rank
-       --data DIR    the digits, default data/digits, enlarged to 32 x 32
-       --run FILE, --planned FILE   pictures of the last batch: as it ran, and as planned with the measured times;
-                     default pipeline-run.svg, pipeline-planned.svg                                            */
+   Or under a launcher, without --ranks: dtrun -n 4 ./pipeline */
 #define DT_IMPLEMENTATION
 #include "dt_data.h"
 #include "dt_mpi.h"
 #include "dt_pipe.h"
 #include "dt_plot.h"
 #include "example_data.h"
+
+static const char *const pipeline_help =
+    "pipeline [options]: a ResNet split over several ranks\n"
+    "    --ranks N     2               --schedule S   1f1b, gpipe, interleaved (two stages on each rank) or zb_h1\n"
+    "    --micro N     8: micro-batches of a batch    --batch N   64     --epochs N   1      --steps N   all\n"
+    "    --depth N     20: 6n+2        --lr X   0.05\n"
+    "    --estimate    cut by FLOPs and bytes instead of measured times: for models too large for one rank\n"
+    "    --data DIR    the digits, default data/digits, enlarged to 32 x 32\n"
+    "    --run FILE    a picture of the last batch as it ran; default pipeline-run.svg\n"
+    "    --planned FILE  and as planned with the measured times; default pipeline-planned.svg\n";
 
 static dt_tensor *residual(dt_model *m, dt_tensor *x, int out, int stride)
 {
@@ -133,7 +135,9 @@ static int stage_main(void *args)
 int main(int argc, char **argv)
 {
     example_args a = { argc, argv, NULL };
+    int          done = example_options(argc, argv, pipeline_help);
     const char  *ranks = example_option(argc, argv, "--ranks", getenv("RANK") || getenv("OMPI_COMM_WORLD_RANK") ? "0" : "2");
+    if (done >= 0) return done;
     int          rc = atoi(ranks) > 0 ? dt_spawn(atoi(ranks), stage_main, &a) : stage_main(&a);
     if (rc < 0) fprintf(stderr, "%s: %s\n", argv[0], dt_comm_error(NULL));
     return rc != 0;

@@ -1,22 +1,7 @@
 /* ResNets on CIFAR-10 and CIFAR-100: depth 20, 32, 44, 56, 110 (He et al., 16-32-64 channels) or 18 (64-128-256-512).
 
    Build: cc -O2 -I.. resnet_cifar.c -o resnet_cifar -lm -lpthread     Run: ./resnet_cifar --depth 20 --epochs 10
-   On several processes: ./resnet_cifar --nproc 2 --scale-lr --warmup 1; or dtrun -n 2, mpirun -n 2 (see mnist.c)
-
-       --data DIR    CIFAR-10's binary files (data_batch_1.bin ...); default data/cifar-10-batches-bin, for CIFAR-100
-                     (train.bin, test.bin) data/cifar-100-binary. If the default does not exist: the digits in
-                     data/digits, enlarged four times, in grey
-       --classes N   10; CIFAR-100: 100, or 20 for the coarse classes
-       --depth N     20              --epochs N   10           --batch N   128 each    --lr X   0.1
-       --scale-lr    multiply the learning rate by the number of processes, as their batches form one large batch
-       --warmup N    0: epochs in which the learning rate rises linearly to its full value  --lars   (large batches)
-       --cutout N    0: side in pixels of a square of each image that is set to 0       --workers N  2
-       --sync-bn     batch norm statistics over all processes
-       --device D    cpu (default); cuda: one GPU for each process of a machine; cuda:N: GPU N (docs/gpu.md)
-       --steps N     stop after N steps; default: after --epochs
-       --compare N   train with one process, then with N (batch and learning rate times N, one epoch of warm-up), and print
-                     both results side by side
-       --opt-level O0..O3            --checkpoint DIR          --csv FILE, --svg FILE  --summary        */
+   On several processes: ./resnet_cifar --nproc 2 --scale-lr --warmup 1; or dtrun -n 2, mpirun -n 2 (see mnist.c) */
 #define DT_IMPLEMENTATION
 #include "dt_data.h"
 #include "dt_dist.h"
@@ -27,6 +12,26 @@
 
 #include <sys/mman.h>
 #include <unistd.h>
+
+static const char *const resnet_cifar_help =
+    "resnet_cifar [options]: ResNets on CIFAR-10 and CIFAR-100\n"
+    "    --data DIR    CIFAR-10's binary files (data_batch_1.bin ...); default data/cifar-10-batches-bin, for CIFAR-100\n"
+    "                  (train.bin, test.bin) data/cifar-100-binary. If the default does not exist: the digits in\n"
+    "                  data/digits, enlarged four times, in grey\n"
+    "    --classes N   10; CIFAR-100: 100, or 20 for the coarse classes\n"
+    "    --depth N     20              --epochs N   10           --batch N   128 each    --lr X   0.1\n"
+    "    --scale-lr    multiply the learning rate by the number of processes, as their batches form one large batch\n"
+    "    --warmup X    0: epochs in which the learning rate rises linearly to its full value\n"
+    "    --lars        for large batches                         --workers N  2 loader threads\n"
+    "    --cutout N    0: side in pixels of a square of each image that is set to 0\n"
+    "    --sync-bn     batch norm statistics over all processes\n"
+    "    --device D    cpu (default); cuda: one GPU for each process of a machine; cuda:N: GPU N (docs/gpu.md)\n"
+    "    --steps N     stop after N steps; default: after --epochs\n"
+    "    --compare N   train with one process, then with N (batch and learning rate times N, one epoch of warm-up), and print\n"
+    "                  both results side by side\n"
+    "    --opt-level LEVEL   O0 to O3: mixed precision           --checkpoint DIR   save every epoch, resume\n"
+    "    --csv FILE    a log of every step     --svg FILE   the loss curve     --summary   print the layers\n"
+    "    --nproc N     processes on this machine (--gpus N is the same)    --nodes N   machines    --nr N   number of this one\n";
 
 static dt_tensor *block(dt_model *m, dt_tensor *x, int out, int stride)
 {
@@ -242,6 +247,8 @@ static int compare(int argc, char **argv, int n)
 }
 int main(int argc, char **argv)
 {
+    int         done = example_options(argc, argv, resnet_cifar_help);
     const char *n = example_option(argc, argv, "--compare", NULL);
+    if (done >= 0) return done;
     return n ? compare(argc, argv, atoi(n)) : example_start(argc, argv, trainer);
 }

@@ -1,12 +1,15 @@
 /* Two spirals: an MLP learns which of two interleaved spirals a point is on. The program generates the data.
-   Build: cc -O2 -I.. spirals.c -o spirals -lm -lpthread      Run: ./spirals [--steps N] [--threads N] */
+   Build: cc -O2 -I.. spirals.c -o spirals -lm -lpthread      Run: ./spirals --steps 1000 */
 #define DT_IMPLEMENTATION
 #include "dt.h"
+#include "options.h"
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+static const char *const spirals_help =
+    "spirals [options]: an MLP learns which of two spirals a point is on\n"
+    "    --steps N      3000           --threads N   one for each core\n";
 
 enum { BATCH = 256, HIDDEN = 64, NPARAMS = 6 };
 
@@ -72,17 +75,10 @@ static void progress(int step, int steps, double loss, double start)
 
 int main(int argc, char **argv)
 {
-    int steps = 3000;
-    for (int i = 1; i < argc; i++) {
-        if (i + 1 < argc && !strcmp(argv[i], "--steps")) {
-            steps = atoi(argv[++i]);
-        } else if (i + 1 < argc && !strcmp(argv[i], "--threads")) {
-            dt_set_num_threads(atoi(argv[++i]));
-        } else {
-            fprintf(stderr, "usage: spirals [--steps N] [--threads N]\n");
-            return 2;
-        }
-    }
+    int         done = example_options(argc, argv, spirals_help), steps = atoi(example_option(argc, argv, "--steps", "3000"));
+    const char *threads = example_option(argc, argv, "--threads", NULL);
+    if (done >= 0) return done;
+    if (threads) dt_set_num_threads(atoi(threads));
     if (steps < 1) {
         fprintf(stderr, "spirals: --steps must be 1 or more\n");
         return 2;

@@ -1,18 +1,20 @@
 /* AlexNet on two devices, as it was trained (Krizhevsky et al. 2012), at the size of the digits: each half of the network
    has its own kernels and its own device. Layers 1, 2, 4 and 5 read their own half, layer 3 and the linear layers read both.
 
-   Build: cc -O2 -I.. two_devices.c -o two_devices -lm -lpthread     Run: ./two_devices --devices cuda:0,cuda:1
-
-       --devices A,B   cpu, cpu:1 (another device in the memory of the host: it copies as between GPUs) or cuda:N;
-                       default: cuda:0,cuda:1 if there are two GPUs, otherwise cpu,cpu:1
-       --epochs N   8       --batch N   64      --steps N   stop after N steps
-       --lr X       0.05    --seed N    1       --opt-level O0..O3   mixed precision; default: f32 only
-       --data DIR   the digits, default data/digits, enlarged to 16 x 16                           */
+   Build: cc -O2 -I.. two_devices.c -o two_devices -lm -lpthread     Run: ./two_devices --devices cuda:0,cuda:1 */
 #define DT_IMPLEMENTATION
 #include "dt_cuda.h"
 #include "dt_data.h"
 #include "dt_nn.h"
 #include "example_data.h"
+
+static const char *const two_devices_help =
+    "two_devices [options]: AlexNet's two halves on two devices\n"
+    "    --devices A,B  cpu, cpu:1 (another device in the memory of the host: it copies as between GPUs) or cuda:N;\n"
+    "                   default: cuda:0,cuda:1 if there are two GPUs, otherwise cpu,cpu:1\n"
+    "    --epochs N     8       --batch N   64      --steps N   stop after N steps\n"
+    "    --lr X         0.05    --seed N    1       --opt-level LEVEL   O0 to O3: mixed precision; default: f32 only\n"
+    "    --data DIR     the digits, default data/digits, enlarged to 16 x 16\n";
 
 /* x[i], the result of half i, becomes the results of both halves on dev[i]. All copies are queued first, so that neither
    device waits for more than the tensor that it needs. */
@@ -75,6 +77,8 @@ static dt_device *device_named(const char *name)
 }
 int main(int argc, char **argv)
 {
+    int done = example_options(argc, argv, two_devices_help);
+    if (done >= 0) return done;
     char        names[64], *second;
     const char *given = example_option(argc, argv, "--devices", dt_cuda_count() > 1 ? "cuda:0,cuda:1" : "cpu,cpu:1"),
                *level = example_option(argc, argv, "--opt-level", NULL),

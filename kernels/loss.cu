@@ -1,11 +1,12 @@
 /* loss.cu: cross entropy of logits, fused with the softmax, and nll of log-probabilities; and their gradients.
 
-   logp_k = x_k - lse, lse = m + log(sum exp(x_k - m)). Of a row with target t, class weights w (or 1), smoothing s:
+   logp_k = (x_k - m) - l, m = max x, l = log(sum exp(x_k - m)); lse holds m of all rows, then l of all rows, because m + l would
+   lose the digits of l if logits are large. Of a row with target t, class weights w (or 1), smoothing s:
      loss  = (1 - s) w_t (-logp_t) + s/c sum_k w_k (-logp_k)
      dx_k  = p_k (a + b W) - b w_k - [k = t] a,  a = g (1 - s) w_t, b = g s/c, W = sum w, g = dy, or dy/total
    A row whose target is the ignored index gives 0. The mean divides by total, the sum of w_t. nll is the first term
    with logp = x.
-   Probabilities are never stored: the gradient computes them again from x and lse.
+   Probabilities are never stored: the gradient computes them again from x, m and l.
 
    A target that is neither a class nor the ignored index is recorded and becomes an error on the host (refuse, in
    common.cuh). Its loss and its row of dx are NaN (nll: the first element of the row); memory outside of the operands is
@@ -103,7 +104,10 @@ static __global__ void __launch_bounds__(BLOCK, 4) ce_forward_kernel(const __gri
             }
         }
         loss += (double)one;
-        if (a.lse.p) a.lse.adding(false).put(row, e.m == -INFINITY ? NAN : e.m + l); /* NaN if the row has only -inf */
+        if (a.lse.p) {
+            a.lse.adding(false).put(row, e.m == -INFINITY ? NAN : e.m); /* NaN if the row has only -inf */
+            a.lse.adding(false).put(a.n + row, l);
+        }
         if (a.reduction == DT_NONE) a.loss.adding(false).put(row, one);
     }
     ce_leave(a, loss, total);
@@ -170,14 +174,15 @@ static __global__ void __launch_bounds__(BLOCK, 4) ce_backward_kernel(const __gr
         if (bad && lane == 0) refuse(a.watch, row, t);
         double g = ignored || bad ? 0.0 : ce_gradient(a, row), s = g * a.smoothing / (double)a.classes;
         double hit = ignored || bad ? 0.0 : g * (1 - a.smoothing) * ce_weight(a, t);
-        float  k = (float)fma(s, weights, hit), less = (float)-s, top = (float)hit, lse = a.lse.at(row);
+        float  k = (float)fma(s, weights, hit), less = (float)-s, top = (float)hit;
+        float  m = a.lse.at(row), l = a.lse.at(a.n + row);
         for (int64_t col = lane * V; col < a.classes; col += SIZE * V) {
             float v[V], w[V];
             a.x.load(base + col, v);
             if (a.weight.p) a.weight.load(col, w);
 #pragma unroll
             for (int j = 0; j < V; j++) {
-                float e = expf(v[j] - lse);
+                float e = expf((v[j] - m) - l);
                 v[j] = a.weight.p ? fmaf(w[j], less, e * k) : fmaf(e, k, less);
                 if (col + j == t) v[j] -= top;
                 if (ignored) v[j] = 0.0f;

@@ -12,6 +12,7 @@
 #   - docs/family.svg is drawn from the #include lines; names and links in README.md and docs/*.md exist
 #   - the programs of README.md, of docs/*.md, of the manuals and of examples/ compile and link as C and as C++20 (options
 #     in the order of declaration); a C++17 program runs; every macro with options has a C++17 name
+#   - every program of docs/tutorial.md prints what the page says
 #   - strict C99 with a libc header first is an #error that says the remedy
 # DT_TEST_QUICK=1: fewer compilers and standards, manual programs linked with the library.
 # One line a check: ok, FAIL (with the output of the compiler) or skip. Two checks run at a time.
@@ -169,11 +170,13 @@ arrows() { # header: it includes what is below it, and nothing else of dt
     dt_io.h | dt_plot.h | dt_plan.h | dt_net.h) may="dt_base.h" ;;
     dt_nn.h) may="dt.h dt_io.h dt_plot.h" ;;
     dt_msg.h) may="dt_net.h" ;;
+    dt_scale.h) may="dt_plan.h" ;;
     dt_comm.h) may="dt_plan.h dt_msg.h" ;;
     dt_sim.h | dt_mpi.h | dt_ps.h) may="dt_comm.h" ;;
     dt_nccl.h) may="dt_cuda.h dt_comm.h" ;;
-    dt_dist.h) may="dt_nn.h dt_data.h dt_comm.h dt_ps.h dt_cpu.h" ;;
-    dt_pipe.h) may="dt_dist.h" ;;
+    dt_dist.h) may="dt_nn.h dt_data.h dt_comm.h dt_cpu.h" ;;
+    dt_pipe.h | dt_elastic.h) may="dt_dist.h" ;;
+    dt_serve.h) may="dt_dist.h dt_ps.h" ;;
     *) echo "$1 is not in the list of this check: say what it may include"; return 1 ;;
     esac
     [ "$1" = dt_cpu.h ] && may="$may dt_cpu.h" # once for each instruction set
@@ -395,7 +398,8 @@ documented() {
         grep -oE '\b(dt|DT)_[A-Za-z0-9_]+(\.(h|c|cu|o))?\b' "$doc" | sort -u | while read -r word; do
             case $word in
             *.o | dt_my* | dt__my* | DT_MY*) ;; # an object that the text makes; an example
-            *.*) [ -f "$word" ] || [ -f "tests/$word" ] || [ -f "kernels/$word" ] || echo "$doc: there is no file $word" ;;
+            *.*) [ -f "$word" ] || [ -f "tests/$word" ] || [ -f "kernels/$word" ] || grep -q "build/$word:" Makefile ||
+                echo "$doc: there is no file $word" ;;
             *_) grep -q "^$word" "$tmp/names" || echo "$doc: no name begins with $word" ;;
             *NAME*) grep -qE "^${word//NAME/[A-Za-z0-9]+}" "$tmp/names" || echo "$doc: nothing is named as $word" ;;
             *) grep -qx "$word" "$tmp/names" || echo "$doc: nothing in the headers is called $word" ;;
@@ -414,6 +418,27 @@ doc_programs() { # every C block of README.md and docs/*.md with a main, to $tmp
         /^```$/ { if (on && text ~ /main\(/) { n++; file = out n ".c"; printf "%s", text > file; close(file) } on = 0 }
         on { text = text $0 "\n" }' README.md docs/*.md
     [ -f "$tmp/doc_1.c" ] || { echo "README.md has no program"; return 1; }
+}
+tutorial() { # every program of docs/tutorial.md prints what the block "output" behind it says
+    local dir=$tmp/tutorial n=0 file
+    mkdir -p "$dir" && ln -sfn "$root/data" "$dir/data"
+    awk -v out="$dir/step_" '
+        /^```c$/ { on = "c"; text = ""; next }
+        /^```output$/ { on = "txt"; text = ""; next }
+        /^```$/ {
+            if (on == "c" && text ~ /main\(/) n++
+            if (on == "txt" || text ~ /main\(/) { file = out n "." on; printf "%s", text > file; close(file) }
+            on = text = ""
+        }
+        on { text = text $0 "\n" }' docs/tutorial.md
+    for file in "$dir"/step_*.c; do
+        [ -f "${file%.c}.txt" ] || { echo "docs/tutorial.md: no output behind the program $(basename "$file" .c)"; return 1; }
+        compile "gcc c11" "$file" "$file.o" -DDT_LINKED && gcc "$file.o" "$tmp/impl_gcc_c11.o" -o "$file.x" $libs || return 1
+        (cd "$dir" && timeout 60 "$file.x") > "$file.out" 2> "$file.err" || { echo "$file: exit status $?"; cat "$file.err"; return 1; }
+        diff "${file%.c}.txt" "$file.out" || return 1
+        n=$((n + 1))
+    done
+    [ "$n" -ge 9 ]
 }
 program_links() { # mode, source: it compiles without a warning and links with dt.c, which was compiled as C
     local mode=$1 cc=${1% *} exe
@@ -489,8 +514,10 @@ links() { # a link of README.md or docs/*.md to a file of this repository leads 
 check "docs/family.svg is what docs/family.sh draws" family
 check "README.md and docs/*.md: every name exists" documented
 one "README.md has programs" doc_programs
+check "docs/tutorial.md: every program prints what the page says" tutorial
 for mode in "gcc c11" "g++ c++20" "clang++ c++20"; do # C++20 wants options in the order in which they are declared
     command -v "${mode% *}" > /dev/null || continue
+    [ -n "$DT_TEST_QUICK" ] && [ "$mode" = "clang++ c++20" ] && continue
     for file in "$tmp"/doc_*.c examples/*.c; do
         case $mode$file in gcc*examples/*) continue ;; esac # the Makefile compiles these
         check "a program of the documents, $(basename "$file"), compiles and links, $mode" program_links "$mode" "$file"

@@ -379,6 +379,12 @@ static int fake_image_layout(dt_device *dev, int kernel)
     return cpu->image_layout ? cpu->image_layout(dt_cpu(), kernel) : DT_LAYOUT_PLAIN;
 }
 
+static int fake_extended(dt_device *dev, int kernel) /* the kernels are the CPU's */
+{
+    (void)dev;
+    return dt_device_backend(dt_cpu())->extended(dt_cpu(), kernel);
+}
+
 /* ---------------------------------------------------------------------------------------------- life */
 /* A device of the backend of another one, or of its own if 'like' is NULL. NULL when out of memory. */
 static fake_device *fake_device_make(uint64_t missing, fake_device *like, int index)
@@ -399,6 +405,7 @@ static fake_device *fake_device_make(uint64_t missing, fake_device *like, int in
     f->table.stream_new = fake_stream_new;
     f->table.stream_free = fake_stream_free;
     f->table.image_layout = fake_image_layout;
+    f->table.extended = fake_extended;
     for (int k = 0; k < DT_K_COUNT; k++)
         if (!(missing >> k & 1)) f->table.kernel[k] = fake_kernel;
     if (f->fake != MAP_FAILED && f->real != MAP_FAILED) f->dev = dt_device_new(like ? &like->table : &f->table, index, f);

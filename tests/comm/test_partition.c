@@ -388,7 +388,7 @@ UTEST(partition, refuses_with_a_remedy)
     REFUSED(o.nlayers = 0, "expected 1 to 65536 layers");
     REFUSED(o.nlayers = 65537, "nlayers is 65537");
     REFUSED(o.ranks = 0, "ranks is 0");
-    REFUSED(o.ranks = 1025, "ranks is 1025");
+    REFUSED(o.ranks = 4097, "ranks is 4097");
     REFUSED(o.ranks = 4, "4 stages, but there are only 3 layers");
     REFUSED(o.kind = DT_PIPE_GPIPE, "say how many");
     REFUSED(o.micro = -1, "micro is -1");

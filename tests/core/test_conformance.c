@@ -50,7 +50,7 @@ static int devices(dt_device **dev)
     if (s && strcmp(s, "cuda") == 0) {
         dt_cuda_opts o;
         memset((void *)&o, 0, sizeof o);
-        o.deterministic = true; /* some tests compare bits of two runs */
+        o.deterministic = DT_YES; /* some tests compare bits of two runs */
         dev[0] = dt_cuda(0);
         if (dev[0] && dt_cuda_set_with(dev[0], o) == DT_OK) return 1;
         fprintf(stderr, "%s\n", dt_error()); /* the tests must not go on elsewhere */
@@ -689,6 +689,33 @@ static void on_all_devices(int *utest_result, void (*test)(int *))
     }
 }
 UTEST(making, fill_and_arange) { on_all_devices(utest_result, cf_test_making); }
+
+/* The gradient of cross entropy is as exact for logits of 10,000 as for small ones. */
+static void test_large_logits(int *utest_result)
+{
+    static const float   x3[6] = { 10000, 10001, 10002, -30000, -29999, -29998 };
+    static const int64_t t2[2] = { 0, 2 };
+    /* softmax of {0, 1, 2}: the gradient is p - [target], over 2 rows */
+    static const double p[3] = { 0.09003057317038046, 0.24472847105479767, 0.6652409557748219 };
+    static const float  one3[3] = { 1, 2, 0.5f };
+    for (int kind = 0; kind < 4; kind++) {
+        dt_tensor *x = dt_set_requires_grad(dt_from(x3, DT_SHAPE(2, 3))), *t = dt_from(t2, DT_SHAPE(2), .dtype = DT_I64);
+        dt_tensor *w = kind == 2 ? dt_from(one3, DT_SHAPE(3)) : NULL;
+        double     s = kind == 1 ? 0.25 : 0, g[6], total = kind == 2 ? 1 + 0.5 : kind == 3 ? 1 : 2;
+        dt_backward(dt_cross_entropy(x, t, .label_smoothing = s, .ignore_index = kind == 3 ? 2 : 0, .weight = w));
+        for (int r = 0; r < 2; r++)
+            for (int k = 0; k < 3; k++) {
+                double wt = kind == 2 ? (double)one3[t2[r]] : kind == 3 && r == 1 ? 0 : 1;
+                g[3 * r + k] = wt * (p[k] - s / 3 - (k == t2[r] ? 1 - s : 0)) / total;
+            }
+        float got[6] = { 0 };
+        EXPECT_EQ(dt_copy_out(dt_grad(x), got, sizeof got), DT_OK);
+        for (int i = 0; i < 6; i++) EXPECT_NEAR((double)got[i], g[i], 2e-7);
+        dt_free(x);
+        dt_end();
+    }
+}
+UTEST(special, cross_entropy_of_large_logits) { on_all_devices(utest_result, test_large_logits); }
 
 /* Every dtype to every other, also broadcast, strided and added. */
 static void test_copies(int *utest_result)

@@ -130,4 +130,36 @@ UTEST(example_option, is_the_word_behind_its_name)
     EXPECT_STREQ("x", example_option(3, argv, "--batch", "x"));
 }
 
+/* The exit status of a program with this help and up to two words on its command line. */
+static int parsed(const char *help, const char *a, const char *b)
+{
+    char  text[3][64], *argv[4] = { text[0], text[1], text[2], NULL };
+    int   argc = 1 + (a != NULL) + (b != NULL);
+    snprintf(text[0], sizeof text[0], "program");
+    snprintf(text[1], sizeof text[1], "%s", a ? a : "");
+    snprintf(text[2], sizeof text[2], "%s", b ? b : "");
+    return example_options(argc, argv, help);
+}
+UTEST(example_options, are_the_words_with_dashes_in_the_help)
+{
+    const char *help = "program [options]: text\n    --steps N   10   --lr X   (--rate X is the same) as --flag, of\n    --out FILE  a file\n";
+    EXPECT_EQ(-1, parsed(help, NULL, NULL));
+    EXPECT_EQ(-1, parsed(help, "--flag", NULL));
+    EXPECT_EQ(-1, parsed(help, "--steps", "-3"));
+    EXPECT_EQ(-1, parsed(help, "--rate", "1e-3"));
+    EXPECT_EQ(-1, parsed(help, "--out", "--flag")); /* a value may begin with dashes */
+    EXPECT_EQ(0, parsed(help, "--help", NULL));
+    EXPECT_EQ(2, parsed(help, "--step", "3"));
+    EXPECT_EQ(2, parsed(help, "--stepss", "3"));
+    EXPECT_EQ(2, parsed(help, "--", NULL));
+    EXPECT_EQ(2, parsed(help, "--an-option-that-is-longer-than-all-that-there-are", NULL));
+    EXPECT_EQ(2, parsed(help, "--steps", NULL));
+    EXPECT_EQ(2, parsed(help, "--steps", "3.5"));
+    EXPECT_EQ(2, parsed(help, "--steps", ""));
+    EXPECT_EQ(2, parsed(help, "--lr", "small"));
+    EXPECT_EQ(2, parsed(help, "3", NULL));
+    EXPECT_EQ(-1, parsed("program [N]: text\n", "3", NULL));
+    EXPECT_EQ(2, parsed("program [N]: text\n", "-3", NULL));
+}
+
 UTEST_MAIN()

@@ -5,6 +5,8 @@
        heal_check(j)                  each sample once an epoch, the same weights after each step; prints what is wrong */
 #ifndef HEAL_H
 #define HEAL_H
+#include "ranks.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -19,46 +21,77 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { HEAL_ITEMS = 50, HEAL_IN = 6, HEAL_OUT = 3, HEAL_BATCH = 3, HEAL_STEPS = 512, HEAL_TRIES = 32, HEAL_RANKS = 8, HEAL_ALL = 64 };
+enum {
+    HEAL_ITEMS = 50,
+    HEAL_IN = 6,
+    HEAL_OUT = 3,
+    HEAL_BATCH = 3,
+    HEAL_STEPS = 512,
+    HEAL_TRIES = 32,
+    HEAL_RANKS = 8,
+    HEAL_ALL = 64
+};
 enum { HEAL_RETRY = 75 }; /* the exit status of a newcomer that found no group */
-enum { HEAL_CALM = 0, HEAL_BEFORE, HEAL_BACKWARD, HEAL_AFTER, HEAL_TIMER, HEAL_STOP }; /* when the victim dies (or is stopped) */
-typedef struct heal_try { /* a step that a group began */
-    int32_t n[HEAL_RANKS];    /* batches of each rank */
+enum {
+    HEAL_CALM = 0,
+    HEAL_BEFORE,
+    HEAL_BACKWARD,
+    HEAL_AFTER,
+    HEAL_TIMER,
+    HEAL_MESSAGE,
+    HEAL_JOINING
+};                         /* when the victim dies (or is stopped) */
+typedef struct heal_try {  /* a step that a group began */
+    int32_t n[HEAL_RANKS]; /* batches of each rank */
     int16_t item[HEAL_RANKS][4 * HEAL_BATCH];
     int32_t items[HEAL_RANKS];
 } heal_try;
 typedef struct heal_plan { /* of one member */
     int     how, signal;
-    int64_t step, us; /* at which step; HEAL_TIMER: so long after its first step */
+    int64_t step,
+        us; /* at which step; HEAL_TIMER: so long after its first step. HEAL_MESSAGE: before so many messages (heal_sends) from
+                         that step on, HEAL_JOINING: from the start of a newcomer on, or of this one if it is one */
 } heal_plan;
 typedef struct heal {
     /* options */
-    int         world, min, max, epochs, slots, shard, amp, norm, adam, seconds_of_step; /* the last one: ms of a step */
-    double      timeout, wait;
+    int    world, min, max, epochs, slots, shard, amp, norm, adam, seconds_of_step; /* the last one: ms of a step */
+    double timeout, wait;
     const char *transport, *dir;
-    int         replace; /* so many members that died are replaced */
-    int         next;    /* the number of the next one */
-    int         odd;    /* the member with this number has another model; 0: none */
+    char        trace[4200]; /* of rank 0 of the start; "": none */
+    int         drop;        /* .drop_last: not each sample is used */
+    int         replace;     /* so many members that died are replaced */
+    int         next;        /* the number of the next one */
+    int         odd;         /* the member with this number has another model; 0: none */
     heal_plan   plan[HEAL_ALL];
     /* results */
-    int         listen_fd, port, report[2];
-    int         said_gone, said_joined, said_refused, said_short, said_done, said_failed; /* reports of this kind */
-    char        address[80];
-    int64_t     generation; /* that of address */
-    int64_t     newest;  /* committed steps */
-    int64_t     mine[HEAL_ALL]; /* the generation in which each member was last */
-    int32_t     group[HEAL_STEPS];  /* the generation that committed the step + 1 */
-    int32_t     epoch[HEAL_STEPS];
-    uint64_t    hash[HEAL_STEPS][HEAL_TRIES];
-    int64_t     done[HEAL_ALL];     /* the last step that each member has committed, + 1 */
-    heal_try    tried[HEAL_STEPS][HEAL_TRIES];
-    int32_t     bad, ended[HEAL_ALL], size_at_end, joined, retries;
-    int64_t     committed_ns[HEAL_STEPS]; /* when the last member committed it */
-    char        said[HEAL_ALL][600];
-    uint64_t    last;    /* hash of the final weights */
-    int         pid[HEAL_ALL];
+    int      listen_fd, port, report[2];
+    int      said_gone, said_joined, said_refused, said_short, said_done, said_failed; /* reports of this kind */
+    char     address[80];
+    int64_t  generation;        /* that of address */
+    int64_t  newest;            /* committed steps */
+    int64_t  mine[HEAL_ALL];    /* the generation in which each member was last */
+    int32_t  group[HEAL_STEPS]; /* the generation that committed the step + 1 */
+    int32_t  epoch[HEAL_STEPS];
+    uint64_t hash[HEAL_STEPS][HEAL_TRIES];
+    int64_t  done[HEAL_ALL]; /* the last step that each member has committed, + 1 */
+    heal_try tried[HEAL_STEPS][HEAL_TRIES];
+    int32_t  bad, ended[HEAL_ALL], size_at_end, joined, retries;
+    int64_t  committed_ns[HEAL_STEPS]; /* when the last member committed it */
+    char     said[HEAL_ALL][600];
+    uint64_t last; /* hash of the final weights */
+    int      pid[HEAL_ALL];
 } heal;
 
+#ifdef DT__ON_SEND
+static int64_t heal_left = -1; /* atomic: messages until it dies */
+static void    heal_sends(void)
+{
+    if (__atomic_load_n(&heal_left, __ATOMIC_RELAXED) >= 0 && __atomic_sub_fetch(&heal_left, 1, __ATOMIC_RELAXED) < 0)
+        kill(getpid(), SIGKILL);
+}
+#else
+static DT_TEST_UNUSED int64_t heal_left;
+#endif
 static DT_TEST_UNUSED int64_t heal_ns(void)
 {
     struct timespec t;
@@ -85,8 +118,8 @@ static DT_TEST_UNUSED heal *heal_new(int world)
     a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     j->listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     int fd = (int)syscall(SYS_memfd_create, "token", 0);
-    if (bind(j->listen_fd, (struct sockaddr *)&a, sizeof a) || listen(j->listen_fd, 64) || getsockname(j->listen_fd, (struct sockaddr *)&a, &n) ||
-        write(fd, token, 32) != 32)
+    if (bind(j->listen_fd, (struct sockaddr *)&a, sizeof a) || listen(j->listen_fd, 64) ||
+        getsockname(j->listen_fd, (struct sockaddr *)&a, &n) || write(fd, token, 32) != 32)
         exit(1);
     j->port = ntohs(a.sin_port);
     snprintf(text, sizeof text, "%d", fd);
@@ -129,26 +162,17 @@ static DT_TEST_UNUSED void heal_wrong(heal *j, int number, int64_t step, const c
     fflush(stdout);
     __atomic_add_fetch(&j->bad, 1, __ATOMIC_SEQ_CST);
 }
-/* SIGKILL (or SIGSTOP) for this process, so many microseconds from now */
-static DT_TEST_UNUSED void heal_timer(int64_t us, int signo)
-{
-    struct sigevent   e;
-    struct itimerspec t;
-    timer_t           id;
-    memset(&e, 0, sizeof e);
-    memset(&t, 0, sizeof t);
-    e.sigev_notify = SIGEV_SIGNAL;
-    e.sigev_signo = signo;
-    t.it_value.tv_sec = us / 1000000;
-    t.it_value.tv_nsec = us % 1000000 * 1000 + 1;
-    if (!timer_create(CLOCK_MONOTONIC, &e, &id)) timer_settime(id, 0, &t, NULL);
-}
 static DT_TEST_UNUSED void heal_die(const heal *j, int number, int how, int64_t step)
 {
     const heal_plan *p = &j->plan[number];
+    if (how == HEAL_BEFORE && heal_left < 0 &&
+        ((p->how == HEAL_MESSAGE && p->step == step) ||
+         (p->how == HEAL_JOINING && j->next > j->world && number < j->world)))
+        heal_left = p->us;
     if (p->how == how && p->step == step) kill(getpid(), p->signal ? p->signal : SIGKILL);
 }
-static DT_TEST_UNUSED void heal_note(heal *j, int number, dt_elastic *e, const dt_batch *b, int64_t step, int generation)
+static DT_TEST_UNUSED void heal_note(heal *j, int number, dt_elastic *e, const dt_batch *b, int64_t step,
+                                     int generation)
 {
     int rank = dt_elastic_rank(e);
     if (step >= HEAL_STEPS) {
@@ -156,10 +180,13 @@ static DT_TEST_UNUSED void heal_note(heal *j, int number, dt_elastic *e, const d
         exit(1);
     }
     heal_try *t = &j->tried[step][generation % HEAL_TRIES];
-    for (int i = 0; i < b->n && t->items[rank] < 4 * HEAL_BATCH; i++) t->item[rank][t->items[rank]++] = (int16_t)b->item[i];
+    j->epoch[step] = (int32_t)dt_elastic_epoch(e);
+    for (int i = 0; i < b->n && t->items[rank] < 4 * HEAL_BATCH; i++)
+        t->item[rank][t->items[rank]++] = (int16_t)b->item[i];
     t->n[rank]++;
 }
-static DT_TEST_UNUSED void heal_committed(heal *j, int number, dt_elastic *e, dt_model *m, int64_t step, int64_t epoch, int generation)
+static DT_TEST_UNUSED void heal_committed(heal *j, int number, dt_elastic *e, dt_model *m, int64_t step,
+                                          int generation)
 {
     uint64_t zero = 0, h = j->shard == 3 ? 1 : heal_hash(m);
     int32_t  before = __atomic_load_n(&j->group[step], __ATOMIC_SEQ_CST);
@@ -167,32 +194,38 @@ static DT_TEST_UNUSED void heal_committed(heal *j, int number, dt_elastic *e, dt
     if (j->done[number] > step) heal_wrong(j, number, step, "it committed this step before");
     j->done[number] = step + 1;
     /* a step that only a member had committed which then died is made again by a later group */
-    while (before < generation + 1 && !__atomic_compare_exchange_n(&j->group[step], &before, generation + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
-    if (!__atomic_compare_exchange_n(&j->hash[step][generation % HEAL_TRIES], &zero, h, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) && zero != h)
+    while (before < generation + 1 && !__atomic_compare_exchange_n(&j->group[step], &before, generation + 1, false,
+                                                                   __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+    if (!__atomic_compare_exchange_n(&j->hash[step][generation % HEAL_TRIES], &zero, h, false, __ATOMIC_SEQ_CST,
+                                     __ATOMIC_SEQ_CST) &&
+        zero != h)
         heal_wrong(j, number, step, "other weights than another member");
-    j->epoch[step] = (int32_t)epoch;
     int64_t now = heal_ns();
     if (j->committed_ns[step] < now) j->committed_ns[step] = now;
     int64_t newest = __atomic_load_n(&j->newest, __ATOMIC_SEQ_CST);
-    while (newest < step + 1 && !__atomic_compare_exchange_n(&j->newest, &newest, step + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+    while (newest < step + 1 &&
+           !__atomic_compare_exchange_n(&j->newest, &newest, step + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
 }
 static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
 {
     static float   x[HEAL_ITEMS][HEAL_IN];
     static uint8_t y[HEAL_ITEMS];
     uint32_t       r[4];
+    if (number == 0 && j->trace[0]) dt_trace_start(j->trace);
     for (int i = 0; i < HEAL_ITEMS * HEAL_IN; i++) {
         dt_philox(9, (uint64_t)i, r);
         x[i / HEAL_IN][i % HEAL_IN] = (float)r[0] / 4294967296.0f - 0.5f;
         y[i / HEAL_IN] = (uint8_t)(r[1] % HEAL_OUT);
     }
-    dt_dataset    *set = dt_arrays(x, HEAL_ITEMS, .x_shape = DT_SHAPE(HEAL_IN), .y = y, .y_dtype = DT_U8, .classes = HEAL_OUT);
-    dt_loader     *in = dt_loader_new(set, .batch = HEAL_BATCH, .shuffle = true, .seed = 5, .drop_last = j->norm != 0);
-    dt_model      *m = dt_model_new(.seed = 3 + (uint64_t)(j->slots ? 0 : number));
-    dt_optimizer  *opt = j->adam ? dt_adam(m, .lr = 0.01) : dt_sgd(m, .lr = 0.1, .momentum = 0.9);
-    dt_scheduler  *sched = dt_cosine_annealing_lr(opt, .t_max = 100);
-    dt_amp        *amp = j->amp ? dt_amp_new(m, .level = j->amp == 2 ? "O2" : "O1") : NULL;
-    dt_checkpoint *k = j->dir ? dt_checkpoint_new(j->dir, .model = m, .optimizer = opt) : NULL;
+    dt_dataset *set =
+        dt_arrays(x, HEAL_ITEMS, .x_shape = DT_SHAPE(HEAL_IN), .y = y, .y_dtype = DT_U8, .classes = HEAL_OUT);
+    dt_loader *in =
+        dt_loader_new(set, .batch = HEAL_BATCH, .shuffle = true, .seed = 5, .drop_last = j->norm || j->drop);
+    dt_model       *m = dt_model_new(.seed = 3 + (uint64_t)(j->slots || j->drop ? 0 : number));
+    dt_optimizer   *opt = j->adam ? dt_adam(m, .lr = 0.01) : dt_sgd(m, .lr = 0.1, .momentum = 0.9);
+    dt_scheduler   *sched = dt_cosine_annealing_lr(opt, .t_max = 100);
+    dt_amp         *amp = j->amp ? dt_amp_new(m, .level = j->amp == 2 ? "O2" : "O1") : NULL;
+    dt_checkpoint  *k = j->dir ? dt_checkpoint_new(j->dir, .model = m, .optimizer = opt) : NULL;
     dt_elastic_opts o;
     bool            begun = false;
     int             size = 0, generation = 0;
@@ -220,13 +253,15 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
         o.join = at;
     }
     dt_elastic *e = dt_elastic_new_with(m, opt, in, o);
+    if (j->plan[number].how == HEAL_JOINING && rank < 0) heal_left = j->plan[number].us;
     while (dt_elastic_epoch(e) < j->epochs)
         for (dt_batch b; dt_elastic_next(e, &b);) {
-            int64_t step = dt_elastic_steps(e), epoch = dt_elastic_epoch(e);
+            int64_t step = dt_elastic_steps(e);
             bool    in_group = dt_elastic_ddp(e) != NULL;
             generation = (int)dt_elastic_get_stats(e).generation;
             size = dt_elastic_size(e);
-            if (in_group && !begun && j->plan[number].how == HEAL_TIMER) heal_timer(j->plan[number].us, j->plan[number].signal ? j->plan[number].signal : SIGKILL);
+            if (in_group && !begun && j->plan[number].how == HEAL_TIMER)
+                dt_test_signal_in(j->plan[number].us, j->plan[number].signal ? j->plan[number].signal : SIGKILL);
             if (in_group) {
                 heal_note(j, number, e, &b, step, generation);
                 j->mine[number] = generation;
@@ -240,15 +275,19 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
             if (amp) dt_amp_backward(amp, loss);
             else dt_backward(loss);
             if (!dt_elastic_step(e)) continue;
-            heal_committed(j, number, e, m, step, epoch, generation);
+            heal_committed(j, number, e, m, step, generation);
             heal_die(j, number, HEAL_AFTER, step);
         }
     if (dt_error()) snprintf(j->said[number], sizeof j->said[number], "%s", dt_error());
     else {
-        j->last = heal_hash(m);
+        uint64_t none = 0, h = heal_hash(m);
+        if (!__atomic_compare_exchange_n(&j->last, &none, h, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) && none != h)
+            heal_wrong(j, number, j->newest, "it ends with other weights than another member");
         j->size_at_end = size;
     }
-    int failed = !dt_error() ? 0 : strstr(dt_error(), "cannot join") || strstr(dt_error(), "joined the group") ? HEAL_RETRY : 1;
+    int failed = !dt_error()                                                                   ? 0
+                 : strstr(dt_error(), "cannot join") || strstr(dt_error(), "joined the group") ? HEAL_RETRY
+                                                                                               : 1;
     if (failed == HEAL_RETRY && j->newest >= HEAL_STEPS) failed = 0;
     dt_error_clear();
     dt_elastic_free(e);
@@ -259,6 +298,7 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
     dt_model_free(m);
     dt_loader_free(in);
     dt_dataset_free(set);
+    if (number == 0 && j->trace[0]) dt_trace_stop();
     __atomic_store_n(&j->ended[number], failed ? 2 : 1, __ATOMIC_SEQ_CST);
     return failed;
 }
@@ -313,7 +353,8 @@ static DT_TEST_UNUSED int heal_wait(heal *j, double seconds)
             if (j->pid[i] <= 0) continue;
             if (waitpid(j->pid[i], &status, WNOHANG) == j->pid[i]) {
                 j->pid[i] = 0;
-                bool retry = WIFEXITED(status) && WEXITSTATUS(status) == HEAL_RETRY, killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+                bool retry = WIFEXITED(status) && WEXITSTATUS(status) == HEAL_RETRY,
+                     killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
                 failed += WIFEXITED(status) ? WEXITSTATUS(status) != 0 && !retry : !killed;
                 j->retries += retry;
                 bool over = false; /* somebody has finished: the group takes nobody any more */
@@ -322,7 +363,8 @@ static DT_TEST_UNUSED int heal_wait(heal *j, double seconds)
                     due++;
                     if (after < j->mine[i]) after = j->mine[i];
                 }
-                if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL) heal_wrong(j, i, -1, strsignal(WTERMSIG(status)));
+                if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL)
+                    heal_wrong(j, i, -1, strsignal(WTERMSIG(status)));
                 continue;
             }
             any = true;
@@ -338,19 +380,27 @@ static DT_TEST_UNUSED int heal_wait(heal *j, double seconds)
     }
     return failed;
 }
+/* The try that counts: the last group that began the step has committed it. */
+static DT_TEST_UNUSED const heal_try *heal_made(const heal *j, int64_t step)
+{
+    int last = 0;
+    for (int g = 0; g < HEAL_TRIES; g++)
+        for (int r = 0; r < HEAL_RANKS; r++)
+            if (j->tried[step][g].items[r]) last = g;
+    return &j->tried[step][last];
+}
 static DT_TEST_UNUSED int heal_check(heal *j)
 {
     int64_t step = 0;
     for (int epoch = 0; epoch < j->epochs; epoch++) {
         int used[HEAL_ITEMS] = { 0 };
         for (; step < j->newest && j->epoch[step] == epoch; step++) {
-            const heal_try *t = &j->tried[step][(j->group[step] - 1) % HEAL_TRIES];
-            if (!j->group[step]) heal_wrong(j, -1, step, "nobody committed it");
+            const heal_try *t = heal_made(j, step);
             for (int r = 0; r < HEAL_RANKS; r++)
                 for (int i = 0; i < t->items[r]; i++) used[t->item[r][i]]++;
         }
         for (int i = 0, said = 0; i < HEAL_ITEMS && !j->slots && j->shard != 3 && said < 3; i++)
-            if (used[i] != 1 && !(j->norm && !used[i])) {
+            if (used[i] != 1 && !((j->norm || j->drop) && !used[i])) {
                 said++;
                 char text[80];
                 snprintf(text, sizeof text, "epoch %d used sample %d %d times", epoch, i, used[i]);
@@ -360,6 +410,12 @@ static DT_TEST_UNUSED int heal_check(heal *j)
     for (int i = 0; i < HEAL_ALL; i++)
         if (j->said[i][0] && (j->bad || getenv("DT_HEAL_SAY"))) printf("   member %d says: %s\n", i, j->said[i]);
     if (step != j->newest) heal_wrong(j, -1, step, "a step of another epoch");
+    for (int64_t k = step > 3 ? step - 3 : 0; j->bad && k < step + 4 && k < HEAL_STEPS; k++)
+        printf("   step %d: committed by generation %d, epoch %d\n", (int)k, j->group[k] - 1, j->epoch[k]);
+    for (int i = 0; j->bad && i < j->next; i++)
+        printf("   member %d: has committed %d steps, last in generation %d, ended %d\n", i, (int)j->done[i],
+               (int)j->mine[i], j->ended[i]);
+    if (j->bad) printf("   newest step %d, last reported generation %d\n", (int)j->newest, (int)j->generation);
     return j->bad;
 }
 #endif

@@ -4,7 +4,7 @@
 
 #include "crew.h"
 #include "dt_data.h"
-#include "dt_dist.h"
+#include "dt_serve.h"
 #include "temp_files.h"
 
 #include <math.h>

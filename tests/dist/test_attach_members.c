@@ -2,7 +2,7 @@
    run: alone, asan-later */
 #include "dt_test.h"
 
-#include "dt_dist.h"
+#include "dt_serve.h"
 #include "teams.h"
 
 #include <pthread.h>

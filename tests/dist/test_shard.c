@@ -8,6 +8,7 @@
 #define DT_NN_IMPLEMENTATION
 #define DT_DIST_IMPLEMENTATION
 #include "dt_dist.h"
+#include "dt_scale.h"
 #include "mlp.h"
 #include "temp_files.h"
 
@@ -27,6 +28,8 @@ typedef struct run {
     int         late, write, apart, groups, frozen, branch, shared, clip, weighted, two, skip, syncnorm, eval;
     int         overflow;
     bool        ordered;
+    const char *compress;
+    bool        whole; /* one bucket: .shard = 3 cuts others than DDP, and some methods depend on them */
 } run;
 static dt_optimizer *optimizer(dt_model *m, const run *p, const char *params)
 {
@@ -91,14 +94,16 @@ static int train(crew *k, const run *p, int shard, float *out)
         else dt_backward(loss);
         dt_step(opt);
     }
-    dt_ddp *d = dt_ddp_new(m, k->c, .shard = shard, .first_bucket_mb = 0.0003, .bucket_mb = 0.001,
-                           .sync_batchnorm = p->syncnorm != 0);
+    dt_ddp *d = dt_ddp_new(m, k->c, .shard = shard, .first_bucket_mb = p->whole ? 5 : 0.0003, .bucket_mb = 0.001,
+                           .sync_batchnorm = p->syncnorm != 0,
+                           .compress = { .kind = p->compress, .ratio = 0.2, .rank = 2, .start = 1, .min_rate = 1e-9,
+                                         .bucket = 64, .momentum = 0.5, .every = 2 });
     for (int s = 0; s < p->steps; s++) {
-        bool have = !(p->skip && s % 2 == 1 && k->rank == 1);
+        bool skips = p->skip && s > 1 && (s + p->skip) % 3 && k->rank == 1 + (s + k->world) % (k->world - 1);
         for (int t = 0; t < (p->every ? p->every : 1); t++) {
             if (p->every && !p->sync) dt_ddp_no_sync(d, t + 1 < p->every);
-            if (have) backward(k, d, amp, m, p, s, t);
-            else dt_ddp_skip(d);
+            if (!skips || t < p->every / 2) backward(k, d, amp, m, p, s, t); /* or it has data for a part of the step */
+            else if (t + 1 >= p->every) dt_ddp_skip(d);
         }
         if (p->clip) dt_clip_grad_norm(opt, 0.02);
         if (p->two) dt_update(rest);
@@ -149,7 +154,7 @@ static void compare(crew *k)
     char       what[200];
     int        n = train(k, p, 0, want);
     for (int shard = 1; shard <= 3 && dt_error_code() == DT_OK; shard++) {
-        if ((p->skip || p->apart) && shard == 3) continue;
+        if (p->apart && shard == 3) continue;
         int n2 = train(k, p, shard, got), first = 0;
         while (first < n && !memcmp(&want[first], &got[first], sizeof *got)) first++;
         snprintf(what, sizeof what, "shard %d, optimiser %d, level %s: element %d of %d differs: %g, %g", shard,
@@ -249,6 +254,27 @@ UTEST(shard, reduce_scatter_has_the_bits_of_allreduce)
 {
     for (int world = 2; world <= 4; world++) EXPECT_EQ(0, crew_run("shm", world, scatter_as_all, NULL));
 }
+UTEST(shard, a_rank_without_data_repeats_its_last_step)
+{
+    static const char *const kind[4] = { NULL, "powersgd", "bf16", "topk" };
+    for (int what = 0; what < 8; what++) {
+        run p = base(what % 3);
+        if (dt_test_quick() && what % 2) continue;
+        p.steps = 9;
+        p.skip = 1 + what % 2;
+        p.level = what == 1 ? "O1" : what == 2 ? "O2" : NULL;
+        p.syncnorm = what == 3 || what == 4;
+        p.eval = what == 4 || what == 5;
+        p.write = what == 5;
+        p.shared = what == 6;
+        p.frozen = 0;
+        p.every = what == 7 ? 4 : 0;
+        p.compress = kind[what % 4];
+        p.whole = what % 4 == 1;
+        p.clip = what == 0;
+        EXPECT_EQ(0, crew_run(what == 1 ? "tcp" : "shm", what == 1 ? 2 : 3, compare, &p));
+    }
+}
 UTEST(shard, the_rest_of_training_has_the_bits_of_ddp)
 {
     for (int what = 0; what < 18; what++)
@@ -263,7 +289,7 @@ UTEST(shard, the_rest_of_training_has_the_bits_of_ddp)
             p.clip = what == 4;
             p.weighted = what == 5;
             p.two = what == 6;
-            p.skip = what == 7;
+            p.skip = what == 7 ? 1 + kind / 4 : 0;
             p.syncnorm = what == 8;
             p.eval = what == 9;
             p.groups = p.groups || what == 10;
@@ -324,6 +350,27 @@ static void measure(crew *k)
              p->shard, (long long)u.parameters, (long long)u.gradients, (long long)u.masters, (long long)u.states,
              (long long)u.buckets, (long long)live, (long long)u.formula, f);
     crew_check(k, near5(u.formula, (int64_t)f), what);
+    dt_scale_layer   one; /* the planner knows the same formula */
+    dt_scale_model   plan;
+    dt_scale_cluster machine;
+    dt_scale_opts    ask;
+    memset(&one, 0, sizeof one);
+    memset(&plan, 0, sizeof plan);
+    memset(&ask, 0, sizeof ask);
+    dt_scale_cluster_default(&machine);
+    machine.per_machine = k->world;
+    one.params = (int64_t)P;
+    one.flops = one.flops_back = 1;
+    plan.nlayers = 1;
+    plan.layer = &one;
+    ask.model = &plan;
+    ask.cluster = &machine;
+    ask.layout.zero = p->shard;
+    ask.precision = amp ? DT_SCALE_O2 : DT_SCALE_F32;
+    ask.states = p->kind ? 1 : 2;
+    dt_scale_prediction *q = dt_scale_predict(&ask);
+    crew_check(k, q && near5((int64_t)(q->memory.parameters + q->memory.gradients + q->memory.states), u.formula), "the planner's formula");
+    dt_scale_prediction_free(q);
     crew_check(k, near5(sum, u.formula), what);
     live -= u.buckets; /* what dt_stats has beside buckets: the same, but for states in files, and small things */
     /* without .shard the size classes of the allocator add up to an eighth */
@@ -349,6 +396,7 @@ UTEST(shard, memory_is_that_of_the_formula)
     for (int shard = 0; shard <= 3; shard++)
         for (int what = 0; what < 4; what++) {
             big p = { shard, what & 1, what > 1 ? "O2" : NULL, NULL };
+            if (dt_test_quick() && (shard + what) % 2) continue;
             EXPECT_EQ(0, crew_run("shm", 2 + (shard + what) % 3, measure, &p));
         }
 }
@@ -363,6 +411,7 @@ static dt_tensor *odd(dt_model *m, dt_tensor *x) /* parameters of 1 and 5 elemen
 typedef struct layouts {
     const char *dir;
     const char *level;
+    int         shard;
 } layouts;
 static void place(char *path, size_t n, const layouts *p, const char *what, int world, int shard)
 {
@@ -477,7 +526,7 @@ UTEST(shard, every_layout_reads_the_checkpoints_of_every_other)
 {
     char *dir = temp_dir();
     for (int l = 0; l < 2; l++) {
-        layouts p = { dir, l ? "O2" : NULL };
+        layouts p = { dir, l ? "O2" : NULL, 0 };
         for (int world = 1; world <= 4; world++) EXPECT_EQ(0, crew_run("shm", world, save_all, &p));
         for (int world = 1; world <= 4; world++) EXPECT_EQ(0, crew_run("shm", world, load_all, &p));
     }
@@ -530,9 +579,38 @@ UTEST(shard, a_resumed_training_has_the_bits_of_one_that_went_on)
 {
     char *dir = temp_dir();
     for (int l = 0; l < 2; l++) {
-        layouts p = { dir, l ? "O2" : NULL };
+        layouts p = { dir, l ? "O2" : NULL, 0 };
         EXPECT_EQ(0, crew_run("shm", 3 - l, save_and_resume, &p));
     }
+    temp_remove(dir);
+}
+
+/* A checkpoint of Adam, a training with SGD: all ranks are told why, and go on as they were */
+static void other_optimiser(crew *k)
+{
+    const layouts *p = (const layouts *)k->arg;
+    int64_t        epoch = 0, step = 0;
+    trainee        t = trainee_new(k, p->dir, NULL, 3, 5);
+    for (int s = 0; s < 2; s++) trainee_step(k, &t, s);
+    dt_checkpoint_save(t.c, 0, 2);
+    trainee_free(&t);
+    dt_model      *m = dt_model_new(.seed = 6);
+    dt_optimizer  *opt = dt_sgd(m, .lr = 0.1, .momentum = 0.9);
+    dt_ddp        *d = dt_ddp_new(m, k->c, .shard = 2);
+    dt_checkpoint *c = dt_checkpoint_new(p->dir, .model = m, .optimizer = opt);
+    crew_check(k, dt_checkpoint_resume(c, &epoch, &step) < 1 && dt_error() && strstr(dt_error(), "optimi"), "another optimiser");
+    dt_error_clear();
+    dt_checkpoint_free(c);
+    dt_ddp_free(d);
+    dt_error_clear();
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+}
+UTEST(shard, a_checkpoint_of_another_optimiser_is_refused_on_all_ranks)
+{
+    char   *dir = temp_dir();
+    layouts p = { dir, NULL, 0 };
+    EXPECT_EQ(0, crew_run("shm", 2, other_optimiser, &p));
     temp_remove(dir);
 }
 
@@ -561,6 +639,7 @@ static void go_wrong(crew *k)
 {
     const wrong  *p = (const wrong *)k->arg;
     run           r = base(0);
+    r.branch = p->what == 13;
     dt_model     *m = dt_model_new(.seed = 3);
     dt_optimizer *opt = dt_adam(m, .lr = 0.01);
     int         shard = p->what == 3 ? (k->rank ? 2 : 1) : p->what == 4 ? 4 : p->what == 5 ? -1 : p->what == 10 ? 1 : 3;
@@ -582,7 +661,15 @@ static void go_wrong(crew *k)
             else dt_copy_out(dt_model_find(m, "c.weight"), (float[OUT * 21]){ 0 }, OUT * 21 * 4);
         }
         if (p->what == 2 && s == 2 && k->rank == 1) break; /* ends its training */
-        if (p->what == 7 && s == 2) dt_ddp_skip(d);
+        if (p->what == 7 && s == 1 && k->rank) dt_ddp_skip(d); /* the first whole step */
+        if (p->what == 12 && s == 2) {
+            dt_ddp_skip(d);
+            break;
+        }
+        if (p->what == 13 && s == 2 && k->rank) { /* the others use one layer more */
+            dt_ddp_skip(d);
+            break;
+        }
         if (p->what == 8 && s == 2 && k->rank == 1) {
             dt_tensor *y, *x = batch(0, 4, &y);
             dt_backward(dt_mul_scalar(dt_cross_entropy(net(m, &r, x, s), y), INFINITY));
@@ -590,7 +677,7 @@ static void go_wrong(crew *k)
             continue;
         }
         if (p->what == 11 && s == 2) dt_ddp_broadcast(d);
-        step_of(m, opt, &r, k, s);
+        step_of(m, opt, &r, k, r.branch && s == 2 ? 3 : s);
     }
     if (p->what == 2 && k->rank == 1) {
         dt_ddp_free(d);
@@ -624,11 +711,13 @@ UTEST(shard, ranks_that_differ_are_named)
         { 4, { ".shard is 4", "it must be 1" }, NULL, 2 },
         { 5, { ".shard is -1", NULL }, NULL, 2 },
         { 6, { ".state_dir /proc/self/nothing", "cannot make a file" }, NULL, 2 },
-        { 7, { "dt_ddp_skip", ".shard = 2" }, NULL, 2 },
+        { 7, { "dt_ddp_skip", "the first two steps" }, NULL, 2 },
         { 8, { "rank 1", "is not finite" }, NULL, 3 },
         { 9, { ".slots", NULL }, NULL, 2 },
         { 10, { "rank 1", "bytes for optimiser states" }, dir, 2 },
         { 11, { "dt_ddp_broadcast", "sharded" }, NULL, 2 },
+        { 12, { "all ranks skip this step", NULL }, NULL, 2 },
+        { 13, { "uses the parameters", "the same layers" }, NULL, 3 },
     };
     double before = crew_timeout;
     crew_timeout = 2 * dt_test_slow();
@@ -792,7 +881,7 @@ static void stream(crew *k)
 UTEST(shard, loading_and_saving_need_64_mib_at_most)
 {
     char   *dir = temp_dir();
-    layouts p = { dir, NULL };
+    layouts p = { dir, NULL, 0 };
     if (dt_test_quick()) {
         temp_remove(dir);
         UTEST_SKIP("it needs a model of more than 64 MiB, and takes seconds");
@@ -801,13 +890,78 @@ UTEST(shard, loading_and_saving_need_64_mib_at_most)
     temp_remove(dir);
 }
 
-/* ---------------------------------------------------------------------------------------------------- hooks */
+/* ---------------------------------------------------------------------------------------------------- compression, hooks */
+UTEST(shard, compressed_gradients_have_the_bits_of_ddp)
+{
+    static const char *const kind[] = { "f16", "bf16", "topk", "dgc", "sign", "onebit", "randomk", "qsgd", "powersgd" };
+    for (int i = 0; i < 9; i++)
+        for (int l = 0; l < 3; l++) {
+            if (dt_test_quick() && (i + l) % 3) continue;
+            run p = base(i % 2 ? 1 : 0);
+            p.compress = kind[i];
+            p.whole = i > 5;
+            p.level = l == 1 ? "O1" : l == 2 ? "O2" : NULL;
+            p.overflow = l ? i % 3 : 0;
+            p.every = l ? 0 : 2;
+            p.weighted = l == 0;
+            EXPECT_EQ(0, crew_run(l == 1 ? "tcp" : "shm", l == 1 ? 2 : 3, compare, &p));
+        }
+}
+/* Several collectives of a bucket, and gathers of .shard = 3 between them */
+static void stages(crew *k)
+{
+    const run *p = (const run *)k->arg;
+    float     *mine = k->box->x[k->rank];
+    for (int shard = 1; shard <= 3; shard++) {
+        int n = train(k, p, shard, mine);
+        dt_comm_barrier(k->c);
+        for (int r = 0; r < k->world; r++) crew_check(k, !memcmp(mine, k->box->x[r], (size_t)n * sizeof *mine), "other weights");
+        dt_comm_barrier(k->c);
+    }
+}
+UTEST(shard, collectives_that_depend_on_each_other_do_not_wait_for_gathers)
+{
+    static const char *const kind[] = { "powersgd", "randomk", "auto" };
+    for (int i = 0; i < 3; i++) {
+        run p = base(0);
+        p.compress = kind[i];
+        p.steps = 24;
+        p.skip = 1;
+        EXPECT_EQ(0, crew_run(i ? "shm" : "tcp", 3, stages, &p));
+    }
+}
+/* f16: a sum that no rank's own value tells is too large, in the range of one rank */
+static void too_large(crew *k)
+{
+    int           shard = *(const int *)k->arg;
+    dt_model     *m = dt_model_new(.seed = 3);
+    dt_optimizer *opt = dt_sgd(m, .lr = 1e-9);
+    dt_ddp       *d = dt_ddp_new(m, k->c, .shard = shard, .compress = { "f16" });
+    for (int s = 0; s < 3 && dt_error_code() == DT_OK; s++) {
+        dt_tensor *w = dt_parameter(m, "w", DT_SHAPE(300), .init = DT_INIT_CONST, .a = 1);
+        double     scale = s < 2 ? 1 : 60000.0 * k->world;
+        dt_backward(dt_mul_scalar(dt_sum(dt_narrow(w, 0, s < 2 ? 0 : 299, 1)), scale));
+        if (dt_error_code() == DT_OK) dt_step(opt);
+    }
+    crew_check(k, dt_error_code() == DT_ERR_NUMERIC && strstr(dt_error(), "cannot send") && strstr(dt_error(), "all ranks"),
+               "a sum that f16 cannot hold");
+    dt_error_clear();
+    dt_ddp_free(d);
+    dt_error_clear();
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+}
+UTEST(shard, a_sum_that_f16_cannot_hold_is_an_error_on_all_ranks)
+{
+    for (int shard = 0; shard <= 3; shard++) EXPECT_EQ(0, crew_run("shm", 2, too_large, &shard));
+}
 static int hook_start(dt_ddp_bucket *b, dt_work **work, void *user)
 {
     (void)user;
     if (!b->state) b->state = calloc((size_t)b->n, sizeof(float));
     if (!b->state) return -1;
     ((float *)b->state)[0] += (float)(b->rank + 1);
+    if (dt_numel(b->grad) != b->n || dt_data_ptr(b->grad) != b->data) return dt_fail(DT_ERR_STATE, ".grad is not .data");
     *work = dt_comm_allreduce_start(b->comm, b->data, b->n, b->dtype, DT_COMM_SUM);
     return *work ? 0 : -1;
 }
@@ -827,8 +981,10 @@ static void hooked(crew *k)
     const layouts *p = (const layouts *)k->arg;
     float          want[8192], got[8192];
     int64_t        epoch, step;
-    for (int part = 0; part < 3; part++) { /* DDP; .shard = 1; resumed */
-        trainee t = trainee_new(k, p->dir, NULL, part ? 1 : 0, 5);
+    char           dir[300];
+    snprintf(dir, sizeof dir, "%s/%d", p->dir, p->shard);
+    for (int part = 0; part < 3; part++) { /* DDP; .shard; resumed */
+        trainee t = trainee_new(k, dir, NULL, part ? p->shard : 0, 5);
         dt_ddp_set_hook(t.d, .name = "sum", .start = hook_start, .saved = hook_saved, .gone = hook_gone, .sums = true);
         if (part == 2) crew_check(k, dt_checkpoint_resume(t.c, &epoch, &step) == 1, "resume");
         for (int s = part == 2 ? 2 : 0; s < 4; s++) {
@@ -839,25 +995,20 @@ static void hooked(crew *k)
         if (part) crew_check(k, !memcmp(want, got, (size_t)n * sizeof *got), "with a hook");
         trainee_free(&t);
     }
-    dt_model *m = dt_model_new(.seed = 1);
-    dt_ddp   *d = dt_ddp_new(m, k->c, .shard = 2);
-    crew_check(k, dt_ddp_set_hook(d, .start = hook_start) == DT_ERR_STATE && strstr(dt_error(), ".shard = 2"),
-               "a hook with .shard = 2");
-    dt_error_clear();
-    dt_ddp_free(d);
-    dt_model_free(m);
-    char        path[300], name[64];
-    dt_archive *a = dt_checkpoint_latest(p->dir, NULL, path, sizeof path) ? dt_archive_open(path) : NULL;
+    char        path[400], name[64];
+    dt_archive *a = dt_checkpoint_latest(dir, NULL, path, sizeof path) ? dt_archive_open(path) : NULL;
     for (int r = 0; r < k->world; r++) { /* the state of every rank is in the file */
         snprintf(name, sizeof name, "ddp.count.c.bias.%d", r);
         crew_check(k, dt_archive_find(a, name) >= 0, name);
     }
     dt_archive_free(a);
 }
-UTEST(shard, hooks_go_with_shard_1)
+UTEST(shard, hooks_have_whole_buckets)
 {
-    char   *dir = temp_dir();
-    layouts p = { dir, NULL };
-    EXPECT_EQ(0, crew_run("shm", 3, hooked, &p));
+    char *dir = temp_dir();
+    for (int shard = 1; shard <= 3; shard++) {
+        layouts p = { dir, NULL, shard };
+        EXPECT_EQ(0, crew_run("shm", 3, hooked, &p));
+    }
     temp_remove(dir);
 }

@@ -30,6 +30,10 @@
      DT_EMU_CC=80        compute capability; unless told the highest that the program has PTX for, or 80
      DT_EMU_PEER=0       devices cannot reach each other's memory
      DT_EMU_HANG=s       a wait in which nothing anywhere makes progress for so long is a hang, 20 unless told
+     DT_EMU_HARSH=SEED   what real libraries may do and a gentle emulation does not: cuDNN refuses, when it is to run it, an
+                         algorithm that it named (which ones, the seed decides by shape), half of the seeds refuse all that
+                         compute one direction in halves, and operands in halves that are not aligned to 16 bytes; a search
+                         needs device memory for the workspaces; cuBLAS adds partial sums of halves as halves, unless that is disallowed
      DT_EMU_NCCL=...     a collective that hangs or fails, see emu_nccl.c
      DT_EMU_REGS=file    lines "kernel registers" (of ptxas -v): launches that need more than there are fail
      DT_EMU_STRICT=1, DT_EMU_REPORT=1 (counts at exit), DT_EMU_VERBOSE=1 (why a call was refused)
@@ -65,6 +69,7 @@ EMU_API void     emu_wake_for_others(void); /* something happened in another pro
 EMU_API cudaError_t emu_fail(int device, cudaError_t sticky, const char *format, ...) EMU_PRINTF(3, 4);
 EMU_API void        emu_note(const char *format, ...) EMU_PRINTF(1, 2); /* with DT_EMU_VERBOSE=1 */
 EMU_API uint64_t    emu_random(void);                                   /* from the seed */
+EMU_API uint64_t    emu_harsh(uint64_t what); /* a number of DT_EMU_HARSH's seed and of what; 0: it is not set */
 EMU_API double      emu_hang_seconds(void);
 EMU_API double      emu_seconds(void);
 EMU_API cudaError_t emu_usable(void); /* is there a driver, a device, no fork behind us; the sticky error */

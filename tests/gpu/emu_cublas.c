@@ -165,6 +165,7 @@ typedef struct product {
     bool              pointers; /* a, b, c are arrays, in device memory, of pointers */
     cudaDataType      type_ab, type_c;
     bool              half, device_scalars; /* scalars and sums in f16; scalars in device memory */
+    bool              partial;              /* see sums_in_parts */
     int               rounding;
     const void       *alpha_at, *beta_at;
     float             alpha, beta;
@@ -211,6 +212,20 @@ static void sums_f16(const product *p, const float *at, const float *bt, float *
             sum[j * p->m + i] = s;
         }
 }
+/* As a product whose sums are cut into parts along k, which are added in the type of the result */
+static void sums_in_parts(const product *p, const float *at, const float *bt, float *sum)
+{
+    for (int64_t j = 0; j < p->n; j++)
+        for (int64_t i = 0; i < p->m; i++) {
+            unsigned char total[4] = { 0 };
+            for (int64_t from = 0; from < p->k; from += 4) {
+                float s = 0;
+                for (int64_t q = from; q < p->k && q < from + 4; q++) s += at[q * p->m + i] * bt[j * p->k + q];
+                store(total, 0, p->type_c, load(total, 0, p->type_c) + s);
+            }
+            sum[j * p->m + i] = load(total, 0, p->type_c);
+        }
+}
 /* Do two matrices of device memory share an element? Columns of rows bytes, ld bytes apart. */
 static bool shares(const void *a, int64_t na, size_t rows_a, size_t ld_a, const void *b, int64_t nb, size_t rows_b,
                    size_t ld_b)
@@ -249,6 +264,7 @@ static bool run_one(const product *p, const void *a, const void *b, void *c, flo
         pack(at, pa, p->type_ab, p->ta, p->m, p->k, p->lda, how);
         pack(bt, pb, p->type_ab, p->tb, p->k, p->n, p->ldb, how);
         if (p->half) sums_f16(p, at, bt, sum);
+        else if (p->partial) sums_in_parts(p, at, bt, sum);
         else emu_sgemm(p->n, p->m, p->k, bt, p->k, at, p->m, sum, p->m);
     }
     void *pc = emu_rows(d, c, p->n, (size_t)p->m * wc, (size_t)p->ldc * wc,
@@ -388,6 +404,8 @@ static cublasStatus_t multiply(cublasHandle_t hh, product desc, const void *alph
                  (int)compute);
         st = CUBLAS_STATUS_NOT_SUPPORTED;
     } else st = check(h, &desc, alpha, beta);
+    desc.partial = emu_harsh(0) && ta != CUDA_R_32F && tc != CUDA_R_32F &&
+                   !((int)h->math & CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
     if (st || !desc.m || !desc.n || !desc.batch) {
         emu_unlock();
         return st;

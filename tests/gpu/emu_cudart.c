@@ -91,6 +91,14 @@ double emu_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 double   emu_hang_seconds(void) { return emu.hang; }
+uint64_t emu_harsh(uint64_t what)
+{
+    const char *seed = getenv("DT_EMU_HARSH");
+    uint64_t    x = seed && *seed ? (strtoull(seed, NULL, 0) + 1) * 0x9e3779b97f4a7c15u ^ what * 0xc2b2ae3d27d4eb4fu : 0;
+    x ^= x >> 29;
+    x *= 0xbf58476d1ce4e5b9u;
+    return seed && *seed ? (x ^ x >> 32) | 1u << 31 : 0;
+}
 uint64_t emu_progress(void) { return __atomic_load_n(&emu.moved, __ATOMIC_RELAXED); }
 
 uint64_t emu_random(void)

@@ -842,6 +842,22 @@ static int conv_run(emu_work *ew)
 }
 static void conv_drop(emu_work *w) { free(w); }
 
+/* With DT_EMU_HARSH: does the library refuse now what it named before? One algorithm of each direction runs for every f32 shape. */
+static cudnnStatus_t harsh(const task *t, const void *const *operand)
+{
+    bool     halves = t->x.type != CUDNN_DATA_FLOAT;
+    int      always = t->kind == FORWARD ? (int)CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM : 1;
+    uint64_t shape = (uint64_t)t->x.dim[1] << 40 ^ (uint64_t)t->x.dim[2] << 24 ^ (uint64_t)t->w.dim[0] << 8 ^ (uint64_t)t->w.dim[2];
+    if (!emu_harsh(0)) return CUDNN_STATUS_SUCCESS;
+    if (halves && emu_harsh(1) % 2 && (int)(emu_harsh(2) % 3) == t->kind) return CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE;
+    for (int i = 0; halves && i < 4; i++)
+        if ((uintptr_t)operand[i] % 16) return CUDNN_STATUS_NOT_SUPPORTED;
+    if (t->algo == always) return CUDNN_STATUS_SUCCESS;
+    uint64_t dice = emu_harsh(3 + shape * 31 + (uint64_t)(t->kind * 16 + t->algo)) % 4;
+    return dice == 0   ? CUDNN_STATUS_NOT_SUPPORTED
+           : dice == 1 ? CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
+                       : CUDNN_STATUS_SUCCESS;
+}
 static cudnnStatus_t convolve(cudnnHandle_t hh, const task *t, const float *alpha, const float *beta, const void *in,
                               const void *weight, const void *other, void *out, void *workspace, size_t nbytes,
                               const char *name)
@@ -866,6 +882,7 @@ static cudnnStatus_t convolve(cudnnHandle_t hh, const task *t, const float *alph
         if (operand[i] && (uintptr_t)operand[i] % e) st = CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER;
     for (int i = 0; !st && i < 4; i++)
         if (operand[i]) emu_operand(operand[i], name);
+    if (!st) st = harsh(t, operand);
     if (!st && emu_is_device_pointer(alpha)) {
         emu_fail(h->device, cudaErrorIllegalAddress, "%s: alpha and beta are read on the host", name);
         st = CUDNN_STATUS_EXECUTION_FAILED;
@@ -1022,9 +1039,20 @@ static cudnnStatus_t search_waiting(cudnnHandle_t h, int kind, cudnnTensorDescri
                                     cudnnConvolutionDescriptor_t cd, cudnnTensorDescriptor_t yd, int wanted, int *got,
                                     void *out)
 {
+    cudnnStatus_t                  st;
+    cudnnConvolutionFwdAlgoPerf_t *p = out;
     if (!handle_of(h)) return CUDNN_STATUS_BAD_PARAM;
     if (cudaDeviceSynchronize()) return CUDNN_STATUS_EXECUTION_FAILED_CUDART;
-    return search(h, kind, xd, wd, cd, yd, wanted, got, out, MOST);
+    st = search(h, kind, xd, wd, cd, yd, wanted, got, out, MOST);
+    for (int i = 0; !st && emu_harsh(0) && i < *got; i++) {
+        void *space;
+        if (p[i].status || !p[i].memory) continue;
+        if (cudaMalloc(&space, p[i].memory)) {
+            (void)cudaGetLastError();
+            p[i].status = CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+        } else (void)cudaFree(space);
+    }
+    return st;
 }
 cudnnStatus_t cudnnFindConvolutionForwardAlgorithm(cudnnHandle_t h, const cudnnTensorDescriptor_t xd,
                                                    const cudnnFilterDescriptor_t wd,

@@ -74,23 +74,25 @@ gpu_plan_kernels  = 'cuda/interpreter|build/gpu/test_ptx' \
 GPU_SEEDS         = 20
 gpu_first         = $(if $(filter 1,$(GPU_SEEDS)),$(gpu_short_$(1)),$(if $(gpu_once_$(1)),$(gpu_once_$(1)),all))
 gpu_half          = $(if $(3),'cuda/$(1)-seeds-$(2)|$(gpu_run) tests/gpu/seeds.sh "$(3)" build/gpu/$(1) $(gpu_short_$(1))')
+gpu_harsh         = $(if $(filter 1,$(GPU_SEEDS)),1 2,$(shell seq -s " " $(GPU_SEEDS)))
 gpu_trainers      = test_trainers $(filter-out $(gpu_later),$(GPU_MORE))
 gpu_plan_trainers = $(foreach t,$(gpu_trainers),'cuda/$(t)|$(gpu_run) $(gpu_regs) build/gpu/$(t) $(gpu_filter_$(t))' \
         $(if $(call gpu_first,$(t)),'cuda/$(t)-random|$(gpu_run) tests/gpu/seeds.sh 1 build/gpu/$(t) \
             $(filter-out all,$(call gpu_first,$(t)))') \
         $(if $(gpu_short_$(t)),$(call gpu_half,$(t),a,$(shell seq -s " " 2 2 $(GPU_SEEDS))) \
             $(call gpu_half,$(t),b,$(shell seq -s " " 3 2 $(GPU_SEEDS))))) \
+    'cuda/test_trainers-harsh|$(gpu_run) DT_HARSH=1 tests/gpu/seeds.sh "$(gpu_harsh)" build/gpu/test_trainers "trainers.*" "products.*"' \
     'cuda/test_gpu_parallel-copies|$(gpu_run) $(gpu_regs) build/gpu/test_gpu_parallel-copies' \
     $(if $(gpu_all),'cuda/launches|LD_LIBRARY_PATH=build/gpu build/gpu/gpu_paper')
 # what `make test` leaves out, and the part of a long test that it runs
 gpu_later                   = $(if $(filter t,$(GPU_PARTS)),$(call gpu_with,test-cuda))
 gpu_filter_test_gpu_ranks   = $(if $(filter t,$(GPU_PARTS)),--filter='nccl.*')
-gpu_once_test_gpu_ranks     = nccl.* ddp.*
+gpu_once_test_gpu_ranks     = nccl.* ddp.* sharded.*
 gpu_filter_test_gpu_pipe    = $(if $(filter t,$(GPU_PARTS)),--filter='pipe.*')
 gpu_once_test_gpu_pipe      = pipe.*
 gpu_short_test_gpu_pipe     = pipe.mixed_precision
 gpu_short_test_trainers     = trainers.f32 trainers.images_with_channels_last
-gpu_short_test_gpu_ranks    = ddp.conv_net_on_*
+gpu_short_test_gpu_ranks    = ddp.conv_net_on_* sharded.stage_3_on_four_where_a_rank_runs_out
 gpu_short_test_gpu_parallel = gpus.equal_one_and_those_of_the_cpu
 plan_cuda         = $(if $(gpu_missing),$(foreach s,$(GPU_STEPS),'cuda/$(s)|skip: $(gpu_missing)'),\
     $(foreach s,$(GPU_STEPS),$(gpu_plan_$(s))))

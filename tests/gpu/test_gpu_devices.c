@@ -115,7 +115,7 @@ static double far(const run *a, const run *b)
 }
 static void deterministic(bool yes)
 {
-    for (int i = 0; i < dt_cuda_count(); i++) dt_cuda_set(dt_cuda(i), .deterministic = yes, .no_search = yes);
+    for (int i = 0; i < dt_cuda_count(); i++) dt_cuda_set(dt_cuda(i), .deterministic = yes ? DT_YES : DT_NO);
 }
 static run one, two;
 UTEST(halves, have_the_bits_of_one_gpu)

@@ -10,6 +10,7 @@
 #include "lab.h"
 #include "nets.h"
 #include "rank_threads.h"
+#include "temp_files.h"
 
 #include <math.h>
 #include <signal.h>
@@ -270,6 +271,8 @@ typedef struct recipe {
     dt_dtype    dtype;
     bool        sync_batchnorm, weighted, accumulate, uneven, slots;
     const char *compress; /* of dt_ddp_new, or NULL */
+    int         shard;
+    double      clip;
 } recipe;
 static recipe the; /* set before the ranks are started */
 static double loss_of[2][8][STEPS], norm_of[2][8], buffers_of[2][8];
@@ -302,11 +305,11 @@ static void train_rank(rank_arg *a)
     int            gpu = dt_default_device() != dt_cpu();
     dt_manual_seed(7);
     dt_model     *m = dt_model_new(.seed = 1 + (uint64_t)a->rank, .device = dt_default_device()); /* rank 0's counts */
-    dt_optimizer *opt = dt_sgd(m, .lr = 0.05, .momentum = 0.9);
+    dt_optimizer *opt = dt_sgd(m, .lr = 0.05, .momentum = 0.9, .clip_norm = the.clip);
     dt_amp       *amp = the.level ? dt_amp_new(m, .level = the.level, .dtype = the.dtype) : NULL;
     dt_ddp       *ddp = dt_ddp_new(m, a->c, .first_bucket_mb = 0.002, .bucket_mb = 0.004,
                                    .sync_batchnorm = the.sync_batchnorm, .slots = the.slots ? a->world : 0,
-                                   .compress = { .kind = the.compress });
+                                   .compress = { .kind = the.compress }, .shard = the.shard);
     MUST(ddp != NULL);
     for (int i = 0; i < STEPS && !a->failed; i++) {
         bool have = !the.uneven || i < STEPS - 1 || a->rank != 1;
@@ -325,6 +328,14 @@ static void train_rank(rank_arg *a)
     }
     norm_of[gpu][a->rank] = a->failed ? NAN : weights_norm(m);
     buffers_of[gpu][a->rank] = a->failed ? NAN : buffers_sum(m);
+    if (the.shard && !a->failed) { /* each element is on one rank (small parameters are not cut, so ranks have different shares) */
+        dt_ddp_memory k = dt_ddp_get_memory(ddp);
+        int64_t       all = dt_model_numel(m, true) * 4, sum[3] = { k.parameters, k.gradients, k.states };
+        MUST(!dt_comm_allreduce(a->c, sum, 3, DT_COMM_I64, DT_COMM_SUM));
+        MUST(the.shard < 3 || sum[0] < all * 11 / 10);
+        MUST(the.shard < 2 || sum[1] < all * 11 / 10);
+        MUST(sum[2] < all * 11 / 10);
+    }
     if (gpu && ddp && !the.slots) MUST(the.net == 2 || dt_ddp_get_stats(ddp).buckets > 2); /* they overlap */
     dt_end();
     dt_ddp_free(ddp);
@@ -367,6 +378,18 @@ UTEST(ddp, conv_net_on_two) { compare(utest_result, 2, (recipe){ .net = 0 }); }
 UTEST(ddp, conv_net_on_four) { compare(utest_result, 4, (recipe){ .net = 0 }); }
 UTEST(ddp, resnet_20_with_batch_norms_over_all_ranks) { compare(utest_result, 2, (recipe){ .net = 1, .sync_batchnorm = true }); }
 UTEST(ddp, gpt) { compare(utest_result, 2, (recipe){ .net = 2 }); }
+/* sharded: the same losses as on the CPU, where tests/dist/test_shard.c shows that they have the bits of DDP */
+UTEST(sharded, stage_1) { compare(utest_result, 2, (recipe){ .net = 0, .shard = 1 }); }
+UTEST(sharded, stage_2_in_bf16) { compare(utest_result, 2, (recipe){ .net = 0, .shard = 2, .level = "O2", .dtype = DT_BF16 }); }
+UTEST(sharded, stage_3_on_four_where_a_rank_runs_out)
+{
+    compare(utest_result, 4, (recipe){ .net = 0, .shard = 3, .uneven = true, .sync_batchnorm = true });
+}
+UTEST(sharded, stage_3_accumulated_and_clipped)
+{
+    compare(utest_result, 2, (recipe){ .net = 2, .shard = 3, .clip = 0.5, .accumulate = true, .level = "O1", .dtype = DT_F16 });
+}
+UTEST(sharded, stage_3_compressed) { compare(utest_result, 2, (recipe){ .net = 0, .shard = 3, .compress = "bf16" }); }
 UTEST(ddp, weighted) { compare(utest_result, 2, (recipe){ .net = 2, .weighted = true }); }
 UTEST(ddp, accumulated) { compare(utest_result, 2, (recipe){ .net = 2, .accumulate = true }); }
 UTEST(ddp, a_rank_that_runs_out) { compare(utest_result, 2, (recipe){ .net = 0, .uneven = true, .sync_batchnorm = true }); }
@@ -388,7 +411,7 @@ static void one_is_not_finite(rank_arg *a)
 {
     dt_model     *m = dt_model_new(.seed = 1, .device = a->gpu);
     dt_optimizer *opt = dt_sgd(m, .lr = 0.1);
-    dt_ddp       *ddp = dt_ddp_new(m, a->c, .first_bucket_mb = 1e-4, .bucket_mb = 1e-4);
+    dt_ddp       *ddp = dt_ddp_new(m, a->c, .first_bucket_mb = 1e-4, .bucket_mb = 1e-4, .shard = the.shard);
     double        before = 0;
     for (int i = 0; i < 2; i++) {
         dt_tensor *x = dt_full(1, DT_SHAPE(3, 4)), *bad = dt_full(i && a->rank == 1 ? INFINITY : 1, DT_SHAPE(3, 4));
@@ -409,7 +432,50 @@ static void one_is_not_finite(rank_arg *a)
     dt_model_free(m);
     dt_comm_free(a->c);
 }
-UTEST(ddp, a_gradient_that_is_not_finite_is_named_by_all) { run_threads(utest_result, 2, 20, one_is_not_finite); }
+UTEST(ddp, a_gradient_that_is_not_finite_is_named_by_all)
+{
+    for (the.shard = 0; the.shard <= 3; the.shard++) run_threads(utest_result, 2, 20, one_is_not_finite);
+    the.shard = 0;
+}
+static char *checkpoints;
+static void resumes(rank_arg *a) /* 4 steps; 2 steps, saved, and 2 more in a new model; in another way of sharding, too */
+{
+    double want = 0;
+    for (int turn = 0; turn < 4; turn++) {
+        dt_model      *m = dt_model_new(.seed = 1 + (uint64_t)turn, .device = a->gpu);
+        dt_optimizer  *opt = dt_adam(m, .lr = 0.01);
+        dt_ddp        *ddp = dt_ddp_new(m, a->c, .first_bucket_mb = 1e-4, .bucket_mb = 1e-4, .shard = turn < 2 ? 3 : turn - 2);
+        dt_checkpoint *c = dt_checkpoint_new(checkpoints, .model = m, .optimizer = opt);
+        int64_t        epoch = 0, step = 0;
+        if (turn) MUST(dt_checkpoint_resume(c, &epoch, &step) == 1 && step == 2);
+        for (; step < 4 && !a->failed; step++) {
+            dt_tensor *x = dt_full((double)(step + 1 + a->rank) / 8, DT_SHAPE(3, 4));
+            dt_backward(dt_mse_loss(dt_linear(m, "fc2", dt_linear(m, "fc1", x, .out = 8), .out = 5), dt_ones(DT_SHAPE(3, 5))));
+            MUST(!dt_step(opt));
+            if (!turn && step == 1) MUST(!dt_checkpoint_save(c, 0, 2));
+        }
+        double norm = weights_norm(m);
+        if (!turn) want = norm;
+        MUST(norm == want);
+        dt_end();
+        dt_checkpoint_free(c);
+        dt_ddp_free(ddp);
+        MUST(turn || weights_norm(m) == want); /* whole again */
+        dt_optimizer_free(opt);
+        dt_model_free(m);
+    }
+    dt_model *m = dt_model_new(.seed = 1, .device = a->gpu);
+    MUST(!dt_ddp_new(m, a->c, .shard = 1, .state_dir = checkpoints) && strstr(dt_error(), ".state_dir"));
+    dt_error_clear();
+    dt_model_free(m);
+    dt_comm_free(a->c);
+}
+UTEST(sharded, a_resumed_training_has_the_bits_of_one_that_went_on)
+{
+    checkpoints = temp_dir();
+    run_threads(utest_result, 2, 20, resumes);
+    temp_remove(checkpoints);
+}
 static void compressed(rank_arg *a) /* f16 cannot hold it; what computes on the CPU is refused */
 {
     dt_model     *m = dt_model_new(.seed = 1, .device = a->gpu);

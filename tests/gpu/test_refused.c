@@ -191,7 +191,7 @@ static void act_begin(dt_device *dev, void *stream, const act *a, const int64_t 
     case DT_K_cross_entropy:
         c->nout = 3;
         operand(dev, stream, &c->out[0], DT_F32, NULL, 1, 1, 0, 0);
-        operand(dev, stream, &c->out[1], DT_F32, NULL, 1, n, 0, 0);
+        operand(dev, stream, &c->out[1], DT_F32, NULL, 1, 2 * n, 0, 0);
         operand(dev, stream, &c->out[2], DT_F32, NULL, 1, 1, 0, 0);
         operand(dev, stream, &c->in[0], a->dtype, NULL, 2, n, a->rows, 0);
         operand(dev, stream, &c->in[1], a->index, idx, 1, n, 0, 0);
@@ -202,7 +202,7 @@ static void act_begin(dt_device *dev, void *stream, const act *a, const int64_t 
         operand(dev, stream, &c->in[0], DT_F32, NULL, 1, 1, 0, 0);
         operand(dev, stream, &c->in[1], a->dtype, NULL, 2, n, a->rows, 0);
         operand(dev, stream, &c->in[2], a->index, idx, 1, n, 0, 0);
-        operand(dev, stream, &c->in[3], DT_F32, NULL, 1, n, 0, 0);
+        operand(dev, stream, &c->in[3], DT_F32, NULL, 1, 2 * n, 0, 0);
         operand(dev, stream, &c->in[4], DT_F32, NULL, 1, 1, 0, 0);
     }
     if (a->op >= DT_K_cross_entropy) {
@@ -242,7 +242,7 @@ static void exact(dt_device *gpu, bool yes)
 {
     dt_cuda_opts o;
     memset((void *)&o, 0, sizeof o);
-    o.deterministic = yes;
+    o.deterministic = yes ? DT_YES : DT_NO;
     dt_cuda_set_with(gpu, o);
 }
 

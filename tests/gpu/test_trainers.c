@@ -103,8 +103,21 @@ UTEST(trainers, images_with_channels_last)
     ASSERT_EQ(DT_OK, dt_cuda_set_with(gpu, o));
     compare(utest_result, &trainers[0], "none", DT_F32, 0);
     compare(utest_result, &trainers[1], "O2", DT_BF16, 0);
-    o.layout = DT_LAYOUT_PLAIN;
+    o.layout = DT_ZERO;
     ASSERT_EQ(DT_OK, dt_cuda_set_with(gpu, o));
+}
+
+UTEST(products, of_halves_are_summed_in_f32)
+{
+    dt_set_default_device(dt_cuda(0));
+    for (int h = 0; h < 2; h++) { /* sums of halves would stay at 256 or 1024, where adding 1 changes nothing */
+        dt_dtype   dtype = h ? DT_BF16 : DT_F16;
+        dt_tensor *a = dt_ones(DT_SHAPE(8, 8192), .dtype = dtype), *b = dt_full(0.25, DT_SHAPE(8192, 8), .dtype = dtype);
+        EXPECT_EQ(2048.0 * 64, dt_item(dt_sum(dt_cast(dt_matmul(a, b), DT_F32))));
+        EXPECT_OK(dt_error_code());
+        dt_end();
+    }
+    dt_set_default_device(NULL);
 }
 
 /* ---- bad input */

@@ -764,7 +764,7 @@ UTEST(numeric, a_loss_that_is_not_finite_is_refused)
     EXPECT_ERROR(dt_step(t.opt), "no gradient is infinite or NaN");
     toy_close(&t);
 }
-UTEST(numeric, the_end_of_the_step_forgets)
+UTEST(numeric, the_end_of_the_step_forgets) /* nothing else does: the gradients may be another optimiser's */
 {
     toy t;
     toy_open(&t, NULL, DT_F32);
@@ -775,6 +775,8 @@ UTEST(numeric, the_end_of_the_step_forgets)
         dt_optimizer_zero_grad(t.opt);
         if (by) dt_error_clear();
         else dt_end();
+        EXPECT_EQ((int)toy_step(&t), by ? (int)DT_ERR_NUMERIC : (int)DT_OK);
+        dt_error_clear();
         EXPECT_OK(toy_step(&t));
     }
     toy_close(&t);

@@ -5,6 +5,7 @@
 #include "dt_test.h"
 
 #include "dt_pipe.h"
+#include "dt_serve.h"
 #include "teams.h"
 #include "temp_files.h"
 

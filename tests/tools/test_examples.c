@@ -1,6 +1,6 @@
-/* test_examples.c: examples/mnist.c, resnet_cifar.c, gpt.c, messages.c, pipeline.c and two_devices.c as they are, on their own
-   and under each launcher. This program is also the one that is started:
-   test_examples mnist|resnet|gpt|messages|pipeline|two_devices ARGUMENTS
+/* test_examples.c: examples/mnist.c, resnet_cifar.c, gpt.c, messages.c, pipeline.c, elastic.c, two_devices.c and batch_sweep.c as they
+   are, on their own and under each launcher. This program is also the one that is started:
+   test_examples mnist|resnet|gpt|messages|pipeline|elastic|two_devices|batch_sweep ARGUMENTS
    run: alone, asan-later */
 #include "dt_test.h"
 
@@ -41,12 +41,32 @@
 #include "examples/pipeline.c"
 #undef DT_IMPLEMENTATION
 #undef main
+#define main elastic_main
+#define net elastic_net
+#define accuracy elastic_accuracy
+#include "examples/elastic.c"
+#undef DT_IMPLEMENTATION
+#undef main
+#undef net
+#undef accuracy
 #define main two_devices_main
 #define accuracy two_devices_accuracy
 #include "examples/two_devices.c"
 #undef DT_IMPLEMENTATION
 #undef main
 #undef accuracy
+#define main batch_sweep_main
+#define net batch_sweep_net
+#define accuracy batch_sweep_accuracy
+#define train batch_sweep_train
+#define draw batch_sweep_draw
+#include "examples/batch_sweep.c"
+#undef DT_IMPLEMENTATION
+#undef main
+#undef net
+#undef accuracy
+#undef train
+#undef draw
 
 UTEST_STATE();
 static char self[4096];
@@ -57,7 +77,9 @@ int         main(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "gpt")) return gpt_main(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "messages")) return messages_main(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "pipeline")) return pipeline_main(argc - 1, argv + 1);
+    if (argc > 1 && !strcmp(argv[1], "elastic")) return elastic_main(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "two_devices")) return two_devices_main(argc - 1, argv + 1);
+    if (argc > 1 && !strcmp(argv[1], "batch_sweep")) return batch_sweep_main(argc - 1, argv + 1);
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     self[n > 0 ? n : 0] = 0;
     launchers_forget();
@@ -131,6 +153,23 @@ UTEST(resnet, takes_the_recipe_for_large_batches_under_dtrun)
                     "--scale-lr --warmup 0.5 --lars --sync-bn",
                     out, sizeof out));
     EXPECT_TRUE(strstr(out, "2 processes:") && strstr(out, "test accuracy") && strstr(out, "lr 2"));
+}
+
+UTEST(options, are_listed_and_others_refused_by_each_example)
+{
+    static const char *const names[] = { "mnist", "resnet", "gpt", "messages", "pipeline", "elastic", "two_devices" };
+    static char              out[65536];
+    char                     arguments[64];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(arguments, sizeof arguments, "%s --help", names[i]);
+        EXPECT_TRUE(run("env", arguments, out, sizeof out));
+        EXPECT_TRUE(strstr(out, names[i]) == out && strchr(out, ':'));
+        snprintf(arguments, sizeof arguments, "%s --no-such-option", names[i]);
+        EXPECT_FALSE(run("env", arguments, out, sizeof out));
+        EXPECT_TRUE(strstr(out, "there is no option --no-such-option") != NULL);
+    }
+    EXPECT_FALSE(run("env", "mnist --epoch 3", out, sizeof out));
+    EXPECT_TRUE(strstr(out, "did you mean --epochs?") != NULL);
 }
 
 /* Where there is no CUDA, --device cuda is one line, and the training that --device cpu is. */
@@ -253,6 +292,18 @@ UTEST(pipeline, says_what_it_cannot_do)
     EXPECT_TRUE(strstr(out, "--schedule must be 1f1b, gpipe, interleaved or zb_h1") != NULL);
 }
 /* The last line names the loss, to the last digit: two devices that copy give that of one. */
+/* .slots: the same weights with any number of members */
+UTEST(elastic, learns_alike_alone_and_under_dtrun)
+{
+    static char out[2][20000];
+    const char *by[] = { "env", "build/tools/dtrun -n 2" }, *at[2];
+    for (int i = 0; i < 2; i++) {
+        ASSERT_TRUE(run(by[i], "elastic --epochs 4 --slots 2", out[i], sizeof out[i]));
+        at[i] = strstr(out[i], "test accuracy ");
+        ASSERT_TRUE_MSG(at[i] && strstr(out[i], "180 steps, 0 deaths"), out[i]);
+    }
+    EXPECT_TRUE(!strncmp(at[0], at[1], strlen("test accuracy 90.00 %")));
+}
 UTEST(two_devices, train_as_one)
 {
     static char one[65536], two[65536];
@@ -270,6 +321,30 @@ UTEST(two_devices, train_as_one)
     }
     EXPECT_FALSE(run("env", "two_devices --devices cpu,gpu", one, sizeof one));
     EXPECT_TRUE(strstr(one, "--devices: 'gpu', expected cpu, cpu:1 or cuda:N") != NULL);
+}
+/* Small batches reach 90 %; a rate that is far too large does not, and its curve has a gap. */
+UTEST(batch_sweep, measures_and_draws)
+{
+    static char out[65536];
+    char       *dir = temp_dir(), line[4500];
+    snprintf(line, sizeof line, "batch_sweep --batches 16,64 --target 90 --epochs 3 --seeds 1 --svg %s/sweep.svg", dir);
+    EXPECT_TRUE(run("env", line, out, sizeof out));
+    EXPECT_TRUE(strstr(out, "\n    16 ") && strstr(out, "\n    64 ") && !strstr(out, "not reached"));
+    EXPECT_TRUE(strstr(out, "the least time to 90 % of the test images: batch ") != NULL);
+    FILE  *f = fopen(temp_in(dir, "sweep.svg"), "r");
+    size_t n = f ? fread(out, 1, sizeof out - 1, f) : 0;
+    if (f) fclose(f);
+    out[n] = 0;
+    EXPECT_TRUE(strstr(out, "images/s") && strstr(out, "epochs to the accuracy") && strstr(out, "LARS") && strstr(out, "</svg>"));
+    snprintf(line, sizeof line, "batch_sweep --batches 64 --target 90 --epochs 1 --seeds 1 --lr 1000000 --lars 1000000 --svg %s/none.svg", dir);
+    EXPECT_TRUE(run("env", line, out, sizeof out));
+    EXPECT_TRUE(strstr(out, "not reached") && !strstr(out, "the least time"));
+    temp_remove(dir);
+    static const char *const bad[] = { "--batches 16,x", "--batches 0", "--batches 9999999", "--seeds 0", "--target 101", "--data nowhere" };
+    for (int i = 0; i < 6; i++) {
+        snprintf(line, sizeof line, "batch_sweep %s --svg /dev/null", bad[i]);
+        EXPECT_FALSE(run("env", line, out, sizeof out));
+    }
 }
 /* The loss of the sixth step, to two decimals: on a grid as on one rank. */
 UTEST(gpt, on_a_grid_learns_as_on_one_rank)

@@ -1,0 +1,261 @@
+/* Edges of values and options that PyTorch defines: infinities, zeros that are said, draws of halves, and
+   a loss that is not finite. The expected numbers are PyTorch's. run: portable */
+#include "dt_test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "dt_nn.h"
+
+static dt_tensor *vec(const float *v, int64_t n) { return dt_from(v, DT_SHAPE(n)); }
+static bool fails(dt_status code, const char *words)
+{
+    bool ok = dt_error_code() == code && dt_error() && strstr(dt_error(), words);
+    if (!ok) printf("expected %d with '%s', got: %s\n", (int)code, words, dt_error() ? dt_error() : "no error");
+    dt_error_clear();
+    return ok;
+}
+
+UTEST(edges, options_that_are_zero_or_negative)
+{
+    static const float v[4] = { 1, 2, 3, 5 };
+    dt_tensor *x = dt_reshape(vec(v, 4), DT_SHAPE(2, 2)), *q = dt_reshape(vec(v, 4), DT_SHAPE(1, 1, 2, 2));
+    dt_tensor *m = dt_keep(dt_zeros(DT_SHAPE(2))), *var = dt_keep(dt_ones(DT_SHAPE(2)));
+    /* momentum 0: the running statistics stay */
+    dt_op_batch_norm(x, NULL, NULL, m, var, .momentum = DT_ZERO);
+    EXPECT_EQ(dt_item(dt_sum(m)), 0.0);
+    EXPECT_EQ(dt_item(dt_sum(var)), 2.0);
+    /* eps 0 in evaluation: x itself */
+    EXPECT_EQ(dt_item(dt_sum(dt_op_batch_norm(x, NULL, NULL, m, var, .eval = true, .eps = DT_ZERO))), 11.0);
+    /* layer norm of (1, 2) with eps 0 is exactly -1, 1 */
+    EXPECT_EQ(dt_item(dt_amax(dt_op_layer_norm(dt_narrow(x, 0, 0, 1), NULL, NULL, .eps = DT_ZERO))), 1.0);
+    /* scale 0: every key has the same weight; a negative one is a scale like any other */
+    EXPECT_NEAR(dt_item(dt_select(dt_reshape(dt_attention(q, q, q, .scale = DT_ZERO), DT_SHAPE(4)), 0, 0)), 2.0, 1e-6);
+    dt_tensor *a = dt_attention(q, q, q, .scale = -0.5), *b = dt_attention(dt_neg(q), q, q, .scale = 0.5);
+    EXPECT_NEAR(dt_item(dt_amax(dt_abs(dt_sub(a, b)))), 0.0, 1e-6);
+    EXPECT_EQ(dt_error_code(), DT_OK);
+
+    dt_op_batch_norm(x, NULL, NULL, m, var, .eps = DT_ZERO);
+    EXPECT_TRUE(fails(DT_ERR_ARG, "dt_op_batch_norm: .eps is 0"));
+    dt_op_batch_norm(x, NULL, NULL, m, var, .eps = -1e-5);
+    EXPECT_TRUE(fails(DT_ERR_ARG, "dt_op_batch_norm: .eps is -1e-05"));
+    dt_op_batch_norm(x, NULL, NULL, m, var, .momentum = -0.1);
+    EXPECT_TRUE(fails(DT_ERR_ARG, ".momentum is -0.1"));
+    dt_op_layer_norm(x, NULL, NULL, .eps = -1);
+    EXPECT_TRUE(fails(DT_ERR_ARG, "dt_op_layer_norm: .eps is -1"));
+    dt_op_rms_norm(x, NULL, .eps = NAN);
+    EXPECT_TRUE(fails(DT_ERR_ARG, "dt_op_rms_norm: .eps is"));
+    dt_attention(q, q, q, .scale = INFINITY);
+    EXPECT_TRUE(fails(DT_ERR_ARG, "dt_attention: .scale is inf"));
+    dt_model  *net = dt_model_new();
+    dt_tensor *h = dt_reshape(q, DT_SHAPE(1, 2, 2));
+    dt_multihead_attention(net, "a", h, .heads = 1, .dropout = -0.5);
+    EXPECT_TRUE(fails(DT_ERR_ARG, "'a': .dropout is -0.5"));
+    dt_multihead_attention(net, "b", h, .heads = 1, .dropout = 1.5);
+    EXPECT_TRUE(fails(DT_ERR_ARG, "'b': .dropout is 1.5"));
+    EXPECT_TRUE(dt_multihead_attention(net, "c", h, .heads = 1, .dropout = DT_ZERO) != NULL);
+    dt_model_free(net);
+    dt_free(m);
+    dt_free(var);
+    dt_end();
+}
+
+UTEST(edges, dims_are_named_once_and_flatten_needs_two)
+{
+    dt_tensor *x = dt_ones(DT_SHAPE(2, 3));
+    dt_sum(x, .dims = DT_DIM(0) | DT_DIM(-2));
+    EXPECT_TRUE(fails(DT_ERR_ARG, "dt_sum: .dims names dimension 0 of (2, 3) twice"));
+    EXPECT_EQ(dt_item(dt_sum(x, .dims = DT_DIM(0) | DT_DIM(-1))), 6.0);
+    dt_flatten(dt_ones(DT_SHAPE(3)));
+    EXPECT_TRUE(fails(DT_ERR_SHAPE, "dt_flatten: t is (3)"));
+    EXPECT_EQ(dt_size(dt_flatten(dt_ones(DT_SHAPE(3, 2, 2))), 1), 4);
+    dt_end();
+}
+
+UTEST(edges, bounds_of_clamp_that_are_nan)
+{
+    static const float v[3] = { -1, 2, INFINITY };
+    for (int k = 0; k < 2; k++) {
+        dt_tensor *x = dt_set_requires_grad(vec(v, 3)), *y = dt_clamp(x, k ? (double)NAN : -5, k ? 5 : (double)NAN);
+        const float *p = (const float *)dt_data_ptr(y);
+        for (int i = 0; i < 3; i++) EXPECT_TRUE(isnan(p[i]));
+        dt_backward(dt_sum(y));
+        EXPECT_EQ(dt_item(dt_amax(dt_abs(dt_grad(x)))), 0.0);
+        dt_free(x);
+        dt_end();
+    }
+    dt_clamp(dt_ones(DT_SHAPE(2), .dtype = DT_I64), NAN, 1);
+    EXPECT_TRUE(fails(DT_ERR_DTYPE, "not an integer"));
+}
+
+/* torch.manual_seed(3): the bits of torch.empty(37, dtype).normal_(0.5, 2)[19:26], and rand(1) after it */
+UTEST(edges, draws_of_halves)
+{
+    static const uint16_t f16[7] = { 0xc19b, 0x412f, 0xb73c, 0xad7e, 0xb247, 0x3cca, 0x3898 }, bf16[7] = { 0xc033, 0x4026, 0xbee7, 0xbdb0, 0xbe49, 0x3f99, 0x3f13 };
+    for (int k = 0; k < 2; k++) {
+        dt_manual_seed(3);
+        dt_tensor *x = dt_normal(0.5, 2, DT_SHAPE(37), .dtype = k ? DT_BF16 : DT_F16);
+        uint16_t   bits[37];
+        ASSERT_EQ(dt_copy_out(x, bits, sizeof bits), DT_OK);
+        for (int i = 0; i < 7; i++) EXPECT_EQ(bits[19 + i], k ? bf16[i] : f16[i]);
+        EXPECT_EQ((float)dt_item(dt_uniform(0, 1, DT_SHAPE(1))), (float)0.430147231f);
+    }
+    /* a draw that rounds to the upper bound is the lower one */
+    for (int k = 0; k < 4; k++) {
+        double lo = k < 2 ? -1 : 0.1, hi = k < 2 ? 1 : 0.3;
+        dt_manual_seed(5);
+        dt_tensor *x = dt_uniform(lo, hi, DT_SHAPE(20000), .dtype = k % 2 ? DT_BF16 : DT_F16);
+        static const int64_t at_lo[4] = { 7, 37, 10, 52 };
+        dt_tensor *low = dt_cast(dt_full(lo, DT_SHAPE(1)), k % 2 ? DT_BF16 : DT_F16), *high = dt_cast(dt_full(hi, DT_SHAPE(1)), k % 2 ? DT_BF16 : DT_F16);
+        EXPECT_EQ(dt_item(dt_sum(dt_eq(x, low))), (double)at_lo[k]);
+        EXPECT_EQ(dt_item(dt_sum(dt_eq(x, high))), 0.0);
+    }
+    dt_end();
+}
+
+/* One input of a 3x3 convolution is infinite: the outputs that see it are infinite with the sign of the weight, the others finite. */
+UTEST(edges, convolution_of_an_infinity)
+{
+    for (int k = 0; k < 4; k++) { /* forward; data gradient; data gradient that is added; weight gradient */
+        dt_tensor *x = dt_set_requires_grad(dt_full(0.5, DT_SHAPE(2, 16, 8, 8)));
+        dt_tensor *w = dt_set_requires_grad(dt_full(-0.25, DT_SHAPE(16, 16, 3, 3)));
+        dt_tensor *g = dt_full(1, DT_SHAPE(2, 16, 8, 8)), *r;
+        int64_t    at = ((1 * 16 + 3) * 8 + 4) * 8 + 5, infinite = 0, nan = 0, finite = 0, n;
+        ((float *)dt_data_ptr(k == 1 || k == 2 ? g : x))[at] = INFINITY;
+        if (k == 0) {
+            r = dt_op_conv2d(x, w, NULL, .pad = 1);
+        } else {
+            if (k == 2) dt_backward(dt_sum(dt_mul_scalar(x, 3)));
+            dt_backward(dt_op_conv2d(x, w, NULL, .pad = 1), .grad = g);
+            r = dt_grad(k == 3 ? w : x);
+        }
+        const float *p = (const float *)dt_data_ptr(dt_contiguous(r));
+        n = dt_numel(r);
+        for (int64_t i = 0; i < n; i++)
+            if (isnan(p[i])) nan++;
+            else if (isinf(p[i])) infinite++;
+            else finite++;
+        EXPECT_EQ(nan, 0);
+        EXPECT_EQ(infinite, k == 3 ? 16 * 9 : 9 * 16);
+        EXPECT_EQ(finite, n - infinite);
+        dt_free(x);
+        dt_free(w);
+        dt_end();
+    }
+}
+
+UTEST(edges, a_loss_that_is_not_finite_stays_an_error)
+{
+    dt_model *m = dt_model_new();
+    dt_optimizer *opt = dt_sgd(m, .lr = 0.1);
+    for (int step = 0; step < 3; step++) { /* the second loss is infinite, and the program clears an error of its own before dt_step */
+        dt_tensor *y = dt_linear(m, "fc", dt_ones(DT_SHAPE(4, 2)), .out = 1);
+        dt_backward(dt_mean(step == 1 ? dt_mul_scalar(y, INFINITY) : y));
+        double before = dt_item(dt_sum(dt_model_find(m, "fc.weight")));
+        dt_reshape(y, DT_SHAPE(5));
+        EXPECT_TRUE(fails(DT_ERR_SHAPE, "dt_reshape"));
+        dt_status rc = dt_step(opt);
+        EXPECT_EQ(rc, step == 1 ? DT_ERR_NUMERIC : DT_OK);
+        dt_error_clear();
+        double after = dt_item(dt_sum(dt_model_find(m, "fc.weight")));
+        EXPECT_TRUE(step == 1 ? after == before : after != before);
+    }
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    dt_end();
+}
+
+UTEST(edges, many_models_of_one_thread)
+{
+    enum { N = 40 };
+    dt_model     *m[N];
+    dt_optimizer *opt[N];
+    for (int i = 0; i < N; i++) {
+        m[i] = dt_model_new();
+        opt[i] = dt_sgd(m[i], .lr = 0.5);
+        dt_linear(m[i], "fc", dt_ones(DT_SHAPE(1, 2)), .out = 1);
+    }
+    ASSERT_EQ(dt_error_code(), DT_OK);
+    dt_end();
+    dt_model_free(m[7]); /* the hook of the thread outlives a model */
+    for (int i = 0; i < N; i++) {
+        if (i == 7) continue;
+        dt_tensor *a = dt_linear(m[i], "fc", dt_ones(DT_SHAPE(1, 2)), .out = 1);
+        if (i == 10) a = dt_add(a, dt_linear(m[11], "fc", dt_ones(DT_SHAPE(1, 2)), .out = 1)); /* two models in one backward */
+        dt_backward(dt_sum(a));
+        EXPECT_EQ(dt_step(opt[i]), DT_OK);
+        if (i == 10) EXPECT_EQ(dt_step(opt[11]), DT_OK);
+    }
+    for (int i = 0; i < N; i++) {
+        dt_optimizer_free(opt[i]);
+        if (i != 7) dt_model_free(m[i]);
+    }
+    EXPECT_EQ(dt_error_code(), DT_OK);
+    dt_end();
+}
+/* A number from the bits of products and convolutions, with the kernels of this process. */
+static uint64_t bits_of_kernels(void)
+{
+    static const int64_t size[][3] = { { 7, 33, 50 }, { 64, 64, 64 }, { 130, 100, 600 }, { 1, 300, 700 }, { 300, 1, 700 }, { 23, 17, 1 } };
+    uint64_t             hash = 1469598103934665603u;
+    dt_manual_seed(4);
+    for (int k = 0; k < 13; k++) {
+        dt_tensor *x, *w, *y, *out[3] = { NULL, NULL, NULL };
+        if (k < 6) {
+            x = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(size[k][0], size[k][2])));
+            w = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(size[k][1], size[k][2])));
+            y = dt_op_linear(x, w, NULL, .act = k % 2 ? DT_ACT_RELU : DT_ACT_NONE);
+        } else if (k < 12) { /* Winograd, stride, large kernel, 1x1, groups, depthwise */
+            int kernel = k == 8 ? 5 : k == 9 ? 1 : 3;
+            x = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(2, 16, 13, 11)));
+            w = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(k == 11 ? 16 : 24, k == 11 ? 1 : k == 10 ? 8 : 16, kernel, kernel)));
+            y = dt_op_conv2d(x, w, NULL, .stride = k == 7 ? 2 : 1, .pad = kernel / 2, .groups = k == 11 ? 16 : k == 10 ? 2 : 1, .act = k % 2 ? DT_ACT_RELU : DT_ACT_NONE);
+        } else {
+            x = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(1, 2, 37, 24)));
+            w = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(1, 2, 37, 24)));
+            y = dt_attention(x, w, w, .causal = true);
+        }
+        dt_backward(dt_sum(dt_mul(y, y)));
+        out[0] = y, out[1] = dt_grad(x), out[2] = dt_grad(w);
+        for (int i = 0; i < 3; i++) {
+            dt_tensor           *c = dt_contiguous(out[i]);
+            const unsigned char *p = (const unsigned char *)dt_data_ptr(c);
+            for (size_t j = 0; p && j < dt_nbytes(c); j++) hash = (hash ^ p[j]) * 1099511628211u;
+        }
+        dt_free(x);
+        dt_free(w);
+        dt_end();
+    }
+    return hash;
+}
+UTEST(edges, kernels_of_avx512_have_the_bits_of_avx2)
+{
+    if (strcmp(dt_cpu_isa(), "avx512") != 0) UTEST_SKIP("this CPU has no AVX-512, or DT_CPU_ISA names another instruction set");
+    int   from[2];
+    char  text[32] = "", want[32];
+    ASSERT_EQ(pipe(from), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        dup2(from[1], 1);
+        setenv("DT_CPU_ISA", "avx2", 1);
+        setenv("EDGES_BITS", "1", 1);
+        execl("/proc/self/exe", "test_edges", (char *)NULL);
+        _exit(127);
+    }
+    close(from[1]);
+    ssize_t n = read(from[0], text, sizeof text - 1);
+    close(from[0]);
+    EXPECT_TRUE(n > 0);
+    EXPECT_EQ(waitpid(pid, NULL, 0), pid);
+    snprintf(want, sizeof want, "avx2 %016llx", (unsigned long long)bits_of_kernels());
+    EXPECT_STREQ(text, want);
+}
+UTEST_STATE();
+int main(int argc, const char *const argv[])
+{
+    if (getenv("EDGES_BITS")) return printf("%s %016llx", dt_cpu_isa(), (unsigned long long)bits_of_kernels()) < 0;
+    return utest_main(argc, argv);
+}
