@@ -31,6 +31,7 @@
 #include "dt_mpi.h"
 #include "dt_ps.h"
 #include "dt_dist.h"
+#include "dt_elastic.h"
 #include "dt_serve.h"
 #include "dt_pipe.h"
 #include "dt_cuda.h"

@@ -76,6 +76,7 @@ LICENCE
      defined(DT_PS_IMPLEMENTATION) || defined(DT_SERVE_IMPLEMENTATION) || defined(DT_SCALE_IMPLEMENTATION) ||          \
      defined(DT_MPI_IMPLEMENTATION) || defined(DT_DIST_IMPLEMENTATION) || defined(DT_CUDA_IMPLEMENTATION) ||         \
      defined(DT_PIPE_IMPLEMENTATION) || defined(DT_LAYERS_IMPLEMENTATION) || defined(DT_OPS_IMPLEMENTATION) ||        \
+     defined(DT_ELASTIC_IMPLEMENTATION) ||                                                                           \
      defined(DT_NCCL_IMPLEMENTATION) || defined(DT_MSG_IMPLEMENTATION))
 #define DT__WANT_INSIDE /* an implementation follows: declare the sections >>inside */
 #endif

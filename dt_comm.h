@@ -158,7 +158,7 @@ DT_API int dt_comm_next_event_with(dt_comm *c, dt_comm_event *out, dt_event_opts
 #define dt_comm_next_event dt_comm_next_event_with
 #endif
 /* Members that join later. A communicator that others may join is made with .room, the most members that it can ever have: those
-   that have gone keep their numbers. Rank 0 calls dt_comm_accept; from then on dt_comm_join, in another process, makes it a
+   that have gone keep their numbers. Rank 0 (the lowest living rank) calls dt_comm_accept; from then on dt_comm_join, in another process, makes it a
    member with the next number. It is authenticated as the others were at the start. For all others it is an event
    (DT_MEMBER_JOINED), and dt_comm_size grows. Collectives are halted then, too: dt_comm_shrink, called by all members, makes a
    communicator of them. If others call it already, a new member takes part, or gets DT_COMM_ERR_TIMEOUT (too late) and calls it
@@ -166,8 +166,9 @@ DT_API int dt_comm_next_event_with(dt_comm *c, dt_comm_event *out, dt_event_opts
    the number of ranks at the start, ranks of one machine look at sockets while they wait, which costs up to 0.2 ms.
    A member with a .name may come back under a higher .incarnation and gets a new number; its earlier self, if it still
    lives, is expelled. One that comes with an incarnation that is not higher than all before it is refused.
-   After the death of rank 0 nobody can join: dt_comm_join fails at .join_timeout, and the members go on. A member that joined
-   just before, and of which no other has heard, gets DT_COMM_ERR_PEER within a few seconds.
+   When rank 0 dies, the lowest living rank takes its place: after a dt_comm_shrink of all it calls dt_comm_accept, and others join
+   at its address (dt_comm_address, .invitation). A member that joined just before the death, and of which no other has heard, gets
+   DT_COMM_ERR_PEER within a few seconds.
    Only the communicator of dt_comm_init or dt_comm_threads can be joined, not one of dt_comm_dup, _split or _shrink. */
 typedef struct dt_accept_opts {
     int         dt__first DT_D;
@@ -178,6 +179,8 @@ typedef struct dt_accept_opts {
                                       give it to those who may join, by a pipe, a file or the environment */
 } dt_accept_opts;
 DT_API int      dt_comm_accept_with(dt_comm *c, dt_accept_opts o DT_OPT0(dt_accept_opts));
+/* Where this rank listens, as HOST:PORT with a numeric address; "" if it does not. Works like snprintf. */
+DT_API size_t   dt_comm_address(const dt_comm *c, char *buf, size_t nbytes);
 /* Joins the group of which .invitation, or .addr and .port with a token (.token_file ...), says where rank 0 is. Of the other
    options .timeout, .join_timeout, .bind, .name, .incarnation, .message_memory and .no_thread count, and .transport, which
    dt_comm_shrink uses: as that of the others. NULL on error: see dt_comm_error(NULL). A thread joins its
@@ -399,7 +402,7 @@ typedef struct dt_comm_stats {
 } dt_comm_stats;
 DT_API dt_comm_stats dt_comm_get_stats(const dt_comm *c);
 /* The last 64 operations, a line each; returns the length as snprintf does. When a communicator fails they go to the log
-   (level 2), each after "history: ". */
+   (level 2; level 4 if a member of a tolerant one has gone), each after "history: ". */
 DT_API size_t dt_comm_history(const dt_comm *c, char *buf, size_t nbytes);
 /* Stragglers: the ranks that this rank waited for in collectives. A rank came last if it began later than all others that
    this rank heard of, and more than 1 ms after this rank. It needs no extra messages: every message says how long ago its
@@ -2566,10 +2569,11 @@ static void dt__past_log(const dt_comm *c) /* once; called by the driver, or whe
 {
     struct dt__engine *e = c->engine;
     char               text[256];
+    int                level = dt__comm_halted(c, UINT64_MAX) == DT_COMM_ERR_PEER ? 4 : 2; /* a death that is tolerated */
     if (e->told) return;
     e->told = true;
     for (uint64_t k = e->npast > DT__HISTORY ? e->npast - DT__HISTORY : 0; k < e->npast; k++) {
-        if (dt__past_text(c, k, text, sizeof text)) dt__logf(2, "history: %s", text);
+        if (dt__past_text(c, k, text, sizeof text)) dt__logf(level, "history: %s", text);
     }
 }
 /* The failure goes to shared memory: a rank that was stopped and finds all its data must not continue alone. Callers may
@@ -4779,7 +4783,7 @@ static int dt__said_by(const char *call) /* the message of a function that dt_co
 DT_API int dt_comm_accept_with(dt_comm *c, dt_accept_opts o)
 {
     const char *why = !c ? "the communicator is NULL" : !c->members || !c->first ? "the communicator was not made with .tolerant and .room"
-                      : !c->threads && c->rank ? "only rank 0 accepts members" : NULL;
+                      : c->world && c->rank != dt__world_head(c->world) ? "only the lowest living rank accepts members" : NULL;
     if (why) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_accept: %s", why);
     if (!dt__comm_ok(c)) return c->status;
     if (!c->threads && dt__world_accept(c->world, !o.closed, o.bind, o.port, o.invitation,
@@ -4787,6 +4791,12 @@ DT_API int dt_comm_accept_with(dt_comm *c, dt_accept_opts o)
         return dt__said_by("dt_comm_accept");
     if (!c->threads) return 0;
     __atomic_store_n(&((dt__shared *)c->shared)->head->accepting, !o.closed, __ATOMIC_RELEASE);
+    return 0;
+}
+DT_API size_t dt_comm_address(const dt_comm *c, char *buf, size_t nbytes)
+{
+    if (c && c->world) return dt__world_address(c->world, buf, nbytes);
+    if (buf && nbytes) *buf = 0;
     return 0;
 }
 /* A thread joins. All under the lock of the segment, so numbers are announced in their order. */
@@ -5243,6 +5253,7 @@ DT__INSIDE void dt__comm_drop(dt_comm *c)
 {
     if (!c) return;
     dt__comm_failed(c, DT_COMM_ERR_STATE, -1, "given up before it was used");
+    (void)dt_comm_error(c); /* not to be logged */
     dt_comm_free(c);
 }
 /* The surviving ranks agree on the members, make a communicator of them, and agree that all have it. If not (a rank died

@@ -47,6 +47,7 @@ CONTENTS
     >>datasets       files, arrays, callbacks; subsets and concatenations of them
     >>samplers       which items, in which order, on which rank
     >>loaders        batches, prefetched and augmented
+    >>inside         what dt_elastic.h uses of this header
     >>sets           implementation from here: what a dataset is, reading runs of items
     >>elements       conversion of stored numbers to dtypes
     >>files          opening, sizes, patterns, headers
@@ -390,6 +391,26 @@ DT_API size_t          dt_loader_report(const dt_loader *in, double communicatio
 }
 #endif
 #endif /* DT_DATA_H_INCLUDED */
+
+#if defined(DT__WANT_INSIDE) && !defined(DT__DATA_INSIDE)
+#define DT__DATA_INSIDE
+/* ---------------------------------------------------------------------------------------------------- >>inside */
+#ifdef __cplusplus
+extern "C" {
+#endif
+typedef struct dt__share { /* what is left of an epoch for all ranks together */
+    int64_t steps; /* a step: a batch of each rank */
+    int64_t items; /* each of them once, if the loader has neither padding nor .drop_last */
+    int64_t batch; /* items of a rank's batch, but of the last one */
+} dt__share;
+/* From `at` on the loader gives the batches of `own` ranks, from `rank` on, of `world`: in each step one batch of each, in their
+   order. exact: no item is repeated to make the ranks equal; it needs own == 1. Returns 0, or a negative status after dt_fail. */
+DT__INSIDE int dt__loader_split(dt_loader *in, int rank, int own, int world, bool exact, const dt_cursor *at, dt__share *out);
+DT__INSIDE const dt_loader_opts *dt__loader_options(const dt_loader *in);
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT__DATA_INSIDE */
 
 #if defined(DT_DATA_IMPLEMENTATION) && !defined(DT__DATA_IMPLEMENTED)
 #define DT__DATA_IMPLEMENTED
@@ -2171,7 +2192,7 @@ DT_API dt_dataset *dt_dataset_concat(dt_dataset *const *sets, int n)
 
 /* The number of items of each part. part: integers that add up to n, or fractions. As in PyTorch, fractions of n are
    rounded down, and the items that are left over go to the parts round-robin. */
-static int dt__split_counts(const char *call, const double *part, int nparts, int64_t n, int64_t *count)
+static int dt__share_counts(const char *call, const double *part, int nparts, int64_t n, int64_t *count)
 {
     double  sum = 0;
     int64_t total = 0, left;
@@ -2212,7 +2233,7 @@ DT_API dt_status dt_dataset_split(dt_dataset *s, const double *part, int n, uint
     int64_t *count = (int64_t *)dt_mem_alloc(nbytes), *perm = count ? count + n : NULL;
     dt_rng   r;
     if (!count) return (dt_status)dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " indices", call, s->n);
-    if (!dt__split_counts(call, part, n, s->n, count)) {
+    if (!dt__share_counts(call, part, n, s->n, count)) {
         dt_rng_seed(&r, seed);
         dt_rng_randperm(&r, perm, s->n);
         for (int i = 0; i < n; perm += count[i++]) {
@@ -2355,6 +2376,7 @@ struct dt_sampler {
     double   *weight;            /* n cumulative sums, scaled to end at 1; for a single draw the weights themselves */
     dt_cursor at;                /* strided: the position. contiguous: the position at which this stage began */
     int64_t   count, most;
+    int64_t   listed;            /* strided: the epoch of the list, or -1 */
     int64_t   left;              /* contiguous: items of the list that were left when this stage began */
     int64_t   begun, from, own;  /* items each rank has taken since; start and length of this rank's chunk */
 };
@@ -2501,7 +2523,8 @@ static int dt__seek_strided(const char *call, dt_sampler *s, const dt_cursor *at
     s->at = *at;
     s->most = left / s->world + (!s->drop_last && left % s->world);
     s->count = s->no_pad ? left / s->world + (s->rank < left % s->world) : s->most;
-    dt__sampler_list(s, at->epoch, NULL);
+    if (s->listed != at->epoch) dt__sampler_list(s, at->epoch, NULL);
+    s->listed = at->epoch;
     return 0;
 }
 /* Stage k of a cursor: a world size and the position it reached. The last stage is in .world and .position. */
@@ -2593,10 +2616,14 @@ DT_API dt_status dt_sampler_seek(dt_sampler *s, const dt_cursor *at)
 }
 DT_API int64_t dt_sampler_count(const dt_sampler *s) { return s ? s->count : 0; }
 DT_API int64_t dt_sampler_most(const dt_sampler *s) { return s ? s->most : 0; }
+static int64_t dt__sampler_item(const dt_sampler *s, int64_t rank, int64_t i) /* strided: of any rank */
+{
+    return s->list[(s->at.position + rank + i * s->world) % s->len];
+}
 DT_API int64_t dt_sampler_at(const dt_sampler *s, int64_t i)
 {
     if (!s || i < 0 || i >= s->count) return -1;
-    if (!s->contiguous) return s->list[(s->at.position + s->rank + i * s->world) % s->len];
+    if (!s->contiguous) return dt__sampler_item(s, s->rank, i);
     /* padding: a rank whose chunk is empty repeats the beginning of the items that are left */
     return s->own ? s->list[s->from + (s->begun + i) % s->own] : s->list[(s->begun + i) % s->left];
 }
@@ -2703,6 +2730,7 @@ DT_API dt_sampler *dt_sampler_new_with(int64_t n, dt_sampler_opts o)
     s->n = n;
     s->len = o.weight && o.draws && n ? o.draws : n;
     s->seed = o.seed;
+    s->listed = -1;
     s->rank = o.rank;
     s->world = o.world ? o.world : 1;
     s->shuffle = o.shuffle;
@@ -3082,6 +3110,7 @@ struct dt_loader {
     dt_dataset     *set;
     dt_sampler     *sampler;
     dt_loader_opts  o;
+    int64_t         own;       /* its batches are those of so many ranks, in turn: dt__loader_split; usually 1 */
     dt__tf          tf;
     dt__buf_pool   *pool;
     dt__shared_cursor *shared; /* the cursor that the program sees */
@@ -3260,7 +3289,9 @@ static void dt__batch_fill(dt_loader *in, dt__batch_buf *s, int64_t k, dt__mem *
     int64_t  took = 0;
     s->code = DT_OK;
     s->sha256[0] = 0;
-    s->n = dt_sampler_batch(in->sampler, k, in->o.batch, in->o.drop_last, s->item);
+    s->n = dt_sampler_batch(in->sampler, k / in->own, in->o.batch, in->o.drop_last, s->item);
+    int64_t other = in->sampler->rank + k % in->own; /* one rank of several: dt__loader_split */
+    for (int64_t i = 0; k % in->own && i < s->n; i++) s->item[i] = dt__sampler_item(in->sampler, other, k / in->own * in->o.batch + i);
     for (int64_t at = 0; at < s->n && dt__err.code == DT_OK; at += took) {
         if (at + 2 < s->n) dt__prefetch_item(in->set, s->item[at + 2]);
         if (dt__batch_run(in, s, at, mem, &took)) break;
@@ -3351,7 +3382,7 @@ static int dt__loader_begin(dt_loader *in) /* starts the workers at the cursor *
     if (dt_sampler_seek(in->sampler, &in->shared->c)) return dt_error_code();
     int64_t n = dt_sampler_count(in->sampler);
     pthread_mutex_lock(&in->lock);
-    in->nbatches = in->o.drop_last ? n / in->o.batch : (n + in->o.batch - 1) / in->o.batch;
+    in->nbatches = in->own * (in->o.drop_last ? n / in->o.batch : (n + in->o.batch - 1) / in->o.batch);
     in->epoch = in->shared->c.epoch;
     in->handed = in->next = 0;
     in->begun = true;
@@ -3566,7 +3597,7 @@ DT_API bool dt_loader_next(dt_loader *in, dt_batch *b)
     if (dt_trace_is_on() && ok) dt_trace_span("data", "wait for data", t0, t1);
     if (__builtin_expect(dt__tls.timing != NULL, 0) && ok) dt__loader_fed(in);
     bool last = in->handed >= in->nbatches;
-    in->shared->c = last ? dt__next_epoch(in) : dt_sampler_cursor(in->sampler, in->handed * in->o.batch);
+    in->shared->c = last ? dt__next_epoch(in) : dt_sampler_cursor(in->sampler, in->handed / in->own * in->o.batch);
     in->seen = in->shared->c;
     if (last) {
         dt__loader_warn(in);
@@ -3707,6 +3738,7 @@ DT_API dt_loader *dt_loader_new_with(dt_dataset *set, dt_loader_opts o)
     }
     in->set = dt__set_ref(set);
     in->o = o;
+    in->own = 1;
     in->pid = getpid();
     pthread_mutex_init(&in->lock, NULL);
     pthread_cond_init(&in->work, NULL);
@@ -3726,6 +3758,26 @@ DT_API dt_loader *dt_loader_new_with(dt_dataset *set, dt_loader_opts o)
     dt_loader_free(in);
     return NULL;
 }
+DT__INSIDE int dt__loader_split(dt_loader *in, int rank, int own, int world, bool exact, const dt_cursor *at, dt__share *out)
+{
+    dt__loader_stop(in);
+    dt_sampler *s = in->sampler;
+    s->rank = rank;
+    s->world = world;
+    s->no_pad = exact;
+    in->own = own;
+    in->o.rank = rank;
+    in->o.world = world;
+    in->o.no_pad = exact;
+    in->shared->c = *at;
+    in->end_due = false;
+    if (dt__loader_begin(in)) return dt_error_code();
+    out->batch = in->o.batch;
+    out->items = s->len - at->position;
+    out->steps = in->o.drop_last ? s->most / in->o.batch : (s->most + in->o.batch - 1) / in->o.batch;
+    return 0;
+}
+DT__INSIDE const dt_loader_opts *dt__loader_options(const dt_loader *in) { return &in->o; }
 static void dt__shared_cursor_unref(void *user)
 {
     dt__shared_cursor *p = (dt__shared_cursor *)user;

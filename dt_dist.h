@@ -51,7 +51,7 @@ CONTENTS
     >>compress       gradients in fewer bytes: f16, bf16, top-k, random-k, DGC, sign, 1-bit, QSGD, PowerSGD, auto
     >>feeding        rank 0 reads the data for all ranks
     >>parallel       one process, several devices, each of which computes a part of the batch
-    >>inside         private functions that dt_pipe.h and dt_serve.h use
+    >>inside         private functions that dt_pipe.h, dt_serve.h and dt_elastic.h use
     >>models         implementation from here: propagating errors, comparing and broadcasting models
     >>buckets        gradients in the order in which they become ready
     >>ways           calling hooks; their state
@@ -191,8 +191,8 @@ DT_API dt_status dt_ddp_broadcast(dt_ddp *d);
 DT_API size_t dt_ddp_unused(const dt_ddp *d, char *buf, size_t nbytes);
 
 /* Slots: results that are bit for bit the same for any number of ranks. .slots = S: the global batch of a step is S
-   micro-batches (slots); S must be divisible by the number of ranks. Each rank does S / world backwards before a
-   dt_step, rank r for the slots from r * S / world on. Each slot's gradient is computed separately, and all S are added
+   micro-batches (slots), at least as many as there are ranks. Rank r does the backwards of the slots from r * S / world to
+   (r + 1) * S / world - 1 (rounded down) before a dt_step. Each slot's gradient is computed separately, and all S are added
    as the leaves of one fixed binary tree. Costs: communication does not overlap with the backward, and S / world times
    the gradients are stored and sent. Results that depend on the batch (batch norm) or on the rank (dropout) still
    differ. f32 only. A slot must get the same samples in every world: use a loader for each slot, with .rank = slot and
@@ -525,7 +525,7 @@ DT_API dt_status dt_parallel_backward(dt_parallel *p, dt_parallel_fn fn, void *u
 #endif /* DT_DIST_H_INCLUDED */
 
 /* ---------------------------------------------------------------------------------------------------- >>inside
-   Private functions that dt_pipe.h and dt_serve.h use. */
+   Private functions that dt_pipe.h, dt_serve.h and dt_elastic.h use. */
 #if defined(DT__WANT_INSIDE) && !defined(DT__DIST_INSIDE)
 #define DT__DIST_INSIDE
 #ifdef __cplusplus
@@ -544,9 +544,16 @@ DT__INSIDE const char         *dt__ddp_fingerprint_text(const dt__ddp_fingerprin
 DT__INSIDE int                 dt__ddp_same_fingerprint(const dt__ddp_fingerprint *a, const dt__ddp_fingerprint *b);
 DT__INSIDE int dt__same_models(const char *call, dt_model *m, dt_comm *c, bool values);
 DT__INSIDE void dt__drop_grads(dt_model *m); /* what a step that is given up has computed */
-/* A ddp for a model that is also cut into stages or split: the pipeline calls dt__ddp_sum after its backwards. */
-DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, bool driven);
+/* DT__DDP_DRIVEN: of a model that is also cut into stages or split; the pipeline calls dt__ddp_sum after its backwards.
+   DT__DDP_ELASTIC: when a rank dies while the parameters are made, this rank makes the others alone: the next backward fails. If one
+   dies in this call, it returns NULL without an error. */
+enum { DT__DDP_PLAIN = 0, DT__DDP_DRIVEN, DT__DDP_ELASTIC };
+DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, int how);
 DT__INSIDE int dt__ddp_sum(dt_ddp *d);
+DT__INSIDE int dt__ddp_lost(const dt_ddp *d); /* why a communicator of d does not go on: a dt_comm_status; 0: all do */
+/* dt_ddp_free after a rank has died: no call to the others. Values of a sharded model that are not here get any bits, and its
+   optimiser states go: a load gives both back. */
+DT__INSIDE void dt__ddp_drop(dt_ddp *d);
 #ifdef __cplusplus
 }
 #endif
@@ -639,6 +646,8 @@ struct dt_ddp {
     dt_ddp     *next_hooked;
     int         error_known; /* all ranks know our error: do not send it again */
     int         driven;      /* a pipeline calls dt__ddp_sum after its backwards; there are no hooks */
+    int         elastic, torn; /* torn: a rank has died while the parameters were made */
+    int         dropped;     /* dt__ddp_drop: sharded values that are not here are not gathered any more */
     int         no_sync;     /* between dt_ddp_no_sync(d, true) and dt_ddp_no_sync(d, false) */
     int         unsummed;    /* number of backwards under no_sync since the last synchronised one */
     /* the buckets' way */
@@ -804,7 +813,7 @@ static int dt__ddp_comm_fail(dt_ddp *d, const char *call)
     for (int s = 0; s + 1 < DT__DDP_STAGES && !failed; s++)
         if (d->staged[s] && dt_comm_error(d->staged[s])) failed = d->staged[s];
     if (!failed && d->gathers && dt_comm_error(d->gathers)) failed = d->gathers;
-    const char    *why = failed ? dt_comm_error(failed) : NULL;
+    const char    *why = failed ? dt_comm_error(failed) : d->elastic ? dt_comm_error(NULL) : NULL;
     int            left = dt__comm_left(failed), mismatch = left >= 0 || (failed && failed->status == DT_COMM_ERR_MISMATCH);
     d->error_known = 1; /* the rank that failed has informed all others */
     if (d->norm || d->staged[0] || d->gathers) dt__ddp_abort(d, why); /* wake ranks that wait in another communicator */
@@ -902,6 +911,19 @@ static int dt__ddp_sync_param(dt_ddp *d, const dt__param *p, int index)
     }
     return 0;
 }
+/* A call has failed: because a rank has died? Then there is no error, and this rank makes the rest of its model alone. News of the death may
+   reach the communicators a moment later than the call that failed. */
+static bool dt__ddp_tears(dt_ddp *d)
+{
+    int64_t until = dt__comm_now() + 100 * DT__NS_PER_MS;
+    for (; d->elastic && dt__err.code == DT_ERR_COMM && !d->torn && dt__comm_now() < until; dt__comm_pause(DT__NS_PER_MS)) {
+        int status = dt__ddp_lost(d);
+        d->torn = status == DT_COMM_ERR_PEER || status == DT_COMM_ERR_TIMEOUT;
+        if (d->torn) break;
+    }
+    if (d->torn) (void)dt_error(), dt_error_clear();
+    return d->torn;
+}
 static int dt__param_index(const dt_model *m, const dt__param *p)
 {
     for (int i = 0; i < m->nparams; i++)
@@ -911,7 +933,9 @@ static int dt__param_index(const dt_model *m, const dt__param *p)
 static int dt__ddp_on_param(void *user, dt__param *p)
 {
     dt_ddp *d = (dt_ddp *)user;
-    return dt__ddp_alone(d) || dt__is_ghost(p->t) ? 0 : dt__ddp_sync_param(d, p, dt__param_index(d->m, p));
+    if (dt__ddp_alone(d) || dt__is_ghost(p->t) || d->torn) return 0;
+    int rc = dt__ddp_sync_param(d, p, dt__param_index(d->m, p));
+    return rc && dt__ddp_tears(d) ? 0 : rc;
 }
 /* All ranks of c must have the same list of parameters, and with `values` the same bits in those that are not split. The first
    difference between rank 0 and the lowest rank that differs from it is reported, on all ranks. Returns 0, a negative status after
@@ -3025,7 +3049,9 @@ static int dt__ddp_start_step(dt_ddp *d, int phase)
     int       ours = phase == DT__DDP_SKIP || d->driven;
     for (int i = 0; i < m->nparams && !ours; i++) ours = dt_grad_pending(m->param[i]->t);
     if (!ours) return 1;
-    if (dt_model_seal(m) || dt__buckets_update(d) || (!d->agreed && !dt__ddp_alone(d) && dt__way_agree(d)))
+    if (dt_model_seal(m)) return dt__err.code;
+    if (d->torn) return dt__ddp_comm_fail(d, "dt_backward");
+    if (dt__buckets_update(d) || (!d->agreed && !dt__ddp_alone(d) && dt__way_agree(d)))
         return dt__err.code;
     d->phase = phase;
     d->next = 0;
@@ -3071,6 +3097,7 @@ static void dt__ddp_ready(void *user, dt_tensor *p)
     }
 }
 static int  dt__slots_store(dt_ddp *d);
+static int  dt__slots_own(const dt_ddp *d, int r);
 static void dt__syncnorm_end_step(dt_ddp *d);
 static void dt__ddp_end_step(dt_ddp *d, dt_status status)
 {
@@ -3188,7 +3215,7 @@ static void dt__ddp_step(void *user, dt_optimizer *opt)
                               "all ranks; call dt_ddp_new on the thread that trains");
     if (dt__err.code == DT_OK && d->o.slots && d->slot)
         dt_fail(DT_ERR_STATE, "dt_step: %d of this rank's %d slots have had their backward; run one for each before the "
-                "step", d->slot, d->o.slots / d->world);
+                "step", d->slot, dt__slots_own(d, d->rank));
     if (dt__err.code == DT_OK && d->no_sync && !dt__ddp_alone(d))
         dt_fail(DT_ERR_STATE, "dt_step: called inside dt_ddp_no_sync; call dt_ddp_no_sync(d, false) before the last "
                               "backward of a step");
@@ -3319,6 +3346,11 @@ static int dt__value_start(dt__unit *u) /* its gathering */
         u->value->st->ptr = d->room[u->vroom].t->st->ptr;
     }
     u->version = version;
+    if (d->dropped) {
+        u->vstate = DT__UNIT_HERE;
+        if (!u->own_value) u->value->st->lazy = NULL;
+        return 0;
+    }
     u->work = dt__allgather_tagged(d->gathers, rooms ? dt__tensor_at(u->own_value, u->own_at) : NULL, u->value->st->ptr,
                                    u->count, u->dtype, u->index + 1);
     if (!u->work) return dt__gather_fail(u, "dt_ddp");
@@ -3332,7 +3364,7 @@ static int dt__value_wait(dt__unit *u)
     u->work = NULL;
     u->vstate = DT__UNIT_HERE;
     if (!u->own_value) u->value->st->lazy = NULL;
-    return dt_work_wait(w) ? dt__gather_fail(u, "dt_ddp") : 0;
+    return dt_work_wait(w) && !u->d->dropped ? dt__gather_fail(u, "dt_ddp") : 0;
 }
 /* What the program changed in the values goes to this rank's range. */
 static int dt__value_keep(dt__unit *u)
@@ -3929,28 +3961,29 @@ static dt_tensor *dt__shards_array(void *user, const char *call, int64_t n, bool
 static int dt__shards_sum(void *user, const char *call, float *x, int64_t n)
 {
     dt_ddp *d = (dt_ddp *)user;
-    return dt_comm_allreduce(d->c, x, n, DT_COMM_F32, DT_COMM_SUM) ? dt__ddp_comm_fail(d, call) : 0;
+    return d->dropped ? 0 : dt_comm_allreduce(d->c, x, n, DT_COMM_F32, DT_COMM_SUM) ? dt__ddp_comm_fail(d, call) : 0;
 }
 static int dt__shards_most(void *user, const char *call, int64_t *x, int n)
 {
     dt_ddp *d = (dt_ddp *)user;
-    return dt_comm_allreduce(d->c, x, n, DT_COMM_I64, DT_COMM_MAX) ? dt__ddp_comm_fail(d, call) : 0;
+    return d->dropped ? 0 : dt_comm_allreduce(d->c, x, n, DT_COMM_I64, DT_COMM_MAX) ? dt__ddp_comm_fail(d, call) : 0;
 }
 static int dt__shards_merge(void *user, const char *call, void *x, size_t nbytes)
 {
     dt_ddp *d = (dt_ddp *)user;
-    return dt_comm_allreduce(d->c, x, (int64_t)nbytes, DT_COMM_U8, DT_COMM_OR) ? dt__ddp_comm_fail(d, call) : 0;
+    return d->dropped ? 0 : dt_comm_allreduce(d->c, x, (int64_t)nbytes, DT_COMM_U8, DT_COMM_OR) ? dt__ddp_comm_fail(d, call) : 0;
 }
 static int dt__shards_tell(void *user, const char *call, void *x, size_t nbytes, int root)
 {
     dt_ddp *d = (dt_ddp *)user;
-    return dt_comm_broadcast(d->c, x, (int64_t)nbytes, DT_COMM_U8, root) ? dt__ddp_comm_fail(d, call) : 0;
+    return d->dropped ? 0 : dt_comm_broadcast(d->c, x, (int64_t)nbytes, DT_COMM_U8, root) ? dt__ddp_comm_fail(d, call) : 0;
 }
 static int dt__shards_outcome(void *user, const char *call)
 {
     dt_ddp *d = (dt_ddp *)user;
     int64_t who = dt__err.code != DT_OK ? d->world - d->rank : 0, code;
     char    text[512];
+    if (d->dropped) return dt__err.code;
     if (dt_comm_get_status(d->c)) return dt__ddp_comm_fail(d, call);
     if (dt_comm_allreduce(d->c, &who, 1, DT_COMM_I64, DT_COMM_MAX)) return dt__ddp_comm_fail(d, call);
     if (!who) return 0;
@@ -4061,7 +4094,7 @@ static int dt__shards_attach(dt_ddp *d)
 static void dt__shards_end(dt_ddp *d)
 {
     dt_model *m = d->m;
-    bool      well = dt__err.code == DT_OK && !dt_comm_get_status(d->c) && !dt_comm_get_status(d->gathers);
+    bool      well = dt__err.code == DT_OK && (d->dropped || (!dt_comm_get_status(d->c) && !dt_comm_get_status(d->gathers)));
     if (!m || m->shards != &d->shards) return;
     for (int i = 0; i < m->nblocks && m->sealed; i++)
         for (int k = 0; k < DT__MAX_STATES; k++) {
@@ -4145,6 +4178,8 @@ DT_API dt_ddp_memory dt_ddp_get_memory(const dt_ddp *d)
    Every rank owns one segment of the vector of all gradients. After each backward the slot's gradients are copied to
    the send buffer, sorted by owner. After the last slot an alltoall gives each owner all slots' values of its segment;
    it adds them as the leaves of one fixed tree, and an allgather distributes the means. */
+static int dt__slots_first(const dt_ddp *d, int r) { return (int)((int64_t)d->o.slots * r / d->world); }
+static int dt__slots_own(const dt_ddp *d, int r) { return dt__slots_first(d, r + 1) - dt__slots_first(d, r); }
 static int64_t dt__slots_offset(const dt_ddp *d, int r) /* where the segment of rank r begins */
 {
     return d->total / d->world * r + d->total % d->world * r / d->world;
@@ -4161,7 +4196,7 @@ static void dt__slots_add(float *x, int64_t n, int lo, int hi) /* x + lo * n := 
 static int dt__slots_alloc(dt_ddp *d)
 {
     int64_t mine = dt__slots_offset(d, d->rank + 1) - dt__slots_offset(d, d->rank);
-    size_t  send = (size_t)(d->o.slots / d->world) * (size_t)d->total * sizeof(float);
+    size_t  send = (size_t)dt__slots_own(d, d->rank) * (size_t)d->total * sizeof(float);
     size_t  gather = (size_t)d->o.slots * (size_t)mine * sizeof(float);
     if (d->send && d->send_nbytes == send && d->gather_nbytes == gather) return 0;
     dt_mem_free(d->send, d->send_nbytes);
@@ -4189,7 +4224,7 @@ static int dt__slots_copy(dt_ddp *d, float *vec, int64_t from, int64_t n, int ou
 }
 static int dt__slots_exchange(dt_ddp *d)
 {
-    int      per = d->o.slots / d->world, rc = 0;
+    int      per = dt__slots_own(d, d->rank), rc = 0;
     int64_t  mine = dt__slots_offset(d, d->rank + 1) - dt__slots_offset(d, d->rank);
     int64_t *count = (int64_t *)dt_mem_alloc((size_t)d->world * 3 * sizeof *count);
     float   *all = (float *)dt_mem_alloc((size_t)d->total * sizeof *all + 1);
@@ -4197,7 +4232,7 @@ static int dt__slots_exchange(dt_ddp *d)
     for (int r = 0; r < d->world && !rc; r++) {
         count[r] = dt__slots_offset(d, r + 1) - dt__slots_offset(d, r);
         count[d->world + r] = count[r] * per;
-        count[2 * d->world + r] = mine * per;
+        count[2 * d->world + r] = mine * dt__slots_own(d, r);
     }
     if (!rc && dt_comm_alltoall(d->c, d->send, d->gather, 0, count + d->world, count + 2 * d->world, DT_COMM_F32))
         rc = dt__ddp_comm_fail(d, "dt_backward");
@@ -4214,7 +4249,7 @@ static int dt__slots_exchange(dt_ddp *d)
 static int dt__slots_store(dt_ddp *d) /* stores the gradients of a backward; after the last slot of a step: sums all */
 {
     dt_model *m = d->m;
-    int       per = d->o.slots / d->world, rc = dt__slots_alloc(d), bad = 0;
+    int       per = dt__slots_own(d, d->rank), rc = dt__slots_alloc(d), bad = 0;
     for (int i = 0; i < m->nblocks && !rc; i++) {
         if (m->block[i].b.grad->dtype != DT_F32)
             rc = dt_fail(DT_ERR_DTYPE, "dt_ddp: .slots needs f32 gradients; a block of the model has %s",
@@ -4586,8 +4621,10 @@ static int dt__ddp_attach(dt_ddp *d)
     d->flag = dt__new("dt_ddp_new", m->device, DT_F32, &one, 1, DT_LAYOUT_PLAIN);
     if (!d->info || !d->bad || !d->flag) return dt_fail(DT_ERR_MEMORY, "dt_ddp_new: out of memory");
     for (int r = 0; r < d->world; r++) d->bad[r] = -1;
-    if (d->user && d->world > 1 && dt_comm_dup(d->user, &d->c))
-        return dt_fail(DT_ERR_COMM, "dt_ddp_new: %s", dt_comm_error(d->user));
+    if (d->user && d->world > 1 && dt_comm_dup(d->user, &d->c)) {
+        const char *why = dt_comm_error(d->user); /* of a tolerant one only the call has failed */
+        return dt_fail(DT_ERR_COMM, "dt_ddp_new: %s", why ? why : dt_comm_error(NULL));
+    }
     if (d->c && dt__syncnorm_attach(d)) return dt__err.code;
     d->watch.user = d;
     d->watch.made = dt__ddp_on_param;
@@ -4627,21 +4664,22 @@ static int dt__ddp_attach(dt_ddp *d)
 static int dt__ddp_on_seal(dt_model *m, void *user) /* user may be freed: it is valid only if m->watch has it */
 {
     dt_ddp *d = (dt_ddp *)user;
-    if (!dt__watch_find(m, user) || dt__ddp_alone(d)) return 0;
-    return dt__ddp_same_models(d);
+    if (!dt__watch_find(m, user) || dt__ddp_alone(d) || d->torn) return 0;
+    int rc = dt__ddp_same_models(d);
+    return rc && dt__ddp_tears(d) ? 0 : rc;
 }
-DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, bool driven)
+DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, int how)
 {
     const char *call = "dt_ddp_new";
-    int         world = dt_comm_size(c);
+    int         world = dt_comm_size(c), driven = how == DT__DDP_DRIVEN;
     if (!dt__model_ok(call, m)) return NULL;
     if (m->watch && !driven) dt_fail(DT_ERR_STATE, "%s: the model %s", call, dt__watch_taken(m));
     else if (!dt__is_host(m->device) && world > 1 && !dt_comm_options(c)->backend)
         dt_fail(DT_ERR_DEVICE, "%s: the model is on %s; make the communicator with .backend = DT_NCCL", call,
                 m->device->name);
     else if (dt_comm_get_status(c)) dt_fail(DT_ERR_COMM, "%s: the communicator has failed: %s", call, dt_comm_error(c));
-    else if (o.slots < 0 || (o.slots && o.slots % world))
-        dt_fail(DT_ERR_ARG, "%s: .slots is %d; it must be a multiple of the %d ranks", call, o.slots, world);
+    else if (o.slots < 0 || (o.slots && o.slots < world))
+        dt_fail(DT_ERR_ARG, "%s: .slots is %d; it must be at least the number of ranks, %d", call, o.slots, world);
     else if (o.slots && o.sync_batchnorm)
         dt_fail(DT_ERR_ARG, "%s: .slots cannot be used with .sync_batchnorm: each slot is computed separately", call);
     else if (o.slots && m->amp)
@@ -4679,18 +4717,20 @@ DT__INSIDE dt_ddp *dt__ddp_make(dt_model *m, dt_comm *c, dt_ddp_opts o, bool dri
     d->on_device = !dt__is_host(m->device);
     d->hook = -1;
     d->driven = driven;
+    d->elastic = how == DT__DDP_ELASTIC;
     d->weight = -1;
     d->way.start = dt__way_allreduce;
     d->way.stages = 1;
     d->way.sums = true;
     snprintf(d->way_name, sizeof d->way_name, "allreduce");
     if (dt__squeeze_attach(d) || dt__ddp_attach(d) || dt__model_on_seal(m, dt__ddp_on_seal, d)) {
+        (void)dt__ddp_tears(d);
         dt_ddp_free(d);
         return NULL;
     }
     return d;
 }
-DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o) { return dt__ddp_make(m, c, o, false); }
+DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o) { return dt__ddp_make(m, c, o, DT__DDP_PLAIN); }
 DT_API void dt_ddp_free(dt_ddp *d)
 {
     if (!d) return;
@@ -4741,6 +4781,43 @@ DT_API void dt_ddp_free(dt_ddp *d)
     for (int s = 0; s + 1 < DT__DDP_STAGES; s++) dt_comm_free(d->staged[s]);
     dt_comm_free(d->c);
     dt_mem_free(d, sizeof *d);
+}
+static int dt__comm_lost(const dt_comm *c) /* why its collectives end; 0: they do not */
+{
+    int status = c ? dt_comm_get_status(c) : 0;
+    return status ? status : c ? dt__comm_halted(c, UINT64_MAX) : 0;
+}
+DT__INSIDE int dt__ddp_lost(const dt_ddp *d)
+{
+    const dt_comm *all[4 + DT__DDP_STAGES];
+    int            lost = 0;
+    memset(all, 0, sizeof all);
+    all[0] = d->user;
+    all[1] = d->c;
+    all[2] = d->norm;
+    all[3] = d->gathers;
+    for (int s = 0; s + 1 < DT__DDP_STAGES; s++) all[4 + s] = d->staged[s];
+    for (int i = 0; i < 4 + DT__DDP_STAGES; i++) { /* a death comes before what this rank did because of it: dt__ddp_abort */
+        int status = dt__comm_lost(all[i]);
+        if (status == DT_COMM_ERR_PEER || status == DT_COMM_ERR_TIMEOUT) return status;
+        if (!lost) lost = status;
+    }
+    return lost;
+}
+DT__INSIDE void dt__ddp_drop(dt_ddp *d)
+{
+    if (!d) return;
+    d->verifying = 0;
+    d->error_known = d->dropped = 1;
+    const dt_comm *own[3];
+    own[0] = d->c;
+    own[1] = d->norm;
+    own[2] = d->gathers;
+    for (int i = 0; i < 3; i++) /* what they say is dealt with: not to be logged */
+        if (own[i]) (void)dt_comm_error(own[i]);
+    for (int s = 0; s + 1 < DT__DDP_STAGES; s++)
+        if (d->staged[s]) (void)dt_comm_error(d->staged[s]);
+    dt_ddp_free(d);
 }
 static int dt__way_set(dt_ddp *d, const char *call, dt_ddp_hook h)
 {
@@ -4906,9 +4983,8 @@ DT_API size_t dt_ddp_unused(const dt_ddp *d, char *buf, size_t nbytes)
 }
 DT_API int dt_ddp_slots(const dt_ddp *d, int *first, int *n)
 {
-    int per = d && d->o.slots ? d->o.slots / d->world : 0;
-    if (first) *first = d ? d->rank * per : 0;
-    if (n) *n = per;
+    if (first) *first = d ? dt__slots_first(d, d->rank) : 0;
+    if (n) *n = d ? dt__slots_own(d, d->rank) : 0;
     return d ? d->o.slots : 0;
 }
 DT_API dt_ddp_stats dt_ddp_get_stats(const dt_ddp *d)

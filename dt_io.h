@@ -170,9 +170,22 @@ typedef struct dt__why { /* why a file cannot be used */
 } dt__why;
 DT__INSIDE int         dt__out_bytes(dt__out_file *o, const void *data, size_t nbytes);
 DT__INSIDE dt_archive *dt__archive_load(const char *path, dt__why *why); /* NULL: see *why; sets no error */
+DT__INSIDE dt_archive *dt__archive_load_fd(int fd, dt__why *why); /* the same; closes fd */
 /* Entry i will not be read soon: its memory goes back to the system. No tensor that views it has been written to. */
 DT__INSIDE void dt__archive_forget(dt_archive *a, int64_t i);
 DT__INSIDE int  dt__archive_write_shared(const char *call, dt_archive *a, const char *path, const dt__writers *w);
+/* What one rank writes of a shared file, for others to keep: in memory, without a call to them. It is followed by nseg pairs of
+   int64_t (offset in the data, bytes), the header of the file, and the bytes of the segments. Free it with dt_mem_free. */
+typedef struct dt__parcel {
+    int64_t nbytes;       /* of all of it */
+    int64_t head, data;   /* bytes of the file's header and of its data */
+    int64_t nseg, step;   /* step: the caller's */
+} dt__parcel;
+DT__INSIDE dt__parcel *dt__parcel_new(const char *call, dt_archive *a, const dt__writers *w, int fd); /* fd: an empty file to write in */
+DT__INSIDE bool dt__parcel_ok(const dt__parcel *p, int64_t nbytes); /* one that came from elsewhere */
+/* The file of all parcels: base has head + data bytes of parcel `first`, whose header it gets. dt__parcels_end adds the checksum. */
+DT__INSIDE bool dt__parcel_put(const dt__parcel *p, const dt__parcel *first, uint8_t *base);
+DT__INSIDE void dt__parcels_end(uint8_t *base, size_t nbytes);
 DT__INSIDE int64_t     dt__archive_need(const char *call, const dt_archive *a, const char *name); /* -1 after dt_fail */
 /* A reference to the mapped memory, which keeps it after the archive is freed. NULL: the archive is not a mapped file. */
 DT__INSIDE void       *dt__archive_hold(dt_archive *a);
@@ -185,6 +198,7 @@ DT__INSIDE void       *dt__archive_object(const dt_archive *a, int64_t i, const 
 DT__INSIDE void        dt__archive_set_object(dt_archive *a, int64_t i, void *object); /* of the same source */
 DT__INSIDE int         dt__archive_set_string(const char *call, dt_archive *a, const char *key, const char *value);
 DT__INSIDE int         dt__archive_write(const char *call, dt_archive *a, const char *path);
+DT__INSIDE int         dt__archive_write_fd(const char *call, dt_archive *a, int fd); /* as it is: nothing is synced */
 
 /* ---- files. Unless stated otherwise: returns 0, or a negative status after dt_fail. */
 DT__INSIDE int  dt__file_probe(const char *call, const char *path); /* tests with a temporary file if it can be written */
@@ -849,9 +863,8 @@ static int dt__archive_parse(dt_archive *a, const uint8_t *base, size_t nbytes)
         if (dt__check_item(a, &a->item[i])) return -1;
     return dt__check_offsets(a) || dt__check_sum(a) ? -1 : 0;
 }
-static int dt__archive_map(dt_archive *a, const char *path)
+static int dt__archive_map(dt_archive *a, int fd) /* closes fd */
 {
-    int         fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* a FIFO must not block */
     struct stat st;
     if (fd < 0) return dt__bad(a, "%s", strerror(errno));
     if (fstat(fd, &st)) dt__bad(a, "%s", strerror(errno));
@@ -871,14 +884,19 @@ static int dt__archive_map(dt_archive *a, const char *path)
     close(fd);
     return a->map ? dt__archive_parse(a, (const uint8_t *)a->map->base, a->map->nbytes) : -1;
 }
-DT__INSIDE dt_archive *dt__archive_load(const char *path, dt__why *why)
+DT__INSIDE dt_archive *dt__archive_load_fd(int fd, dt__why *why)
 {
     dt_archive *a = (dt_archive *)dt__alloc_zero(sizeof *a);
-    if (a && !dt__archive_map(a, path)) return a;
+    if (a && !dt__archive_map(a, fd)) return a;
+    if (!a && fd >= 0) close(fd);
     why->code = a ? a->code : DT_ERR_MEMORY;
     snprintf(why->text, sizeof why->text, "%s", a ? a->why : "out of memory");
     dt_archive_free(a);
     return NULL;
+}
+DT__INSIDE dt_archive *dt__archive_load(const char *path, dt__why *why)
+{
+    return dt__archive_load_fd(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), why); /* a FIFO must not block */
 }
 DT_API dt_archive *dt_archive_open(const char *path)
 {
@@ -1273,21 +1291,26 @@ static int dt__put_item(dt__out_file *o, const dt_archive *a, int64_t i)
     o->sent = 0;
     return o->item->source->send(o, o->call, &e, o->item->object);
 }
-static int dt__put_archive(dt__out_file *o, dt_archive *a, const uint32_t *order)
+static int dt__put_all(dt__out_file *o, dt_archive *a, const uint32_t *order) /* opens the file if it is not open */
 {
     dt__text_buf b = { NULL, 0, 0, false };
     int64_t      crc_at = 0;
     int          rc = dt__archive_header(o->call, a, order, &b, &crc_at);
     uint64_t     n = b.n;
     char         text[16];
-    if (!rc) rc = dt__temp_open(o);
+    if (!rc && o->fd < 0) rc = dt__temp_open(o);
     if (!rc) rc = dt__put(o, &n, 8);
     if (!rc) rc = dt__put(o, b.s, b.n);
     dt__text_free(&b);
     for (int64_t i = 0; !rc && i < a->nitems; i++) rc = dt__put_item(o, a, order[i]);
     if (rc) return rc;
     snprintf(text, sizeof text, "%08" PRIx32, o->crc);
-    if (dt__write_all(o->fd, text, 8, crc_at)) return dt__file_fail(o->call, o->path, "write");
+    return dt__write_all(o->fd, text, 8, crc_at) ? dt__file_fail(o->call, o->path, "write") : 0;
+}
+static int dt__put_archive(dt__out_file *o, dt_archive *a, const uint32_t *order)
+{
+    int rc = dt__put_all(o, a, order);
+    if (rc) return rc;
     /* After a failed fsync the kernel marks the pages as clean, and a second fsync would succeed without writing them: do
        not retry. */
     if (dt__fs.fsync(o->fd)) return dt__file_fail(o->call, o->path, "fsync");
@@ -1306,6 +1329,19 @@ DT__INSIDE int dt__archive_write(const char *call, dt_archive *a, const char *pa
     dt__temp_end(&o);
     dt_mem_free(order, (size_t)a->nitems * sizeof *order);
     return rc ? rc : dt__sync_dir(call, path);
+}
+DT__INSIDE int dt__archive_write_fd(const char *call, dt_archive *a, int fd)
+{
+    dt__out_file o;
+    uint32_t    *order = dt__sorted(a->nitems, dt__width_order, a);
+    if (!order) return dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " tensors", call, a->nitems);
+    dt__temp_begin(&o, call, "memory");
+    o.fd = fd;
+    int rc = dt__put_all(&o, a, order);
+    o.fd = -1;
+    dt__temp_end(&o);
+    dt_mem_free(order, (size_t)a->nitems * sizeof *order);
+    return rc;
 }
 /* ---- a file that ranks write together: rank 0 makes the temporary file and its header, every rank writes its segments and syncs
    them, rank 0 adds the checksum, which is joined from those of the segments, and renames the file. Each part ends with an outcome,
@@ -1446,6 +1482,108 @@ DT__INSIDE int dt__archive_write_shared(const char *call, dt_archive *a, const c
     }
     if (j.order) dt_mem_free(j.order, (size_t)a->nitems * sizeof *j.order);
     return rc;
+}
+/* ---- parcels */
+static int64_t *dt__parcel_pairs(const dt__parcel *p) { return (int64_t *)(uintptr_t)(p + 1); }
+static uint8_t *dt__parcel_header(const dt__parcel *p) { return (uint8_t *)(dt__parcel_pairs(p) + 2 * p->nseg); }
+static int dt__parcel_fill(dt__joint *j, dt_archive *a, int64_t *pair, int64_t *n, int64_t *bytes) /* pair NULL: counts only */
+{
+    const dt__writers *w = j->w;
+    int64_t            at = 0;
+    int                rc = 0;
+    *n = *bytes = 0;
+    for (int64_t i = 0; i < a->nitems && !rc; i++) {
+        const dt__item  *it = &a->item[j->order[i]];
+        int64_t          size = (int64_t)dt__dtype_size[it->kind], all = (int64_t)it->end / size, end;
+        dt_archive_entry e;
+        dt_archive_info(a, j->order[i], &e);
+        for (int64_t from = 0; from < all && !rc; from = end) {
+            int owner = 0;
+            end = it->source == w->source ? w->segment(w->user, it->object, from, &owner) : all;
+            if (end <= from || end > all) return dt_fail(DT_ERR_STATE, "%s: a segment without an owner; this is a bug in dt", j->o.call);
+            if (owner != w->rank) continue;
+            if (pair) {
+                pair[2 * *n] = at + from * size;
+                pair[2 * *n + 1] = (end - from) * size;
+                j->o.item = it;
+                j->o.sent = (size_t)(from * size);
+                rc = it->source == w->source ? it->source->range(&j->o, j->o.call, it->object, from, end - from)
+                                             : it->source->send(&j->o, j->o.call, &e, it->object);
+            }
+            *bytes += (end - from) * size;
+            ++*n;
+        }
+        at += (int64_t)it->end;
+    }
+    j->head = (uint64_t)at; /* all data */
+    return rc;
+}
+DT__INSIDE dt__parcel *dt__parcel_new(const char *call, dt_archive *a, const dt__writers *w, int fd)
+{
+    dt__text_buf b = { NULL, 0, 0, false };
+    dt__joint    j;
+    dt__parcel  *p = NULL;
+    int64_t      n = 0, bytes = 0, crc_at = 0;
+    memset((void *)&j, 0, sizeof j);
+    j.w = w;
+    dt__temp_begin(&j.o, call, "memory");
+    j.o.fd = fd;
+    j.order = dt__sorted(a->nitems, dt__width_order, a);
+    int rc = j.order ? dt__archive_header(call, a, j.order, &b, &crc_at) : dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+    if (!rc) rc = dt__parcel_fill(&j, a, NULL, &n, &bytes);
+    size_t nbytes = sizeof *p + (size_t)n * 16 + 8 + b.n + (size_t)bytes;
+    if (!rc && !(p = (dt__parcel *)dt__alloc_zero(nbytes))) rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes", call, nbytes);
+    if (!rc) {
+        uint64_t len = b.n;
+        p->nbytes = (int64_t)nbytes;
+        p->head = 8 + (int64_t)b.n;
+        p->nseg = n;
+        memcpy(dt__parcel_header(p), &len, 8);
+        memcpy(dt__parcel_header(p) + 8, b.s, b.n);
+        rc = dt__parcel_fill(&j, a, dt__parcel_pairs(p), &n, &bytes);
+        p->data = (int64_t)j.head;
+        for (int64_t at = 0, got; !rc && at < bytes; at += got)
+            if ((got = pread(fd, dt__parcel_header(p) + p->head + at, (size_t)(bytes - at), (off_t)at)) <= 0)
+                rc = dt_fail(DT_ERR_FILE, "%s: a file in memory cannot be read: %s", call, strerror(errno));
+    }
+    dt__text_free(&b);
+    if (j.order) dt_mem_free(j.order, (size_t)a->nitems * sizeof *j.order);
+    if (rc && p) dt_mem_free(p, nbytes);
+    return rc ? NULL : p;
+}
+DT__INSIDE bool dt__parcel_ok(const dt__parcel *p, int64_t nbytes)
+{
+    if (nbytes < (int64_t)sizeof *p || p->nbytes != nbytes || p->nseg < 0 || p->nseg > nbytes / 16 || p->head < 8 || p->data < 0 ||
+        p->head > nbytes || p->data > INT64_MAX / 2)
+        return false;
+    int64_t        left = nbytes - (int64_t)sizeof *p - 16 * p->nseg - p->head;
+    const int64_t *pair = dt__parcel_pairs(p);
+    for (int64_t i = 0; i < p->nseg && left >= 0; i++) {
+        if (pair[2 * i] < 0 || pair[2 * i + 1] < 0 || pair[2 * i] > p->data || pair[2 * i + 1] > p->data - pair[2 * i]) return false;
+        left -= pair[2 * i + 1];
+    }
+    return left == 0;
+}
+DT__INSIDE bool dt__parcel_put(const dt__parcel *p, const dt__parcel *first, uint8_t *base)
+{
+    const int64_t *pair = dt__parcel_pairs(p);
+    const uint8_t *from = dt__parcel_header(p) + p->head;
+    if (p->data != first->data) return false;
+    if (p == first) memcpy(base, dt__parcel_header(p), (size_t)p->head);
+    for (int64_t i = 0; i < p->nseg; i++) {
+        memcpy(base + first->head + pair[2 * i], from, (size_t)pair[2 * i + 1]);
+        from += pair[2 * i + 1];
+    }
+    return true;
+}
+DT__INSIDE void dt__parcels_end(uint8_t *base, size_t nbytes)
+{
+    static const char key[] = "\"dt.crc32c\":\"00000000\"";
+    char              text[16];
+    size_t            at = 8;
+    while (at + sizeof key <= nbytes && memcmp(base + at, key, sizeof key - 1)) at++; /* it is near the begin of the header */
+    snprintf(text, sizeof text, "%08" PRIx32, dt__crc32c(0, base, nbytes));
+    if (at + sizeof key <= nbytes) memcpy(base + at + 13, text, 8);
 }
 DT_API dt_status dt_archive_write(dt_archive *a, const char *path)
 {

@@ -449,6 +449,19 @@ DT__INSIDE bool dt__addr_route(const dt__addr *to, dt__addr *out);
 DT__INSIDE void dt__addr_set_port(dt__addr *a, int port);
 DT__INSIDE bool dt__addr_take(dt__addr *a, const uint8_t *bytes, uint32_t n);
 
+/* ---- reports to the launcher of an elastic job (dt_elastic.h), datagrams on DT_REPORT_FD. STATE, JOINED, GONE, LEFT, REFUSED and SHORT
+   come from the leader, the others from any member. All bytes are set. */
+enum { DT__ELASTIC_MAGIC = 0x45525444, DT__ELASTIC_TEXT = 480, DT__ELASTIC_ADDR = 80 }; /* "DTRE" */
+enum { DT__EL_ALIVE = 0, DT__EL_STATE, DT__EL_JOINED, DT__EL_GONE, DT__EL_REFUSED, DT__EL_RETRY, DT__EL_SHORT, DT__EL_DONE, DT__EL_FAILED, DT__EL_LEFT };
+typedef struct dt__elastic_report {
+    uint32_t magic, kind;
+    int64_t  member, about;      /* DT_MEMBER of the sender; of the member that the report is about, or -1 */
+    int64_t  generation, step;   /* changes of the members so far; the newest committed step */
+    int32_t  members, min, max, want; /* want: so many newcomers would be taken now */
+    char     address[DT__ELASTIC_ADDR]; /* STATE: where they join, HOST:PORT */
+    char     text[DT__ELASTIC_TEXT];
+} dt__elastic_report;
+
 /* ---- joining */
 enum { DT__TREE = 16, DT__CFRAME_MAX = 65536, DT__CTEXT = 700, DT__WORLD_MAX = 65536 };
 enum { DT__CFRAME_MAGIC = 0x43435444 }; /* "DTCC" */
@@ -514,6 +527,9 @@ DT__INSIDE void dt__world_unref(dt__world *w);
 /* Joins a tolerant world that exists: dt_comm_join. *gone: see dt__cwelcome, allocated. NULL after dt__comm_bad. */
 DT__INSIDE dt__world *dt__world_enter(const dt_comm_opts *o, const dt__client *client, int32_t *round, uint8_t **gone);
 DT__INSIDE int dt__world_accept(dt__world *w, bool open, const char *bind_to, int port, char *invitation, size_t nbytes);
+DT__INSIDE size_t dt__world_address(const dt__world *w, char *buf, size_t nbytes); /* of this rank's listener, as HOST:PORT */
+DT__INSIDE uint64_t dt__row_id(const dt__member *m); /* of the process; not 0 */
+DT__INSIDE int dt__world_head(dt__world *w); /* the lowest living rank, as far as this rank knows */
 struct dt__cwelcome;
 struct dt__chead;
 DT__INSIDE int dt__welcome_take(dt__world *w, const struct dt__chead *h, const uint8_t *body, struct dt__cwelcome *hello, uint8_t **gone,
@@ -583,6 +599,9 @@ typedef struct dt__shake {
     dt__hello_c c;
     dt__hello_r r;
 } dt__shake;
+#ifndef DT__ON_SEND /* tests replace it: a process may die before any message or control frame */
+#define DT__ON_SEND() ((void)0)
+#endif
 /* Times of the protocol, ns. */
 #ifndef DT__HANDSHAKE_TIME /* tests replace it */
 #define DT__HANDSHAKE_TIME (5 * DT__NS_PER_S)    /* for a handshake that this rank accepted, or dialed while joining */
@@ -601,6 +620,7 @@ typedef struct dt__shake {
 #define DT__AGREE_REPEAT (200 * DT__NS_PER_MS)   /* an order or a state of an agreement is sent again */
 #define DT__AGREE_LOOK (50 * DT__NS_PER_MS)      /* between two looks at an agreement that is under way */
 enum { DT__PENDING = 512 }; /* handshakes that this rank has accepted and that are not over, beside those of the ranks */
+enum { DT__TURNED = 16 }; /* of ranks that were refused: dt__control.turned */
 enum { DT__INQUIRIES = 8, DT__ABORTS = 256, DT__ARRIVED_MAX = 16384, DT__WATCHES = 64, DT__AGREEMENTS = 64, DT__PARTS_KEPT = 1024 };
 enum { DT__ALIVE = 0, DT__DIED = 1, DT__LEFT = 2, DT__LOST = 3, DT__ABSENT = 4 }; /* LOST: unreachable, perhaps alive;
                                                                                      ABSENT: it has not joined yet */
@@ -792,8 +812,10 @@ struct dt__control {
     int64_t        accept_after, dial_after;
     int64_t       *orphan;       /* tolerant: when a rank that should be below this one was last heard; 0: it is */
     int64_t        orphan_at;    /* when to look for such ranks; 0: never */
-    int64_t        first_gone;   /* tolerant: when this rank learned that rank 0 has gone */
-    int            turned_away;  /* tolerant: the lowest rank that joined there and was refused here since; 0: none */
+    int64_t        head_gone;    /* tolerant: when this rank learned that the head, which accepted members, has gone; 0: never */
+    uint64_t       turned[DT__TURNED]; /* tolerant: the last ranks (dt__row_id) that joined there and were refused here since */
+    int            nturned;
+    bool           led;          /* this rank has led an agreement of all: it knows who has joined, and may accept others */
     dt__linked    *linked;       /* streams of messages that exist */
     int            nlinked, linked_cap;
     int64_t        rejected_at;  /* ns: when a rejected connection was last logged */
@@ -903,6 +925,9 @@ DT__INSIDE int dt__world_gone(dt__world *w, int rank); /* DT__ALIVE, DT__DIED ..
    has built the same. 0, or negative after dt__comm_bad; ends within a few times the timeout. */
 DT__INSIDE int dt__world_agree(dt__world *w, uint64_t comm, int round, double timeout, uint8_t *set, uint64_t built,
                                int nbuilt, bool *all);
+/* Waits until others wait for this rank in agreement `round` of the communicator. 1: they do; 0: the time is over; negative: this
+   rank was expelled, or is alone. */
+DT__INSIDE int dt__world_asked(dt__world *w, uint64_t comm, int round, double seconds);
 DT__INSIDE size_t dt__agree_nbytes(const dt__world *w);
 static inline __attribute__((unused)) bool dt__bit(const uint8_t *bits, int i) { return bits[i / 8] >> (i % 8) & 1; }
 static inline __attribute__((unused)) void dt__bit_set(uint8_t *bits, int i)
@@ -3154,6 +3179,7 @@ DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *cl
 }
 
 /* ---- joining later */
+static int dt__agree_root(const dt__world *w); /* >>control */
 static char *dt__hex_put(char *to, const uint8_t *p, size_t n)
 {
     for (size_t i = 0; i < n; i++) snprintf(to + 2 * i, 3, "%02x", p[i]);
@@ -3198,7 +3224,23 @@ static int dt__world_listen(dt__world *w, const char *bind_to, int port)
     pthread_mutex_unlock(&w->lock);
     return 0;
 }
-/* "dt1-", the address of rank 0, "-", the token; both in hexadecimal digits. */
+DT__INSIDE size_t dt__world_address(const dt__world *w, char *buf, size_t nbytes)
+{
+    dt__addr          a;
+    const dt__member *m = &w->member[w->rank];
+    char              text[80] = "";
+    if (m->addr_len && dt__addr_take(&a, m->addr, m->addr_len)) dt__addr_text(&a, text, sizeof text);
+    return (size_t)snprintf(buf, nbytes, "%s", text);
+}
+DT__INSIDE int dt__world_head(dt__world *w)
+{
+    if (!w->control) return 0;
+    pthread_mutex_lock(&w->lock);
+    int head = dt__agree_root(w);
+    pthread_mutex_unlock(&w->lock);
+    return head;
+}
+/* "dt1-", the address of the rank that accepts, "-", the token; both in hexadecimal digits. */
 DT__INSIDE int dt__world_accept(dt__world *w, bool open, const char *bind_to, int port, char *invitation, size_t nbytes)
 {
     if (!w->control && open) {
@@ -3215,7 +3257,7 @@ DT__INSIDE int dt__world_accept(dt__world *w, bool open, const char *bind_to, in
     pthread_mutex_unlock(&w->lock);
     dt__control_wake(w);
     if (!invitation) return 0;
-    const dt__member *m = &w->member[0];
+    const dt__member *m = &w->member[w->rank];
     char              text[DT__INVITATION], *at = text + snprintf(text, sizeof text, "dt1-");
     at = dt__hex_put(at, m->addr, m->addr_len < sizeof m->addr ? m->addr_len : sizeof m->addr);
     *at++ = '-';
@@ -3322,7 +3364,7 @@ DT__INSIDE int dt__welcome_take(dt__world *w, const dt__chead *h, const uint8_t 
     for (int r = 0; r < w->size; r++) dt__member_clean(&w->member[r]);
     return dt__table_finish(w) ? 1 : -1;
 }
-static int dt__world_welcomed(dt__world *w, int fd, int64_t deadline, int32_t *round, uint8_t **gone)
+static int dt__world_welcomed(dt__world *w, int fd, int64_t deadline, int32_t *round, uint8_t **gone, int *head)
 {
     dt__chead    h;
     dt__cwelcome hello;
@@ -3332,13 +3374,14 @@ static int dt__world_welcomed(dt__world *w, int fd, int64_t deadline, int32_t *r
     while (rc == 0) {
         got = dt__cframe_recv(fd, &h, &body, deadline);
         if (got == 1 && h.kind == DT__C_REFUSED) dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_join: rank 0 refuses: %.600s", (const char *)body);
-        else if (got == 1) rc = dt__welcome_take(w, &h, body, &hello, gone, &have);
+        else if (got == 1) rc = dt__welcome_take(w, &h, body, &hello, gone, &have), *head = h.rank;
         else dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_join: rank 0 %s while this rank was joining", got == 0 ? "does not answer" : "left");
         bool refused = got != 1 || h.kind == DT__C_REFUSED;
         DT_COMM_FREE(body);
         if (refused) return DT_COMM_ERR_JOIN;
     }
     *round = hello.round;
+    if (rc > 0 && (*head < 0 || *head >= w->rank)) rc = -1;
     return rc > 0 ? 0 : dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_join: rank 0 sent an invalid table of ranks, or memory is exhausted");
 }
 DT__INSIDE dt__world *dt__world_enter(const dt_comm_opts *o, const dt__client *client, int32_t *round, uint8_t **gone)
@@ -3346,7 +3389,7 @@ DT__INSIDE dt__world *dt__world_enter(const dt_comm_opts *o, const dt__client *c
     dt__config f;
     dt__member self;
     char       text[768];
-    int        fd = -1, bad = 0;
+    int        fd = -1, bad = 0, head = 0;
     dt__said.text[0] = 0;
     *gone = NULL;
     if (dt__join_config(&f, o) < 0) return NULL;
@@ -3370,7 +3413,7 @@ DT__INSIDE dt__world *dt__world_enter(const dt_comm_opts *o, const dt__client *c
     }
     if (!bad && dt__cframe_send(fd, DT__C_MEMBER, -1, &self, sizeof self, f.deadline) != 1)
         bad = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_join: rank 0 left while this rank was joining");
-    if (!bad) bad = dt__world_welcomed(w, fd, f.deadline, round, gone);
+    if (!bad) bad = dt__world_welcomed(w, fd, f.deadline, round, gone, &head);
     w->join_deadline = INT64_MAX / 2;
     if (!bad && dt__control_start(w) < 0)
         bad = dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_NET), "dt_comm_join: cannot start the control thread: %s", strerror(errno));
@@ -3383,7 +3426,7 @@ DT__INSIDE dt__world *dt__world_enter(const dt_comm_opts *o, const dt__client *c
             ctl->ngone += ctl->gone[r] != 0;
         }
         pthread_mutex_unlock(&w->lock);
-        bad = dt__control_adopt(w, fd, 0);
+        bad = dt__control_adopt(w, fd, head);
         fd = -1;
     }
     dt__close(&fd);
@@ -3665,6 +3708,7 @@ DT__INSIDE void dt__block_unref(dt__block *b)
 DT__INSIDE uint8_t *dt__block_body(dt__block *b) { return (uint8_t *)(b + 1) + sizeof(dt__chead); }
 static void dt__conn_queue(dt__conn *k, dt__block *b) /* does not take the caller's reference */
 {
+    DT__ON_SEND();
     dt__queued *q = b ? (dt__queued *)DT_COMM_MALLOC(sizeof *q) : NULL;
     if (!q) { /* out of memory: a lost frame is treated as a lost connection */
         dt__conn_break(k);
@@ -4102,16 +4146,30 @@ static int dt__control_wait_joined(dt__world *w, char *text, size_t nbytes)
     return state;
 }
 
-/* ---- joining later: a rank that dials rank 0 of a tolerant world with DT__KIND_JOIN and sends its row gets the next number,
-   the table and what has happened so far (DT__C_WELCOME); the others are told over the tree (DT__C_JOIN). Its connection to
-   rank 0 becomes that to its parent in the tree. Rank 0 alone gives numbers, so nobody can join after its death. On every
-   connection the rows come in the order of ranks, and before any other news of these ranks. */
+/* ---- joining later: a rank that dials the head of a tolerant world (its lowest living rank) with DT__KIND_JOIN and sends its row
+   gets the next number, the table and what has happened so far (DT__C_WELCOME); the others are told over the tree (DT__C_JOIN).
+   Its connection to the head becomes that to its parent in the tree. On every connection the rows come in the order of ranks,
+   and before any other news of these ranks. The head alone gives numbers. When it dies, the next head does so after it has led
+   an agreement of all: each rank that takes part has told it before of all members it knows. A member that joined at the old
+   head, and of which none of them had heard, does not belong to the group. It is refused when it dials another rank: its number
+   is unknown there, or belongs to another process (dt__row_id). */
+DT__INSIDE uint64_t dt__row_id(const dt__member *m)
+{
+    uint64_t h = UINT64_C(1469598103934665603);
+    for (size_t i = 0; i < sizeof m->host_id; i++) h = (h ^ m->host_id[i]) * UINT64_C(1099511628211);
+    for (size_t i = 0; i < m->addr_len && i < sizeof m->addr; i++) h = (h ^ m->addr[i]) * UINT64_C(1099511628211);
+    h = (h ^ (uint64_t)m->pid) * UINT64_C(1099511628211);
+    return h | 1;
+}
 static bool dt__join_may(const dt__world *w, char *text, size_t nbytes)
 {
     const dt__control *ctl = w->control;
-    if (w->rank != 0) snprintf(text, nbytes, "this is rank %d: rank 0 accepts members", w->rank);
-    else if (!ctl->accepting || ctl->join != DT__JOIN_COMPLETE) snprintf(text, nbytes, "the group is closed: rank 0 has not called dt_comm_accept");
-    else if (ctl->leave != DT__LEAVE_NO) snprintf(text, nbytes, "rank 0 is leaving");
+    int                head = dt__agree_root(w);
+    if (w->rank != head) snprintf(text, nbytes, "this is rank %d: rank %d accepts members", w->rank, head);
+    else if (!ctl->accepting || ctl->join != DT__JOIN_COMPLETE || (head && !ctl->led))
+        snprintf(text, nbytes, "the group is closed: rank %d has not called dt_comm_accept%s", head,
+                 head && !ctl->led ? " after a dt_comm_shrink of all" : "");
+    else if (ctl->leave != DT__LEAVE_NO) snprintf(text, nbytes, "rank %d is leaving", head);
     else if (w->size >= w->room)
         snprintf(text, nbytes, "the group is full: it has had %d members, the most that .room of dt_comm_init allows", w->room);
     else return true;
@@ -4185,15 +4243,15 @@ static void dt__join_welcome(dt__world *w, dt__conn *k, int rank)
         gone[2 * r] = ctl->gone[r];
         gone[2 * r + 1] = c && !ctl->gone[r] && r != rank ? (uint8_t)dt__members_how(c, r, NULL, 0) : ctl->gone[r];
     }
-    if (!c) gone[1] = DT__LEFT; /* this rank has freed it */
-    dt__block *b = dt__block_new(DT__C_WELCOME, 0, &h, sizeof h, gone, 2 * (size_t)w->size);
+    if (!c) gone[2 * w->rank + 1] = DT__LEFT; /* this rank has freed it */
+    dt__block *b = dt__block_new(DT__C_WELCOME, w->rank, &h, sizeof h, gone, 2 * (size_t)w->size);
     dt__conn_queue(k, b);
     dt__block_unref(b);
     DT_COMM_FREE(gone);
-    if (w->nsettings) dt__conn_send(k, DT__C_COSTS, 0, w->settings, w->nsettings);
+    if (w->nsettings) dt__conn_send(k, DT__C_COSTS, w->rank, w->settings, w->nsettings);
     for (int at = 0; at < w->size;) {
         dt__ctable t = dt__table_part(w, at);
-        b = dt__block_new(DT__C_TABLE, 0, &t, sizeof t, w->member + at, (size_t)t.n * sizeof(dt__member));
+        b = dt__block_new(DT__C_TABLE, w->rank, &t, sizeof t, w->member + at, (size_t)t.n * sizeof(dt__member));
         dt__conn_queue(k, b);
         dt__block_unref(b);
         at += t.n;
@@ -4203,7 +4261,7 @@ static void dt__member_clean(dt__member *m)
 {
     m->host_name[sizeof m->host_name - 1] = m->unix_name[sizeof m->unix_name - 1] = m->name[sizeof m->name - 1] = 0;
 }
-/* Rank 0: the row of a rank that wants to join. False: the frame is invalid. */
+/* The head: the row of a rank that wants to join. False: the frame is invalid. */
 static bool dt__join_member(dt__world *w, dt__conn *k)
 {
     dt__member m;
@@ -4213,8 +4271,8 @@ static bool dt__join_member(dt__world *w, dt__conn *k)
     dt__member_clean(&m);
     if (m.incarnation < 0 || m.addr_len > sizeof m.addr) return false;
     if (!dt__join_may(w, text, sizeof text) || !dt__join_named(w, &m, text, sizeof text)) {
-        dt__control_logf(w, 2, "rank 0 refused: %s", text);
-        dt__conn_send(k, DT__C_REFUSED, 0, text, strlen(text));
+        dt__control_logf(w, 2, "rank %d refused: %s", w->rank, text);
+        dt__conn_send(k, DT__C_REFUSED, w->rank, text, strlen(text));
         k->end_expected = true;
         if (k->state != DT__CONN_BROKEN) k->state = DT__CONN_CLOSING;
         return true;
@@ -4250,15 +4308,16 @@ static bool dt__join_heard(dt__world *w, const dt__conn *k, const uint8_t *p, si
     dt__member_clean(&j.row);
     if (j.rank != w->size) return true;
     dt__control_joined(w, j.rank, &j.row, k);
-    if (w->control->turned_away && j.rank >= w->control->turned_away) {
+    for (int i = 0; i < w->control->nturned && i < DT__TURNED; i++) {
         char text[256], who[160];
-        snprintf(text, sizeof text, "%s joined when rank 0 died, and was refused by rank %d, which did not know it",
+        if (w->control->turned[i] != dt__row_id(&j.row)) continue;
+        snprintf(text, sizeof text, "%s joined when the head died, and was refused by rank %d, which did not know it",
                  dt__rank_text(w, j.rank, who, sizeof who), w->rank);
         dt__control_gone(w, j.rank, DT__DIED, text, NULL);
     }
     return true;
 }
-/* For so long after the death of rank 0 a rank that joined there is not refused for good: members that have heard of it tell it
+/* For so long after the death of the head a rank that joined there is not refused for good: members that have heard of it tell it
    to their new neighbours. */
 static int64_t dt__unheard_time(const dt__world *w)
 {
@@ -4304,12 +4363,15 @@ DT__INSIDE int dt__control_admit(dt__world *w, const dt__conn *k, char *text, si
                         w->room),
                bad;
     if (c->rank >= w->size && c->rank < w->room) { /* it has joined, and this rank has not heard of it: another one may have */
-        bool away = ctl->gone[0] && dt__comm_now() - ctl->first_gone >= dt__unheard_time(w);
-        if (away && (!ctl->turned_away || c->rank < ctl->turned_away)) ctl->turned_away = c->rank;
+        bool away = ctl->head_gone && dt__comm_now() - ctl->head_gone >= dt__unheard_time(w);
+        if (away && c->kind == DT__KIND_TREE) ctl->turned[ctl->nturned++ % DT__TURNED] = c->comm;
         return snprintf(text, nbytes, "rank %d is not known here%s", c->rank,
-                        away ? ": rank 0, where it joined, has gone; join again" : " yet"),
+                        away ? ": the rank where it joined has gone; join again" : " yet"),
                away ? (int)DT_COMM_ERR_PEER : bad;
     }
+    if (c->kind == DT__KIND_TREE && w->room > w->start && c->rank >= w->start && c->comm != dt__row_id(&w->member[c->rank]))
+        return snprintf(text, nbytes, "rank %d is another process here: the rank where it joined has gone; join again", c->rank),
+               (int)DT_COMM_ERR_PEER;
     if (!role && (c->rank < 0 || c->rank >= w->size))
         return snprintf(text, nbytes, "rank %d is out of range: the world has ranks 0 to %d", c->rank, w->size - 1),
                bad;
@@ -4650,7 +4712,8 @@ static dt__conn *dt__control_dial(dt__world *w, int peer, int kind, dt__block *l
     }
     k->state = DT__CONN_HANDSHAKE;
     k->deadline = k->since + DT__REDIAL_TIME;
-    if (!dt__shake_client(&k->shake, w, peer, kind, 0, 0)) dt__conn_break(k);
+    if (!dt__shake_client(&k->shake, w, peer, kind, kind == DT__KIND_TREE && w->room > w->start && w->rank >= w->start ? dt__row_id(&w->member[w->rank]) : 0, 0))
+        dt__conn_break(k);
     if (later) {
         later->refs++;
         k->later = later;
@@ -4662,8 +4725,7 @@ static dt__conn *dt__control_dial(dt__world *w, int peer, int kind, dt__block *l
 static int dt__above_of(const dt__world *w, int rank)
 {
     const uint8_t *gone = w->control->gone;
-    if (rank >= w->start && w->start && !gone[0]) return 0; /* it has joined there */
-    for (int r = rank; r > 0;) {
+    for (int r = rank; r > 0 && !(rank >= w->start && w->start);) { /* one that has joined did so at the lowest living rank */
         r = (r - 1) / DT__TREE;
         if (!gone[r]) return r;
     }
@@ -4853,7 +4915,9 @@ static void dt__control_gone(dt__world *w, int rank, int how, const char *text, 
     if (ctl->gone[rank] || ctl->leave >= DT__LEAVE_RELEASED) return;
     ctl->gone[rank] = (uint8_t)how;
     ctl->ngone++;
-    if (rank == 0) ctl->first_gone = dt__comm_now();
+    bool head = true;
+    for (int r = 0; r < rank; r++) head = head && ctl->gone[r];
+    if (head) ctl->head_gone = dt__comm_now();
     ctl->orphan_at = dt__comm_now() + DT__ORPHAN_LOOK;
     if (how != DT__LEFT) {
         if (ctl->ndied++ == 0) snprintf(ctl->first_death, sizeof ctl->first_death, "%s", text);
@@ -5945,6 +6009,7 @@ static void dt__agree_step(dt__world *w, dt__agreement *e)
     }
     for (int r = 0; r < w->size; r++)
         if (dt__bit(e->in, r) && !gone[r] && !dt__bit(e->acked, r)) return;
+    if (dt__world_first(w) && dt__world_first(w)->id == e->comm) w->control->led = true;
     dt__agree_decide(w, e);
 }
 /* At the root: receives the state of a rank. in: the set that the rank accepted. */
@@ -6018,6 +6083,7 @@ static void dt__agree_obey(dt__world *w, dt__agreement *e, const dt__cagree *a, 
         e->all = a->all;
         e->accepted = a->root;
     }
+    if (!e->waiting) pthread_cond_broadcast(&w->control->cond); /* dt__world_asked */
     if (a->order != DT__AGREE_DECIDE) dt__agree_state(w, e);
 }
 static bool dt__agree_frame(dt__world *w, dt__conn *k, const uint8_t *p, size_t n) /* false: the frame is invalid */
@@ -6129,6 +6195,23 @@ static void dt__agree_timers(dt__world *w, int64_t now)
         ctl->hop_since = 0;
         dt__control_expel(w, ctl->parent->peer, dt__seconds_of(patience));
     }
+}
+DT__INSIDE int dt__world_asked(dt__world *w, uint64_t comm, int round, double seconds)
+{
+    dt__control    *ctl = w->control;
+    struct timespec t = dt__timespec_of(dt__comm_now() + dt__ns_of(seconds));
+    int             got = 0;
+    pthread_mutex_lock(&w->lock);
+    for (bool over = false; !got; over = pthread_cond_timedwait(&ctl->cond, &w->lock, &t) == ETIMEDOUT) {
+        for (int i = 0; i < DT__AGREEMENTS && !got; i++) {
+            const dt__agreement *e = &ctl->agreement[i];
+            got = e->comm == comm && e->round >= round && !e->decided && !e->waiting;
+        }
+        if (ctl->expelled || ctl->ngone + 1 >= w->size) got = -1;
+        if (over) break;
+    }
+    pthread_mutex_unlock(&w->lock);
+    return got;
 }
 DT__INSIDE int dt__world_agree(dt__world *w, uint64_t comm, int round, double timeout, uint8_t *set, uint64_t built,
                            int nbuilt, bool *all)
@@ -7014,6 +7097,7 @@ static int dt__shared_send(dt_comm *c, int peer, dt__msg *m)
     uint64_t     tail = __atomic_load_n(&h->tail, __ATOMIC_ACQUIRE);
     if (m->state == DT__MSG_NEW) {
         if (h->head != tail) return 0; /* the previous message is not received yet */
+        DT__ON_SEND();
         h->frame = m->head;
         h->at = m->n > 4096 ? dt__shared_at(s, m->ptr, m->n) : -1;
         if (h->at < 0 && m->n &&
@@ -7820,7 +7904,10 @@ static int dt__tcp_send(dt_comm *c, int peer, dt__msg *m)
     if (!dt__comm_ok(c)) return dt__transport_status(c);
     l = dt__tcp_link_of(c, peer);
     if (!l) return dt__transport_status(c);
-    if (m->state == DT__MSG_NEW) memset(l->out.done, 0, sizeof l->out.done);
+    if (m->state == DT__MSG_NEW) {
+        DT__ON_SEND();
+        memset(l->out.done, 0, sizeof l->out.done);
+    }
     m->state = DT__MSG_BODY;
     l->out.blocked = 0;
     l->out.more = false;

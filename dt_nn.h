@@ -1131,6 +1131,14 @@ DT__INSIDE dt_shape dt__param_shape(const dt__param *p); /* of the whole paramet
    others a ghost. The caller owns it. */
 DT__INSIDE dt_tensor *dt__cut_whole(dt_model *m, const char *call, dt_tensor *t, const dt__portion *cut);
 DT__INSIDE void dt__optim_clear(dt_optimizer *opt);
+/* Hand-over of a training between processes (dt_elastic.h): what a checkpoint holds, in a file without a name. Not collective.
+   dt__state_new: a checkpoint that has no directory. They return 0, or a negative status after dt_fail. */
+DT__INSIDE dt_checkpoint *dt__state_new(const char *call, dt_checkpoint_opts o);
+DT__INSIDE int dt__state_write(const char *call, dt_checkpoint *c, int fd, int64_t epoch, int64_t step);
+DT__INSIDE int dt__state_read(const char *call, dt_checkpoint *c, int fd); /* of a sealed model; closes fd */
+/* Of a sharded model: what this rank has. fd: an empty file to write in. NULL after dt_fail. */
+struct dt__parcel;
+DT__INSIDE struct dt__parcel *dt__state_parcel(const char *call, dt_checkpoint *c, int fd, int64_t epoch, int64_t step);
 
 #ifdef __cplusplus
 }
@@ -7668,6 +7676,25 @@ static const char *dt__checkpoint_bad(const char *dir, const dt_checkpoint_opts 
     if (o->schedulers ? o->nschedulers < 1 : o->nschedulers != 0) return ".nschedulers must be the length of .schedulers";
     return NULL;
 }
+static dt_checkpoint *dt__checkpoint_make(const char *call, const char *dir, const dt_checkpoint_opts *o)
+{
+    dt_checkpoint *c = (dt_checkpoint *)dt__alloc_zero(sizeof *c);
+    if (c) {
+        c->o = *o;
+        if (!o->keep) c->o.keep = 3;
+        c->saved = dt__seconds();
+        c->dir = dt__strdup(dir);
+        c->name = dt__strdup(o->name ? o->name : "ckpt");
+        c->nopts = o->optimizers ? o->noptimizers : o->optimizer != NULL;
+        c->nschedulers = o->schedulers ? o->nschedulers : o->scheduler != NULL;
+        c->opt = (dt_optimizer **)dt__copy_pointers(o->optimizers ? o->optimizers : &o->optimizer, c->nopts);
+        c->scheduler = (dt_scheduler **)dt__copy_pointers(o->schedulers ? o->schedulers : &o->scheduler, c->nschedulers);
+        if (c->dir && c->name && (!c->nopts || c->opt) && (!c->nschedulers || c->scheduler)) return c;
+    }
+    dt_checkpoint_free(c);
+    dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+    return NULL;
+}
 DT_API dt_checkpoint *dt_checkpoint_new_with(const char *dir, dt_checkpoint_opts o)
 {
     static const char call[] = "dt_checkpoint_new";
@@ -7677,22 +7704,8 @@ DT_API dt_checkpoint *dt_checkpoint_new_with(const char *dir, dt_checkpoint_opts
         dt_fail(DT_ERR_ARG, "%s: %s", call, bad);
         return NULL;
     }
-    dt_checkpoint *c = (dt_checkpoint *)dt__alloc_zero(sizeof *c);
-    if (!c) {
-        dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
-        return NULL;
-    }
-    c->o = o;
-    if (!o.keep) c->o.keep = 3;
-    c->saved = dt__seconds();
-    c->dir = dt__strdup(dir);
-    c->name = dt__strdup(o.name ? o.name : "ckpt");
-    c->nopts = o.optimizers ? o.noptimizers : o.optimizer != NULL;
-    c->nschedulers = o.schedulers ? o.nschedulers : o.scheduler != NULL;
-    c->opt = (dt_optimizer **)dt__copy_pointers(o.optimizers ? o.optimizers : &o.optimizer, c->nopts);
-    c->scheduler = (dt_scheduler **)dt__copy_pointers(o.schedulers ? o.schedulers : &o.scheduler, c->nschedulers);
-    if (!c->dir || !c->name || (c->nopts && !c->opt) || (c->nschedulers && !c->scheduler))
-        dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+    dt_checkpoint *c = dt__checkpoint_make(call, dir, &o);
+    if (!c) return NULL;
     if (dt__err.code == DT_OK && !dt__check_dir(call, c)) {
         dt__steps s;
         dt__checkpoint_list(call, c->dir, c->name, 1, &s);
@@ -8037,6 +8050,46 @@ DT_API int dt_checkpoint_resume(dt_checkpoint *c, int64_t *epoch, int64_t *step)
     if (epoch) *epoch = e;
     if (step) *step = s;
     return 1;
+}
+/* ---- hand-over between processes */
+DT__INSIDE dt_checkpoint *dt__state_new(const char *call, dt_checkpoint_opts o)
+{
+    o.allow_nonfinite = true;
+    return dt__checkpoint_make(call, "", &o);
+}
+DT__INSIDE int dt__state_write(const char *call, dt_checkpoint *c, int fd, int64_t epoch, int64_t step)
+{
+    dt_archive *a = dt_archive_new();
+    int         rc = a ? dt__checkpoint_fill(call, c, a, "memory", epoch, step) : (int)DT_ERR_MEMORY;
+    if (!rc) rc = dt__archive_write_fd(call, a, fd);
+    dt_archive_free(a);
+    return rc;
+}
+DT__INSIDE struct dt__parcel *dt__state_parcel(const char *call, dt_checkpoint *c, int fd, int64_t epoch, int64_t step)
+{
+    dt_archive  *a = dt_archive_new();
+    dt__parcel  *p = NULL;
+    dt__writers  w;
+    memset((void *)&w, 0, sizeof w);
+    w.rank = c->o.model->shards->rank;
+    w.user = c->o.model->shards;
+    w.source = &dt__part_source;
+    w.segment = dt__part_owner;
+    if (a && !dt__checkpoint_fill(call, c, a, "memory", epoch, step)) p = dt__parcel_new(call, a, &w, fd);
+    if (p) p->step = step;
+    dt_archive_free(a);
+    return p;
+}
+DT__INSIDE int dt__state_read(const char *call, dt_checkpoint *c, int fd)
+{
+    dt__why     why;
+    dt_archive *a = dt__archive_load_fd(fd, &why);
+    if (!a) return dt_fail(why.code, "%s: the state of another rank: %s", call, why.text);
+    dt__load *l = dt__load_new(call, c->o.model, a, "the state of another rank", NULL);
+    if (!l) return dt_error_code();
+    int rc = dt__resume_load(c, l);
+    dt__load_free(l);
+    return rc;
 }
 DT__SLOW_END
 

@@ -3039,7 +3039,7 @@ DT_API dt_pipeline *dt_hybrid_new_with(dt_model *m, dt_grid *g, dt_pipeline_opts
     }
     dt__hybrid_same_options(g, &o);
     if (dt__err.code == DT_OK && g->size[DT_AXIS_TENSOR] > 1) t = dt__tensor_new(m, g->axis[DT_AXIS_TENSOR], g);
-    if (dt__err.code == DT_OK && g->size[DT_AXIS_DATA] > 1) ddp = dt__ddp_make(m, g->axis[DT_AXIS_DATA], d, true);
+    if (dt__err.code == DT_OK && g->size[DT_AXIS_DATA] > 1) ddp = dt__ddp_make(m, g->axis[DT_AXIS_DATA], d, DT__DDP_DRIVEN);
     if (dt__err.code == DT_OK) p = dt__pline_new(m, g->axis[DT_AXIS_PIPE], g, o);
     if (p) {
         p->ddp = ddp;

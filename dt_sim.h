@@ -113,8 +113,8 @@ DT_API int      dt_sim_kill(dt_sim *s, int rank, double when); /* its works end 
    offered, granted and sent in pieces. dt_sim_frames: how many it has sent so far. */
 DT_API int      dt_sim_kill_before(dt_sim *s, int rank, int64_t n);
 DT_API int64_t  dt_sim_frames(const dt_sim *s, int rank);
-/* At time `when` another rank wants to join, after a dt_comm_accept of rank 0; on the machine of rank 0. When it has joined, fn
-   is called as in dt_sim_at. If it is refused, or rank 0 is dead, nothing happens. name may be NULL. */
+/* At time `when` another rank wants to join, after a dt_comm_accept of the lowest living rank; on the machine of rank 0. When it
+   has joined, fn is called as in dt_sim_at. If it is refused, nothing happens. name may be NULL. */
 DT_API int      dt_sim_join(dt_sim *s, double when, const char *name, int64_t incarnation, void (*fn)(dt_comm *c, void *user), void *user);
 /* Runs until all calls have ended and all control messages are delivered, at most until time `until`. Returns how many
    ranks are still in a call; negative: out of memory. */
@@ -527,6 +527,8 @@ static void dt__sim_accept(dt__world *w, int pipe, int kind)
     k->shake.c.rank = s->pipe[pipe ^ 1].rank;
     k->shake.c.to = w->rank;
     k->shake.c.kind = kind;
+    if (kind == DT__KIND_TREE && k->shake.c.rank >= w->start)
+        k->shake.c.comm = dt__row_id(&s->rank[k->shake.c.rank].world.member[k->shake.c.rank]);
     int status = dt__control_admit(w, k, text, sizeof text);
     if (status) {
         dt__sim_say(s, pipe ^ 1, DT__SIM_REFUSED, status,
@@ -555,7 +557,7 @@ static void dt__sim_hear(dt__world *w, dt__conn *k, const dt__block *b)
     if (h->nbytes) memcpy(k->body, h + 1, h->nbytes);
     if (!dt__control_frame(w, k)) dt__conn_lost(w, k, "it sent a broken frame");
 }
-/* A rank wants to join: rank 0 gets its row. */
+/* A rank wants to join: the head gets its row. */
 static void dt__sim_accept_join(dt__world *w, int pipe, const dt__block *row)
 {
     dt_sim   *s = (dt_sim *)w->sim;
@@ -590,7 +592,7 @@ static void dt__sim_birth(dt_sim *s, int pipe, const dt__sim_frame *f)
         return;
     }
     r->comm->round = r->hello.round;
-    dt__conn *k = dt__sim_conn(&r->world, DT__KIND_TREE, 0, pipe);
+    dt__conn *k = dt__sim_conn(&r->world, DT__KIND_TREE, h->rank, pipe);
     if (!k) return;
     k->state = DT__CONN_READY;
     r->world.control->parent = k;
@@ -721,7 +723,9 @@ static void dt__sim_order_event(dt_sim *s, const dt__sim_order *o)
     dt__sim_rank *r = &s->rank[o->rank];
     s->orders--;
     if (o->kind == DT__SIM_JOIN) {
-        int        pipe = dt__sim_pipes(s, s->n, 0);
+        int        head = 0;
+        while (head + 1 < s->n && s->rank[head].dead) head++;
+        int        pipe = dt__sim_pipes(s, s->n, head);
         dt__block *b = pipe < 0 ? NULL : dt__block_new(DT__C_MEMBER, -1, &o->row, sizeof o->row, NULL, 0);
         if (!b) s->memory = true;
         if (b) s->pipe[pipe].order = (int)(o - s->order) + 1, dt__sim_say(s, pipe + 1, DT__SIM_HELLO, DT__KIND_JOIN, b);

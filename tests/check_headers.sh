@@ -176,7 +176,7 @@ arrows() { # header: it includes what is below it, and nothing else of dt
     dt_sim.h | dt_mpi.h | dt_ps.h) may="dt_comm.h" ;;
     dt_nccl.h) may="dt_cuda.h dt_comm.h" ;;
     dt_dist.h) may="dt_nn.h dt_data.h dt_comm.h dt_cpu.h" ;;
-    dt_pipe.h) may="dt_dist.h" ;;
+    dt_pipe.h | dt_elastic.h) may="dt_dist.h" ;;
     dt_serve.h) may="dt_dist.h dt_ps.h" ;;
     *) echo "$1 is not in the list of this check: say what it may include"; return 1 ;;
     esac

@@ -2,6 +2,7 @@
 
        dt_test_ranks(n, seconds, fn, arg)          n forked processes with a deadline
        dt_test_is_stopped(pid)                     has SIGSTOP stopped it?
+       dt_test_signal_in(us, signo)                sends this process a signal, so many microseconds from now
 
    A function whose checks count for the rank is written
        DT_TEST_RANK(name) { ... }                  it has the parameters utest_result, rank and arg, and returns nothing */
@@ -19,8 +20,22 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
+static DT_TEST_UNUSED void dt_test_signal_in(int64_t us, int signo)
+{
+    struct sigevent   e;
+    struct itimerspec t;
+    timer_t           id;
+    memset(&e, 0, sizeof e);
+    memset(&t, 0, sizeof t);
+    e.sigev_notify = SIGEV_SIGNAL;
+    e.sigev_signo = signo;
+    t.it_value.tv_sec = us / 1000000;
+    t.it_value.tv_nsec = us % 1000000 * 1000 + 1;
+    if (!timer_create(CLOCK_MONOTONIC, &e, &id)) timer_settime(id, 0, &t, NULL);
+}
 /* Each rank is a process that runs fn(rank, arg) and exits with what it returns. They die with the process that started
    them. One pipe, held open by all of them, tells when the last has gone. Call it from the thread that runs the
    test. */

@@ -263,10 +263,11 @@ static int fake_join(job *j, fake *f)
 {
     dt__member m;
     int32_t    round;
+    int        head = 0;
     uint8_t   *gone = NULL;
     uint64_t   id;
     if (fake_dial(j, f) || fake_row(f, &m) ||
-        dt__world_welcomed(&f->w, f->fd, dt_test_ns() + dt__ns_of(j->timeout), &round, &gone))
+        dt__world_welcomed(&f->w, f->fd, dt_test_ns() + dt__ns_of(j->timeout), &round, &gone, &head))
         return printf("    %s\n", dt_comm_error(NULL));
     free(gone);
     memcpy(&id, f->w.job, sizeof id);
@@ -405,6 +406,41 @@ DT_TEST_RANK(broken_role)
 UTEST(broken, members_are_expelled_with_an_event_that_says_why)
 {
     EXPECT_EQ(0, job_run(job_token(job_new(TRIO)), TRIO + 1, 40, broken_role));
+}
+
+/* A process that claims the number of another one: it joined at a head that died before anybody had heard of it, and the next head gave
+   the number again. */
+DT_TEST_RANK(impostor_role)
+{
+    job *j = (job *)arg;
+    if (rank == TRIO) {
+        fake      *f = (fake *)calloc(1, sizeof *f);
+        dt__shake  h;
+        dt__addr   a;
+        flag_wait(j, F_LISTENS, 1);
+        ASSERT_TRUE(f && !fake_join(j, f));
+        dt__addr_loopback(&a, j->port);
+        uint64_t own = dt__row_id(&f->w.member[f->w.rank]);
+        for (int i = 0; i < 2; i++) {
+            ASSERT_EQ(DT__SHAKE_REFUSED, dt__dial(&f->w, &a, 0, DT__KIND_TREE, i ? own : own ^ 2, 0, dt_test_ns() + 5000000000, NULL, &h));
+            EXPECT_EQ(i ? (int)DT_COMM_ERR_JOIN : (int)DT_COMM_ERR_PEER, h.r.status);
+            EXPECT_TRUE_MSG(strstr(h.r.text, i ? "in the tree already" : "rank 3 is another process here") != NULL, h.r.text);
+        }
+        fake_free(f);
+        free(f);
+        flag_set(j, F_END);
+        return;
+    }
+    dt_comm *c = trio_member(j, rank, TRIO + 1);
+    ASSERT_TRUE(c != NULL);
+    EXPECT_TRUE(team_event(c, DT_MEMBER_JOINED, TRIO, NULL));
+    flag_wait(j, F_END, 1);
+    EXPECT_EQ(0, dt_comm_free(c));
+}
+UTEST(broken, a_process_with_the_number_of_another_is_refused)
+{
+    job *j = job_token(job_new(TRIO));
+    EXPECT_EQ(0, job_run(j, TRIO + 1, 40, impostor_role));
 }
 
 /* ==================================================================================================== >>stages

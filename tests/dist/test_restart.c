@@ -6,6 +6,7 @@
 
 #include "dt_data.h"
 #include "dt_dist.h"
+#include "ranks.h"
 #include "temp_files.h"
 
 #include <signal.h>
@@ -19,20 +20,6 @@
 #include <unistd.h>
 
 enum { N = 96, IN = 12, CLASSES = 3, SLOTS = 12 };
-/* SIGKILL for this process, so many microseconds from now */
-static void kill_me_in(int64_t us)
-{
-    struct sigevent   e;
-    struct itimerspec t;
-    timer_t           id;
-    memset(&e, 0, sizeof e);
-    memset(&t, 0, sizeof t);
-    e.sigev_notify = SIGEV_SIGNAL;
-    e.sigev_signo = SIGKILL;
-    t.it_value.tv_sec = us / 1000000;
-    t.it_value.tv_nsec = us % 1000000 * 1000 + 1;
-    if (!timer_create(CLOCK_MONOTONIC, &e, &id)) timer_settime(id, 0, &t, NULL);
-}
 static dt_tensor *net(dt_model *m, dt_tensor *x)
 {
     return dt_linear(m, "b", dt_linear(m, "a", x, .out = 24, .act = DT_ACT_RELU), .out = CLASSES);
@@ -68,7 +55,7 @@ static int train(const char *dir, int kind, int seed, int steps)
     uint32_t r[4];
     int      restart = getenv("DT_RESTART") ? atoi(getenv("DT_RESTART")) : 0;
     dt_philox((uint64_t)seed, (uint64_t)restart, r);
-    if (kind == 1 && restart < 2 && (int)(r[0] % (uint32_t)world) == rank) kill_me_in(r[1] % (dt_test_quick() ? 15000 : 40000));
+    if (kind == 1 && restart < 2 && (int)(r[0] % (uint32_t)world) == rank) dt_test_signal_in(r[1] % (dt_test_quick() ? 15000 : 40000), SIGKILL);
     static float   x[N][IN];
     static uint8_t y[N];
     for (int i = 0; i < N * IN; i++) {

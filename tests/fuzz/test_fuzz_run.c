@@ -23,4 +23,4 @@ UTEST_MAIN()
 UTEST(corpus, cluster) { EXPECT_GE(fuzz_feed(fuzz_seeds(__FILE__, "cluster"), fuzz_cluster), 13); }
 UTEST(corpus, profile) { EXPECT_GE(fuzz_feed(fuzz_seeds(__FILE__, "profile"), fuzz_profile), 12); }
 UTEST(corpus, costs) { EXPECT_GE(fuzz_feed(fuzz_seeds(__FILE__, "costs"), fuzz_costs), 8); }
-UTEST(corpus, dtrun) { EXPECT_GE(fuzz_feed(fuzz_seeds(__FILE__, "dtrun"), fuzz_dtrun), 25); }
+UTEST(corpus, dtrun) { EXPECT_GE(fuzz_feed(fuzz_seeds(__FILE__, "dtrun"), fuzz_dtrun), 45); }

@@ -1,6 +1,6 @@
-/* test_examples.c: examples/mnist.c, resnet_cifar.c, gpt.c, lstm.c, messages.c, pipeline.c, two_devices.c and batch_sweep.c as they
-   are, on their own and under each launcher. This program is also the one that is started:
-   test_examples mnist|resnet|gpt|lstm|messages|pipeline|two_devices|batch_sweep ARGUMENTS
+/* test_examples.c: examples/mnist.c, resnet_cifar.c, gpt.c, lstm.c, messages.c, pipeline.c, elastic.c, two_devices.c and
+   batch_sweep.c as they are, on their own and under each launcher. This program is also the one that is started:
+   test_examples mnist|resnet|gpt|lstm|messages|pipeline|elastic|two_devices|batch_sweep ARGUMENTS
    run: alone, asan-later */
 #include "dt_test.h"
 
@@ -61,6 +61,14 @@
 #include "examples/pipeline.c"
 #undef DT_IMPLEMENTATION
 #undef main
+#define main elastic_main
+#define net elastic_net
+#define accuracy elastic_accuracy
+#include "examples/elastic.c"
+#undef DT_IMPLEMENTATION
+#undef main
+#undef net
+#undef accuracy
 #define main two_devices_main
 #define accuracy two_devices_accuracy
 #include "examples/two_devices.c"
@@ -90,6 +98,7 @@ int         main(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "lstm")) return lstm_main(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "messages")) return messages_main(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "pipeline")) return pipeline_main(argc - 1, argv + 1);
+    if (argc > 1 && !strcmp(argv[1], "elastic")) return elastic_main(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "two_devices")) return two_devices_main(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "batch_sweep")) return batch_sweep_main(argc - 1, argv + 1);
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -169,7 +178,7 @@ UTEST(resnet, takes_the_recipe_for_large_batches_under_dtrun)
 
 UTEST(options, are_listed_and_others_refused_by_each_example)
 {
-    static const char *const names[] = { "mnist", "resnet", "gpt", "lstm", "messages", "pipeline", "two_devices" };
+    static const char *const names[] = { "mnist", "resnet", "gpt", "lstm", "messages", "pipeline", "elastic", "two_devices" };
     static char              out[65536];
     char                     arguments[64];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -304,6 +313,18 @@ UTEST(pipeline, says_what_it_cannot_do)
     EXPECT_TRUE(strstr(out, "--schedule must be 1f1b, gpipe, interleaved or zb_h1") != NULL);
 }
 /* The last line names the loss, to the last digit: two devices that copy give that of one. */
+/* .slots: the same weights with any number of members */
+UTEST(elastic, learns_alike_alone_and_under_dtrun)
+{
+    static char out[2][20000];
+    const char *by[] = { "env", "build/tools/dtrun -n 2" }, *at[2];
+    for (int i = 0; i < 2; i++) {
+        ASSERT_TRUE(run(by[i], "elastic --epochs 4 --slots 2", out[i], sizeof out[i]));
+        at[i] = strstr(out[i], "test accuracy ");
+        ASSERT_TRUE_MSG(at[i] && strstr(out[i], "180 steps, 0 deaths"), out[i]);
+    }
+    EXPECT_TRUE(!strncmp(at[0], at[1], strlen("test accuracy 90.00 %")));
+}
 UTEST(two_devices, train_as_one)
 {
     static char one[65536], two[65536];

@@ -1,0 +1,432 @@
+/* test_elastic.c: training goes on when members die at any time, and when others join; each sample counts once an epoch, all
+   members have the same weights after each step
+   run: alone, asan-later */
+static void heal_sends(void);
+#define DT__ON_SEND() heal_sends()
+#define DT_NET_IMPLEMENTATION
+#include "dt_test.h"
+
+#include "dt_elastic.h"
+#include "temp_files.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#include "heal.h"
+
+UTEST_MAIN()
+
+static void start_all(heal *j)
+{
+    for (int r = 0; r < j->world; r++) heal_start(j, r, r);
+}
+static double slow(double s) { return s * (getenv("DT_TEST_SLOW") ? atof(getenv("DT_TEST_SLOW")) : 1); }
+
+/* ---------------------------------------------------------------------------------------------------- deaths */
+UTEST(elastic, without_deaths_it_is_training)
+{
+    for (int n = 1; n <= 4; n++) {
+        heal *j = heal_new(n);
+        start_all(j);
+        EXPECT_EQ(0, heal_wait(j, slow(30)));
+        EXPECT_EQ(0, heal_check(j));
+        EXPECT_EQ(n, j->size_at_end);
+        heal_free(j);
+    }
+}
+UTEST(elastic, each_rank_may_die_at_each_point_of_a_step)
+{
+    for (int how = HEAL_BEFORE; how <= HEAL_AFTER; how++)
+        for (int rank = 0; rank < 3; rank += dt_test_quick() ? 2 : 1)
+            for (int step = 0; step < 6; step += dt_test_quick() ? 4 : 1) {
+                heal *j = heal_new(3);
+                j->transport = (how + step) % 2 ? "tcp" : "auto";
+                j->plan[rank].how = how;
+                j->plan[rank].step = step;
+                start_all(j);
+                EXPECT_EQ(0, heal_wait(j, slow(30)));
+                EXPECT_EQ(0, heal_check(j));
+                EXPECT_EQ(2, j->size_at_end);
+                if (j->bad) printf("    rank %d dies at point %d of step %d\n", rank, how, step);
+                heal_free(j);
+            }
+}
+
+/* ---------------------------------------------------------------------------------------------------- newcomers */
+UTEST(elastic, a_dead_member_is_replaced)
+{
+    for (int rank = 0; rank < 3; rank++)
+        for (int tcp = 0; tcp < 2; tcp++) {
+            heal *j = heal_new(3);
+            j->transport = tcp ? "tcp" : "auto";
+            j->epochs = 40;
+            j->seconds_of_step = 2;
+            j->replace = 1;
+            j->plan[rank].how = HEAL_BACKWARD;
+            j->plan[rank].step = 4;
+            start_all(j);
+            EXPECT_EQ(0, heal_wait(j, slow(30)));
+            EXPECT_EQ(0, heal_check(j));
+            EXPECT_EQ(1, j->joined);
+            EXPECT_EQ(3, j->size_at_end);
+            heal_free(j);
+        }
+}
+
+/* ---------------------------------------------------------------------------------------------------- at any time */
+static uint32_t draw(uint32_t seed, uint32_t k)
+{
+    uint32_t r[4];
+    dt_philox(seed, k, r);
+    return r[0];
+}
+/* Members die (or are stopped) at random times, also in the agreement, in a hand-over, and newcomers, too. */
+static void random_plan(heal *j, uint32_t seed, int deaths, int64_t us)
+{
+    for (int i = 0; i < deaths; i++) {
+        heal_plan *p = &j->plan[draw(seed, 10 * (uint32_t)i) % (uint32_t)(j->world + deaths)];
+        p->how = HEAL_TIMER;
+        p->us = draw(seed, 10 * (uint32_t)i + 1) % us;
+    }
+}
+UTEST(elastic, members_die_and_others_join_at_any_time)
+{
+    int first = getenv("DT_HEAL_SEED") ? atoi(getenv("DT_HEAL_SEED")) : 0, seeds = getenv("DT_HEAL_SEED") ? 1
+                                                                                   : dt_test_quick()      ? 6
+                                                                                                          : 1000;
+    int worst = 0, joined = 0;
+    for (int seed = first; seed < first + seeds && worst < 3; seed++) {
+        heal *j = heal_new(2 + seed % 3);
+        j->transport = seed & 1 ? "tcp" : "auto";
+        j->epochs = 4 + seed % 5;
+        j->seconds_of_step = seed % 4 < 2;
+        j->replace = 3;
+        j->adam = seed % 2;
+        j->min = 1;
+        random_plan(j, (uint32_t)seed, 1 + seed % 4, 60000);
+        start_all(j);
+        int  failed = heal_wait(j, slow(40));
+        bool all_dead = failed == 0 && j->size_at_end == 0; /* nobody was left */
+        if (failed || (!all_dead && heal_check(j))) {
+            printf("    seed %d: %d failed\n", seed, failed);
+            heal_check(j);
+            worst++;
+        }
+        joined += j->joined;
+        heal_free(j);
+    }
+    EXPECT_EQ(0, worst);
+    printf("    %d jobs, %d newcomers\n", seeds, joined);
+}
+
+/* A member dies before its n-th message or control frame: in a step, in the agreement and what follows (two die, the second one while the
+   others deal with the first), while a newcomer joins; and the newcomer itself. */
+UTEST(elastic, members_die_before_any_message)
+{
+    int seeds = getenv("DT_HEAL_SEED") ? 1
+                : dt_test_quick()      ? 10
+                                       : 1000,
+        first = getenv("DT_HEAL_SEED") ? atoi(getenv("DT_HEAL_SEED")) : 0;
+    int worst = 0, died = 0;
+    for (int seed = first; seed < first + seeds && worst < 3; seed++) {
+        uint32_t k = 5000 + (uint32_t)seed;
+        int      world = 3 + seed % 2, kind = seed / 2 % 4, who = (int)(draw(k, 1) % (uint32_t)world);
+        heal    *j = heal_new(world);
+        j->transport = seed & 1 ? "tcp" : "auto";
+        j->slots = seed % 5 == 0 ? 4 : 0;
+        j->max = 4;
+        j->epochs = kind < 2 ? 3 : 12;
+        j->plan[who].how = HEAL_MESSAGE;
+        j->plan[who].step = 2 + draw(k, 2) % 3;
+        j->plan[who].us = draw(k, 3) % 60;
+        heal_plan *p = &j->plan[kind == 3 ? world : (who + 1 + (int)(draw(k, 4) % (uint32_t)(world - 1))) % world];
+        if (kind) *p = j->plan[who];
+        if (kind) p->us = draw(k, 5) % 120;
+        if (kind > 1) { /* a replacement comes */
+            j->replace = 1;
+            j->seconds_of_step = 3;
+            p->how = HEAL_JOINING;
+        }
+        start_all(j);
+        int failed = heal_wait(j, slow(40)), n = 0;
+        if (failed || heal_check(j)) {
+            printf("    seed %d: %d failed\n", seed, failed);
+            setenv("DT_HEAL_SAY", "1", 1);
+            heal_check(j);
+            worst++;
+        }
+        for (int i = 0; i < j->next; i++) n += j->ended[i] == 0;
+        died += n;
+        heal_free(j);
+    }
+    EXPECT_EQ(0, worst);
+    EXPECT_TRUE(seeds == 1 || died > seeds / 2);
+    printf("    %d jobs, %d members died\n", seeds, died);
+}
+
+/* ---------------------------------------------------------------------------------------------------- the same bits */
+UTEST(elastic, with_slots_the_weights_are_those_of_a_calm_run)
+{
+    uint64_t calm = 0;
+    for (int seed = -1; seed < (dt_test_quick() ? 6 : 100); seed++) {
+        heal *j = heal_new(seed < 0 ? 1 : 2 + seed % 3);
+        j->slots = 4;
+        j->max = 4;
+        j->adam = 1;
+        j->epochs = 6;
+        j->transport = seed & 1 ? "tcp" : "auto";
+        j->replace = 2;
+        j->seconds_of_step = seed % 4 == 3;
+        if (seed >= 0) random_plan(j, 1000 + (uint32_t)seed, 1 + seed % 2, 60000);
+        if (seed >= 0 && seed < 3) { /* rank 0, just before and behind an update */
+            memset(j->plan, 0, sizeof j->plan);
+            j->plan[0].how = seed == 0 ? HEAL_BACKWARD : HEAL_AFTER;
+            j->plan[0].step = 3 + seed;
+        }
+        start_all(j);
+        EXPECT_EQ(0, heal_wait(j, slow(40)));
+        if (seed < 0) calm = j->last;
+        else if (j->size_at_end) EXPECT_TRUE(j->last == calm);
+        if (j->size_at_end && j->last != calm) printf("    seed %d: other weights\n", seed);
+        heal_free(j);
+    }
+}
+/* ---------------------------------------------------------------------------------------------------- kinds of training */
+UTEST(elastic, with_mixed_precision_and_batch_norm)
+{
+    for (int amp = 0; amp < 3; amp++) {
+        heal *j = heal_new(3);
+        j->amp = amp;
+        j->norm = 1;
+        j->adam = 1;
+        j->epochs = 40;
+        j->seconds_of_step = 2;
+        j->replace = 1;
+        j->plan[amp].how = HEAL_BACKWARD;
+        j->plan[amp].step = 3;
+        start_all(j);
+        EXPECT_EQ(0, heal_wait(j, slow(30)));
+        EXPECT_EQ(0, heal_check(j));
+        EXPECT_EQ(1, j->joined);
+        heal_free(j);
+    }
+}
+/* Each rank has a part of the state; its neighbour has a copy. */
+UTEST(elastic, with_shards_one_death_loses_nothing)
+{
+    uint64_t last[3] = { 0 };
+    for (int shard = 0; shard <= 3; shard++)
+        for (int rank = 0; rank < 3; rank += dt_test_quick() ? 2 : 1)
+            for (int how = HEAL_BEFORE; how <= HEAL_AFTER; how++) {
+                heal *j = heal_new(3);
+                j->shard = shard;
+                j->adam = j->drop = 1;
+                j->amp = rank == 2 ? 2 : 0;
+                j->epochs = 4;
+                j->transport =
+                    rank == 1 && how != HEAL_BEFORE ? "tcp" : "auto"; /* in memory all sums are in the order of ranks */
+                j->plan[rank].how = how;
+                j->plan[rank].step = 3 + how;
+                if (how == HEAL_AFTER) {
+                    j->replace = 1;
+                    j->epochs = 25;
+                    j->seconds_of_step = 2;
+                }
+                start_all(j);
+                EXPECT_EQ(0, heal_wait(j, slow(30)));
+                EXPECT_EQ(0, heal_check(j));
+                EXPECT_EQ(2 + j->joined, j->size_at_end);
+                if (shard == 0 && how == HEAL_BEFORE)
+                    last[rank] = j->last; /* nobody has committed this step: the same steps */
+                else if (how == HEAL_BEFORE) EXPECT_TRUE(j->last == last[rank]);
+                if (j->bad || !j->size_at_end) printf("    shard %d, rank %d dies at point %d\n", shard, rank, how);
+                heal_free(j);
+            }
+}
+UTEST(elastic, with_shards_two_deaths_at_once)
+{
+    for (int far = 0; far < 2; far++) {
+        heal *j = heal_new(4);
+        j->shard = 1 + far;
+        j->drop = 1;
+        for (int i = 1; i < 3; i++) {
+            j->plan[far ? 2 * i - 1 : i].how = HEAL_BACKWARD;
+            j->plan[far ? 2 * i - 1 : i].step = 3;
+        }
+        start_all(j);
+        int failed = heal_wait(j, slow(30));
+        if (far || !failed) { /* neighbours: the second one may have died when all had the whole state already */
+            EXPECT_EQ(0, failed);
+            EXPECT_EQ(0, heal_check(j));
+            EXPECT_EQ(2, j->size_at_end);
+        } else {
+            EXPECT_EQ(2, failed);
+            EXPECT_TRUE_MSG(strstr(j->said[0], "rank 1 and its neighbour, which had a copy") != NULL, j->said[0]);
+            EXPECT_TRUE_MSG(strstr(j->said[3], "start again from a checkpoint") != NULL, j->said[3]);
+        }
+        heal_free(j);
+    }
+}
+/* ---------------------------------------------------------------------------------------------------- the launcher, the trace */
+UTEST(elastic, when_the_launcher_dies_they_save_and_end)
+{
+    char *dir = temp_dir(), path[200];
+    heal *j = heal_new(3);
+    j->dir = dir;
+    j->epochs = 80;
+    j->seconds_of_step = 5;
+    start_all(j);
+    int64_t end = heal_ns() + (int64_t)(slow(30) * 1e9);
+    while (j->newest < 4 && heal_ns() < end) usleep(1000);
+    shutdown(j->report[0], SHUT_RDWR);
+    close(j->report[0]);
+    close(j->report[1]); /* only the members have it: their peer is gone */
+    EXPECT_EQ(3, heal_wait(j, slow(30)));
+    for (int i = 0; i < 3; i++) EXPECT_TRUE_MSG(strstr(j->said[i], "the launcher has died") != NULL, j->said[i]);
+    EXPECT_TRUE(dt_checkpoint_latest(dir, NULL, path, sizeof path) != NULL);
+    j->report[0] = j->report[1] = -1;
+    heal_free(j);
+    temp_remove(dir);
+}
+UTEST(elastic, a_trace_shows_death_agreement_and_hand_over)
+{
+    char *dir = temp_dir(), *text = (char *)calloc(1, 1 << 22);
+    heal *j = heal_new(3);
+    j->epochs = 25;
+    j->seconds_of_step = 2;
+    j->replace = 1;
+    j->plan[1].how = HEAL_BACKWARD;
+    j->plan[1].step = 4;
+    snprintf(j->trace, sizeof j->trace, "%s/trace.json", dir);
+    start_all(j);
+    EXPECT_EQ(0, heal_wait(j, slow(30)));
+    FILE *f = fopen(j->trace, "r");
+    ASSERT_TRUE(f != NULL && fread(text, 1, (1 << 22) - 1, f) > 0);
+    fclose(f);
+    EXPECT_TRUE(strstr(text, "a member died") && strstr(text, "agreement") && strstr(text, "newcomers"));
+    EXPECT_TRUE(!j->joined || strstr(text, "hand-over"));
+    heal_free(j);
+    temp_remove(dir);
+    free(text);
+}
+/* ---------------------------------------------------------------------------------------------------- bad input */
+UTEST(elastic, a_newcomer_with_another_model_is_refused)
+{
+    heal *j = heal_new(2);
+    j->epochs = 25;
+    j->seconds_of_step = 2;
+    j->odd = 2;
+    j->replace = 1;
+    j->plan[1].how = HEAL_BACKWARD;
+    j->plan[1].step = 3;
+    start_all(j);
+    EXPECT_EQ(1, heal_wait(j, slow(30)));
+    EXPECT_EQ(0, heal_check(j));
+    EXPECT_EQ(1, j->size_at_end);
+    EXPECT_TRUE_MSG(
+        strstr(j->said[2],
+               "number 1 is parameter 'a.weight' f32 (16, 6) on rank 0, parameter 'a.weight' f32 (20, 6)") != NULL,
+        j->said[2]);
+    heal_free(j);
+}
+UTEST(elastic, options_that_make_no_sense_are_errors)
+{
+    static float  x[8][2];
+    dt_dataset   *set = dt_arrays(x, 8, .x_shape = DT_SHAPE(2));
+    dt_loader    *in = dt_loader_new(set, .batch = 2), *part = dt_loader_new(set, .batch = 2, .rank = 1, .world = 2);
+    dt_model     *m = dt_model_new();
+    dt_optimizer *opt = dt_sgd(m, .lr = 0.1);
+    EXPECT_ERROR(dt_elastic_new(m, opt, in, .min = 3, .max = 2), ".min is 3 and .max 2");
+    EXPECT_ERROR(dt_elastic_new(m, opt, in, .min = -1), ".min is -1");
+    EXPECT_ERROR(dt_elastic_new(m, opt, in, .max = 4, .room = 2), ".room is 2");
+    EXPECT_ERROR(dt_elastic_new(m, opt, in, .max = 4, .ddp.slots = 2), ".max is 4, but .ddp.slots is 2");
+    EXPECT_ERROR(dt_elastic_new(m, opt, in, .max = 4, .wait = -1), ".wait");
+    EXPECT_ERROR(dt_elastic_new(m, opt, part, .max = 4), ".world");
+    EXPECT_ERROR(dt_elastic_new(m, NULL, in, .max = 4), "optimiser");
+    setenv("DT_ELASTIC", "2-8", 1);
+    EXPECT_ERROR(dt_elastic_new(m, opt, in), "DT_ELASTIC is '2-8'");
+    unsetenv("DT_ELASTIC");
+    setenv("DT_ELASTIC_JOIN", "nowhere", 1);
+    dt_elastic *e = dt_elastic_new(m, opt, in);
+    dt_batch    b;
+    ASSERT_TRUE(e != NULL && dt_elastic_next(e, &b));
+    dt_backward(dt_mean(dt_linear(m, "a", b.x, .out = 1)));
+    EXPECT_TRUE(!dt_elastic_step(e));
+    EXPECT_ERROR(dt_elastic_next(e, &b) ? (void *)e : NULL, "'nowhere', expected HOST:PORT");
+    unsetenv("DT_ELASTIC_JOIN");
+    dt_elastic_free(e);
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    dt_loader_free(in);
+    dt_loader_free(part);
+    dt_dataset_free(set);
+}
+/* ---------------------------------------------------------------------------------------------------- below the minimum */
+UTEST(elastic, below_the_minimum_it_waits_then_saves_and_ends)
+{
+    char *dir = temp_dir();
+    heal *j = heal_new(3);
+    j->dir = dir;
+    j->min = 3;
+    j->wait = 1;
+    j->plan[1].how = HEAL_BACKWARD;
+    j->plan[1].step = 3;
+    start_all(j);
+    EXPECT_EQ(2, heal_wait(j, slow(30)));
+    EXPECT_TRUE_MSG(strstr(j->said[0], " of at least 3 members for 1 s") != NULL, j->said[0]);
+    EXPECT_TRUE_MSG(strstr(j->said[2], "below the minimum: ") != NULL, j->said[2]);
+    heal_free(j);
+    char path[200];
+    EXPECT_TRUE(dt_checkpoint_latest(dir, NULL, path, sizeof path) != NULL);
+    j = heal_new(3); /* a replacement comes in time */
+    j->min = 3;
+    j->wait = 20;
+    j->epochs = 10;
+    j->replace = 1;
+    j->plan[0].how = HEAL_BACKWARD;
+    j->plan[0].step = 3;
+    start_all(j);
+    EXPECT_EQ(0, heal_wait(j, slow(30)));
+    EXPECT_EQ(0, heal_check(j));
+    EXPECT_EQ(3, j->size_at_end);
+    EXPECT_TRUE(j->said_short == 1 && j->said_gone >= 1 && j->said_joined == 1 && j->said_done >= 1);
+    heal_free(j);
+    temp_remove(dir);
+}
+/* ---------------------------------------------------------------------------------------------------- slow and stopped */
+UTEST(elastic, a_stopped_member_is_given_up_and_refused_by_name)
+{
+    heal *j = heal_new(3);
+    j->timeout = slow(1);
+    j->plan[1].how = HEAL_BACKWARD;
+    j->plan[1].step = 4;
+    j->plan[1].signal = SIGSTOP;
+    start_all(j);
+    int64_t end = heal_ns() + (int64_t)(slow(30) * 1e9);
+    while ((!j->ended[0] || !j->ended[2]) && heal_ns() < end) usleep(1000);
+    kill(j->pid[1], SIGCONT);
+    EXPECT_EQ(1, heal_wait(j, slow(30)));
+    EXPECT_EQ(0, heal_check(j));
+    EXPECT_EQ(2, j->size_at_end);
+    EXPECT_TRUE_MSG(strstr(j->said[1], "was given up at step 4") != NULL, j->said[1]);
+    heal_free(j);
+}
+UTEST(elastic, a_slow_member_stays)
+{
+    heal *j = heal_new(3);
+    j->timeout = slow(3);
+    j->plan[1].how = HEAL_BACKWARD;
+    j->plan[1].step = 4;
+    j->plan[1].signal = SIGSTOP;
+    start_all(j);
+    int64_t end = heal_ns() + (int64_t)(slow(30) * 1e9);
+    while (j->newest < 4 && heal_ns() < end) usleep(1000);
+    usleep(1000000);
+    kill(j->pid[1], SIGCONT);
+    EXPECT_EQ(0, heal_wait(j, slow(30)));
+    EXPECT_EQ(0, heal_check(j));
+    EXPECT_EQ(3, j->size_at_end);
+    heal_free(j);
+}
