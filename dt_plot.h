@@ -307,7 +307,7 @@ static void dt__tick_text(char *buf, size_t nbytes, double v, double step, doubl
 typedef struct dt__svg {
     const dt_plot *plot;
     dt__text_buf   out;
-    dt__plot_axis       x, y, right;
+    dt__plot_axis  x, y, right;
     double         width, height;
     bool           has_right;
 } dt__svg;
@@ -521,22 +521,30 @@ static int dt__text_columns(const char *s) /* characters, not bytes */
     for (; *s; s++) n += (*s & 0xc0) != 0x80;
     return n;
 }
-static void dt__svg_legend(dt__svg *s)
+enum { DT__LEGEND_ROW = 17 }; /* pixels */
+/* Draws the legend above the plot, in as many rows as it needs; returns their number. draw false: only counts them. */
+static int dt__svg_legend(dt__svg *s, bool draw)
 {
-    double x = s->x.from + 4, y = s->y.to - 14;
+    double left = s->x.from + 4, x = left, y = 48;
+    int    rows = 1;
     for (int k = 0; k < s->plot->nseries; k++) {
         const dt_series *e = &s->plot->series[k];
         if (!e->name) continue;
-        dt__text_put(&s->out, "<rect width=\"18\" height=\"3\" x=\"");
-        dt__svg_num(s, x);
-        dt__text_put(&s->out, "\" y=\"");
-        dt__svg_num(s, y - 5);
-        dt__text_put(&s->out, "\" fill=\"");
-        dt__text_put(&s->out, dt__colors[dt__series_color(s->plot, k)]);
-        dt__text_put(&s->out, e->light ? "\" opacity=\"0.4\"/>\n" : "\"/>\n");
-        dt__svg_text(s, x + 23, y, "text-anchor=\"start\"", e->name);
-        x += 23 + 6.6 * dt__text_columns(e->name) + 18; /* 6.6 pixels is about the width of a letter */
+        double width = 23 + 6.6 * dt__text_columns(e->name); /* 6.6 pixels is about the width of a letter */
+        if (x > left && x + width > s->x.to) x = left, rows++, y += DT__LEGEND_ROW;
+        if (draw) {
+            dt__text_put(&s->out, "<rect width=\"18\" height=\"3\" x=\"");
+            dt__svg_num(s, x);
+            dt__text_put(&s->out, "\" y=\"");
+            dt__svg_num(s, y - 5);
+            dt__text_put(&s->out, "\" fill=\"");
+            dt__text_put(&s->out, dt__colors[dt__series_color(s->plot, k)]);
+            dt__text_put(&s->out, e->light ? "\" opacity=\"0.4\"/>\n" : "\"/>\n");
+            dt__svg_text(s, x + 23, y, "text-anchor=\"start\"", e->name);
+        }
+        x += width + 18;
     }
+    return rows;
 }
 static bool dt__svg_check(const dt_plot *p, const char **why)
 {
@@ -563,8 +571,9 @@ static int dt__svg_save(const char *path, const dt_plot *p) /* p was checked; re
         s.has_right |= p->series[k].right && p->series[k].n > 0;
     }
     dt__svg_axis(p, &s.x, DT__AXIS_X, p->log_x ? DT_YES : DT_NO, 66, s.width - (s.has_right ? 70 : 24));
-    dt__svg_axis(p, &s.y, DT__AXIS_Y, p->log_y, s.height - 52, 62);
-    dt__svg_axis(p, &s.right, DT__AXIS_RIGHT, p->log_right, s.height - 52, 62);
+    double top = 45 + DT__LEGEND_ROW * dt__svg_legend(&s, false);
+    dt__svg_axis(p, &s.y, DT__AXIS_Y, p->log_y, s.height - 52, top);
+    dt__svg_axis(p, &s.right, DT__AXIS_RIGHT, p->log_right, s.height - 52, top);
     dt__text_put(&s.out, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"");
     dt__svg_num(&s, s.width);
     dt__text_put(&s.out, "\" height=\"");
@@ -577,7 +586,7 @@ static int dt__svg_save(const char *path, const dt_plot *p) /* p was checked; re
                          "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n");
     dt__svg_frame(&s);
     for (int k = 0; k < p->nseries; k++) dt__svg_series(&s, &p->series[k], dt__series_color(p, k));
-    dt__svg_legend(&s);
+    dt__svg_legend(&s, true);
     if (!any)
         dt__svg_text(&s, (s.x.from + s.x.to) / 2, (s.y.from + s.y.to) / 2, "text-anchor=\"middle\"", "nothing yet");
     dt__text_put(&s.out, "</svg>\n");

@@ -1071,6 +1071,29 @@ UTEST_F(progress, a_locale_with_a_comma_changes_nothing)
     fclose(f);
 }
 
+UTEST_F(progress, a_long_legend_takes_several_rows)
+{
+    (void)utest_fixture;
+    double    v[2] = { 1, 2 };
+    dt_series e[12];
+    dt_plot   p;
+    memset((void *)e, 0, sizeof e);
+    memset((void *)&p, 0, sizeof p);
+    for (int k = 0; k < 12; k++) e[k].name = k == 11 ? "the last one" : "a name of some length", e[k].y = v, e[k].n = 2;
+    p.series = e;
+    p.nseries = 12;
+    EXPECT_OK(dt_svg_plot(in_tmp("legend.svg"), &p));
+    char *s = slurp(in_tmp("legend.svg")), *at = strstr(s, ">the last one");
+    ASSERT_TRUE(at != NULL);
+    while (*at != '\n') at--;
+    double x = 0, y = 0;
+    EXPECT_EQ(2, sscanf(at, "\n<text x=\"%lf\" y=\"%lf\"", &x, &y));
+    EXPECT_TRUE(x > 60 && x + 80 < 800); /* inside of the picture */
+    EXPECT_TRUE(y > 48 + 17);
+    EXPECT_EQ(11, times(s, ">a name of some length</text>"));
+    free(s);
+}
+
 UTEST_F(progress, a_wrong_plot_is_an_error)
 {
     (void)utest_fixture;
