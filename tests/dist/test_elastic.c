@@ -338,6 +338,33 @@ UTEST(elastic, a_newcomer_with_another_model_is_refused)
         j->said[2]);
     heal_free(j);
 }
+UTEST(elastic, a_part_of_a_state_with_wrong_lengths_is_refused)
+{
+    struct {
+        dt__parcel p;
+        int64_t    pair[4];
+        uint8_t    header[16], data[24];
+    } good, bad;
+    memset(&good, 0, sizeof good);
+    good.p.nbytes = sizeof good;
+    good.p.head = 16;
+    good.p.data = 100;
+    good.p.nseg = 2;
+    good.pair[0] = 0, good.pair[1] = 16, good.pair[2] = 92, good.pair[3] = 8;
+    EXPECT_TRUE(dt__parcel_ok(&good.p, sizeof good));
+    EXPECT_FALSE(dt__parcel_ok(&good.p, sizeof good - 1));
+    EXPECT_FALSE(dt__parcel_ok(&good.p, 8));
+    static const int64_t wrong[] = { -1, INT64_MIN, INT64_MAX, 101, 1 << 20 };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        for (int field = 0; field < 8; field++) {
+            bad = good;
+            int64_t *at[8] = { &bad.p.nbytes, &bad.p.head,  &bad.p.data,  &bad.p.nseg,
+                               &bad.pair[0],  &bad.pair[1], &bad.pair[2], &bad.pair[3] };
+            *at[field] = wrong[i];
+            bool fine = field == 2 && wrong[i] >= 101 && wrong[i] <= 1 << 20; /* more data in other parts */
+            EXPECT_EQ(fine, dt__parcel_ok(&bad.p, sizeof bad));
+        }
+}
 UTEST(elastic, options_that_make_no_sense_are_errors)
 {
     static float  x[8][2];
