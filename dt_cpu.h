@@ -2275,6 +2275,10 @@ typedef struct DT__K(red) {
     DT__K(state_t) *part;               /* [item][group], if there is more than one chunk */
 } DT__K(red_t);
 
+DT__INLINE bool DT__K(is_plain)(int fn) /* one number is the whole state */
+{
+    return fn == DT_R_SUM || fn == DT_R_MEAN || fn == DT_R_MAX || fn == DT_R_MIN;
+}
 DT__INLINE bool DT__K(is_index)(int fn) { return fn == DT_R_ARGMAX || fn == DT_R_ARGMIN; }
 DT__INLINE bool DT__K(beats)(int fn, double a, double b) /* a replaces b: NaN does, an equal value does not */
 {
@@ -2837,11 +2841,11 @@ static void DT__K(red_task)(void *ctx, int64_t task, int worker)
         int64_t to = from + r->chunk < r->units ? from + r->chunk : r->units;
         DT__K(state_t) *st = r->part ? r->part + it * r->group : own;
         if (!r->columns && !r->part && r->units == 1 && r->rows == 1 && r->rx[0] == 1 && r->xtype == DT_F32 && !r->ints &&
-            r->fn != DT_R_ARGMAX && r->fn != DT_R_VAR) {
+            DT__K(is_plain)(r->fn)) {
             DT__K(red_short)(r, r->y + yo * r->ysize, r->x + xo * r->xsize, g);
             continue;
         }
-        if (r->columns && !r->part && r->fold == 1 && r->fn != DT_R_ARGMAX && r->fn != DT_R_VAR) {
+        if (r->columns && !r->part && r->fold == 1 && DT__K(is_plain)(r->fn)) {
             DT__K(red_few)(r, r->y + yo * r->ysize, r->x + xo * r->xsize, g);
             continue;
         }
