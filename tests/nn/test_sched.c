@@ -442,14 +442,14 @@ static int visit_integer(dt__visit *v, const char *name, int64_t *x)
 }
 static int save(fixture *f, saved *s)
 {
-    dt__visit v = { 0, NULL, visit_number, visit_integer, s, false, 0, 0, NULL };
+    dt__visit v = { .loading = 0, .number = visit_number, .integer = visit_integer, .user = s };
     memset(s, 0, sizeof *s);
     s->damage = -1;
     return dt__scheduler_visit(f->s, &v, "schedule");
 }
 static int load(fixture *f, saved *s)
 {
-    dt__visit v = { 1, NULL, visit_number, visit_integer, s, false, 0, 0, NULL };
+    dt__visit v = { .loading = 1, .number = visit_number, .integer = visit_integer, .user = s };
     return dt__scheduler_visit(f->s, &v, "schedule");
 }
 
