@@ -1312,11 +1312,15 @@ static dt__cuda_conv **dt__conv_chain(dt__cuda_dev *d, const int64_t *key)
     for (int i = 0; i < 24; i++) hash = (hash ^ (uint64_t)key[i]) * UINT64_C(0x9e3779b97f4a7c15) >> 1;
     return &d->convs[hash >> 32 & (DT__CUDA_CHAINS - 1)];
 }
+static int dt__conv_math(const dt__cuda_dev *d, int dtype)
+{
+    return dtype != DT_F32 ? CUDNN_TENSOR_OP_MATH : d->opts.tf32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH;
+}
 /* The list of algorithms of e, whose key and descriptors are set: that of a larger batch, or cuDNN's. */
 static int dt__conv_ask(dt__cuda_dev *d, const dt_call *c, cudnnHandle_t h, int way, const dt__cuda_conv *larger, dt__cuda_conv *e,
                         int dtype)
 {
-    int           math = dtype != DT_F32 ? CUDNN_TENSOR_OP_MATH : d->opts.tf32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH, bad = 0;
+    int           math = dt__conv_math(d, dtype), bad = 0;
     cudnnStatus_t s = CUDNN_STATUS_SUCCESS;
     for (int i = larger ? larger->first : 0; larger && i < larger->nalgos; i++) {
         e->algo[e->nalgos].algo = larger->algo[i].algo;

@@ -104,14 +104,29 @@ static void call_of(dt_call *c, const conv_case *t)
     }
     c->u.conv.groups = t->groups;
 }
-static int describe(dt__cuda_dev *d, dt__cuda_descs *t, const conv_case *k, dt_dtype dtype, int layout, const int *out)
+/* What dt_cuda.h keeps of a convolution; freed by descs_end also after an error */
+typedef struct descs {
+    dt__cuda_descs               of;
+    cudnnConvolutionDescriptor_t conv;
+} descs;
+static void descs_end(descs *t)
+{
+    dt__cuda_conv *e = (dt__cuda_conv *)dt_mem_alloc(sizeof *e);
+    memset((void *)e, 0, sizeof *e);
+    e->descs = t->of;
+    e->algo[0].conv = t->conv;
+    dt__conv_free(e);
+}
+static int describe(dt__cuda_dev *d, descs *t, const conv_case *k, dt_dtype dtype, int layout, const int *out)
 {
     dt_call c;
     dt_view x = view_of(dtype, layout, k->n, k->c, k->h, k->w),
             y = view_of(dtype, layout, out[0], out[1], out[2], out[3]);
     dt_view w = view_of(dtype, DT_LAYOUT_PLAIN, k->k, k->groups > 0 ? k->c / k->groups : k->c, k->r, k->s);
     call_of(&c, k);
-    return dt__cudnn_describe(d, &c, t, &x, &w, &y);
+    memset(t, 0, sizeof *t);
+    int bad = dt__cudnn_describe(&t->of, &x, &w, &y);
+    return bad ? bad : dt__cudnn_conv(&t->conv, &c, dt__conv_math(d, (int)dtype));
 }
 /* The shape of dt's own result, computed on the CPU; false: an error, which is pending. */
 static bool size_by_dt(const conv_case *k, int *out)
@@ -151,7 +166,7 @@ static void same_image(int *utest_result, cudnnTensorDescriptor_t t, cudnnDataTy
     ASSERT_EQ(CUDNN_STATUS_SUCCESS, (int)cudnnGetTensorSizeInBytes(t, &nbytes));
     EXPECT_EQ((size_t)n * dt_dtype_nbytes((dt_dtype)v->dtype), nbytes);
 }
-static void same_conv(int *utest_result, const dt__cuda_descs *t, const conv_case *k, cudnnMathType_t math)
+static void same_conv(int *utest_result, const descs *t, const conv_case *k, cudnnMathType_t math)
 {
     int                    pad[2], step[2], dilation[2], groups = 0;
     cudnnConvolutionMode_t mode;
@@ -177,7 +192,7 @@ UTEST(descriptors, hold_what_the_table_was_given)
         for (int layout = 0; layout < 2; layout++)
             for (int h = 0; h < 6; h++) {
                 const conv_case    *k = &fine[i];
-                dt__cuda_descs      t;
+                descs               t;
                 dt__cuda_dev        d;
                 int                 out[4], lay = layout ? DT_LAYOUT_NHWC : DT_LAYOUT_PLAIN, dim[4];
                 cudnnDataType_t     type;
@@ -189,15 +204,15 @@ UTEST(descriptors, hold_what_the_table_was_given)
                 ASSERT_TRUE(describe(&d, &t, k, dtypes[h % 3], lay, out) == 0);
                 dt_view x = view_of(dtypes[h % 3], lay, k->n, k->c, k->h, k->w);
                 dt_view y = view_of(dtypes[h % 3], lay, out[0], out[1], out[2], out[3]);
-                same_image(utest_result, t.x, types[h % 3], &x);
-                same_image(utest_result, t.y, types[h % 3], &y);
+                same_image(utest_result, t.of.x, types[h % 3], &x);
+                same_image(utest_result, t.of.y, types[h % 3], &y);
                 same_conv(utest_result, &t, k, h % 3 ? CUDNN_TENSOR_OP_MATH : h ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH);
                 ASSERT_EQ(CUDNN_STATUS_SUCCESS,
-                          (int)cudnnGetFilter4dDescriptor(t.w, &type, &format, &dim[0], &dim[1], &dim[2], &dim[3]));
+                          (int)cudnnGetFilter4dDescriptor(t.of.w, &type, &format, &dim[0], &dim[1], &dim[2], &dim[3]));
                 EXPECT_TRUE(types[h % 3] == type);
                 EXPECT_EQ((int)(layout ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW), (int)format);
                 EXPECT_TRUE(dim[0] == k->k && dim[1] == k->c / k->groups && dim[2] == k->r && dim[3] == k->s);
-                dt__cuda_descs_end(&t);
+                descs_end(&t);
             }
 }
 UTEST(sizes, of_results_are_dt_s)
@@ -205,7 +220,7 @@ UTEST(sizes, of_results_are_dt_s)
     for (int i = 0; i < COUNT(fine); i++)
         for (int layout = 0; layout < 2; layout++)
             for (int h = 0; h < 3; h++) {
-                dt__cuda_descs t;
+                descs          t;
                 dt__cuda_dev   d;
                 int            out[4], two[4], nd[4];
                 memset((void *)&d, 0, sizeof d);
@@ -213,13 +228,13 @@ UTEST(sizes, of_results_are_dt_s)
                 dt_end();
                 ASSERT_EQ(0, describe(&d, &t, &fine[i], dtypes[h], layout ? DT_LAYOUT_NHWC : DT_LAYOUT_PLAIN, out));
                 ASSERT_EQ(CUDNN_STATUS_SUCCESS,
-                          (int)cudnnGetConvolution2dForwardOutputDim(t.conv, t.x, t.w, &two[0], &two[1], &two[2], &two[3]));
-                ASSERT_EQ(CUDNN_STATUS_SUCCESS, (int)cudnnGetConvolutionNdForwardOutputDim(t.conv, t.x, t.w, 4, nd));
+                          (int)cudnnGetConvolution2dForwardOutputDim(t.conv, t.of.x, t.of.w, &two[0], &two[1], &two[2], &two[3]));
+                ASSERT_EQ(CUDNN_STATUS_SUCCESS, (int)cudnnGetConvolutionNdForwardOutputDim(t.conv, t.of.x, t.of.w, 4, nd));
                 for (int j = 0; j < 4; j++) {
                     EXPECT_EQ(out[j], two[j]);
                     EXPECT_EQ(out[j], nd[j]);
                 }
-                dt__cuda_descs_end(&t);
+                descs_end(&t);
             }
 }
 
@@ -227,7 +242,7 @@ UTEST(sizes, of_results_are_dt_s)
 UTEST(refused, by_dt_before_cudnn_would)
 {
     for (int i = 0; i < COUNT(refused); i++) {
-        dt__cuda_descs t;
+        descs          t;
         dt__cuda_dev   d;
         int            out[4] = { 1, 1, 1, 1 }, n, c, h, w;
         memset((void *)&d, 0, sizeof d);
@@ -241,11 +256,11 @@ UTEST(refused, by_dt_before_cudnn_would)
         if (bad)
             EXPECT_TRUE(strstr(dt_error(), ": cudnnSetConvolution") &&
                         strstr(dt_error(), "CUDNN_STATUS_BAD_PARAM"));
-        else st = cudnnGetConvolution2dForwardOutputDim(t.conv, t.x, t.w, &n, &c, &h, &w);
+        else st = cudnnGetConvolution2dForwardOutputDim(t.conv, t.of.x, t.of.w, &n, &c, &h, &w);
         printf("    %s: %s\n", refused[i].what, bad ? dt_error() : cudnnGetErrorString(st));
         if (!bad && !refused[i].later) EXPECT_EQ(CUDNN_STATUS_BAD_PARAM, (int)st);
         dt_error_clear();
-        dt__cuda_descs_end(&t);
+        descs_end(&t);
     }
 }
 UTEST(refused, images_that_are_too_large)
