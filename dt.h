@@ -780,7 +780,7 @@ enum { DT_COST_CHEAP, DT_COST_SLOW, DT_COST_POWER };
     X(COS,        FLOATS, NEEDS_X, POWER, POWER, "cos(x)")                                                         \
     X(TAN,        FLOATS, NEEDS_Y, POWER, CHEAP, "tan(x)")                                                         \
     X(ERF,        FLOATS, NEEDS_X, SLOW,  SLOW,  "erf(x)")                                                         \
-    X(LOG1P,      FLOATS, NEEDS_X, SLOW,  CHEAP, "log(1 + x)")                                                     \
+    X(LOG1P,      FLOATS, NEEDS_X, SLOW,  SLOW,  "log(1 + x)")                                                     \
     X(EXPM1,      FLOATS, NEEDS_Y, SLOW,  CHEAP, "exp(x) - 1")                                                     \
     X(SIGN,       INTS,   NEEDS_Y, CHEAP, CHEAP, "-1, 0 or 1; 0 for NaN")                                          \
     X(FLOOR,      INTS,   NEEDS_Y, CHEAP, CHEAP, "the largest integer <= x")                                       \

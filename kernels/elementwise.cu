@@ -260,19 +260,22 @@ DT__EW_B(BCE) /* (1 - y)x + max(-x, 0) + log(1 + exp(-|x|)): infinite where x is
 DT__EW_B(BCE_DX) { return a * (ew_sigmoid(x) - y); }
 #undef DT__EW_B
 
-/* The function of a whole piece: the switch is outside of the loop over its elements. Functions of DT_COST_POWER are
-   compiled for V = 1 only, see ew_most(). fn was checked by the entry. */
+/* The largest V of a function. Derivatives that are slow would need more registers than there are for 8 elements and their divisions. */
+__host__ __device__ constexpr int ew_most(int cost, bool slope) { return cost == DT_COST_POWER ? 1 : cost == DT_COST_SLOW && slope ? 4 : 8; }
+/* The function of a whole piece: the switch is outside of the loop over its elements. A function is compiled for V up to
+   ew_most(). fn was checked by the entry. */
 template <typename F, int V> __device__ __forceinline__ void ew_each(float (&v)[V], F f)
 {
 #pragma unroll
     for (int j = 0; j < V; j++) v[j] = f(j);
 }
-#define DT__EW_CASE(code, cost, call)                                                           \
-    case code:                                                                                  \
-        if constexpr (V == 1 || cost != DT_COST_POWER) ew_each(x, [&](int j) { return call; }); \
+#define DT__EW_CASE(code, cost, call)                                                            \
+    case code:                                                                                   \
+        if constexpr (V <= ew_most(cost, SLOPE)) ew_each(x, [&](int j) { return call; });        \
         break;
 template <int V> __device__ __forceinline__ void ew_unary_all(int fn, float (&x)[V], float a, float b)
 {
+    constexpr bool SLOPE = false;
     switch (fn) {
 #define DT__X(n, type, grad, cost, grad_cost, t) DT__EW_CASE(DT_U_##n, DT_COST_##cost, ew_u_##n(x[j], a, b))
         DT_UNARY_FNS(DT__X)
@@ -286,6 +289,7 @@ template <int V> __device__ __forceinline__ void ew_unary_all(int fn, float (&x)
 template <int V>
 __device__ __forceinline__ void ew_slope_all(int fn, float (&x)[V], const float (&y)[V], float a, float b)
 {
+    constexpr bool SLOPE = true;
     switch (fn) {
 #define DT__X(n, type, grad, cost, grad_cost, t) DT__EW_CASE(DT_U_##n, DT_COST_##grad_cost, ew_d_##n(x[j], y[j], a, b))
         DT_UNARY_FNS(DT__X)
@@ -296,6 +300,7 @@ __device__ __forceinline__ void ew_slope_all(int fn, float (&x)[V], const float 
 template <int V>
 __device__ __forceinline__ void ew_binary_all(int fn, float (&x)[V], const float (&y)[V], float a, float b)
 {
+    constexpr bool SLOPE = false;
     switch (fn) {
 #define DT__X(n, type, grad, cost, t) DT__EW_CASE(DT_B_##n, DT_COST_##cost, ew_b_##n(x[j], y[j], a, b))
         DT_BINARY_FNS(DT__X)
@@ -503,7 +508,6 @@ static const ew_row ew_binary_rows[DT_B_COUNT] = {
     DT_BINARY_FNS(DT__X)
 #undef DT__X
 };
-inline int ew_most(int cost) { return cost == DT_COST_POWER ? 1 : 8; } /* the largest V */
 
 /* Operands and index space; gives V, at most 'most'. */
 template <int N> inline int ew_begin(ew_ops<N> &o, const dt_view *const (&view)[N], const dt_call *c, int most)
@@ -515,7 +519,9 @@ template <int N> inline int ew_begin(ew_ops<N> &o, const dt_view *const (&view)[
     o.b = c ? (float)c->u.ew.b : 0.0f;
     o.ia = c ? double_to_i64(c->u.ew.a) : 0;
     o.ib = c ? double_to_i64(c->u.ew.b) : 0;
-    int v = most > 1 ? ew_width(o) : 1, last = o.w.ndim > 0 ? o.w.ndim - 1 : 0;
+    int v = most > 1 ? ew_width(o) : 1;
+    if (v > most) v = most;
+    int last = o.w.ndim > 0 ? o.w.ndim - 1 : 0;
     o.inner = o.w.ndim > 0 ? o.w.shape[last] : 1;
     for (int k = 0; k < N; k++) o.one[k] = o.w.stride[k][last] == 0;
     o.pieces = o.w.total;
@@ -837,7 +843,7 @@ extern "C" int dt__cuda_unary(dt_device *dev, const dt_call *c)
         else if (a == 0.5) fn = DT_U_SQRT;
         else if (a == -1) fn = DT_U_RECIP, a = 1;
     }
-    int width = ew_begin(o, v, c, fn < DT_U_COUNT ? ew_most(ew_unary_rows[fn].cost) : 8);
+    int width = ew_begin(o, v, c, fn < DT_U_COUNT ? ew_most(ew_unary_rows[fn].cost, false) : 8);
     o.fn = fn;
     o.a = (float)a;
     return ew_run_unary(dev, c, o, width);
@@ -855,7 +861,7 @@ extern "C" int dt__cuda_unary_bwd(dt_device *dev, const dt_call *c)
     if (numel(*dx) == 0) return 0;
     if (is_int(dx->dtype) && is_int(dy->dtype) && is_int(v[2]->dtype)) return ew_no_ints("unary_bwd");
     if (fn == DT_U_POW && c->u.ew.a == 2) fn = EW_SQUARE;
-    int width = ew_begin(o, v, c, fn < DT_U_COUNT ? ew_most(ew_unary_rows[fn].grad_cost) : 8);
+    int width = ew_begin(o, v, c, fn < DT_U_COUNT ? ew_most(ew_unary_rows[fn].grad_cost, true) : 8);
     o.fn = fn;
     return ew_run_binary<true>(dev, c, o, width);
 }
@@ -870,7 +876,7 @@ extern "C" int dt__cuda_binary(dt_device *dev, const dt_call *c)
     if (numel(*z) == 0) return 0;
     if (is_int(z->dtype) && is_int(v[1]->dtype) && is_int(v[2]->dtype))
         return ew_binary_rows[fn].ints ? ew_run_ints(dev, c, v[1], v[2], EWI_BINARY + fn) : ew_no_ints("binary");
-    int width = ew_begin(o, v, c, ew_most(ew_binary_rows[fn].cost));
+    int width = ew_begin(o, v, c, ew_most(ew_binary_rows[fn].cost, false));
     return ew_run_binary<false>(dev, c, o, width);
 }
 
