@@ -27,7 +27,8 @@ static DT_TEST_UNUSED bool same_files(const char *a, const char *b, char *what, 
         int64_t          j = dt_archive_find(y, dt_archive_name(x, i));
         dt_archive_info(x, i, &e);
         same = j >= 0 && dt_archive_info(y, j, &f) && e.dtype == f.dtype && e.nbytes == f.nbytes &&
-               !memcmp(&e.shape, &f.shape, sizeof e.shape) && !memcmp(dt_archive_data(x, i), dt_archive_data(y, j), e.nbytes);
+               !memcmp(&e.shape, &f.shape, sizeof e.shape) &&
+               !memcmp(dt_archive_data(x, i), dt_archive_data(y, j), e.nbytes);
         if (!same) snprintf(what, n, "%s and %s: %s", a, b, dt_archive_name(x, i));
     }
     for (int64_t i = 0; same && dt_archive_key(x, i); i++) {
