@@ -971,3 +971,79 @@ UTEST(shard, hooks_have_whole_buckets)
     }
     temp_remove(dir);
 }
+
+/* A hook with two collectives, one after the other. When the second one of a bucket begins: how many buckets have started. */
+typedef struct two_ways {
+    bool  fast; /* the first collective of this rank is over when start returns */
+    int   started, nplaces, place[64];
+    float one[64];
+} two_ways;
+static int two_start(dt_ddp_bucket *b, dt_work **work, void *user)
+{
+    two_ways *t = (two_ways *)user;
+    t->started++;
+    *work = dt_comm_allreduce_start(b->comm, b->data, b->n, b->dtype, DT_COMM_SUM);
+    if (!*work || !t->fast) return *work ? 0 : -1;
+    dt_work *w = *work;
+    *work = NULL;
+    return dt_work_wait(w);
+}
+static int two_finish(dt_ddp_bucket *b, dt_work **work, void *user)
+{
+    two_ways *t = (two_ways *)user;
+    if (b->stage > 1) return 0;
+    if (t->nplaces < 64) t->place[t->nplaces++] = t->started;
+    *work = dt_comm_allreduce_start(b->comm, &t->one[b->index % 64], 1, DT_COMM_F32, DT_COMM_SUM);
+    return *work ? 0 : -1;
+}
+/* From the second step on `a` is used twice: its gradient is the first of the two to begin, and complete after those of b1 and b2,
+   whose parameters are gathered in between. */
+static dt_tensor *woven(dt_model *m, dt_tensor *x, int step)
+{
+    static const char *const name[] = { "b1", "b2", "a", "c1", "c2" };
+    x = dt_linear(m, "in", x, .out = 16, .act = DT_ACT_RELU);
+    if (step) x = dt_linear(m, "a", x, .out = 16, .shared = true);
+    for (int i = 0; i < 5; i++) x = dt_linear(m, name[i], x, .out = 16, .act = DT_ACT_RELU, .shared = i == 2);
+    return dt_linear(m, "d", x, .out = OUT);
+}
+static void weave(crew *k)
+{
+    bool      skips = *(const int *)k->arg;
+    float     got[2][8192];
+    int       n = 0, failed = 0;
+    for (int turn = 0; turn < 2; turn++) {
+        two_ways t;
+        memset((void *)&t, 0, sizeof t);
+        t.fast = k->rank == 0 && !skips;
+        dt_model     *m = dt_model_new(.seed = 3);
+        dt_optimizer *opt = dt_sgd(m, .lr = 0.1);
+        dt_ddp       *d = dt_ddp_new(m, k->c, .shard = turn ? 3 : 0, .first_bucket_mb = 0.0003, .bucket_mb = 0.0006);
+        dt_ddp_set_hook(d, .name = "two", .start = two_start, .finish = two_finish, .user = &t, .stages = 2, .sums = true);
+        for (int s = 0; s < 5; s++) {
+            t.started = t.nplaces = 0;
+            dt_tensor *y, *x = batch(s * 16 + k->rank * 4, 4, &y);
+            if (skips && s > 2 && k->rank == s % 2) dt_ddp_skip(d), dt_end();
+            else dt_backward(dt_cross_entropy(woven(m, x, s), y));
+            dt_step(opt);
+            /* a bucket waits for the next one to start, however fast its collective was */
+            for (int i = 0; turn && i < t.nplaces; i++) failed += t.place[i] <= i + 1 && i + 1 < t.nplaces;
+            failed += dt_error_code() == DT_OK && (t.nplaces < 6 || t.nplaces != t.started);
+        }
+        n = weights(m, got[turn]);
+        dt_ddp_free(d);
+        dt_optimizer_free(opt);
+        dt_model_free(m);
+    }
+    crew_check(k, !failed, "the second collective of a bucket began at another place");
+    crew_check(k, n > 1000 && !memcmp(got[0], got[1], (size_t)n * sizeof *got[0]), "other weights than without .shard");
+}
+UTEST(shard, later_collectives_begin_at_the_same_places_on_all_ranks)
+{
+    int skips = 0;
+    EXPECT_EQ(0, crew_run("shm", 2, weave, &skips));
+}
+UTEST(shard, a_rank_that_skips_takes_the_memory_of_gradients_where_it_did_in_its_last_step)
+{
+    int skips = 1;
+    EXPECT_EQ(0, crew_run("shm", 2, weave, &skips));
+}
