@@ -7031,6 +7031,7 @@ static int dt__load_tensor(dt__visit *v, const char *name, dt_tensor *t)
     dt_tensor *from = dt__archive_part(p->call, p->a, i, v->cut);
     if (from && p->phase != DT__PHASE_CHECK) dt_copy(t, from);
     dt__unref(from);
+    dt__archive_forget(p->a, i);
     return dt_error_code();
 }
 static int dt__load_part(dt__visit *v, const char *name, const dt__mblock *b, dt_tensor *array, bool cut, const dt__param *p)

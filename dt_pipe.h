@@ -137,8 +137,8 @@ DT_API size_t   dt_grid_describe(const dt_grid *g, char *buf, size_t nbytes);
 
    dt_step clips by the norm of the whole model; LARS and LAMB use the norms of whole parameters. A gradient that is not finite
    on one rank is DT_ERR_NUMERIC on all, or with a dynamic loss scale an overflow on all. Checkpoints and dt_model_save hold the
-   whole model: all ranks call them, rank 0 writes. Any layout can load them. Dropout draws what one rank would draw, if tensors
-   of which each rank has a part go through dt_dropout_parts. All ranks must seed the model alike. */
+   whole model: all ranks call them, rank 0 collects it in its memory and writes. Any layout can load them. Dropout draws what one
+   rank would draw, if tensors of which each rank has a part go through dt_dropout_parts. All ranks must seed the model alike. */
 typedef struct dt_tensor_parallel dt_tensor_parallel;
 DT_API dt_tensor_parallel *dt_tensor_parallel_new(dt_model *m, dt_comm *c);
 DT_API void dt_tensor_parallel_free(dt_tensor_parallel *t); /* may be called before or after dt_model_free */
@@ -161,7 +161,7 @@ DT_API dt_tensor_parallel_stats dt_tensor_parallel_get_stats(const dt_tensor_par
    statistics of a micro-batch, as in GPipe. Dropout draws what it would draw on one rank.
 
    dt_step clips by the norm over all stages (.clip_norm). Checkpoints and dt_model_save hold the unsplit model: all ranks call
-   them, rank 0 collects the values and writes; any number of ranks can load them.
+   them, rank 0 collects the values in its memory and writes; any number of ranks can load them.
 
    Values go where they are needed by the communicator: a model on a GPU of each rank and a communicator with .backend =
    DT_NCCL exchange them from GPU to GPU, with another communicator through pinned host memory.

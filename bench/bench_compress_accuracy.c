@@ -8,10 +8,12 @@
    0.9; with dgc it has none, since that has the momentum inside. topk sends 1 %, randomk 10 %, dgc 1 % after a third of the steps of warm-up, qsgd 8 bits,
    powersgd rank 2 from step 10 on. (With a tenth of that randomk and dgc keep what they have for longer than the few hundred steps on the digits.)
 
-   Error feedback is analysed for SGD without momentum (Stich et al. 2018, Karimireddy et al. 2019). The rows -plain are that, with
-   ten times the rate: what momentum 0.9 adds up to. A rate that falls, lr / (1 + t/1000), is theirs, too. With momentum an update goes on
-   for about ten steps after its gradient, which the residual may have delayed for longer already: topk, randomk, sign and onebit with
-   momentum have no verdict. With --data data/fashion (make data): Fashion-MNIST. */
+   A verdict is given under the conditions for which a method was published. Error feedback is analysed for SGD without momentum (Stich et
+   al. 2018, Karimireddy et al. 2019). The rows -plain are that, with ten times the rate: what momentum 0.9 adds up to. A rate that falls,
+   lr / (1 + t/1000), is theirs, too. With momentum an update goes on for about ten steps after its gradient, which the residual may have
+   delayed for longer already: topk, randomk, sign and onebit with momentum have no verdict. Deep gradient compression is for trainings of
+   many epochs, the first of which are warm-up (Lin et al. 2018): dgc has a verdict from three epochs on. With --data data/fashion
+   (make data): Fashion-MNIST. */
 #define DT_IMPLEMENTATION
 #include "../dt_dist.h"
 #include "../examples/example_data.h"
@@ -21,31 +23,34 @@
 #include <math.h>
 #include <sys/mman.h>
 
-enum { SEEDS = 20, ROWS = 15 };
+enum { SEEDS = 20, ROWS = 15, NEVER = 1 << 30 };
+#define with_momentum "its paper has no momentum: see its row -plain"
 static const struct row {
     const char *name, *kind;
-    bool        plain; /* no momentum, a falling rate */
-    bool        judged;
-} rows[ROWS] = { { "none", "none", false, false },
-                 { "f16", "f16", false, true },
-                 { "bf16", "bf16", false, true },
-                 { "topk", "topk", false, false },
-                 { "randomk", "randomk", false, false },
-                 { "dgc", "dgc", false, true },
-                 { "sign", "sign", false, false },
-                 { "onebit", "onebit", false, false },
-                 { "qsgd", "qsgd", false, true },
-                 { "powersgd", "powersgd", false, true },
-                 { "none-plain", "none", true, false },
-                 { "topk-plain", "topk", true, true },
-                 { "randomk-plain", "randomk", true, true },
-                 { "sign-plain", "sign", true, true },
-                 { "onebit-plain", "onebit", true, true } };
+    bool        plain;  /* no momentum, a falling rate */
+    double      epochs; /* from so many on there is a verdict; else ... */
+    const char *why;    /* there is none */
+} rows[ROWS] = { { "none", "none", false, 0, NULL },
+                 { "f16", "f16", false, 0, NULL },
+                 { "bf16", "bf16", false, 0, NULL },
+                 { "topk", "topk", false, NEVER, with_momentum },
+                 { "randomk", "randomk", false, NEVER, with_momentum },
+                 { "dgc", "dgc", false, 3, "its paper trains for more epochs, the first of which are warm-up" },
+                 { "sign", "sign", false, NEVER, with_momentum },
+                 { "onebit", "onebit", false, NEVER, with_momentum },
+                 { "qsgd", "qsgd", false, 0, NULL },
+                 { "powersgd", "powersgd", false, 0, NULL },
+                 { "none-plain", "none", true, 0, NULL },
+                 { "topk-plain", "topk", true, 0, NULL },
+                 { "randomk-plain", "randomk", true, 0, NULL },
+                 { "sign-plain", "sign", true, 0, NULL },
+                 { "onebit-plain", "onebit", true, 0, NULL } };
 typedef struct run {
     const char *data, *method;
     int         seed, batch;
     bool        plain;
     double      lr, right, ratio; /* right: of the test images; ratio: bytes without and with the method */
+    double      epochs;
     int64_t     steps;
 } run;
 
@@ -107,6 +112,7 @@ static int train(void *arg)
     dt_ddp_stats s = dt_ddp_get_stats(d);
     if (rank == 0) {
         r->right = 100 * right;
+        r->epochs = (double)r->steps * world * r->batch / (double)dt_dataset_len(learn);
         r->ratio = s.sent > 0 ? (double)s.bytes / (double)s.sent : 1;
     }
     dt_ddp_free(d);
@@ -147,12 +153,17 @@ int main(int argc, char **argv)
     r->steps = atoll(option(argc, argv, "--steps", "348"));
     r->batch = atoi(option(argc, argv, "--batch", "25"));
     r->lr = atof(option(argc, argv, "--lr", "0.01"));
-    printf("%s, conv net, 2 ranks, batch 2 x %d, %lld steps, %d seeds\n", r->data, r->batch, (long long)r->steps, seeds);
+    printf("%s, conv net, 2 ranks, batch 2 x %d, %lld steps, %d seeds\n", r->data, r->batch, (long long)r->steps,
+           seeds);
     for (int i = 0, dense = 0; i < ROWS; i++) {
         double error, miss, mean, less, ratio = 0;
         bool   is_dense = !strcmp(rows[i].kind, "none");
         if (is_dense) dense = i;
         if (*which && !listed(which, rows[i].name)) continue;
+        if (*which && !listed(which, rows[dense].name))
+            return fprintf(stderr, "bench_compress_accuracy: --methods has %s, but not %s to compare it with\n",
+                           rows[i].name, rows[dense].name),
+                   2;
         for (int s = 0; s < seeds; s++) {
             r->method = rows[i].kind;
             r->plain = rows[i].plain;
@@ -164,11 +175,14 @@ int main(int argc, char **argv)
         }
         mean = mean_of(right[i], seeds, &error);
         less = mean_of(off, seeds, &miss);
-        bool below = less < -(miss + 1);
-        printf("compress-accuracy-%s: %.2f +- %.2f %%, difference %+.2f +- %.2f %%, bytes %.1f times fewer%s\n", rows[i].name, mean,
-               error, less, miss, ratio, is_dense ? "" : below ? "  (below dense)" : "  (as dense)");
+        bool below = less<-(miss + 1), judged = r->epochs> rows[i].epochs - 0.01; /* a last batch may be short */
+        printf("compress-accuracy-%s: %.2f +- %.2f %%, difference %+.2f +- %.2f %%, bytes %.1f times fewer",
+               rows[i].name, mean, error, less, miss, ratio);
+        if (is_dense) printf("\n");
+        else if (!judged) printf("  (no verdict: %s)\n", rows[i].why);
+        else printf("  (%s dense)\n", below ? "below" : "as");
         fflush(stdout);
-        failed |= below && rows[i].judged;
+        failed |= below && judged;
     }
     return failed;
 }

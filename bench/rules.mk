@@ -75,7 +75,8 @@ bench-compress: build/bench/bench_compress ## compressed gradients beside dense 
 
 bench-compress-accuracy: build/bench/bench_compress_accuracy ## accuracy with each method of compression, digits and Fashion-MNIST, five seeds; no timing
 	build/bench/bench_compress_accuracy
-	@if [ -d data/fashion ]; then build/bench/bench_compress_accuracy --data data/fashion --batch 32 --steps 938; \
+	@if [ -d data/fashion ]; then build/bench/bench_compress_accuracy --data data/fashion --batch 32 --steps 938 && \
+	        build/bench/bench_compress_accuracy --data data/fashion --batch 32 --steps 2814 --methods none,dgc; \
 	    else echo "Fashion-MNIST is not there (make data): its rows are left out"; fi
 
 bench-pipe: build/bench/bench_pipe ## a model cut over two ranks beside PyTorch's pipelining with gloo and the bound of its schedule

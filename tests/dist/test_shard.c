@@ -9,6 +9,7 @@
 #define DT_DIST_IMPLEMENTATION
 #include "dt_dist.h"
 #include "dt_scale.h"
+#include "checkpoints.h"
 #include "mlp.h"
 #include "temp_files.h"
 
@@ -454,31 +455,6 @@ static void trainee_free(trainee *t)
     dt_amp_free(t->amp);
     dt_model_free(t->m);
 }
-static bool same_files(const char *a, const char *b, char *what, size_t n)
-{
-    char        pa[300], pb[300];
-    dt_archive *x = dt_checkpoint_latest(a, NULL, pa, sizeof pa) ? dt_archive_open(pa) : NULL;
-    dt_archive *y = dt_checkpoint_latest(b, NULL, pb, sizeof pb) ? dt_archive_open(pb) : NULL;
-    bool        same = x && y && dt_archive_count(x) == dt_archive_count(y) && dt_archive_count(x) > 20;
-    snprintf(what, n, "%s and %s: %s", a, b, same ? "" : "count");
-    for (int64_t i = 0; same && i < dt_archive_count(x); i++) {
-        dt_archive_entry e, f;
-        int64_t          j = dt_archive_find(y, dt_archive_name(x, i));
-        dt_archive_info(x, i, &e);
-        same = j >= 0 && dt_archive_info(y, j, &f) && e.dtype == f.dtype && e.nbytes == f.nbytes &&
-               e.shape.ndim == f.shape.ndim && !memcmp(dt_archive_data(x, i), dt_archive_data(y, j), e.nbytes);
-        if (!same) snprintf(what, n, "%s and %s: %s", a, b, dt_archive_name(x, i));
-    }
-    for (int64_t i = 0; same && dt_archive_key(x, i); i++) {
-        const char *key = dt_archive_key(x, i), *s = dt_archive_get_string(y, key);
-        if (!strcmp(key, "dt.crc32c")) continue;
-        same = s && !strcmp(s, dt_archive_get_string(x, key));
-        if (!same) snprintf(what, n, "%s and %s: %s", a, b, key);
-    }
-    dt_archive_free(x);
-    dt_archive_free(y);
-    return same;
-}
 static void save_all(crew *k) /* every .shard of this world writes a checkpoint */
 {
     const layouts *p = (const layouts *)k->arg;
@@ -819,23 +795,6 @@ UTEST(shard, a_save_that_fails_or_is_cut_off_leaves_a_whole_checkpoint)
 }
 
 /* ---------------------------------------------------------------------------------------------------- memory of loading and saving */
-static int64_t status_kib(const char *key) /* of /proc/self/status */
-{
-    char    line[200];
-    int64_t kib = -1;
-    FILE   *f = fopen("/proc/self/status", "r");
-    while (f && fgets(line, sizeof line, f))
-        if (!strncmp(line, key, strlen(key))) kib = atoll(line + strlen(key) + 1);
-    if (f) fclose(f);
-    return kib;
-}
-static bool peak_begin(void) /* VmHWM begins at what is in memory now */
-{
-    FILE *f = fopen("/proc/self/clear_refs", "w");
-    bool  ok = f && fputs("5", f) >= 0;
-    if (f && fclose(f)) ok = false;
-    return ok;
-}
 enum { LARGE = 1440 };
 static dt_tensor *large(dt_model *m, dt_tensor *x)
 {
@@ -1011,4 +970,80 @@ UTEST(shard, hooks_have_whole_buckets)
         EXPECT_EQ(0, crew_run("shm", 3, hooked, &p));
     }
     temp_remove(dir);
+}
+
+/* A hook with two collectives, one after the other. When the second one of a bucket begins: how many buckets have started. */
+typedef struct two_ways {
+    bool  fast; /* the first collective of this rank is over when start returns */
+    int   started, nplaces, place[64];
+    float one[64];
+} two_ways;
+static int two_start(dt_ddp_bucket *b, dt_work **work, void *user)
+{
+    two_ways *t = (two_ways *)user;
+    t->started++;
+    *work = dt_comm_allreduce_start(b->comm, b->data, b->n, b->dtype, DT_COMM_SUM);
+    if (!*work || !t->fast) return *work ? 0 : -1;
+    dt_work *w = *work;
+    *work = NULL;
+    return dt_work_wait(w);
+}
+static int two_finish(dt_ddp_bucket *b, dt_work **work, void *user)
+{
+    two_ways *t = (two_ways *)user;
+    if (b->stage > 1) return 0;
+    if (t->nplaces < 64) t->place[t->nplaces++] = t->started;
+    *work = dt_comm_allreduce_start(b->comm, &t->one[b->index % 64], 1, DT_COMM_F32, DT_COMM_SUM);
+    return *work ? 0 : -1;
+}
+/* From the second step on `a` is used twice: its gradient is the first of the two to begin, and complete after those of b1 and b2,
+   whose parameters are gathered in between. */
+static dt_tensor *woven(dt_model *m, dt_tensor *x, int step)
+{
+    static const char *const name[] = { "b1", "b2", "a", "c1", "c2" };
+    x = dt_linear(m, "in", x, .out = 16, .act = DT_ACT_RELU);
+    if (step) x = dt_linear(m, "a", x, .out = 16, .shared = true);
+    for (int i = 0; i < 5; i++) x = dt_linear(m, name[i], x, .out = 16, .act = DT_ACT_RELU, .shared = i == 2);
+    return dt_linear(m, "d", x, .out = OUT);
+}
+static void weave(crew *k)
+{
+    bool      skips = *(const int *)k->arg;
+    float     got[2][8192];
+    int       n = 0, failed = 0;
+    for (int turn = 0; turn < 2; turn++) {
+        two_ways t;
+        memset((void *)&t, 0, sizeof t);
+        t.fast = k->rank == 0 && !skips;
+        dt_model     *m = dt_model_new(.seed = 3);
+        dt_optimizer *opt = dt_sgd(m, .lr = 0.1);
+        dt_ddp       *d = dt_ddp_new(m, k->c, .shard = turn ? 3 : 0, .first_bucket_mb = 0.0003, .bucket_mb = 0.0006);
+        dt_ddp_set_hook(d, .name = "two", .start = two_start, .finish = two_finish, .user = &t, .stages = 2, .sums = true);
+        for (int s = 0; s < 5; s++) {
+            t.started = t.nplaces = 0;
+            dt_tensor *y, *x = batch(s * 16 + k->rank * 4, 4, &y);
+            if (skips && s > 2 && k->rank == s % 2) dt_ddp_skip(d), dt_end();
+            else dt_backward(dt_cross_entropy(woven(m, x, s), y));
+            dt_step(opt);
+            /* a bucket waits for the next one to start, however fast its collective was */
+            for (int i = 0; turn && i < t.nplaces; i++) failed += t.place[i] <= i + 1 && i + 1 < t.nplaces;
+            failed += dt_error_code() == DT_OK && (t.nplaces < 6 || t.nplaces != t.started);
+        }
+        n = weights(m, got[turn]);
+        dt_ddp_free(d);
+        dt_optimizer_free(opt);
+        dt_model_free(m);
+    }
+    crew_check(k, !failed, "the second collective of a bucket began at another place");
+    crew_check(k, n > 1000 && !memcmp(got[0], got[1], (size_t)n * sizeof *got[0]), "other weights than without .shard");
+}
+UTEST(shard, later_collectives_begin_at_the_same_places_on_all_ranks)
+{
+    int skips = 0;
+    EXPECT_EQ(0, crew_run("shm", 2, weave, &skips));
+}
+UTEST(shard, a_rank_that_skips_takes_the_memory_of_gradients_where_it_did_in_its_last_step)
+{
+    int skips = 1;
+    EXPECT_EQ(0, crew_run("shm", 2, weave, &skips));
 }

@@ -1,11 +1,12 @@
 /* test_layouts.c: one job, any layout, the same weights. Three models train 50 steps on one rank, and on every way of sharing them.
    Where the order of sums is fixed the weights are equal to the bit. Else one rank with the same sum in another order says how much
-   that changes. The table that `make layouts` prints is in docs/architecture.md
+   that changes. The table that `make layouts` prints is in docs/architecture.md. And: any layout reads any layout's checkpoints.
    run: alone, long, asan-later */
 #include "dt_test.h"
 
 #include "dt_pipe.h"
 #include "dt_serve.h"
+#include "checkpoints.h"
 #include "teams.h"
 #include "temp_files.h"
 
@@ -413,4 +414,203 @@ UTEST(layouts, one_job_any_layout_the_same_weights)
     }
     table();
     temp_remove(files);
+}
+
+/* ==================================================================================================== >>checkpoints
+   Whole models, sharded ones (.shard of dt_ddp_new) and those on a grid read each other's: loaded and saved again, parameters and the
+   optimiser's states have the same bits. Parameters of 1 and 5 elements are in parts that are not equal, or empty. */
+static const struct { int ranks, shard, pipe, tensor; } places[] = { { 1, 0, 1, 1 }, { 1, 1, 1, 1 }, { 1, 2, 1, 1 }, { 1, 3, 1, 1 }, { 2, 0, 1, 1 },
+    { 2, 1, 1, 1 }, { 2, 2, 1, 1 }, { 2, 3, 1, 1 }, { 3, 0, 1, 1 }, { 3, 1, 1, 1 }, { 3, 2, 1, 1 }, { 3, 3, 1, 1 }, { 4, 0, 1, 1 }, { 4, 1, 1, 1 },
+    { 4, 2, 1, 1 }, { 4, 3, 1, 1 }, { 2, 0, 2, 1 }, { 2, 0, 1, 2 }, { 4, 0, 2, 2 } };
+enum { PLACES = sizeof places / sizeof *places };
+static dt_tensor *uneven(dt_model *m, dt_tensor *x, dt_tensor *y, void *user) /* user: as net's */
+{
+    x = dt_linear(m, "in", x, .out = 5);
+    for (int i = 0; i < 2; i++) {
+        char name[2][16];
+        snprintf(name[0], sizeof name[0], "fc%d", i);
+        snprintf(name[1], sizeof name[1], "proj%d", i);
+        dt_tensor *h = dt_tanh(dt_linear(m, name[0], x, .out = 6, .split = DT_SPLIT_OUT));
+        x = dt_add(x, dt_dropout(m, dt_linear(m, name[1], h, .out = 5, .split = DT_SPLIT_IN), 0.1));
+        if (!i && *(int *)user == 2) x = dt_stage(m, "second", x);
+    }
+    x = dt_mul(x, dt_parameter(m, "one", DT_SHAPE(1), .init = DT_INIT_CONST, .a = 0.7));
+    return dt_mse_loss(dt_linear(m, "out", dt_layernorm(m, "ln", dt_linear(m, "b", x, .out = 37)), .out = 1), y);
+}
+typedef struct trainee {
+    dt_grid      *g;
+    dt_model     *m;
+    dt_amp       *amp;
+    dt_optimizer *opt;
+    dt_scheduler *sched;
+    dt_ddp       *ddp;
+    dt_pipeline  *p;
+    int           stages;
+    dt_pipeline_fn net;
+} trainee;
+static trainee trainee_of(dt_comm *c, int i, bool o2, int seed)
+{
+    trainee t;
+    bool    grid = places[i].pipe * places[i].tensor > 1;
+    memset(&t, 0, sizeof t);
+    t.stages = places[i].pipe;
+    t.net = uneven;
+    t.g = grid ? dt_grid_new(c, .pipe = places[i].pipe, .tensor = places[i].tensor) : NULL;
+    t.m = dt_model_new(.seed = (uint64_t)seed);
+    t.amp = o2 ? dt_amp_new(t.m, .level = "O2", .init_scale = 1024) : NULL;
+    t.opt = dt_adamw(t.m, .lr = 0.01);
+    dt_optimizer_add_group(t.opt, "*bias", .lr = 0.02);
+    t.sched = dt_step_lr(t.opt, .step_size = 2);
+    t.ddp = grid ? NULL : dt_ddp_new(t.m, c, .shard = places[i].shard, .first_bucket_mb = 0.0003, .bucket_mb = 0.0006);
+    t.p = grid ? dt_hybrid_new(t.m, t.g, .micro = 2, .amp = t.amp) : NULL;
+    return t;
+}
+static void trainee_step(trainee *t, bool learns) /* else it only makes its parameters */
+{
+    dt_tensor *x = learns ? dt_normal(0, 1, DT_SHAPE(8, 12)) : dt_ones(DT_SHAPE(8, 12)); /* no number is drawn */
+    dt_tensor *y = dt_sum(x, .dims = DT_DIM(1), .keepdim = true);
+    double     loss;
+    if (!learns) dt_model_eval(t->m);
+    if (t->p && learns) dt_pipeline_backward(t->p, t->net, &t->stages, x, y, &loss);
+    else if (t->p) dt_pipeline_forward(t->p, t->net, &t->stages, x, y, &loss);
+    else if (!learns) t->net(t->m, x, y, &t->stages), dt_model_seal(t->m);
+    else if (t->amp) dt_amp_backward(t->amp, t->net(t->m, x, y, &t->stages));
+    else dt_backward(t->net(t->m, x, y, &t->stages));
+    dt_model_train(t->m);
+    if (learns) dt_step(t->opt), dt_scheduler_step(t->sched);
+    else dt_end();
+}
+static void trainee_free(trainee *t)
+{
+    dt_pipeline_free(t->p);
+    dt_ddp_free(t->ddp);
+    dt_scheduler_free(t->sched);
+    dt_optimizer_free(t->opt);
+    dt_amp_free(t->amp);
+    dt_model_free(t->m);
+    dt_grid_free(t->g);
+}
+static dt_checkpoint *kept(const trainee *t, char *dir, size_t n, const char *what, int i, bool o2)
+{
+    snprintf(dir, n, "%s/%s-%d-%d", files, what, i, o2);
+    return dt_checkpoint_new(dir, .model = t->m, .scheduler = t->sched, .keep = 1);
+}
+static bool left_out(int from, int to) { return dt_test_quick() && (from + 2 * to) % 5; } /* each writes for, and reads, three or four */
+static void each_saves(team *t, dt_comm *c, int rank) /* all layouts of so many ranks; arg: mixed precision, too */
+{
+    char dir[500];
+    for (int i = 0; i < PLACES; i++)
+        for (int o2 = 0; o2 <= t->arg && places[i].ranks == t->n; o2++) {
+            trainee        a = trainee_of(c, i, o2, 3);
+            dt_checkpoint *save = kept(&a, dir, sizeof dir, "from", i, o2);
+            dt_manual_seed(7);
+            for (int s = 0; s < 3; s++) trainee_step(&a, true);
+            CHECK(!dt_checkpoint_save(save, 1, 3));
+            if (dt_error()) printf("    layout %d, rank %d: %s\n", i, rank, dt_error());
+            CHECK(!dt_error());
+            dt_checkpoint_free(save);
+            trainee_free(&a);
+        }
+    CHECK(!dt_comm_free(c));
+}
+static void each_loads(team *t, dt_comm *c, int rank)
+{
+    char from[500], to[500], what[1200];
+    for (int i = 0; i < PLACES; i++)
+        for (int k = 0; k < PLACES; k++)
+            for (int o2 = 0; o2 <= t->arg && places[k].ranks == t->n && !left_out(i, k); o2++) {
+                trainee        a = trainee_of(c, k, o2, 9);
+                dt_checkpoint *load = kept(&a, from, sizeof from, "from", i, o2), *save = kept(&a, to, sizeof to, "to", k, o2);
+                int64_t        epoch = 0, at = 0;
+                bool           before = (i + k) % 2; /* into a model that has trained */
+                if (before) trainee_step(&a, true);
+                CHECK(dt_checkpoint_resume(load, &epoch, &at) == 1 && epoch == 1 && at == 3);
+                if (!before) trainee_step(&a, false);
+                CHECK(!dt_checkpoint_save(save, epoch, at));
+                if (dt_error()) printf("    layout %d reads %d, rank %d: %s\n", k, i, rank, dt_error());
+                CHECK(!dt_error());
+                bool same = rank || same_files(from, to, what, sizeof what);
+                if (!same) printf("    %s\n", what);
+                CHECK(same);
+                dt_checkpoint_free(load);
+                dt_checkpoint_free(save);
+                trainee_free(&a);
+                if (dt_error()) return;
+            }
+    CHECK(!dt_comm_free(c));
+}
+static int on_ranks(int ranks, void (*fn)(team *t, dt_comm *c, int rank), int arg)
+{
+    team t = team_of("shm", ranks, 60, fn);
+    t.arg = arg;
+    int failed = team_run(&t);
+    return failed + (t.done != ranks);
+}
+UTEST(checkpoints, every_layout_reads_those_of_every_other)
+{
+    int o2 = !dt_test_quick(), pairs = 0;
+    files = temp_dir();
+    for (int i = 0; i < PLACES * PLACES; i++) pairs += !left_out(i / PLACES, i % PLACES);
+    for (int n = 1; n <= 4; n++) EXPECT_EQ(0, on_ranks(n, each_saves, o2));
+    for (int n = 1; n <= 4; n++) EXPECT_EQ(0, on_ranks(n, each_loads, o2));
+    printf("    %d of %d pairs of layouts, %s\n", pairs, PLACES * PLACES,
+           o2 ? "f32 and O2" : "f32; left out: pairs whose numbers have (from + 2 to) % 5 != 0, and O2");
+    temp_remove(files);
+}
+
+enum { LARGE = 1440 };
+static dt_tensor *large(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
+{
+    x = dt_linear(m, "in", x, .out = LARGE);
+    for (int i = 0; i < 8; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "m%d", i);
+        x = dt_linear(m, name, x, .out = LARGE, .split = i % 2 ? DT_SPLIT_IN : DT_SPLIT_OUT);
+        if (i == 3 && *(int *)user == 2) x = dt_stage(m, "second", x);
+    }
+    return dt_mse_loss(dt_linear(m, "out", x, .out = 1), y);
+}
+static void stream(team *t, dt_comm *c, int rank) /* arg: the layout; arg2: 0: saves, 1: loads, with a peak of its states and 64 MiB */
+{
+    trainee        a = trainee_of(c, t->arg, false, 3 + t->arg2);
+    dt_checkpoint *k = dt_checkpoint_new(files, .model = a.m, .scheduler = a.sched, .keep = 1);
+    int64_t        own = 0, epoch = 0, at = 0;
+    a.net = large;
+    trainee_step(&a, !t->arg2);
+    for (int i = 0; i < dt_model_count(a.m); i++) {
+        dt_parameter_info p;
+        dt_model_get(a.m, i, &p);
+        if (strcmp(dt_device_name(dt_device_of(p.value)), "elsewhere")) own += dt_numel(p.value) * 4;
+    }
+    dt_empty_cache();
+    bool    known = peak_begin();
+    int64_t before = status_kib("VmRSS:"), states = t->arg2 ? 2 * own >> 10 : 0;
+    if (t->arg2) CHECK(dt_checkpoint_resume(k, &epoch, &at) == 1);
+    else CHECK(!dt_checkpoint_save(k, 0, 1));
+    int64_t more = status_kib("VmHWM:") - before;
+    bool    little = !t->arg2 || !known || more < states + 65536; /* saving: rank 0 gathers what others have */
+    if (!little || getenv("SHOW_MEMORY"))
+        printf("    layout %d, rank %d: %s: %lld KiB more, of which %lld are states\n", t->arg, rank, t->arg2 ? "load" : "save",
+               (long long)more, (long long)states);
+    CHECK(little && own > 30 << 20 && own < 40 << 20);
+    CHECK(!dt_error());
+    dt_checkpoint_free(k);
+    trainee_free(&a);
+    CHECK(!dt_comm_free(c));
+}
+UTEST(checkpoints, of_large_models_are_loaded_on_a_grid_with_64_mib_at_most)
+{
+    if (dt_test_quick()) UTEST_SKIP("it needs models of 64 MiB with states of 128 MiB, and takes seconds");
+    for (int i = 0; i < PLACES; i++) {
+        if (places[i].pipe * places[i].tensor != 2) continue;
+        files = temp_dir();
+        for (int k = 0; k < 2; k++) {
+            team t = team_of("shm", 2, 60, stream);
+            t.arg = i;
+            t.arg2 = k;
+            EXPECT_EQ(0, team_run(&t));
+            EXPECT_EQ(2, t.done);
+        }
+        temp_remove(files);
+    }
 }
