@@ -294,20 +294,20 @@ static dt_make_opts dt__beside(const dt_tensor *a, int dtype) /* a new tensor on
     o.dtype = (dt_dtype)dtype;
     return o;
 }
-static dt_shape dt__shape1(int64_t n)
+static dt_shape dt__ops_shape1(int64_t n)
 {
     dt_shape s;
     s.ndim = 1;
     s.dim[0] = n;
     return s;
 }
-static dt_tensor *dt__scalar_of(const dt_tensor *like, double v) /* 0-d, of the same dtype and device */
+static dt_tensor *dt__ops_scalar(const dt_tensor *like, double v) /* 0-d, of the same dtype and device */
 {
     dt_shape s;
     s.ndim = 0;
     return dt_full_with(v, s, dt__beside(like, like->dtype));
 }
-static dt_tensor *dt__range(const dt_tensor *like, double from, int64_t n, double step) /* i64, on like's device */
+static dt_tensor *dt__ops_range(const dt_tensor *like, double from, int64_t n, double step) /* i64, on like's device */
 {
     return dt_arange_with(from, from + step * (double)n, step, dt__beside(like, DT_I64));
 }
@@ -354,7 +354,7 @@ static dt_status dt__pnorm_backward(dt_fn_call *c) /* g sign(a) |a|^(p-1) y^(1-p
 {
     double     p = ((const dt_norm_opts *)dt_fn_opts(c))->p;
     dt_tensor *a = dt_fn_saved(c, 0), *y = dt_fn_saved(c, 1), *g = dt_reshape(dt_fn_grad(c, 0), dt_shape_of(y));
-    dt_tensor *zero = dt__scalar_of(a, 0);
+    dt_tensor *zero = dt__ops_scalar(a, 0);
     dt_tensor *t = dt_where(dt_eq(a, zero), zero, dt_pow_scalar(dt_abs(a), p - 1));
     dt_tensor *q = dt_where(dt_eq(y, zero), zero, dt_pow_scalar(y, 1 - p));
     dt_fn_give(c, 0, dt_mul(dt_mul(t, dt_sign(a)), dt_mul(g, q)));
@@ -379,7 +379,7 @@ DT_API dt_tensor *dt_norm_with(dt_tensor *a, dt_norm_opts o)
     if (p == 1) return dt_sum_with(dt_abs(a), r);
     if (isinf(p)) return p > 0 ? dt_amax_with(dt_abs(a), r) : dt_amin_with(dt_abs(a), r);
     if (p == 0) {
-        dt_tensor *zero = dt__scalar_of(a, 0);
+        dt_tensor *zero = dt__ops_scalar(a, 0);
         return dt_sum_with(dt_cast(dt_ne(a, zero), (dt_dtype)a->dtype), r);
     }
     o.p = p;
@@ -388,7 +388,7 @@ DT_API dt_tensor *dt_norm_with(dt_tensor *a, dt_norm_opts o)
 static dt_tensor *dt__truth(const char *call, dt_tensor *a, dt_reduce_opts o, bool all)
 {
     if (!dt__ok(call, "a", a)) return NULL;
-    dt_tensor *zero = dt__scalar_of(a, 0), *is = zero ? dt_ne(a, zero) : NULL;
+    dt_tensor *zero = dt__ops_scalar(a, 0), *is = zero ? dt_ne(a, zero) : NULL;
     if (!is) return NULL;
     if (is->numel) return dt__reduce(call, all ? DT_R_MIN : DT_R_MAX, is, o);
     dt_tensor *n = dt__reduce(call, DT_R_SUM, is, o); /* its shape; and where elements are missing, 0 */
@@ -428,7 +428,7 @@ DT_API dt_tensor *dt_cumsum(dt_tensor *a, int dim)
 }
 
 /* ==================================================================================================== >>order */
-static dt_tensor *dt__places(const char *call, dt_tensor *a, int dim, int64_t k, bool descending)
+static dt_tensor *dt__ops_places(const char *call, dt_tensor *a, int dim, int64_t k, bool descending)
 {
     int64_t    outer = 1, inner = 1, n = a->ndim ? a->shape[dim] : 1, shape[DT_MAX_DIMS];
     dt_tensor *d = dt__dense(call, a);
@@ -458,7 +458,7 @@ static dt_tensor *dt__ordered(const char *call, dt_tensor *a, int dim, int64_t k
         dt_fail(DT_ERR_ARG, "%s: k is %" PRId64 ", but dimension %d of %s has %" PRId64 " elements", call, k, dim, dt__text(a), n);
         return NULL;
     }
-    dt_tensor *at = dt__places(call, a, dim, k, descending);
+    dt_tensor *at = dt__ops_places(call, a, dim, k, descending);
     if (index) *index = at;
     if (!at || !values) return at;
     return a->ndim ? dt_gather(a, dim, at) : k ? dt_clone(a) : NULL;
@@ -526,7 +526,7 @@ DT_API dt_tensor *dt_bincount_with(dt_tensor *index, dt_bincount_opts o)
     if (index->numel && !n) return NULL;
     if (n < o.minlength) n = o.minlength;
     int        dtype = o.weights ? o.weights->dtype : DT_I64;
-    dt_tensor *y = dt_zeros_with(dt__shape1(n), dt__beside(index, dtype));
+    dt_tensor *y = dt_zeros_with(dt__ops_shape1(n), dt__beside(index, dtype));
     dt_tensor *src = o.weights ? o.weights : dt_ones_with(dt_shape_of(index), dt__beside(index, DT_I64));
     if (index->dtype == DT_U8) index = dt_cast(index, DT_I64);
     return y && src && index ? dt__scattered(call, y, 0, index, src, true) : NULL;
@@ -708,7 +708,7 @@ DT_API dt_tensor *dt_masked_fill(dt_tensor *a, dt_tensor *mask, double value)
         dt_fail(DT_ERR_DTYPE, "%s: %g is not an integer, but a is %s; dt_cast() it to f32 first", call, value, dt_dtype_name((dt_dtype)a->dtype));
         return NULL;
     }
-    dt_tensor *v = dt__scalar_of(a, value);
+    dt_tensor *v = dt__ops_scalar(a, value);
     return v ? dt_where(mask, v, a) : NULL;
 }
 static dt_tensor *dt__triangle(const char *call, dt_tensor *a, int64_t k, bool upper)
@@ -721,8 +721,8 @@ static dt_tensor *dt__triangle(const char *call, dt_tensor *a, int64_t k, bool u
     int64_t rows = a->shape[a->ndim - 2], cols = a->shape[a->ndim - 1];
     if (k > cols) k = cols;
     if (k < -rows) k = -rows;
-    dt_tensor *r = dt_unsqueeze(dt__range(a, (double)k, rows, 1), 1), *c = dt__range(a, 0, cols, 1);
-    dt_tensor *keep = upper ? dt_ge(c, r) : dt_le(c, r), *zero = dt__scalar_of(a, 0);
+    dt_tensor *r = dt_unsqueeze(dt__ops_range(a, (double)k, rows, 1), 1), *c = dt__ops_range(a, 0, cols, 1);
+    dt_tensor *keep = upper ? dt_ge(c, r) : dt_le(c, r), *zero = dt__ops_scalar(a, 0);
     return keep && zero ? dt_where(keep, a, zero) : NULL;
 }
 DT_API dt_tensor *dt_tril(dt_tensor *a, int64_t k) { return dt__triangle("dt_tril", a, k, false); }
@@ -749,7 +749,7 @@ DT_API dt_tensor *dt_flip(dt_tensor *a, uint32_t dims)
         if (!(dims >> b & 1u)) continue;
         if (!dt__dim_ok("dt_flip", &d, a->ndim)) return NULL;
         if (b > 16 && (dims >> d & 1u)) continue; /* named twice */
-        y = dt_index_select(y, d, dt__range(a, (double)(a->shape[d] - 1), a->shape[d], -1));
+        y = dt_index_select(y, d, dt__ops_range(a, (double)(a->shape[d] - 1), a->shape[d], -1));
     }
     return y == a ? dt_clone(a) : y;
 }
@@ -792,7 +792,7 @@ DT_API dt_tensor *dt_linspace_with(double start, double end, int64_t steps, dt_m
         dt_fail(DT_ERR_ARG, "dt_linspace: steps is %" PRId64 "; it must be at least 0", steps);
         return NULL;
     }
-    dt_tensor *t = dt__make("dt_linspace", dt__shape1(steps), o, o.dtype);
+    dt_tensor *t = dt__make("dt_linspace", dt__ops_shape1(steps), o, o.dtype);
     dt_call    c;
     if (!t) return NULL;
     dt__call_begin(&c, DT_K_iota);
@@ -801,7 +801,7 @@ DT_API dt_tensor *dt_linspace_with(double start, double end, int64_t steps, dt_m
     c.u.ew.b = steps > 1 ? (end - start) / (double)(steps - 1) : 0;
     return dt__finish(t, steps ? dt__go(t->st->dev, &c) : 0);
 }
-static double dt__unit(dt_rng *r) /* PyTorch's uniform double in [0, 1) */
+static double dt__ops_unit(dt_rng *r) /* PyTorch's uniform double in [0, 1) */
 {
     return (double)(dt_rng_u64(r) & ((UINT64_C(1) << 53) - 1)) * 0x1p-53;
 }
@@ -841,7 +841,7 @@ static bool dt__draw_row(const char *call, int64_t row, const float *p, int64_t 
         for (int64_t j = 0; j < many; j++) cum[j] /= s;
         cum[many - 1] = 1;
         for (int64_t k = 0; k < n; k++) {
-            double  u = dt__unit(r);
+            double  u = dt__ops_unit(r);
             int64_t lo = 0, hi = many;
             while (lo < hi) {
                 int64_t mid = lo + (hi - lo) / 2;
@@ -854,7 +854,7 @@ static bool dt__draw_row(const char *call, int64_t row, const float *p, int64_t 
         return true;
     }
     for (int64_t j = 0; j < many; j++) {
-        work[j].key = (double)p[j] / -log1p(-dt__unit(r)); /* 0/0 cannot be: p = 0 comes last */
+        work[j].key = (double)p[j] / -log1p(-dt__ops_unit(r)); /* 0/0 cannot be: p = 0 comes last */
         work[j].at = j;
         if (!(p[j] > 0)) work[j].key = -1;
     }
@@ -1206,7 +1206,7 @@ static dt_tensor *dt__loss_done(dt_tensor *l, dt_reduction reduction, int dtype)
 /* a where y is 1, b where y is -1, 0 elsewhere */
 static dt_tensor *dt__by_sign(dt_tensor *y, dt_tensor *a, dt_tensor *b)
 {
-    dt_tensor *zero = a ? dt__scalar_of(a, 0) : NULL, *one = dt__scalar_of(y, 1), *minus = y->dtype == DT_U8 ? NULL : dt__scalar_of(y, -1);
+    dt_tensor *zero = a ? dt__ops_scalar(a, 0) : NULL, *one = dt__ops_scalar(y, 1), *minus = y->dtype == DT_U8 ? NULL : dt__ops_scalar(y, -1);
     dt_tensor *t = b && one ? dt_where(dt_eq(y, one), a, zero) : NULL;
     return !t || !minus ? t : dt_add(t, dt_where(dt_eq(y, minus), b, zero));
 }
@@ -1215,10 +1215,10 @@ DT_API dt_tensor *dt_hinge_embedding_loss_with(dt_tensor *x, dt_tensor *y, dt_ma
     int         dtype = DT_F32;
     const char *call = "dt_hinge_embedding_loss";
     if (!dt__loss_ok(call, &x, 1, o.reduction, &dtype) || !dt__ok(call, "y", y) || !dt__same_sizes(call, "x and y", x, y)) return NULL;
-    dt_tensor *one = dt__scalar_of(y, 1), *zero = dt__scalar_of(x, 0), *apart = dt_relu(dt_rsub_scalar(x, dt__given(o.margin, 1)));
+    dt_tensor *one = dt__ops_scalar(y, 1), *zero = dt__ops_scalar(x, 0), *apart = dt_relu(dt_rsub_scalar(x, dt__given(o.margin, 1)));
     if (!one || !apart) return NULL;
     if (y->dtype == DT_U8) return dt__loss_done(dt_where(dt_eq(y, one), x, dt_add(x, apart)), o.reduction, dtype);
-    dt_tensor *minus = dt__scalar_of(y, -1); /* as PyTorch: a y that is neither counts as both */
+    dt_tensor *minus = dt__ops_scalar(y, -1); /* as PyTorch: a y that is neither counts as both */
     return dt__loss_done(dt_add(dt_where(dt_ne(y, one), apart, zero), dt_where(dt_ne(y, minus), x, zero)), o.reduction, dtype);
 }
 DT_API dt_tensor *dt_margin_ranking_loss_with(dt_tensor *x1, dt_tensor *x2, dt_tensor *y, dt_margin_opts o)
