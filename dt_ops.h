@@ -48,7 +48,7 @@ CONTENTS
     >>drawing        linspace, multinomial, bernoulli
     >>einsum         products of several tensors by names of their dimensions
     >>resizing       interpolation, pixel shuffle
-    >>more-losses    hinge, cosine, triplet, focal
+    >>more_losses    hinge, cosine, triplet, focal
     >>gradcheck      gradients of a function beside differences of its values
     >>helpers        implementation from here: numbers and ranges as tensors
     >>norms          norms, any, all, cumsum
@@ -91,13 +91,13 @@ extern "C" {
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- >>reducing */
-typedef struct dt_norm_opts {
+typedef struct dt_p_norm_opts {
     int      dt__first DT_D;
     double   p DT_D;       /* default 2; INFINITY and -INFINITY: the largest and smallest magnitude; DT_ZERO: how many are not 0 */
     uint32_t dims DT_D;    /* DT_DIM(i) | DT_DIM(j) ...; default: all dimensions */
     bool     keepdim DT_D;
-} dt_norm_opts;
-DT_API dt_tensor *dt_norm_with(dt_tensor *a, dt_norm_opts o DT_OPT0(dt_norm_opts)); /* sum(|a|^p)^(1/p) */
+} dt_p_norm_opts;
+DT_API dt_tensor *dt_norm_with(dt_tensor *a, dt_p_norm_opts o DT_OPT0(dt_p_norm_opts)); /* sum(|a|^p)^(1/p) */
 /* u8: 1 where any (all) of the elements are not 0; over no elements any is 0, all is 1 */
 DT_API dt_tensor *dt_any_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 DT_API dt_tensor *dt_all_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
@@ -172,7 +172,7 @@ DT_API dt_tensor *dt_interpolate_with(dt_tensor *x, dt_interpolate_opts o DT_OPT
 DT_API dt_tensor *dt_pixel_shuffle(dt_tensor *x, int64_t r);   /* (..., c r^2, h, w) -> (..., c, h r, w r) */
 DT_API dt_tensor *dt_pixel_unshuffle(dt_tensor *x, int64_t r); /* the inverse */
 
-/* ---------------------------------------------------------------------------------------------------- >>more-losses */
+/* ---------------------------------------------------------------------------------------------------- >>more_losses */
 typedef struct dt_margin_opts {
     int          dt__first DT_D;
     dt_reduction reduction DT_D;
@@ -222,7 +222,7 @@ typedef struct dt_gradcheck_opts {
 DT_API dt_status dt_gradcheck_with(dt_gradcheck_fn fn, void *user, dt_tensor *const *in, int n,
                                    dt_gradcheck_opts o DT_OPT0(dt_gradcheck_opts));
 #ifdef DT__LIT
-#define dt_norm(...) dt_norm_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_norm_opts, __VA_ARGS__, ))
+#define dt_norm(...) dt_norm_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_p_norm_opts, __VA_ARGS__, ))
 #define dt_any(...) dt_any_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
 #define dt_all(...) dt_all_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
 #define dt_sort(a, ...) dt_sort_with(a, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_sort_opts, __VA_ARGS__, ))
@@ -328,10 +328,10 @@ static bool dt__same_sizes(const char *call, const char *what, const dt_tensor *
 }
 
 /* ==================================================================================================== >>norms */
-/* The p-norm with p not 0, 1, 2 or infinite: saves a, the norm with its reduced dimensions; opts: dt_norm_opts. */
+/* The p-norm with p not 0, 1, 2 or infinite: saves a, the norm with its reduced dimensions; opts: dt_p_norm_opts. */
 static dt_status dt__pnorm_forward(dt_fn_call *c)
 {
-    dt_norm_opts   o = *(const dt_norm_opts *)dt_fn_opts(c);
+    dt_p_norm_opts   o = *(const dt_p_norm_opts *)dt_fn_opts(c);
     dt_tensor     *a = dt_fn_in(c, 0);
     dt_reduce_opts r;
     DT__CLEAR(r);
@@ -352,7 +352,7 @@ static dt_status dt__pnorm_forward(dt_fn_call *c)
 }
 static dt_status dt__pnorm_backward(dt_fn_call *c) /* g sign(a) |a|^(p-1) y^(1-p); 0 where a or y is 0 */
 {
-    double     p = ((const dt_norm_opts *)dt_fn_opts(c))->p;
+    double     p = ((const dt_p_norm_opts *)dt_fn_opts(c))->p;
     dt_tensor *a = dt_fn_saved(c, 0), *y = dt_fn_saved(c, 1), *g = dt_reshape(dt_fn_grad(c, 0), dt_shape_of(y));
     dt_tensor *zero = dt__ops_scalar(a, 0);
     dt_tensor *t = dt_where(dt_eq(a, zero), zero, dt_pow_scalar(dt_abs(a), p - 1));
@@ -360,7 +360,7 @@ static dt_status dt__pnorm_backward(dt_fn_call *c) /* g sign(a) |a|^(p-1) y^(1-p
     dt_fn_give(c, 0, dt_mul(dt_mul(t, dt_sign(a)), dt_mul(g, q)));
     return dt_error_code();
 }
-DT_API dt_tensor *dt_norm_with(dt_tensor *a, dt_norm_opts o)
+DT_API dt_tensor *dt_norm_with(dt_tensor *a, dt_p_norm_opts o)
 {
     static const dt_function pnorm = { "norm", dt__pnorm_forward, dt__pnorm_backward };
     const char    *call = "dt_norm";
@@ -1284,7 +1284,7 @@ DT_API dt_tensor *dt_multi_margin_loss_with(dt_tensor *x, dt_tensor *y, dt_margi
 }
 static dt_tensor *dt__distance(dt_tensor *a, dt_tensor *b, double p, double eps)
 {
-    dt_norm_opts n;
+    dt_p_norm_opts n;
     DT__CLEAR(n);
     n.p = p;
     n.dims = DT_DIM(-1);
