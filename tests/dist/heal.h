@@ -41,6 +41,19 @@ enum {
     HEAL_MESSAGE,
     HEAL_JOINING
 };                         /* when the victim dies (or is stopped) */
+enum { /* odd_in */
+    HEAL_MODEL = 0,
+    HEAL_VERSION,
+    HEAL_LENGTH,
+    HEAL_SEED,
+    HEAL_BATCHES,
+    HEAL_SLOTS,
+    HEAL_SHARD,
+    HEAL_OPTIMIZERS,
+    HEAL_OPTIMIZER,
+    HEAL_STEP,
+    HEAL_POSITION
+};
 typedef struct heal_try {  /* a step that a group began */
     int32_t n[HEAL_RANKS]; /* batches of each rank */
     int16_t item[HEAL_RANKS][4 * HEAL_BATCH];
@@ -61,7 +74,7 @@ typedef struct heal {
     int         drop;        /* .drop_last: not each sample is used */
     int         replace;     /* so many members that died are replaced */
     int         next;        /* the number of the next one */
-    int         odd;         /* the member with this number has another model; 0: none */
+    int         odd, odd_in; /* the member with this number differs from the others in this; 0: none */
     heal_plan   plan[HEAL_ALL];
     /* results */
     int      listen_fd, port, report[2];
@@ -92,6 +105,13 @@ static void    heal_sends(void)
 #else
 static DT_TEST_UNUSED int64_t heal_left;
 #endif
+static int heal_lie = -1; /* what this member says wrongly to the others: HEAL_VERSION, HEAL_STEP or HEAL_POSITION */
+static DT_TEST_UNUSED void heal_words(int64_t *w, int version, int step, int position)
+{
+    if (heal_lie == HEAL_VERSION) w[version] += 1000;
+    if (heal_lie == HEAL_STEP) w[step] -= 2;
+    if (heal_lie == HEAL_POSITION) w[position]++;
+}
 static DT_TEST_UNUSED int64_t heal_ns(void)
 {
     struct timespec t;
@@ -217,12 +237,15 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
         x[i / HEAL_IN][i % HEAL_IN] = (float)r[0] / 4294967296.0f - 0.5f;
         y[i / HEAL_IN] = (uint8_t)(r[1] % HEAL_OUT);
     }
+    int         odd = number && j->odd == number ? j->odd_in : -1;
     dt_dataset *set =
-        dt_arrays(x, HEAL_ITEMS, .x_shape = DT_SHAPE(HEAL_IN), .y = y, .y_dtype = DT_U8, .classes = HEAL_OUT);
+        dt_arrays(x, HEAL_ITEMS - (odd == HEAL_LENGTH), .x_shape = DT_SHAPE(HEAL_IN), .y = y, .y_dtype = DT_U8, .classes = HEAL_OUT);
     dt_loader *in =
-        dt_loader_new(set, .batch = HEAL_BATCH, .shuffle = true, .seed = 5, .drop_last = j->norm || j->drop);
+        dt_loader_new(set, .batch = HEAL_BATCH + (odd == HEAL_BATCHES), .shuffle = true,
+                      .seed = 5 + (uint64_t)(odd == HEAL_SEED), .drop_last = j->norm || j->drop);
     dt_model       *m = dt_model_new(.seed = 3 + (uint64_t)(j->slots || j->drop ? 0 : number));
-    dt_optimizer   *opt = j->adam ? dt_adam(m, .lr = 0.01) : dt_sgd(m, .lr = 0.1, .momentum = 0.9);
+    dt_optimizer   *more = odd == HEAL_OPTIMIZERS ? dt_sgd(m, .params = "c.*", .lr = 0.1) : NULL;
+    dt_optimizer   *opt = j->adam != (odd == HEAL_OPTIMIZER) ? dt_adam(m, .lr = 0.01) : dt_sgd(m, .lr = 0.1, .momentum = 0.9);
     dt_scheduler   *sched = dt_cosine_annealing_lr(opt, .t_max = 100);
     dt_amp         *amp = j->amp ? dt_amp_new(m, .level = j->amp == 2 ? "O2" : "O1") : NULL;
     dt_checkpoint  *k = j->dir ? dt_checkpoint_new(j->dir, .model = m, .optimizer = opt) : NULL;
@@ -236,10 +259,11 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
     o.wait = j->wait;
     o.scheduler = sched;
     o.checkpoint = k;
-    o.ddp.slots = j->slots;
-    o.ddp.shard = j->shard;
+    o.ddp.slots = odd == HEAL_SLOTS ? 8 : j->slots;
+    o.ddp.shard = odd == HEAL_SHARD ? 1 : j->shard;
     o.comm.timeout = j->timeout;
     o.comm.transport = j->transport;
+    heal_lie = odd;
     char at[80];
     if (rank >= 0) {
         o.comm.rank = rank;
@@ -270,7 +294,7 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
                 heal_die(j, number, HEAL_BEFORE, step);
                 begun = true;
             }
-            dt_tensor *loss = dt_cross_entropy(heal_net(j, m, b.x, number && j->odd == number), b.y);
+            dt_tensor *loss = dt_cross_entropy(heal_net(j, m, b.x, odd == HEAL_MODEL), b.y);
             if (in_group) heal_die(j, number, HEAL_BACKWARD, step);
             if (amp) dt_amp_backward(amp, loss);
             else dt_backward(loss);
@@ -294,6 +318,7 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
     dt_checkpoint_free(k);
     dt_amp_free(amp);
     dt_scheduler_free(sched);
+    dt_optimizer_free(more);
     dt_optimizer_free(opt);
     dt_model_free(m);
     dt_loader_free(in);

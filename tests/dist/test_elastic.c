@@ -3,8 +3,11 @@
    run: alone, asan-later */
 static void heal_sends(void);
 #define DT__ON_SEND() heal_sends()
+#define DT__ON_WORDS(w) heal_words(w, DT__EW_VERSION, DT__EW_STEP, DT__EW_POSITION)
 #define DT_NET_IMPLEMENTATION
+#define DT_ELASTIC_IMPLEMENTATION
 #include "dt_test.h"
+static void heal_words(int64_t *w, int version, int step, int position);
 
 #include "dt_elastic.h"
 #include "temp_files.h"
@@ -337,6 +340,60 @@ UTEST(elastic, a_newcomer_with_another_model_is_refused)
                "number 1 is parameter 'a.weight' f32 (16, 6) on rank 0, parameter 'a.weight' f32 (20, 6)") != NULL,
         j->said[2]);
     heal_free(j);
+}
+UTEST(elastic, a_newcomer_that_differs_is_refused_with_the_first_difference)
+{
+    static const struct {
+        int         odd_in;
+        const char *says;
+    } kind[] = {
+        { HEAL_VERSION, "its version of dt is 3000, that of the group is 2000" },
+        { HEAL_LENGTH, "its number of items of the dataset is 49, that of the group is 50" },
+        { HEAL_SEED, "its seed of the loader is 6, that of the group is 5" },
+        { HEAL_BATCHES, "its batch of the loader is 4, that of the group is 3" },
+        { HEAL_SLOTS, "its .ddp.slots is 8, that of the group is 0" },
+        { HEAL_SHARD, "its .ddp.shard is 1, that of the group is 0" },
+        { HEAL_OPTIMIZERS, "its number of optimisers is 2, that of the group is 1" },
+        { HEAL_OPTIMIZER, "its optimiser is dt_adam, that of the group is dt_sgd" },
+    };
+    for (int k = 0; k < (int)(sizeof kind / sizeof *kind); k++) {
+        heal *j = heal_new(3);
+        j->epochs = 20;
+        j->seconds_of_step = 2;
+        j->transport = k % 2 ? "tcp" : "auto";
+        j->odd = 3;
+        j->odd_in = kind[k].odd_in;
+        j->replace = 1;
+        j->plan[k % 3].how = HEAL_BACKWARD;
+        j->plan[k % 3].step = 3;
+        start_all(j);
+        EXPECT_EQ(1, heal_wait(j, slow(30)));
+        EXPECT_EQ(0, heal_check(j));
+        EXPECT_EQ(2, j->size_at_end);
+        EXPECT_EQ(1, j->said_refused);
+        EXPECT_TRUE_MSG(strstr(j->said[3], kind[k].says) != NULL, j->said[3]);
+        heal_free(j);
+    }
+}
+/* Without an error some members would train on what others do not have. */
+UTEST(elastic, members_that_disagree_on_the_committed_step_end_with_an_error)
+{
+    for (int kind = HEAL_STEP; kind <= HEAL_POSITION; kind++) {
+        heal *j = heal_new(4);
+        j->odd = 2;
+        j->odd_in = kind;
+        j->plan[1].how = HEAL_BACKWARD;
+        j->plan[1].step = 5;
+        start_all(j);
+        EXPECT_EQ(3, heal_wait(j, slow(30)));
+        for (int i = 0; i < 4; i++)
+            if (i != 1)
+                EXPECT_TRUE_MSG(strstr(j->said[i], kind == HEAL_STEP ? "rank 1 has committed 3 steps, rank 0 5: members are never "
+                                                                       "more than one step apart"
+                                                                     : "have both committed step 5, but are at items ") != NULL,
+                                j->said[i]);
+        heal_free(j);
+    }
 }
 UTEST(elastic, a_part_of_a_state_with_wrong_lengths_is_refused)
 {
