@@ -60,7 +60,7 @@ typedef struct heal_try {  /* a step that a group began */
     int32_t items[HEAL_RANKS];
 } heal_try;
 typedef struct heal_plan { /* of one member */
-    int     how, signal;
+    int     how, signal, with; /* with: this member is killed just before; 0: none */
     int64_t step,
         us; /* at which step; HEAL_TIMER: so long after its first step. HEAL_MESSAGE: before so many messages (heal_sends) from
                          that step on, HEAL_JOINING: from the start of a newcomer on, or of this one if it is one */
@@ -72,6 +72,8 @@ typedef struct heal {
     const char *transport, *dir;
     char        trace[4200]; /* of rank 0 of the start; "": none */
     int         drop;        /* .drop_last: not each sample is used */
+    int         every;       /* with dir: a checkpoint after so many steps; they may go back to it */
+    int         bare;        /* it has neither the loader nor the scheduler */
     int         replace;     /* so many members that died are replaced */
     int         next;        /* the number of the next one */
     int         odd, odd_in; /* the member with this number differs from the others in this; 0: none */
@@ -88,6 +90,9 @@ typedef struct heal {
     uint64_t hash[HEAL_STEPS][HEAL_TRIES];
     int64_t  done[HEAL_ALL]; /* the last step that each member has committed, + 1 */
     heal_try tried[HEAL_STEPS][HEAL_TRIES];
+    int      ends; /* of epochs, that the last member to finish saw */
+    char     heard[300]; /* the last warning that they go on */
+    int64_t  back; /* the step to which they went back, or 0 */
     int32_t  bad, ended[HEAL_ALL], size_at_end, joined, retries;
     int64_t  committed_ns[HEAL_STEPS]; /* when the last member committed it */
     char     said[HEAL_ALL][600];
@@ -189,7 +194,9 @@ static DT_TEST_UNUSED void heal_die(const heal *j, int number, int how, int64_t 
         ((p->how == HEAL_MESSAGE && p->step == step) ||
          (p->how == HEAL_JOINING && j->next > j->world && number < j->world)))
         heal_left = p->us;
-    if (p->how == how && p->step == step) kill(getpid(), p->signal ? p->signal : SIGKILL);
+    if (p->how != how || p->step != step) return;
+    if (p->with) kill(j->pid[p->with], SIGKILL);
+    kill(getpid(), p->signal ? p->signal : SIGKILL);
 }
 static DT_TEST_UNUSED void heal_note(heal *j, int number, dt_elastic *e, const dt_batch *b, int64_t step,
                                      int generation)
@@ -200,6 +207,8 @@ static DT_TEST_UNUSED void heal_note(heal *j, int number, dt_elastic *e, const d
         exit(1);
     }
     heal_try *t = &j->tried[step][generation % HEAL_TRIES];
+    if (step < j->done[number]) j->back = step;
+    if (j->every) j->done[number] = step;
     j->epoch[step] = (int32_t)dt_elastic_epoch(e);
     for (int i = 0; i < b->n && t->items[rank] < 4 * HEAL_BATCH; i++)
         t->item[rank][t->items[rank]++] = (int16_t)b->item[i];
@@ -226,6 +235,11 @@ static DT_TEST_UNUSED void heal_committed(heal *j, int number, dt_elastic *e, dt
     while (newest < step + 1 &&
            !__atomic_compare_exchange_n(&j->newest, &newest, step + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
 }
+static DT_TEST_UNUSED void heal_hears(void *user, int level, const char *text)
+{
+    heal *j = (heal *)user;
+    if (level == DT_LOG_WARN && strstr(text, "go on from")) snprintf(j->heard, sizeof j->heard, "%s", text);
+}
 static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
 {
     static float   x[HEAL_ITEMS][HEAL_IN];
@@ -248,10 +262,12 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
     dt_optimizer   *opt = j->adam != (odd == HEAL_OPTIMIZER) ? dt_adam(m, .lr = 0.01) : dt_sgd(m, .lr = 0.1, .momentum = 0.9);
     dt_scheduler   *sched = dt_cosine_annealing_lr(opt, .t_max = 100);
     dt_amp         *amp = j->amp ? dt_amp_new(m, .level = j->amp == 2 ? "O2" : "O1") : NULL;
-    dt_checkpoint  *k = j->dir ? dt_checkpoint_new(j->dir, .model = m, .optimizer = opt) : NULL;
+    dt_checkpoint  *k = j->dir ? dt_checkpoint_new(j->dir, .model = m, .optimizer = opt, .scheduler = j->bare ? NULL : sched, .every_steps = j->every) : NULL;
     dt_elastic_opts o;
     bool            begun = false;
-    int             size = 0, generation = 0;
+    if (k && !j->bare) dt_loader_checkpoint(in, k);
+    if (j->every) dt_set_log(heal_hears, j);
+    int             size = 0, generation = 0, ends = 0;
     memset(&o, 0, sizeof o);
     o.min = j->min;
     o.max = j->max;
@@ -278,7 +294,7 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
     }
     dt_elastic *e = dt_elastic_new_with(m, opt, in, o);
     if (j->plan[number].how == HEAL_JOINING && rank < 0) heal_left = j->plan[number].us;
-    while (dt_elastic_epoch(e) < j->epochs)
+    for (; dt_elastic_epoch(e) < j->epochs; ends++)
         for (dt_batch b; dt_elastic_next(e, &b);) {
             int64_t step = dt_elastic_steps(e);
             bool    in_group = dt_elastic_ddp(e) != NULL;
@@ -301,6 +317,7 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
             if (!dt_elastic_step(e)) continue;
             heal_committed(j, number, e, m, step, generation);
             heal_die(j, number, HEAL_AFTER, step);
+            if (k) dt_checkpoint_tick(k, dt_elastic_epoch(e), dt_elastic_steps(e));
         }
     if (dt_error()) snprintf(j->said[number], sizeof j->said[number], "%s", dt_error());
     else {
@@ -308,6 +325,7 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
         if (!__atomic_compare_exchange_n(&j->last, &none, h, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) && none != h)
             heal_wrong(j, number, j->newest, "it ends with other weights than another member");
         j->size_at_end = size;
+        j->ends = ends;
     }
     int failed = !dt_error()                                                                   ? 0
                  : strstr(dt_error(), "cannot join") || strstr(dt_error(), "joined the group") ? HEAL_RETRY

@@ -261,22 +261,58 @@ UTEST(elastic, with_shards_two_deaths_at_once)
         heal *j = heal_new(4);
         j->shard = 1 + far;
         j->drop = 1;
-        for (int i = 1; i < 3; i++) {
-            j->plan[far ? 2 * i - 1 : i].how = HEAL_BACKWARD;
-            j->plan[far ? 2 * i - 1 : i].step = 3;
-        }
+        j->plan[1].how = HEAL_BACKWARD;
+        j->plan[1].step = 3;
+        j->plan[1].with = far ? 3 : 2;
         start_all(j);
         int failed = heal_wait(j, slow(30));
-        if (far || !failed) { /* neighbours: the second one may have died when all had the whole state already */
+        if (far) {
             EXPECT_EQ(0, failed);
             EXPECT_EQ(0, heal_check(j));
             EXPECT_EQ(2, j->size_at_end);
         } else {
             EXPECT_EQ(2, failed);
             EXPECT_TRUE_MSG(strstr(j->said[0], "rank 1 and its neighbour, which had a copy") != NULL, j->said[0]);
-            EXPECT_TRUE_MSG(strstr(j->said[3], "start again from a checkpoint") != NULL, j->said[3]);
+            EXPECT_TRUE_MSG(strstr(j->said[3], "there is no .checkpoint to go on from; start again") != NULL, j->said[3]);
         }
         heal_free(j);
+    }
+}
+/* The state is lost with them; a checkpoint has an older one. Also if the leader is one of the two. */
+UTEST(elastic, two_neighbouring_shards_die_and_the_others_go_on_from_a_checkpoint)
+{
+    for (int k = 0; k < 4; k++) {
+        char *dir = temp_dir();
+        heal *j = heal_new(4);
+        int   lead = k & 1;
+        j->shard = 1 + k % 3;
+        j->drop = j->adam = 1;
+        j->amp = k == 1 ? 2 : 0;
+        j->epochs = 4;
+        j->dir = dir;
+        j->every = k == 3 ? 50 : k == 2 ? 4 : 3; /* 50: none is there yet; 4: at the end of an epoch */
+        j->bare = k == 2;
+        j->plan[lead].how = HEAL_BACKWARD;
+        j->plan[lead].step = 5;
+        j->plan[lead].with = lead ? 2 : 1;
+        start_all(j);
+        int failed = heal_wait(j, slow(30));
+        if (k < 3) {
+            EXPECT_EQ(0, failed);
+            EXPECT_EQ(0, heal_check(j));
+            EXPECT_EQ(2, j->size_at_end);
+            EXPECT_EQ(j->every, j->back);
+            EXPECT_EQ(k == 2 ? 4 + 3 * 8 : 3 + 2 + 3 * 8, j->newest); /* two members: 8 steps an epoch */
+            EXPECT_EQ(k == 2 ? 4 : 5, j->ends);                       /* that of epoch 0 once more */
+            EXPECT_TRUE_MSG(strstr(j->heard, k == 2 ? "the others go on from step 4 of the newest checkpoint"
+                                                    : "the others go on from step 3 of the newest checkpoint") != NULL,
+                            j->heard);
+        } else {
+            EXPECT_EQ(2, failed);
+            EXPECT_TRUE_MSG(strstr(j->said[0], "no checkpoint was saved yet") != NULL, j->said[0]);
+        }
+        heal_free(j);
+        temp_remove(dir);
     }
 }
 /* ---------------------------------------------------------------------------------------------------- the launcher, the trace */
