@@ -190,10 +190,10 @@ static DT_TEST_UNUSED void heal_wrong(heal *j, int number, int64_t step, const c
 static DT_TEST_UNUSED void heal_die(const heal *j, int number, int how, int64_t step)
 {
     const heal_plan *p = &j->plan[number];
-    if (how == HEAL_BEFORE && heal_left < 0 &&
+    if (how == HEAL_BEFORE && __atomic_load_n(&heal_left, __ATOMIC_RELAXED) < 0 &&
         ((p->how == HEAL_MESSAGE && p->step == step) ||
          (p->how == HEAL_JOINING && j->next > j->world && number < j->world)))
-        heal_left = p->us;
+        __atomic_store_n(&heal_left, p->us, __ATOMIC_RELAXED);
     if (p->how != how || p->step != step) return;
     if (p->with) kill(j->pid[p->with], SIGKILL);
     kill(getpid(), p->signal ? p->signal : SIGKILL);
@@ -293,7 +293,8 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
         o.join = at;
     }
     dt_elastic *e = dt_elastic_new_with(m, opt, in, o);
-    if (j->plan[number].how == HEAL_JOINING && rank < 0) heal_left = j->plan[number].us;
+    if (j->plan[number].how == HEAL_JOINING && rank < 0)
+        __atomic_store_n(&heal_left, j->plan[number].us, __ATOMIC_RELAXED);
     for (; dt_elastic_epoch(e) < j->epochs; ends++)
         for (dt_batch b; dt_elastic_next(e, &b);) {
             int64_t step = dt_elastic_steps(e);
