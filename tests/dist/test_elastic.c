@@ -78,6 +78,31 @@ UTEST(elastic, a_dead_member_is_replaced)
         }
 }
 
+/* The others stand still until it answers. */
+UTEST(elastic, a_newcomer_that_is_asked_already_does_not_wait)
+{
+    static dt__world   w;
+    pthread_condattr_t a;
+    w.control = (dt__control *)calloc(1, sizeof *w.control);
+    ASSERT_TRUE(w.control != NULL);
+    pthread_condattr_init(&a);
+    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
+    pthread_mutex_init(&w.lock, NULL);
+    pthread_cond_init(&w.control->cond, &a);
+    w.size = 4;
+    w.control->agreement[3].comm = 7;
+    w.control->agreement[3].round = 2;
+    int64_t begin = heal_ns();
+    EXPECT_EQ(1, dt__world_asked(&w, 7, 2, 4.0));
+    EXPECT_TRUE(heal_ns() - begin < 2000000000);
+    w.control->agreement[3].decided = true; /* the others went on without it */
+    EXPECT_EQ(0, dt__world_asked(&w, 7, 2, 0.01));
+    w.control->ngone = 3;
+    EXPECT_EQ(-1, dt__world_asked(&w, 7, 2, 4.0));
+    EXPECT_TRUE(heal_ns() - begin < 4000000000);
+    free(w.control);
+}
+
 /* ---------------------------------------------------------------------------------------------------- at any time */
 static uint32_t draw(uint32_t seed, uint32_t k)
 {
