@@ -277,6 +277,8 @@ UTEST(elastic, with_shards_one_death_loses_nothing)
                     last[rank] = j->last; /* nobody has committed this step: the same steps */
                 else if (how == HEAL_BEFORE) EXPECT_TRUE(j->last == last[rank]);
                 if (j->bad || !j->size_at_end) printf("    shard %d, rank %d dies at point %d\n", shard, rank, how);
+                for (int i = 0; i < HEAL_ALL; i++)
+                    if (j->said[i][0]) printf("    member %d says: %s\n", i, j->said[i]);
                 heal_free(j);
             }
 }
