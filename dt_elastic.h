@@ -842,6 +842,25 @@ static int dt__elastic_short(dt_elastic *e)
     return dt_fail(DT_ERR_COMM, "below the minimum: %d of at least %d members for %g s%s; start more, or lower .min", n,
                    e->o.min, e->o.wait, saved);
 }
+/* Did the member with words a cut the end of the epoch (dt__elastic_split), where the one with words b has not yet? */
+static bool dt__elastic_ahead(const int64_t *a, const int64_t *b)
+{
+    return a[DT__EW_STEP] == b[DT__EW_STEP] && a[DT__EW_EPOCH] == b[DT__EW_EPOCH] + 1 && !a[DT__EW_POSITION] && b[DT__EW_POSITION];
+}
+static void dt__elastic_catch_up(dt_elastic *e, const int64_t *all) /* then all do */
+{
+    int64_t mine[DT__EW_WORDS] = { 0 };
+    mine[DT__EW_STEP] = e->step;
+    mine[DT__EW_EPOCH] = e->at.epoch;
+    mine[DT__EW_POSITION] = e->at.position;
+    for (int r = 0; r < dt_comm_size(e->group); r++) {
+        const int64_t *w = all + (int64_t)r * DT__EW_WORDS;
+        if (!w[DT__EW_WHOLE] || !dt__elastic_ahead(w, mine)) continue;
+        e->at.epoch++;
+        e->at.position = 0;
+        return;
+    }
+}
 static int dt__elastic_split(dt_elastic *e)
 {
     const dt_loader_opts *lo = dt__loader_options(e->in);
@@ -853,8 +872,13 @@ static int dt__elastic_split(dt_elastic *e)
     e->own = own;
     e->slot = 0;
     e->k = 0;
-    return dt__loader_split(e->in, first, own, world, !lo->drop_last && !e->o.ddp.slots && e->o.ddp.shard != 3, &e->at,
-                            &e->share);
+    for (;;) {
+        int rc = dt__loader_split(e->in, first, own, world, !lo->drop_last && !e->o.ddp.slots && e->o.ddp.shard != 3, &e->at,
+                                  &e->share);
+        if (rc || e->share.steps || !e->at.position) return rc;
+        e->at.epoch++; /* .drop_last: with more members than before, the rest of the epoch is no whole step */
+        e->at.position = 0;
+    }
 }
 /* Who has the newest committed step gives it to those who have not. */
 static int dt__elastic_sync(dt_elastic *e, const int64_t *all)
@@ -877,7 +901,8 @@ static int dt__elastic_sync(dt_elastic *e, const int64_t *all)
     for (int r = 0; r < n && !rc; r++) {
         const int64_t *w = all + (int64_t)r * DT__EW_WORDS;
         if (r == source || (w[DT__EW_WHOLE] && w[DT__EW_STEP] == newest)) {
-            if (r != source && (w[DT__EW_EPOCH] != s[DT__EW_EPOCH] || w[DT__EW_POSITION] != s[DT__EW_POSITION]))
+            if (r != source && !dt__elastic_ahead(w, s) && !dt__elastic_ahead(s, w) &&
+                (w[DT__EW_EPOCH] != s[DT__EW_EPOCH] || w[DT__EW_POSITION] != s[DT__EW_POSITION]))
                 rc = dt_fail(DT_ERR_COMM,
                              "dt_elastic: ranks %d and %d have both committed step %" PRId64
                              ", but are at items %" PRId64 " and %" PRId64
@@ -962,6 +987,7 @@ static int dt__elastic_form_once(dt_elastic *e)
         e->ddp = dt__ddp_make(e->m, e->group, e->o.ddp, DT__DDP_ELASTIC);
         if (!e->ddp) rc = dt__err.code != DT_OK ? (int)dt__err.code : (int)DT__EL_AGAIN;
         dt_trace_span("elastic", "ddp", t0, dt_trace_now());
+        if (!rc) dt__elastic_catch_up(e, all);
         if (!rc) rc = dt__elastic_split(e);
         if (!rc && e->m->sealed && e->whole) rc = dt__elastic_exchange(e, e->step, e->at.epoch);
         if (rc == DT__EL_AGAIN && !dt__elastic_lost(e)) rc = dt__elastic_given_up(e, dt_comm_error(NULL));

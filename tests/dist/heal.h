@@ -72,6 +72,7 @@ typedef struct heal {
     const char *transport, *dir;
     char        trace[4200]; /* of rank 0 of the start; "": none */
     int         drop;        /* .drop_last: not each sample is used */
+    int         batch;       /* of each member; 0: HEAL_BATCH */
     int         every;       /* with dir: a checkpoint after so many steps; they may go back to it */
     int         bare;        /* it has neither the loader nor the scheduler */
     int         replace;     /* so many members that died are replaced */
@@ -255,7 +256,7 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
     dt_dataset *set =
         dt_arrays(x, HEAL_ITEMS - (odd == HEAL_LENGTH), .x_shape = DT_SHAPE(HEAL_IN), .y = y, .y_dtype = DT_U8, .classes = HEAL_OUT);
     dt_loader *in =
-        dt_loader_new(set, .batch = HEAL_BATCH + (odd == HEAL_BATCHES), .shuffle = true,
+        dt_loader_new(set, .batch = (j->batch ? j->batch : HEAL_BATCH) + (odd == HEAL_BATCHES), .shuffle = true,
                       .seed = 5 + (uint64_t)(odd == HEAL_SEED), .drop_last = j->norm || j->drop);
     dt_model       *m = dt_model_new(.seed = 3 + (uint64_t)(j->slots || j->drop ? 0 : number));
     dt_optimizer   *more = odd == HEAL_OPTIMIZERS ? dt_sgd(m, .params = "c.*", .lr = 0.1) : NULL;
