@@ -81,16 +81,16 @@ UTEST(elastic, a_dead_member_is_replaced)
 /* Two members make two steps of 24 of 50 samples. If a third one joins between them, 26 samples are no step of 36. */
 UTEST(elastic, a_newcomer_makes_the_rest_of_the_epoch_too_short_for_a_step)
 {
-    for (int k = 0; k < 6; k++) {
+    for (int k = 0; k < 10; k++) {
         heal *j = heal_new(3);
         j->shard = k % 3;
         j->batch = 12;
         j->drop = 1;
         j->epochs = 30;
-        j->seconds_of_step = 3;
+        j->seconds_of_step = 2 + k % 4;
         j->replace = 1;
         j->plan[2].how = HEAL_BACKWARD;
-        j->plan[2].step = 2;
+        j->plan[2].step = 2 + k % 2;
         start_all(j);
         EXPECT_EQ(0, heal_wait(j, slow(30)));
         EXPECT_EQ(0, heal_check(j));
