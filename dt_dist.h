@@ -4785,7 +4785,10 @@ DT_API void dt_ddp_free(dt_ddp *d)
 static int dt__comm_lost(const dt_comm *c) /* why its collectives end; 0: they do not */
 {
     int status = c ? dt_comm_get_status(c) : 0;
-    return status ? status : c ? dt__comm_halted(c, UINT64_MAX) : 0;
+    if (c && !status) status = dt__comm_halted(c, UINT64_MAX);
+    for (int i = 0; c && c->world && c->members && !status && i < c->size; i++) /* the control thread may be about to tell it */
+        if (dt__world_gone(c->world, c->member[i])) status = DT_COMM_ERR_PEER;
+    return status;
 }
 DT__INSIDE int dt__ddp_lost(const dt_ddp *d)
 {

@@ -114,6 +114,10 @@ extern "C" {
    A member that does not answer for the timeout of the communicator (.comm.timeout, default 30 s) is given up. If it continues, its
    next call fails and says at which step it was given up. A member that is only slower than that stays.
 
+   With .ddp.shard each member's part of the state has a copy on its right neighbour. If both die at once, the others go on from
+   the newest checkpoint in .checkpoint: dt_elastic_steps goes back to its step. It should hold the loader and the scheduler
+   (dt_loader_checkpoint, .scheduler), and the program saves it with dt_checkpoint_tick after dt_elastic_step. The lowest rank reads it for all.
+
    Without a launcher and without .min and .max this is training on one rank, or on the ranks that dt_comm_init finds. */
 typedef struct dt_elastic dt_elastic;
 typedef struct dt_elastic_opts {
@@ -124,7 +128,8 @@ typedef struct dt_elastic_opts {
     double wait   DT_D; /* seconds to wait with fewer members than min; default DT_ELASTIC_WAIT, else 60 */
     const char *join          DT_D; /* HOST:PORT of the group; default DT_ELASTIC_JOIN */
     dt_scheduler *scheduler   DT_D; /* dt_elastic_step makes a step of it, too */
-    dt_checkpoint *checkpoint DT_D; /* saved if the job ends early: below the minimum, or the launcher has died */
+    dt_checkpoint *checkpoint DT_D; /* saved if the job ends early: below the minimum, or the launcher has died. Read if a part of the
+                                       sharded state is lost */
     dt_ddp_opts ddp           DT_D; /* as for dt_ddp_new */
     dt_comm_opts comm         DT_D; /* as for dt_comm_init */
 } dt_elastic_opts;
@@ -221,8 +226,12 @@ enum {
     DT__EW_LEFT0,
     DT__EW_LEFT1,
     DT__EW_FULL,
+    DT__EW_CHECKPOINT,
     DT__EW_WORDS
 };
+#ifndef DT__ON_WORDS /* tests replace it: a member may say what is not so */
+#define DT__ON_WORDS(w) ((void)(w))
+#endif
 static const char *const dt__elastic_names[DT__EW_EQUAL] = { "version of dt",        "number of items of the dataset",
                                                              "seed of the loader",   "batch of the loader",
                                                              ".ddp.slots",           ".ddp.shard",
@@ -398,6 +407,8 @@ static void dt__elastic_words(dt_elastic *e, int64_t *w)
         w[DT__EW_LEFT0 + k] = e->left[k] ? e->left[k]->step : -1;
     }
     w[DT__EW_FULL] = e->full_fd >= 0 ? e->full_step : -1;
+    w[DT__EW_CHECKPOINT] = e->o.checkpoint != NULL;
+    DT__ON_WORDS(w);
 }
 /* A call has failed: because the group no longer goes on? Then the next one is formed. The control thread tells one communicator after the
    other of a death, so this one may hear of it a moment later than the one that failed. */
@@ -432,7 +443,8 @@ static int dt__elastic_given_up(dt_elastic *e, const char *why)
    committed; a small allreduce tells that all have done so. Parts of the last two steps are kept, since a death may come when
    some have made the update and others have not. So when a member dies there is a step of which all parts are there: those of
    the living, and that of the dead one at its neighbour. All members get all parts, make the file of them (full), and load it;
-   the next ddp cuts it anew. The full file is kept until parcels of the new group are exchanged. */
+   the next ddp cuts it anew. The full file is kept until parcels of the new group are exchanged. If a part is lost, the file is
+   made of a checkpoint. */
 static dt_msg_opts dt__elastic_tag(int tag)
 {
     dt_msg_opts o;
@@ -640,6 +652,61 @@ static int dt__elastic_share_full(dt_elastic *e, int source, int64_t step) /* on
     e->full_step = step;
     return 0;
 }
+static int dt__elastic_read_checkpoint(dt_elastic *e) /* into full_fd; 1, 0: there is none, or a negative status */
+{
+    dt_cursor *at = dt_loader_cursor(e->in);
+    int64_t    epoch = 0, step = 0;
+    int        fd = dt__elastic_memory();
+    if (fd < 0) return dt__err.code;
+    at->position = -1; /* to see whether the checkpoint has the loader's position */
+    int rc = dt_checkpoint_resume(e->o.checkpoint, &epoch, &step);
+    if (rc <= 0 || at->position < 0) {
+        *at = e->at;
+        at->epoch = epoch;
+        at->position = 0;
+    }
+    if (rc > 0 && dt__state_write("dt_elastic", e->kept, fd, epoch, step)) rc = dt__err.code;
+    if (rc <= 0) {
+        close(fd);
+        return rc;
+    }
+    dt__elastic_close(&e->full_fd);
+    e->full_fd = fd;
+    e->full_step = step;
+    return 1;
+}
+/* A part of the sharded state is lost: one member reads the newest checkpoint for all. */
+static int dt__elastic_go_back(dt_elastic *e, const int64_t *all, int lost, int *source, int64_t *step)
+{
+    int     n = dt_comm_size(e->group), me = dt_comm_rank(e->group), from = 0;
+    int64_t got[2] = { 0, 0 };
+    while (from < n &&
+           (!all[(int64_t)from * DT__EW_WORDS + DT__EW_CHECKPOINT] || all[(int64_t)from * DT__EW_WORDS + DT__EW_NEW]))
+        from++;
+    if (me == from) {
+        got[0] = dt__elastic_read_checkpoint(e);
+        got[1] = e->full_step;
+    }
+    if (from < n && dt_comm_broadcast(e->group, got, 2, DT_COMM_I64, from)) return 1;
+    if (got[0] < 0 && me == from) return dt__err.code;
+    if (got[0] <= 0)
+        return dt_fail(
+            DT_ERR_COMM,
+            "dt_elastic: rank %d and its neighbour, which had a copy of its part of the sharded state, died at once, and %s; "
+            "start again from a checkpoint",
+            lost,
+            from == n   ? "there is no .checkpoint to go on from"
+            : got[0] < 0 ? "the newest checkpoint cannot be read"
+                         : "no checkpoint was saved yet");
+    *source = from;
+    *step = got[1];
+    if (me == 0)
+        dt__logf(DT_LOG_WARN,
+                 "elastic: rank %d and its neighbour, which had a copy of its part of the sharded state, died at once: the "
+                 "others go on from step %" PRId64 " of the newest checkpoint",
+                 lost, got[1]);
+    return 0;
+}
 /* Was the last group sharded? Then all members load the newest step of which all parts are there. 0: it was not, or done. */
 static int dt__elastic_sync_parts(dt_elastic *e, const int64_t *all, bool *done)
 {
@@ -660,13 +727,8 @@ static int dt__elastic_sync_parts(dt_elastic *e, const int64_t *all, bool *done)
                 if (dt__elastic_holder(all, n, cut, part, world, t, &left) < 0) have = false, lost = part;
             if (have) step = t;
         }
-    if (step < 0 && source < 0)
-        return dt_fail(
-            DT_ERR_COMM,
-            "dt_elastic: rank %d and its neighbour, which had a copy of its part of the sharded state, died at once; "
-            "start again from a checkpoint",
-            lost);
     uint64_t t0 = dt_trace_now();
+    if (step < 0 && source < 0 && (rc = dt__elastic_go_back(e, all, lost, &source, &full)) != 0) return rc;
     rc = full >= step ? dt__elastic_share_full(e, source, full) : dt__elastic_gather_parts(e, all, cut, world, step);
     if (rc) return rc;
     int fd = dup(e->full_fd);
@@ -676,6 +738,7 @@ static int dt__elastic_sync_parts(dt_elastic *e, const int64_t *all, bool *done)
     e->at = *dt_loader_cursor(e->in);
     e->step = e->full_step;
     e->whole = *done = true;
+    if (e->at.epoch < e->epoch_said) e->epoch_said = e->at.epoch; /* of an older checkpoint */
     dt__elastic_parcels_free(e);
     dt_trace_span("elastic", "hand-over", t0, dt_trace_now());
     return 0;
@@ -779,6 +842,25 @@ static int dt__elastic_short(dt_elastic *e)
     return dt_fail(DT_ERR_COMM, "below the minimum: %d of at least %d members for %g s%s; start more, or lower .min", n,
                    e->o.min, e->o.wait, saved);
 }
+/* Did the member with words a cut the end of the epoch (dt__elastic_split), where the one with words b has not yet? */
+static bool dt__elastic_ahead(const int64_t *a, const int64_t *b)
+{
+    return a[DT__EW_STEP] == b[DT__EW_STEP] && a[DT__EW_EPOCH] == b[DT__EW_EPOCH] + 1 && !a[DT__EW_POSITION] && b[DT__EW_POSITION];
+}
+static void dt__elastic_catch_up(dt_elastic *e, const int64_t *all) /* then all do */
+{
+    int64_t mine[DT__EW_WORDS] = { 0 };
+    mine[DT__EW_STEP] = e->step;
+    mine[DT__EW_EPOCH] = e->at.epoch;
+    mine[DT__EW_POSITION] = e->at.position;
+    for (int r = 0; r < dt_comm_size(e->group); r++) {
+        const int64_t *w = all + (int64_t)r * DT__EW_WORDS;
+        if (!w[DT__EW_WHOLE] || !dt__elastic_ahead(w, mine)) continue;
+        e->at.epoch++;
+        e->at.position = 0;
+        return;
+    }
+}
 static int dt__elastic_split(dt_elastic *e)
 {
     const dt_loader_opts *lo = dt__loader_options(e->in);
@@ -790,8 +872,13 @@ static int dt__elastic_split(dt_elastic *e)
     e->own = own;
     e->slot = 0;
     e->k = 0;
-    return dt__loader_split(e->in, first, own, world, !lo->drop_last && !e->o.ddp.slots && e->o.ddp.shard != 3, &e->at,
-                            &e->share);
+    for (;;) {
+        int rc = dt__loader_split(e->in, first, own, world, !lo->drop_last && !e->o.ddp.slots && e->o.ddp.shard != 3, &e->at,
+                                  &e->share);
+        if (rc || e->share.steps || !e->at.position) return rc;
+        e->at.epoch++; /* .drop_last: with more members than before, the rest of the epoch is no whole step */
+        e->at.position = 0;
+    }
 }
 /* Who has the newest committed step gives it to those who have not. */
 static int dt__elastic_sync(dt_elastic *e, const int64_t *all)
@@ -814,7 +901,8 @@ static int dt__elastic_sync(dt_elastic *e, const int64_t *all)
     for (int r = 0; r < n && !rc; r++) {
         const int64_t *w = all + (int64_t)r * DT__EW_WORDS;
         if (r == source || (w[DT__EW_WHOLE] && w[DT__EW_STEP] == newest)) {
-            if (r != source && (w[DT__EW_EPOCH] != s[DT__EW_EPOCH] || w[DT__EW_POSITION] != s[DT__EW_POSITION]))
+            if (r != source && !dt__elastic_ahead(w, s) && !dt__elastic_ahead(s, w) &&
+                (w[DT__EW_EPOCH] != s[DT__EW_EPOCH] || w[DT__EW_POSITION] != s[DT__EW_POSITION]))
                 rc = dt_fail(DT_ERR_COMM,
                              "dt_elastic: ranks %d and %d have both committed step %" PRId64
                              ", but are at items %" PRId64 " and %" PRId64
@@ -899,6 +987,7 @@ static int dt__elastic_form_once(dt_elastic *e)
         e->ddp = dt__ddp_make(e->m, e->group, e->o.ddp, DT__DDP_ELASTIC);
         if (!e->ddp) rc = dt__err.code != DT_OK ? (int)dt__err.code : (int)DT__EL_AGAIN;
         dt_trace_span("elastic", "ddp", t0, dt_trace_now());
+        if (!rc) dt__elastic_catch_up(e, all);
         if (!rc) rc = dt__elastic_split(e);
         if (!rc && e->m->sealed && e->whole) rc = dt__elastic_exchange(e, e->step, e->at.epoch);
         if (rc == DT__EL_AGAIN && !dt__elastic_lost(e)) rc = dt__elastic_given_up(e, dt_comm_error(NULL));

@@ -6202,13 +6202,13 @@ DT__INSIDE int dt__world_asked(dt__world *w, uint64_t comm, int round, double se
     struct timespec t = dt__timespec_of(dt__comm_now() + dt__ns_of(seconds));
     int             got = 0;
     pthread_mutex_lock(&w->lock);
-    for (bool over = false; !got; over = pthread_cond_timedwait(&ctl->cond, &w->lock, &t) == ETIMEDOUT) {
+    for (bool over = false;; over = pthread_cond_timedwait(&ctl->cond, &w->lock, &t) == ETIMEDOUT) {
         for (int i = 0; i < DT__AGREEMENTS && !got; i++) {
             const dt__agreement *e = &ctl->agreement[i];
             got = e->comm == comm && e->round >= round && !e->decided && !e->waiting;
         }
         if (ctl->expelled || ctl->ngone + 1 >= w->size) got = -1;
-        if (over) break;
+        if (got || over) break; /* before the wait: nobody may have a reason to wake this rank */
     }
     pthread_mutex_unlock(&w->lock);
     return got;

@@ -1,12 +1,16 @@
 /* Measures how long training stands still when a rank is killed: make bench-elastic
 
-       bench_elastic [--kills N] [--parts shm,tcp,restart,torch] [--python PATH, or "" for none]
+       bench_elastic [--kills N] [--seconds N] [--parts shm,tcp,restart,torch] [--log FILE] [--spare SEAT]
+                     [--python PATH, or "" for none]
 
    Four ranks of one thread train an MLP (64-256-256-10, batch 32, SGD). A random one gets SIGKILL at a random moment of a step.
    The time counts from just before kill() to the moment at which the last survivor has committed the first step without
    the victim, minus the median of calm steps. Then the victim is replaced. dt_elastic (shm, tcp): this program is the launcher.
    restart: the same net with DDP and a checkpoint after each step under dtrun --max-restarts, from the kill to the end of the
-   first step after the restart. torch: the same with PyTorch and torchrun. The last two have --kills / 50 trials.
+   first step after the restart. torch: the same with PyTorch and torchrun. The last two have --kills / 50 trials, PyTorch at most 10.
+   --seconds: for all parts together; a part whose time is over ends with fewer kills. --log: each result is appended to this
+   file, and those that are in it already count, too: so 1,000 kills can be made in several runs. --spare: this seat is
+   not killed, so that growth shows.
    Wrong outcomes: members whose weights differ after a step, members that end with an error, and jobs that stand still for
    20 s. */
 #define DT__WANT_INSIDE
@@ -37,6 +41,8 @@ typedef struct board {
 } board;
 static board  *at;
 static char    self[4096];
+static const char *log_path; /* --log, or "" */
+static int         spare;    /* --spare, or -1 */
 static int64_t clock_ns(void)
 {
     struct timespec t;
@@ -210,15 +216,33 @@ static bool settled(int64_t steps_since) /* all four commit steps together */
         if (at->size[i] != SEATS || at->generation[i] != at->generation[0] || at->steps[i] < steps_since) return false;
     return true;
 }
+/* With --log the results are written there, and what is there counts. */
 static void spread(const char *name, double *v, int n, int wrong)
 {
-    if (n < 1) {
-        printf("%s: no result, wrong outcomes %d\n", name, wrong);
-        return;
+    enum { LOG_MOST = 100000 };
+    char    line[128];
+    size_t  len = strlen(name);
+    double *all = (double *)calloc(LOG_MOST, sizeof *all);
+    FILE   *f = *log_path ? fopen(log_path, "a+") : NULL;
+    if (f && all) {
+        for (int i = 0; i < n; i++) fprintf(f, "%s: %.6f\n", name, v[i]);
+        for (int i = 0; i < wrong; i++) fprintf(f, "%s: wrong\n", name);
+        rewind(f);
+        for (n = wrong = 0; n < LOG_MOST && fgets(line, sizeof line, f);) {
+            if (strncmp(line, name, len) || line[len] != ':') continue;
+            if (strstr(line + len, "wrong")) wrong++;
+            else all[n++] = atof(line + len + 1);
+        }
+        v = all;
     }
-    qsort(v, (size_t)n, sizeof *v, by_value);
-    printf("%s: %d kills, p50 %.1f ms, p90 %.1f ms, p99 %.1f ms, worst %.1f ms, wrong outcomes %d\n", name, n,
-           1e3 * v[n / 2], 1e3 * v[n * 9 / 10], 1e3 * v[n * 99 / 100], 1e3 * v[n - 1], wrong);
+    if (f) fclose(f);
+    if (n < 1) printf("%s: no result, wrong outcomes %d\n", name, wrong);
+    else {
+        qsort(v, (size_t)n, sizeof *v, by_value);
+        printf("%s: %d kills, p50 %.1f ms, p90 %.1f ms, p99 %.1f ms, worst %.1f ms, wrong outcomes %d\n", name, n,
+               1e3 * v[n / 2], 1e3 * v[n * 9 / 10], 1e3 * v[n * 99 / 100], 1e3 * v[n - 1], wrong);
+    }
+    free(all);
 }
 /* From a kill at t0 in generation g to the first step of a later one on all seats but one (-1: all). 0: it stood still. */
 static double stood(int64_t t0, int64_t g, int but, int seconds)
@@ -266,8 +290,9 @@ static bool wait_settled(int64_t after, const char *transport)
     }
     return false;
 }
-static void elastic(const char *transport, int kills)
+static void elastic(const char *transport, int kills, double seconds)
 {
+    double end = now() + seconds;
     double *v = (double *)calloc((size_t)kills + 1, sizeof *v), joined = 0;
     int     n = 0, wrong = 0, port = port_open(), fds[SEATS] = { 0 }, threads[SEATS] = { 0 }, more_fds = 0,
         more_threads = 0;
@@ -281,7 +306,7 @@ static void elastic(const char *transport, int kills)
         return;
     }
     double calm = calm_step();
-    while (n < kills) {
+    while (n < kills && now() < end) {
         for (int i = 0; i < SEATS; i++) { /* what each member holds, when it is settled and later */
             int f = count_dir(at->pid[i], "fd"), t = count_dir(at->pid[i], "task"), r = rss_kib(at->pid[i]);
             if (life[i]++ == 0) fds[i] = f, threads[i] = t, rss[i] = r;
@@ -293,6 +318,7 @@ static void elastic(const char *transport, int kills)
             if (life[i] > oldest) oldest = life[i];
         }
         int     victim = (int)any(SEATS), status;
+        if (victim == spare) continue;
         int64_t g = at->generation[victim];
         usleep(any((uint32_t)(2e6 * calm) + 1000));
         int64_t t0 = clock_ns();
@@ -330,8 +356,9 @@ static void elastic(const char *transport, int kills)
     }
     free(v);
 }
-static void restarts(const char *name, char *const *argv, int kills)
+static void restarts(const char *name, char *const *argv, int kills, double seconds)
 {
+    double  limit = now() + seconds;
     double *v = (double *)calloc((size_t)kills + 1, sizeof *v);
     int     n = 0, wrong = 0, status;
     memset(at, 0, sizeof *at);
@@ -345,7 +372,7 @@ static void restarts(const char *name, char *const *argv, int kills)
         _exit(127);
     }
     double calm = 0;
-    while (n < kills) {
+    while (n < kills && (n < 1 || now() < limit)) {
         int64_t end = clock_ns() + 90ll * NS_PER_S;
         bool    on = false;
         while (clock_ns() < end && !on && waitpid(pid, &status, WNOHANG) == 0) {
@@ -397,8 +424,15 @@ int main(int argc, char **argv)
         return at ? restarted(argv[3]) : 1;
     }
     int         kills = atoi(option(argc, argv, "--kills", "1000"));
+    double      seconds = atof(option(argc, argv, "--seconds", "100000")), parts_of = 0;
     const char *parts = option(argc, argv, "--parts", "shm,tcp,restart,torch"),
                *python = option(argc, argv, "--python", "");
+    static const char *const part[] = { "shm", "tcp", "restart", "torch" };
+    double                   time_of[] = { 5, 5, 1, 2 }; /* shares of --seconds */
+    log_path = option(argc, argv, "--log", "");
+    spare = atoi(option(argc, argv, "--spare", "-1"));
+    for (int i = 0; i < 4; i++) parts_of += strstr(parts, part[i]) && (i < 3 || *python) ? time_of[i] : 0;
+    for (int i = 0; i < 4; i++) time_of[i] *= seconds / (parts_of > 0 ? parts_of : 1);
     char    dir[64] = "/tmp/bench_elastic-XXXXXX", path[128], ckpt[128], text[32], count[16];
     uint8_t token[32] = { 1 };
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -415,8 +449,8 @@ int main(int argc, char **argv)
         setenv("DT_TOKEN_FD", text, 1);
         snprintf(text, sizeof text, "%d", tell[1]);
         setenv("DT_REPORT_FD", text, 1);
-        if (strstr(parts, "shm")) elastic("shm", kills);
-        if (strstr(parts, "tcp")) elastic("tcp", kills);
+        if (strstr(parts, "shm")) elastic("shm", kills, time_of[0]);
+        if (strstr(parts, "tcp")) elastic("tcp", kills, time_of[1]);
         unsetenv("DT_TOKEN_FD");
         unsetenv("DT_REPORT_FD");
     }
@@ -433,7 +467,7 @@ int main(int argc, char **argv)
                             path,
                             ckpt,
                             NULL };
-        restarts("restart from a checkpoint, dtrun", a, few);
+        restarts("restart from a checkpoint, dtrun", a, few, time_of[2]);
     }
     if (strstr(parts, "torch") && *python) {
         char limit[32];
@@ -448,7 +482,7 @@ int main(int argc, char **argv)
                             path,
                             ckpt,
                             NULL };
-        restarts("PyTorch, torchrun", a, few < 10 ? few : 10);
+        restarts("PyTorch, torchrun", a, few < 10 ? few : 10, time_of[3]);
     }
     snprintf(text, sizeof text, "%s", "");
     char command[200];

@@ -51,10 +51,14 @@ bench-ddp: build/bench/bench_ddp build/tools/dtrun ## two ranks beside PyTorch's
 	@+$(peer_python)
 	build/bench/bench_ddp --python $(PEER_PYTHON)
 
+# one call takes less than 5 minutes; several calls with KILLS_LOG=FILE add up to more kills
 KILLS ?= 1000
+KILLS_SECONDS ?= 270
+KILLS_PARTS ?= shm,tcp,restart,torch
+KILLS_LOG ?=
 bench-elastic: build/bench/bench_elastic build/tools/dtrun ## from kill -9 of a rank to the next step; beside restarts from a checkpoint and torchrun
 	@+$(peer_python) || true
-	build/bench/bench_elastic --kills $(KILLS) --python $(PEER_PYTHON)
+	build/bench/bench_elastic --kills $(KILLS) --seconds $(KILLS_SECONDS) --parts $(KILLS_PARTS) --log "$(KILLS_LOG)" --python $(PEER_PYTHON)
 
 bench-shard: build/bench/bench_shard ## .shard = 1, 2 and 3 beside DDP, and beside PyTorch's FSDP2 with gloo; two ranks
 	@+$(peer_python)

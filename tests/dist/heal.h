@@ -41,13 +41,26 @@ enum {
     HEAL_MESSAGE,
     HEAL_JOINING
 };                         /* when the victim dies (or is stopped) */
+enum { /* odd_in */
+    HEAL_MODEL = 0,
+    HEAL_VERSION,
+    HEAL_LENGTH,
+    HEAL_SEED,
+    HEAL_BATCHES,
+    HEAL_SLOTS,
+    HEAL_SHARD,
+    HEAL_OPTIMIZERS,
+    HEAL_OPTIMIZER,
+    HEAL_STEP,
+    HEAL_POSITION
+};
 typedef struct heal_try {  /* a step that a group began */
     int32_t n[HEAL_RANKS]; /* batches of each rank */
     int16_t item[HEAL_RANKS][4 * HEAL_BATCH];
     int32_t items[HEAL_RANKS];
 } heal_try;
 typedef struct heal_plan { /* of one member */
-    int     how, signal;
+    int     how, signal, with; /* with: this member is killed just before; 0: none */
     int64_t step,
         us; /* at which step; HEAL_TIMER: so long after its first step. HEAL_MESSAGE: before so many messages (heal_sends) from
                          that step on, HEAL_JOINING: from the start of a newcomer on, or of this one if it is one */
@@ -59,9 +72,12 @@ typedef struct heal {
     const char *transport, *dir;
     char        trace[4200]; /* of rank 0 of the start; "": none */
     int         drop;        /* .drop_last: not each sample is used */
+    int         batch;       /* of each member; 0: HEAL_BATCH */
+    int         every;       /* with dir: a checkpoint after so many steps; they may go back to it */
+    int         bare;        /* it has neither the loader nor the scheduler */
     int         replace;     /* so many members that died are replaced */
     int         next;        /* the number of the next one */
-    int         odd;         /* the member with this number has another model; 0: none */
+    int         odd, odd_in; /* the member with this number differs from the others in this; 0: none */
     heal_plan   plan[HEAL_ALL];
     /* results */
     int      listen_fd, port, report[2];
@@ -75,6 +91,9 @@ typedef struct heal {
     uint64_t hash[HEAL_STEPS][HEAL_TRIES];
     int64_t  done[HEAL_ALL]; /* the last step that each member has committed, + 1 */
     heal_try tried[HEAL_STEPS][HEAL_TRIES];
+    int      ends; /* of epochs, that the last member to finish saw */
+    char     heard[300]; /* the last warning that they go on */
+    int64_t  back; /* the step to which they went back, or 0 */
     int32_t  bad, ended[HEAL_ALL], size_at_end, joined, retries;
     int64_t  committed_ns[HEAL_STEPS]; /* when the last member committed it */
     char     said[HEAL_ALL][600];
@@ -92,6 +111,13 @@ static void    heal_sends(void)
 #else
 static DT_TEST_UNUSED int64_t heal_left;
 #endif
+static int heal_lie = -1; /* what this member says wrongly to the others: HEAL_VERSION, HEAL_STEP or HEAL_POSITION */
+static DT_TEST_UNUSED void heal_words(int64_t *w, int version, int step, int position)
+{
+    if (heal_lie == HEAL_VERSION) w[version] += 1000;
+    if (heal_lie == HEAL_STEP) w[step] -= 2;
+    if (heal_lie == HEAL_POSITION) w[position]++;
+}
 static DT_TEST_UNUSED int64_t heal_ns(void)
 {
     struct timespec t;
@@ -165,11 +191,13 @@ static DT_TEST_UNUSED void heal_wrong(heal *j, int number, int64_t step, const c
 static DT_TEST_UNUSED void heal_die(const heal *j, int number, int how, int64_t step)
 {
     const heal_plan *p = &j->plan[number];
-    if (how == HEAL_BEFORE && heal_left < 0 &&
+    if (how == HEAL_BEFORE && __atomic_load_n(&heal_left, __ATOMIC_RELAXED) < 0 &&
         ((p->how == HEAL_MESSAGE && p->step == step) ||
          (p->how == HEAL_JOINING && j->next > j->world && number < j->world)))
-        heal_left = p->us;
-    if (p->how == how && p->step == step) kill(getpid(), p->signal ? p->signal : SIGKILL);
+        __atomic_store_n(&heal_left, p->us, __ATOMIC_RELAXED);
+    if (p->how != how || p->step != step) return;
+    if (p->with) kill(j->pid[p->with], SIGKILL);
+    kill(getpid(), p->signal ? p->signal : SIGKILL);
 }
 static DT_TEST_UNUSED void heal_note(heal *j, int number, dt_elastic *e, const dt_batch *b, int64_t step,
                                      int generation)
@@ -180,6 +208,8 @@ static DT_TEST_UNUSED void heal_note(heal *j, int number, dt_elastic *e, const d
         exit(1);
     }
     heal_try *t = &j->tried[step][generation % HEAL_TRIES];
+    if (step < j->done[number]) j->back = step;
+    if (j->every) j->done[number] = step;
     j->epoch[step] = (int32_t)dt_elastic_epoch(e);
     for (int i = 0; i < b->n && t->items[rank] < 4 * HEAL_BATCH; i++)
         t->item[rank][t->items[rank]++] = (int16_t)b->item[i];
@@ -206,6 +236,11 @@ static DT_TEST_UNUSED void heal_committed(heal *j, int number, dt_elastic *e, dt
     while (newest < step + 1 &&
            !__atomic_compare_exchange_n(&j->newest, &newest, step + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
 }
+static DT_TEST_UNUSED void heal_hears(void *user, int level, const char *text)
+{
+    heal *j = (heal *)user;
+    if (level == DT_LOG_WARN && strstr(text, "go on from")) snprintf(j->heard, sizeof j->heard, "%s", text);
+}
 static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
 {
     static float   x[HEAL_ITEMS][HEAL_IN];
@@ -217,18 +252,23 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
         x[i / HEAL_IN][i % HEAL_IN] = (float)r[0] / 4294967296.0f - 0.5f;
         y[i / HEAL_IN] = (uint8_t)(r[1] % HEAL_OUT);
     }
+    int         odd = number && j->odd == number ? j->odd_in : -1;
     dt_dataset *set =
-        dt_arrays(x, HEAL_ITEMS, .x_shape = DT_SHAPE(HEAL_IN), .y = y, .y_dtype = DT_U8, .classes = HEAL_OUT);
+        dt_arrays(x, HEAL_ITEMS - (odd == HEAL_LENGTH), .x_shape = DT_SHAPE(HEAL_IN), .y = y, .y_dtype = DT_U8, .classes = HEAL_OUT);
     dt_loader *in =
-        dt_loader_new(set, .batch = HEAL_BATCH, .shuffle = true, .seed = 5, .drop_last = j->norm || j->drop);
+        dt_loader_new(set, .batch = (j->batch ? j->batch : HEAL_BATCH) + (odd == HEAL_BATCHES), .shuffle = true,
+                      .seed = 5 + (uint64_t)(odd == HEAL_SEED), .drop_last = j->norm || j->drop);
     dt_model       *m = dt_model_new(.seed = 3 + (uint64_t)(j->slots || j->drop ? 0 : number));
-    dt_optimizer   *opt = j->adam ? dt_adam(m, .lr = 0.01) : dt_sgd(m, .lr = 0.1, .momentum = 0.9);
+    dt_optimizer   *more = odd == HEAL_OPTIMIZERS ? dt_sgd(m, .params = "c.*", .lr = 0.1) : NULL;
+    dt_optimizer   *opt = j->adam != (odd == HEAL_OPTIMIZER) ? dt_adam(m, .lr = 0.01) : dt_sgd(m, .lr = 0.1, .momentum = 0.9);
     dt_scheduler   *sched = dt_cosine_annealing_lr(opt, .t_max = 100);
     dt_amp         *amp = j->amp ? dt_amp_new(m, .level = j->amp == 2 ? "O2" : "O1") : NULL;
-    dt_checkpoint  *k = j->dir ? dt_checkpoint_new(j->dir, .model = m, .optimizer = opt) : NULL;
+    dt_checkpoint  *k = j->dir ? dt_checkpoint_new(j->dir, .model = m, .optimizer = opt, .scheduler = j->bare ? NULL : sched, .every_steps = j->every) : NULL;
     dt_elastic_opts o;
     bool            begun = false;
-    int             size = 0, generation = 0;
+    if (k && !j->bare) dt_loader_checkpoint(in, k);
+    if (j->every) dt_set_log(heal_hears, j);
+    int             size = 0, generation = 0, ends = 0;
     memset(&o, 0, sizeof o);
     o.min = j->min;
     o.max = j->max;
@@ -236,10 +276,11 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
     o.wait = j->wait;
     o.scheduler = sched;
     o.checkpoint = k;
-    o.ddp.slots = j->slots;
-    o.ddp.shard = j->shard;
+    o.ddp.slots = odd == HEAL_SLOTS ? 8 : j->slots;
+    o.ddp.shard = odd == HEAL_SHARD ? 1 : j->shard;
     o.comm.timeout = j->timeout;
     o.comm.transport = j->transport;
+    heal_lie = odd;
     char at[80];
     if (rank >= 0) {
         o.comm.rank = rank;
@@ -253,8 +294,9 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
         o.join = at;
     }
     dt_elastic *e = dt_elastic_new_with(m, opt, in, o);
-    if (j->plan[number].how == HEAL_JOINING && rank < 0) heal_left = j->plan[number].us;
-    while (dt_elastic_epoch(e) < j->epochs)
+    if (j->plan[number].how == HEAL_JOINING && rank < 0)
+        __atomic_store_n(&heal_left, j->plan[number].us, __ATOMIC_RELAXED);
+    for (; dt_elastic_epoch(e) < j->epochs; ends++)
         for (dt_batch b; dt_elastic_next(e, &b);) {
             int64_t step = dt_elastic_steps(e);
             bool    in_group = dt_elastic_ddp(e) != NULL;
@@ -270,13 +312,14 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
                 heal_die(j, number, HEAL_BEFORE, step);
                 begun = true;
             }
-            dt_tensor *loss = dt_cross_entropy(heal_net(j, m, b.x, number && j->odd == number), b.y);
+            dt_tensor *loss = dt_cross_entropy(heal_net(j, m, b.x, odd == HEAL_MODEL), b.y);
             if (in_group) heal_die(j, number, HEAL_BACKWARD, step);
             if (amp) dt_amp_backward(amp, loss);
             else dt_backward(loss);
             if (!dt_elastic_step(e)) continue;
             heal_committed(j, number, e, m, step, generation);
             heal_die(j, number, HEAL_AFTER, step);
+            if (k) dt_checkpoint_tick(k, dt_elastic_epoch(e), dt_elastic_steps(e));
         }
     if (dt_error()) snprintf(j->said[number], sizeof j->said[number], "%s", dt_error());
     else {
@@ -284,6 +327,7 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
         if (!__atomic_compare_exchange_n(&j->last, &none, h, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) && none != h)
             heal_wrong(j, number, j->newest, "it ends with other weights than another member");
         j->size_at_end = size;
+        j->ends = ends;
     }
     int failed = !dt_error()                                                                   ? 0
                  : strstr(dt_error(), "cannot join") || strstr(dt_error(), "joined the group") ? HEAL_RETRY
@@ -294,6 +338,7 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
     dt_checkpoint_free(k);
     dt_amp_free(amp);
     dt_scheduler_free(sched);
+    dt_optimizer_free(more);
     dt_optimizer_free(opt);
     dt_model_free(m);
     dt_loader_free(in);

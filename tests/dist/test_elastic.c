@@ -3,8 +3,11 @@
    run: alone, asan-later */
 static void heal_sends(void);
 #define DT__ON_SEND() heal_sends()
+#define DT__ON_WORDS(w) heal_words(w, DT__EW_VERSION, DT__EW_STEP, DT__EW_POSITION)
 #define DT_NET_IMPLEMENTATION
+#define DT_ELASTIC_IMPLEMENTATION
 #include "dt_test.h"
+static void heal_words(int64_t *w, int version, int step, int position);
 
 #include "dt_elastic.h"
 #include "temp_files.h"
@@ -73,6 +76,52 @@ UTEST(elastic, a_dead_member_is_replaced)
             EXPECT_EQ(3, j->size_at_end);
             heal_free(j);
         }
+}
+
+/* Two members make two steps of 24 of 50 samples. If a third one joins between them, 26 samples are no step of 36. */
+UTEST(elastic, a_newcomer_makes_the_rest_of_the_epoch_too_short_for_a_step)
+{
+    for (int k = 0; k < 10; k++) {
+        heal *j = heal_new(3);
+        j->shard = k % 3;
+        j->batch = 12;
+        j->drop = 1;
+        j->epochs = 30;
+        j->seconds_of_step = 2 + k % 4;
+        j->replace = 1;
+        j->plan[2].how = HEAL_BACKWARD;
+        j->plan[2].step = 2 + k % 2;
+        start_all(j);
+        EXPECT_EQ(0, heal_wait(j, slow(30)));
+        EXPECT_EQ(0, heal_check(j));
+        for (int i = 0; i < HEAL_ALL; i++) EXPECT_STREQ("", j->said[i]);
+        EXPECT_EQ(2 + j->joined, j->size_at_end);
+        heal_free(j);
+    }
+}
+/* The others stand still until it answers. */
+UTEST(elastic, a_newcomer_that_is_asked_already_does_not_wait)
+{
+    static dt__world   w;
+    pthread_condattr_t a;
+    w.control = (dt__control *)calloc(1, sizeof *w.control);
+    ASSERT_TRUE(w.control != NULL);
+    pthread_condattr_init(&a);
+    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
+    pthread_mutex_init(&w.lock, NULL);
+    pthread_cond_init(&w.control->cond, &a);
+    w.size = 4;
+    w.control->agreement[3].comm = 7;
+    w.control->agreement[3].round = 2;
+    int64_t begin = heal_ns();
+    EXPECT_EQ(1, dt__world_asked(&w, 7, 2, 4.0));
+    EXPECT_TRUE(heal_ns() - begin < 2000000000);
+    w.control->agreement[3].decided = true; /* the others went on without it */
+    EXPECT_EQ(0, dt__world_asked(&w, 7, 2, 0.01));
+    w.control->ngone = 3;
+    EXPECT_EQ(-1, dt__world_asked(&w, 7, 2, 4.0));
+    EXPECT_TRUE(heal_ns() - begin < 4000000000);
+    free(w.control);
 }
 
 /* ---------------------------------------------------------------------------------------------------- at any time */
@@ -249,6 +298,8 @@ UTEST(elastic, with_shards_one_death_loses_nothing)
                     last[rank] = j->last; /* nobody has committed this step: the same steps */
                 else if (how == HEAL_BEFORE) EXPECT_TRUE(j->last == last[rank]);
                 if (j->bad || !j->size_at_end) printf("    shard %d, rank %d dies at point %d\n", shard, rank, how);
+                for (int i = 0; i < HEAL_ALL; i++)
+                    if (j->said[i][0]) printf("    member %d says: %s\n", i, j->said[i]);
                 heal_free(j);
             }
 }
@@ -258,22 +309,58 @@ UTEST(elastic, with_shards_two_deaths_at_once)
         heal *j = heal_new(4);
         j->shard = 1 + far;
         j->drop = 1;
-        for (int i = 1; i < 3; i++) {
-            j->plan[far ? 2 * i - 1 : i].how = HEAL_BACKWARD;
-            j->plan[far ? 2 * i - 1 : i].step = 3;
-        }
+        j->plan[1].how = HEAL_BACKWARD;
+        j->plan[1].step = 3;
+        j->plan[1].with = far ? 3 : 2;
         start_all(j);
         int failed = heal_wait(j, slow(30));
-        if (far || !failed) { /* neighbours: the second one may have died when all had the whole state already */
+        if (far) {
             EXPECT_EQ(0, failed);
             EXPECT_EQ(0, heal_check(j));
             EXPECT_EQ(2, j->size_at_end);
         } else {
             EXPECT_EQ(2, failed);
             EXPECT_TRUE_MSG(strstr(j->said[0], "rank 1 and its neighbour, which had a copy") != NULL, j->said[0]);
-            EXPECT_TRUE_MSG(strstr(j->said[3], "start again from a checkpoint") != NULL, j->said[3]);
+            EXPECT_TRUE_MSG(strstr(j->said[3], "there is no .checkpoint to go on from; start again") != NULL, j->said[3]);
         }
         heal_free(j);
+    }
+}
+/* The state is lost with them; a checkpoint has an older one. Also if the leader is one of the two. */
+UTEST(elastic, two_neighbouring_shards_die_and_the_others_go_on_from_a_checkpoint)
+{
+    for (int k = 0; k < 4; k++) {
+        char *dir = temp_dir();
+        heal *j = heal_new(4);
+        int   lead = k & 1;
+        j->shard = 1 + k % 3;
+        j->drop = j->adam = 1;
+        j->amp = k == 1 ? 2 : 0;
+        j->epochs = 4;
+        j->dir = dir;
+        j->every = k == 3 ? 50 : k == 2 ? 4 : 3; /* 50: none is there yet; 4: at the end of an epoch */
+        j->bare = k == 2;
+        j->plan[lead].how = HEAL_BACKWARD;
+        j->plan[lead].step = 5;
+        j->plan[lead].with = lead ? 2 : 1;
+        start_all(j);
+        int failed = heal_wait(j, slow(30));
+        if (k < 3) {
+            EXPECT_EQ(0, failed);
+            EXPECT_EQ(0, heal_check(j));
+            EXPECT_EQ(2, j->size_at_end);
+            EXPECT_EQ(j->every, j->back);
+            EXPECT_EQ(k == 2 ? 4 + 3 * 8 : 3 + 2 + 3 * 8, j->newest); /* two members: 8 steps an epoch */
+            EXPECT_EQ(k == 2 ? 4 : 5, j->ends);                       /* that of epoch 0 once more */
+            EXPECT_TRUE_MSG(strstr(j->heard, k == 2 ? "the others go on from step 4 of the newest checkpoint"
+                                                    : "the others go on from step 3 of the newest checkpoint") != NULL,
+                            j->heard);
+        } else {
+            EXPECT_EQ(2, failed);
+            EXPECT_TRUE_MSG(strstr(j->said[0], "no checkpoint was saved yet") != NULL, j->said[0]);
+        }
+        heal_free(j);
+        temp_remove(dir);
     }
 }
 /* ---------------------------------------------------------------------------------------------------- the launcher, the trace */
@@ -337,6 +424,60 @@ UTEST(elastic, a_newcomer_with_another_model_is_refused)
                "number 1 is parameter 'a.weight' f32 (16, 6) on rank 0, parameter 'a.weight' f32 (20, 6)") != NULL,
         j->said[2]);
     heal_free(j);
+}
+UTEST(elastic, a_newcomer_that_differs_is_refused_with_the_first_difference)
+{
+    static const struct {
+        int         odd_in;
+        const char *says;
+    } kind[] = {
+        { HEAL_VERSION, "its version of dt is 3000, that of the group is 2000" },
+        { HEAL_LENGTH, "its number of items of the dataset is 49, that of the group is 50" },
+        { HEAL_SEED, "its seed of the loader is 6, that of the group is 5" },
+        { HEAL_BATCHES, "its batch of the loader is 4, that of the group is 3" },
+        { HEAL_SLOTS, "its .ddp.slots is 8, that of the group is 0" },
+        { HEAL_SHARD, "its .ddp.shard is 1, that of the group is 0" },
+        { HEAL_OPTIMIZERS, "its number of optimisers is 2, that of the group is 1" },
+        { HEAL_OPTIMIZER, "its optimiser is dt_adam, that of the group is dt_sgd" },
+    };
+    for (int k = 0; k < (int)(sizeof kind / sizeof *kind); k++) {
+        heal *j = heal_new(3);
+        j->epochs = 20;
+        j->seconds_of_step = 2;
+        j->transport = k % 2 ? "tcp" : "auto";
+        j->odd = 3;
+        j->odd_in = kind[k].odd_in;
+        j->replace = 1;
+        j->plan[k % 3].how = HEAL_BACKWARD;
+        j->plan[k % 3].step = 3;
+        start_all(j);
+        EXPECT_EQ(1, heal_wait(j, slow(30)));
+        EXPECT_EQ(0, heal_check(j));
+        EXPECT_EQ(2, j->size_at_end);
+        EXPECT_EQ(1, j->said_refused);
+        EXPECT_TRUE_MSG(strstr(j->said[3], kind[k].says) != NULL, j->said[3]);
+        heal_free(j);
+    }
+}
+/* Without an error some members would train on what others do not have. */
+UTEST(elastic, members_that_disagree_on_the_committed_step_end_with_an_error)
+{
+    for (int kind = HEAL_STEP; kind <= HEAL_POSITION; kind++) {
+        heal *j = heal_new(4);
+        j->odd = 2;
+        j->odd_in = kind;
+        j->plan[1].how = HEAL_BACKWARD;
+        j->plan[1].step = 5;
+        start_all(j);
+        EXPECT_EQ(3, heal_wait(j, slow(30)));
+        for (int i = 0; i < 4; i++)
+            if (i != 1)
+                EXPECT_TRUE_MSG(strstr(j->said[i], kind == HEAL_STEP ? "rank 1 has committed 3 steps, rank 0 5: members are never "
+                                                                       "more than one step apart"
+                                                                     : "have both committed step 5, but are at items ") != NULL,
+                                j->said[i]);
+        heal_free(j);
+    }
 }
 UTEST(elastic, a_part_of_a_state_with_wrong_lengths_is_refused)
 {
