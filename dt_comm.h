@@ -4721,7 +4721,7 @@ DT_API int dt_comm_threads_with(int n, dt_comm **out, dt_comm_opts o)
 DT__INSIDE int dt__comm_leave(dt_comm *c)
 {
     dt__call a = dt__call_of("dt_comm_free", DT_COLL_BARRIER, NULL, NULL, 0, NULL, DT_COMM_U8, 0, DT__ROOT_FREE);
-    if (!c || c->left || c->size == 1 || dt_comm_get_status(c)) return c ? c->status : 0;
+    if (!c || c->left || c->size == 1 || dt_comm_get_status(c)) return c ? __atomic_load_n(&c->status, __ATOMIC_ACQUIRE) : 0;
     c->left = true;
     if (c->members) return 0; /* it leaves in dt_comm_free, without waiting */
     return dt__call_do(c, &a);
