@@ -1,6 +1,6 @@
 /* test_elastic.c: training goes on when members die at any time, and when others join; each sample counts once an epoch, all
    members have the same weights after each step
-   run: alone, asan-later */
+   run: alone, long, asan-later */
 static void heal_sends(void);
 #define DT__ON_SEND() heal_sends()
 #define DT__ON_WORDS(w) heal_words(w, DT__EW_VERSION, DT__EW_STEP, DT__EW_POSITION)
