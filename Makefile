@@ -32,7 +32,7 @@ demo: ## train a conv net on the digits in data/ with two processes, under a min
 test: GPU_SEEDS = 1
 test: GPU_PTX = 75
 test: GPU_PARTS = t
-test: tools ## all tests, ASan+UBSan, headers, examples, CUDA without a GPU: about 8 minutes on 2 cores
+test: tools ## all tests, ASan+UBSan, headers, examples, CUDA without a GPU: 10 to 15 minutes on 2 cores
 	@$(call make_all,$(programs_cuda) $(filter-out $(NOT_NORMAL:%=$(call tests_in,normal)/%),$(call programs,normal)) \
 	    $(filter-out $(ASAN_LATER:%=$(call tests_in,asan)/%),$(call programs,asan)) \
 	    $(TOOLS:%=build/tools/%) examples parse); \

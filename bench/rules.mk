@@ -51,7 +51,7 @@ bench-ddp: build/bench/bench_ddp build/tools/dtrun ## two ranks beside PyTorch's
 	@+$(peer_python)
 	build/bench/bench_ddp --python $(PEER_PYTHON)
 
-# one call takes less than 5 minutes; several calls with KILLS_LOG=FILE add up to more kills
+# one call begins no kill after 270 seconds; several calls with KILLS_LOG=FILE add up to more kills
 KILLS ?= 1000
 KILLS_SECONDS ?= 270
 KILLS_PARTS ?= shm,tcp,restart,torch

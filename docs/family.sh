@@ -5,7 +5,7 @@
 #
 # Rows and arrows come from the #include lines, the words in a box from line 1 of its header. An arrow that stands inside
 # an #if about an implementation is dashed, and is left out where solid arrows lead to the same header. Only the column
-# of a box is chosen by hand, in `columns` below: 0 is left, 5 is right. The background is opaque, so that the picture
+# of a box is chosen by hand, in `columns` below: 0 is left, 6 is right. The background is opaque, so that the picture
 # reads the same on a light and on a dark page.
 cd "$(dirname "$0")/.." || exit 1
 columns="dt_base.h 2  dt_plot.h 0  dt_io.h 1  dt.h 2  dt_plan.h 3  dt_net.h 4  dt_nn.h 0  dt_data.h 1  dt_cpu.h 2  dt_ops.h 6 \
