@@ -402,7 +402,7 @@ typedef struct dt_comm_stats {
 } dt_comm_stats;
 DT_API dt_comm_stats dt_comm_get_stats(const dt_comm *c);
 /* The last 64 operations, a line each; returns the length as snprintf does. When a communicator fails they go to the log
-   (level 2; level 4 if a member of a tolerant one has gone), each after "history: ". */
+   (level 3, shown by DT_LOG=info; level 4 if a member of a tolerant one has gone), each after "history: ". */
 DT_API size_t dt_comm_history(const dt_comm *c, char *buf, size_t nbytes);
 /* Stragglers: the ranks that this rank waited for in collectives. A rank came last if it began later than all others that
    this rank heard of, and more than 1 ms after this rank. It needs no extra messages: every message says how long ago its
@@ -2569,7 +2569,7 @@ static void dt__past_log(const dt_comm *c) /* once; called by the driver, or whe
 {
     struct dt__engine *e = c->engine;
     char               text[256];
-    int                level = dt__comm_halted(c, UINT64_MAX) == DT_COMM_ERR_PEER ? 4 : 2; /* a death that is tolerated */
+    int                level = dt__comm_halted(c, UINT64_MAX) == DT_COMM_ERR_PEER ? 4 : 3; /* a death that is tolerated */
     if (e->told) return;
     e->told = true;
     for (uint64_t k = e->npast > DT__HISTORY ? e->npast - DT__HISTORY : 0; k < e->npast; k++) {

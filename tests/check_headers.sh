@@ -341,18 +341,17 @@ link_symbol() { # DO THIS names what the linker says if the implementation is mi
     awk '/^A COMPLETE PROGRAM$/ { exit } { print }' "$1" | grep -q "dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c" ||
         { echo "$1: DO THIS does not name the symbol of a missing implementation"; return 1; }
 }
-faq() { # README names what the compiler and the linker say
+faq() { # docs/faq.md names what the compiler and the linker say
     local want
     for want in dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c in_exactly_one_file _GNU_SOURCE "designator order" \
         "compiled without optimisation" "used twice in one forward" "was already released" "is not a set of dimensions" DT_ZERO \
         "a PyTorch archive (.pt)" "names in the file begin with" "has ended its training (it has no more batches)"; do
-        sed -n '/^## If it does not build or run/,/^## What it promises/p' README.md | grep -qF -- "$want" ||
-            { echo "README.md, If it does not build or run: no row with '$want'"; return 1; }
+        grep -qF -- "$want" docs/faq.md || { echo "docs/faq.md: nothing with '$want'"; return 1; }
         case $want in in_exactly* | "designator order") continue ;; esac
-        grep -qF -- "$want" dt*.h || { echo "no header says '$want' any more: change README.md"; return 1; }
+        grep -qF -- "$want" dt*.h || { echo "no header says '$want' any more: change docs/faq.md"; return 1; }
     done
 }
-one "README.md: the table of what goes wrong has the words of the headers" faq
+one "docs/faq.md has the words of the compiler, the linker and the headers" faq
 for h in $all; do
     one "$h: line 1" line_one "$h"
     one "$h: DO THIS names the linker's symbol" link_symbol "$h"
@@ -441,6 +440,52 @@ tutorial() { # every program of docs/tutorial.md prints what the block "output" 
     done
     [ "$n" -ge 9 ]
 }
+readme_diffs() { # each difference of README.md, applied to its program, compiles without a warning, and runs with the ranks it is for
+    local dir=$tmp/readme n=0 file ranks
+    mkdir -p "$dir" && ln -sfn "$root/data" "$dir/data"
+    # In a difference " x" and "-x" stand for the next line of the program that is x. "+x" comes behind the line before it; behind
+    # an empty line it comes before the line that follows.
+    awk -v out="$dir/change_" '
+        function apply(   i, at, kind, text, wait) {
+            at = 1
+            wait = ""
+            file = out (n += 1) ".c"
+            for (i = 1; i <= nchange; i++) {
+                kind = substr(change[i], 1, 1)
+                text = substr(change[i], 2)
+                if (kind == "") { wait = "?"; continue }
+                if (kind == "+" && wait != "") { wait = wait text "\n"; continue }
+                if (kind == "+") { print text > file; continue }
+                while (at <= nprogram && program[at] != text) print program[at++] > file
+                printf "%s", substr(wait, 2) > file
+                wait = ""
+                if (at > nprogram) { print "README.md: difference " n ": the program has no further line: " text > "/dev/stderr"; exit 1 }
+                if (kind == " ") print text > file
+                at++
+            }
+            while (at <= nprogram) print program[at++] > file
+            close(file)
+        }
+        /^```c$/ && !nprogram { on = 1; next }
+        /^```diff$/ { on = 2; nchange = 0; next }
+        /^```$/ { if (on == 2) apply(); on = 0; next }
+        on == 1 { program[++nprogram] = $0 }
+        on == 2 { change[++nchange] = $0 }' README.md || return 1
+    gcc -I. -DDT_LINKED tools/dtrun.c "$tmp/impl_gcc_c11.o" -o "$dir/dtrun" $libs || return 1
+    for file in "$dir"/change_*.c; do
+        compile "gcc c11" "$file" "$file.o" -DDT_LINKED && gcc "$file.o" "$tmp/impl_gcc_c11.o" -o "$file.x" $libs || return 1
+        n=$((n + 1)) ranks=1
+        grep -q dt_comm_init "$file" && ranks=2
+        grep -q 'dt_cuda(0)' "$file" && continue
+        if [ $ranks = 2 ]; then
+            (cd "$dir" && timeout 60 ./dtrun -n 2 "$file.x") > "$file.out" 2>&1
+        else
+            (cd "$dir" && timeout 60 "$file.x") > "$file.out" 2>&1
+        fi || { echo "$file: exit status $?"; cat "$file.out"; return 1; }
+        awk '/loss of the last batch: / && $NF < 0.3 { n++ } END { exit n < '"$ranks"' }' "$file.out" || { echo "$file has not learned:"; cat "$file.out"; return 1; }
+    done
+    [ "$n" -ge 5 ]
+}
 program_links() { # mode, source: it compiles without a warning and links with dt.c, which was compiled as C
     local mode=$1 cc=${1% *} exe
     exe=$(mktemp "$tmp/program.XXXXXX")
@@ -516,6 +561,7 @@ check "docs/family.svg is what docs/family.sh draws" family
 check "README.md and docs/*.md: every name exists" documented
 one "README.md has programs" doc_programs
 check "docs/tutorial.md: every program prints what the page says" tutorial
+check "README.md: each difference compiles, and what it makes of the program runs" readme_diffs
 for mode in "gcc c11" "g++ c++20" "clang++ c++20"; do # C++20 wants options in the order in which they are declared
     command -v "${mode% *}" > /dev/null || continue
     [ -n "$DT_TEST_QUICK" ] && [ "$mode" = "clang++ c++20" ] && continue

@@ -431,7 +431,7 @@ static char history_log[64 * 256];
 static void history_take(void *user, int level, const char *text)
 {
     (void)user;
-    if (level != 2 || strncmp(text, "history: ", 9) != 0) return;
+    if (level != 3 || strncmp(text, "history: ", 9) != 0) return;
     snprintf(history_log + strlen(history_log), sizeof history_log - strlen(history_log), "%s\n", text + 9);
 }
 static int history_rank(void *arg)
