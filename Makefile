@@ -13,7 +13,7 @@ HEADERS  := $(sort $(wildcard dt*.h))
 EXAMPLES := $(sort $(patsubst examples/%.c,%,$(wildcard examples/*.c)))
 TOOLS    := $(sort $(patsubst tools/%.c,%,$(wildcard tools/*.c)))
 
-.PHONY: help demo test test-quick test-all data build examples dtrun install uninstall single tools format clean
+.PHONY: help demo test test-quick test-all data api build examples dtrun install uninstall single tools format clean
 .DEFAULT_GOAL := help
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -49,7 +49,7 @@ test-all: tools probes ## adds full ASan, TSan, valgrind and CBLAS runs: before 
 	    $(if $(LDLIBS_cblas),$(call programs,cblas)) examples benches $(TOOLS:%=build/tools/%)); \
 	tests/run.sh "$$built" $(call plan_normal,) $(call plan_portable,) $(call plan_asan,) $(plan_ubsan) $(plan_tsan) \
 	    $(plan_valgrind) $(plan_cblas) $(plan_cuda) 'check-headers|tests/check_headers.sh' 'extending|tests/extending.sh' \
-	    'packages|tests/packages.sh'
+	    'packages|tests/packages.sh' 'clusters|tests/clusters.sh'
 
 # Debian's package of Fashion-MNIST holds gzipped IDX files; the examples read them unpacked
 FASHION_GZ := /usr/share/datasets/fashion-mnist
@@ -124,6 +124,8 @@ uninstall: ## remove what install has put there, of this version
 	rm -f $(INSTALLED:%='$(DESTDIR)$(PREFIX)/%')
 	-rmdir '$(DESTDIR)$(PREFIX)/include/dt' '$(DESTDIR)$(PREFIX)/lib/cmake/dt'
 
+api: ## a reference page for each header, from its comments: build/api/index.html
+	@tools/api.sh build/api
 single: build/dt_single.h ## all headers in one file, build/dt_single.h
 build/dt_single.h: $(HEADERS) dt.c LICENSE tools/single.sh
 	tools/single.sh $@

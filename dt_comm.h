@@ -2565,6 +2565,18 @@ static bool dt__past_text(const dt_comm *c, uint64_t k, char *buf, size_t nbytes
                  dt__comm_dtype_name(p.dtype), dt__comm_ops[p.op], p.root, dt_algo_name((dt_algo)p.algo), took, p.status);
     return true;
 }
+/* A call with no communicator. If dt_comm_init or dt_comm_join has failed on this thread, its reason stays in the message: a
+   program that looks at its end only is told the cause. */
+static int dt__comm_null(const char *call)
+{
+    static const char null[] = "the communicator is NULL";
+    char              text[sizeof dt__said.text];
+    const char       *why = strstr(dt__said.text, null);
+    why = why && !strncmp(why + sizeof null - 1, ", because ", 10) ? why + sizeof null + 9 : dt__said.text;
+    if (strncmp(why, "dt_comm_init: ", 14) && strncmp(why, "dt_comm_join: ", 14)) return dt__comm_bad(DT_COMM_ERR_ARG, "%s: %s", call, null);
+    snprintf(text, sizeof text, "%s", why);
+    return dt__comm_bad(DT_COMM_ERR_ARG, "%s: %s, because %.600s", call, null, text);
+}
 static void dt__past_log(const dt_comm *c) /* once; called by the driver, or when there is none */
 {
     struct dt__engine *e = c->engine;
@@ -3465,7 +3477,7 @@ static bool dt__short(dt_comm *c, const dt__call *a, bool *posted)
 static int dt__call_do(dt_comm *c, const dt__call *a)
 {
     dt__coll_work w;
-    if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "%s: the communicator is NULL", a->name);
+    if (!c) return dt__comm_null(a->name);
     dt__comm_look(c);
     if (!dt__comm_ok(c)) return c->status;
     if (dt__comm_halted(c, c->seq)) return dt__halted_said(c);
@@ -3500,7 +3512,7 @@ static int dt__call_do(dt_comm *c, const dt__call *a)
 static dt_work *dt__call_start(dt_comm *c, const dt__call *a)
 {
     if (!c) {
-        dt__comm_bad(DT_COMM_ERR_ARG, "%s: the communicator is NULL", a->name);
+        dt__comm_null(a->name);
         return NULL;
     }
     if (dt__comm_ok(c) && dt__comm_halted(c, c->seq)) {
@@ -4010,7 +4022,7 @@ static int dt__message_now(dt_comm *c, const dt__message *a, const dt_msg_opts *
 static int dt__message_do(dt_comm *c, const dt__message *a, const dt_msg_opts *o)
 {
     dt__req q;
-    if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "%s: the communicator is NULL", a->call);
+    if (!c) return dt__comm_null(a->call);
     if (!dt__comm_ok(c)) return c->status;
     int rc = dt__message_bad(c, a, o);
     if (rc) return rc;
@@ -4057,7 +4069,7 @@ static void dt__message_posted(dt_comm *c)
 static dt_work *dt__message_start(dt_comm *c, const dt__message *a, const dt_msg_opts *o)
 {
     if (!c) {
-        dt__comm_bad(DT_COMM_ERR_ARG, "%s: the communicator is NULL", a->call);
+        dt__comm_null(a->call);
         return NULL;
     }
     if (!dt__comm_ok(c) || dt__message_bad(c, a, o)) return NULL;
@@ -4142,7 +4154,7 @@ DT_API int dt_comm_probe_with(dt_comm *c, dt_msg_info *info, int from, dt_msg_op
 {
     dt__message a = dt__message_of("dt_comm_probe", info, 0, DT_COMM_U8, from, NULL, false);
     dt_msg_info unread;
-    if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_probe: the communicator is NULL");
+    if (!c) return dt__comm_null("dt_comm_probe");
     dt__comm_look(c);
     if (!dt__comm_ok(c)) return c->status;
     int bad = dt__message_bad(c, &a, &o);
@@ -4365,7 +4377,7 @@ DT_API int dt_request_refuse(dt_request *q, const char *why)
 }
 DT_API int dt_comm_serve_with(dt_comm *c, int tag, dt_request_fn fn, dt_serve_opts o)
 {
-    if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_serve: the communicator is NULL");
+    if (!c) return dt__comm_null("dt_comm_serve");
     if (!dt__comm_ok(c)) return c->status;
     if (tag < 0) return dt__misuse(c, DT_COMM_ERR_ARG, "rank %d: dt_comm_serve: tag %d; expected 0 or more", c->rank, tag);
     struct dt__engine *e = c->engine;
@@ -4432,7 +4444,7 @@ DT_API dt_work *dt_comm_call_start_with(dt_comm *c, int to, int tag, const void 
     dt__message b = dt__message_of("dt_comm_call", out, nout, DT_COMM_U8, to, NULL, false);
     dt_msg_opts plain = o;
     if (!c) {
-        dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_call: the communicator is NULL");
+        dt__comm_null("dt_comm_call");
         return NULL;
     }
     plain.tag = tag;
@@ -5166,7 +5178,7 @@ DT_API int dt_comm_split(dt_comm *c, int colour, int key, dt_comm **out)
     int32_t mine[2] = { colour, key };
     if (!out) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_split: out is NULL");
     *out = NULL;
-    if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_split: the communicator is NULL");
+    if (!c) return dt__comm_null("dt_comm_split");
     int32_t *all = (int32_t *)DT_COMM_MALLOC((size_t)c->size * sizeof mine);
     int *member = (int *)DT_COMM_MALLOC((size_t)c->size * 2 * sizeof *member), *keys = member ? member + c->size : NULL,
         n = 0;
@@ -5265,7 +5277,7 @@ DT_API int dt_comm_shrink(dt_comm *c, dt_comm **out)
     uint64_t id = 0;
     if (!out) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_shrink: out is NULL");
     *out = NULL;
-    if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_shrink: the communicator is NULL");
+    if (!c) return dt__comm_null("dt_comm_shrink");
     if (c->threads && (c->size > 1 || c->first)) return dt__threads_shrink(c, out);
     dt__world *w = c->world;
     if (w && w->joined_by)
@@ -5382,7 +5394,7 @@ static double dt__tune_reduce(char *buf, int64_t nbytes) /* seconds a byte */
 DT_API int dt_comm_tune(dt_comm *c, const char *path)
 {
     enum { BYTES = 32 << 20 }; /* more than the caches of a core */
-    if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_tune: the communicator is NULL");
+    if (!c) return dt__comm_null("dt_comm_tune");
     if (c->rank == 0 && (!path || !*path))
         return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: dt_comm_tune: path is %s; expected a file name", c->rank,
                              path ? "empty" : "NULL");

@@ -2420,7 +2420,9 @@ static int dt__config_master(dt__config *f, const dt_comm_opts *o, const char *i
     if (f->host[0]) {
         f->naddr = dt__addr_find_by(f->host, f->port, f->addr, &why, f->deadline);
         if (f->naddr == 0)
-            return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_JOIN), "dt_comm_init: %s is '%.100s': %s", from, f->host, why);
+            return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_JOIN),
+                                "dt_comm_init: %s is '%.100s': %s; set MASTER_ADDR to an address of rank 0's machine that "
+                                "this machine can reach", from, f->host, why);
         bool loop = true;
         for (int i = 0; i < f->naddr; i++) loop = loop && dt__addr_is_loopback(&f->addr[i]);
         if (loop && !f->local && (got = dt__config_own_name(f, from)) < 0) return got;

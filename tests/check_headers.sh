@@ -12,7 +12,9 @@
 #   - docs/family.svg is drawn from the #include lines; names and links in README.md and docs/*.md exist
 #   - the programs of README.md, of docs/*.md, of the manuals and of examples/ compile and link as C and as C++20 (options
 #     in the order of declaration); a C++17 program runs; every macro with options has a C++17 name
-#   - every program of docs/tutorial.md prints what the page says
+#   - every program of docs/tutorial.md, collectives.md and pytorch.md prints what the page says; the differences of README.md
+#     apply to its program, compile and run
+#   - docs/faq.md quotes messages that exist
 #   - strict C99 with a libc header first is an #error that says the remedy
 # DT_TEST_QUICK=1: fewer compilers and standards, manual programs linked with the library.
 # One line a check: ok, FAIL (with the output of the compiler) or skip. Two checks run at a time.
@@ -351,6 +353,16 @@ faq() { # docs/faq.md names what the compiler and the linker say
         grep -qF -- "$want" dt*.h || { echo "no header says '$want' any more: change docs/faq.md"; return 1; }
     done
 }
+quoted() { # each message that docs/faq.md quotes is in the source: the parts between its dots, over the joints of string literals
+    perl -0pe 's/"\s*\n\s*(?:PRI[a-z0-9]+\s*)?"//g; s/"\s*PRI[a-zA-Z0-9]+\s*"//g' dt*.h tools/*.c > "$tmp/messages" || return 1
+    sed -n '/^## It runs, and says/,/^## Questions/s/^| \(.*\) | .* |$/\1/p' docs/faq.md | grep -o '`[^`]*`' | tr -d '`' |
+        sed 's/\.\.\./\n/g; s/rank 1 has/rank\n has/' | sed 's/^ *//; s/ *$//' | awk 'length($0) > 5' > "$tmp/parts"
+    [ "$(wc -l < "$tmp/parts")" -gt 25 ] || { echo "docs/faq.md: only $(wc -l < "$tmp/parts") quotations were found"; return 1; }
+    while IFS= read -r part; do
+        grep -qF -- "$part" "$tmp/messages" || { echo "docs/faq.md quotes '$part', which nothing says"; return 1; }
+    done < "$tmp/parts"
+}
+one "docs/faq.md quotes messages that exist" quoted
 one "docs/faq.md has the words of the compiler, the linker and the headers" faq
 for h in $all; do
     one "$h: line 1" line_one "$h"
@@ -419,7 +431,7 @@ doc_programs() { # every C block of README.md and docs/*.md with a main, to $tmp
         on { text = text $0 "\n" }' README.md docs/*.md
     [ -f "$tmp/doc_1.c" ] || { echo "README.md has no program"; return 1; }
 }
-tutorial() { # every program of docs/tutorial.md prints what the block "output" behind it says
+outputs() { # every program of docs/tutorial.md, collectives.md and pytorch.md prints what the block "output" behind it says
     local dir=$tmp/tutorial n=0 file
     mkdir -p "$dir" && ln -sfn "$root/data" "$dir/data"
     awk -v out="$dir/step_" '
@@ -430,9 +442,9 @@ tutorial() { # every program of docs/tutorial.md prints what the block "output" 
             if (on == "txt" || text ~ /main\(/) { file = out n "." on; printf "%s", text > file; close(file) }
             on = text = ""
         }
-        on { text = text $0 "\n" }' docs/tutorial.md
+        on { text = text $0 "\n" }' docs/tutorial.md docs/collectives.md docs/pytorch.md
     for file in "$dir"/step_*.c; do
-        [ -f "${file%.c}.txt" ] || { echo "docs/tutorial.md: no output behind the program $(basename "$file" .c)"; return 1; }
+        [ -f "${file%.c}.txt" ] || { echo "no output behind program $(basename "$file" .c)"; return 1; }
         compile "gcc c11" "$file" "$file.o" -DDT_LINKED && gcc "$file.o" "$tmp/impl_gcc_c11.o" -o "$file.x" $libs || return 1
         (cd "$dir" && timeout 60 "$file.x") > "$file.out" 2> "$file.err" || { echo "$file: exit status $?"; cat "$file.err"; return 1; }
         diff "${file%.c}.txt" "$file.out" || return 1
@@ -560,7 +572,7 @@ links() { # a link of README.md or docs/*.md to a file of this repository leads 
 check "docs/family.svg is what docs/family.sh draws" family
 check "README.md and docs/*.md: every name exists" documented
 one "README.md has programs" doc_programs
-check "docs/tutorial.md: every program prints what the page says" tutorial
+check "docs/tutorial.md, collectives.md, pytorch.md: every program prints what the page says" outputs
 check "README.md: each difference compiles, and what it makes of the program runs" readme_diffs
 for mode in "gcc c11" "g++ c++20" "clang++ c++20"; do # C++20 wants options in the order in which they are declared
     command -v "${mode% *}" > /dev/null || continue

@@ -50,9 +50,12 @@ UBSAN      := $(call tests_with,ubsan)
 # the tests that `make test` does not run as they are
 NOT_NORMAL := $(MACHINES) $(call tests_with,asan-only)
 
-.PHONY: test-machines check-headers pictures layouts probes programs
+.PHONY: test-machines test-clusters check-headers pictures layouts probes programs
 test-machines: $(MACHINES:%=$(call tests_in,normal)/%) build/tools/dtrun ## ranks on network namespaces as machines; needs root
 	@tests/run.sh $(foreach t,$(MACHINES),'normal/$(t)|alone: $(call tests_in,normal)/$(t)')
+
+test-clusters: build/examples/allreduce build/examples/mnist build/tools/dtrun ## a real Slurm, sshd and mpirun on this machine; needs root
+	@tests/clusters.sh
 
 check-headers: ## every header alone and together, C99 to C++20, gcc, clang, nvcc; manuals, symbols
 	@tests/check_headers.sh

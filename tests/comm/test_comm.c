@@ -803,6 +803,18 @@ UTEST(misuse, arguments_and_aborts_reach_everyone)
     EXPECT_EQ(DT_COMM_ERR_ARG, dt_comm_barrier(NULL));
     EXPECT_TRUE(strstr(dt_comm_error(NULL), "dt_comm_barrier: the communicator is NULL") != NULL);
 }
+UTEST(misuse, calls_without_a_communicator_keep_the_reason_why_there_is_none)
+{
+    float x = 1;
+    EXPECT_TRUE(!dt_comm_init(.rank = 3, .world = 2, .addr = "127.0.0.1", .port = 1));
+    char why[512];
+    snprintf(why, sizeof why, "%s", dt_comm_error(NULL));
+    EXPECT_TRUE(strncmp(why, "dt_comm_init: ", 14) == 0);
+    EXPECT_EQ(DT_COMM_ERR_ARG, dt_comm_allreduce(NULL, &x, 1, DT_COMM_F32, DT_COMM_SUM));
+    EXPECT_EQ(DT_COMM_ERR_ARG, dt_comm_send(NULL, &x, 1, DT_COMM_F32, 1));
+    EXPECT_TRUE(strncmp(dt_comm_error(NULL), "dt_comm_send: the communicator is NULL, because dt_comm_init: ", 62) == 0);
+    EXPECT_TRUE(strstr(dt_comm_error(NULL), why) != NULL && !strstr(dt_comm_error(NULL), "allreduce"));
+}
 static void history(team *t, dt_comm *c, int rank)
 {
     float x[3] = { 0 };
