@@ -177,15 +177,15 @@ typedef struct dt_memory_stats {
     size_t  host_bytes;   /* allocated from the allocator and not freed */
     int64_t fallbacks;    /* kernel calls that ran on the CPU because the device lacks the kernel (dt_device_allow_fallback) */
 } dt_memory_stats;
-DT_API dt_memory_stats dt_stats(void);
+DT_API dt_memory_stats dt_stats(void); /* of all devices together */
 DT_API void            dt_stats_reset(void); /* sets peak_bytes to live_bytes, on all devices */
 /* Frees all cached memory: the pools of this thread and the caches of all devices. */
 DT_API void            dt_empty_cache(void);
 
 /* ---------------------------------------------------------------------------------------------------- >>tensors */
-typedef struct dt_tensor dt_tensor;
-typedef struct dt_device dt_device;
-typedef struct dt_rng    dt_rng;
+typedef struct dt_tensor dt_tensor; /* opaque; see the chapter MEMORY */
+typedef struct dt_device dt_device; /* the CPU, a GPU, or a device of the program */
+typedef struct dt_rng    dt_rng; /* a random generator: PyTorch's Mersenne Twister */
 
 typedef struct dt_make_opts {
     int        dt__first DT_D;
@@ -250,7 +250,7 @@ DT_API dt_tensor *dt_from_blob_with(void *data, dt_shape shape, dt_from_blob_opt
 #endif
 
 DT_API dt_tensor *dt_keep(dt_tensor *t); /* returns t */
-DT_API void       dt_free(dt_tensor *t);
+DT_API void       dt_free(dt_tensor *t); /* gives back a tensor of dt_keep; NULL is accepted */
 DT_API void       dt_end(void); /* ends the step: frees its tensors and its tape */
 
 /* Properties. For a NULL tensor they return 0 (or an empty shape) without an error. */
@@ -319,14 +319,14 @@ DT_API void     dt_philox(uint64_t seed, uint64_t counter, uint32_t out[4]); /* 
 
 /* ---------------------------------------------------------------------------------------------------- >>autograd */
 DT_API dt_tensor *dt_set_requires_grad(dt_tensor *t); /* keeps t, makes it a leaf that receives a gradient; returns t */
-DT_API bool       dt_requires_grad(const dt_tensor *t);
+DT_API bool       dt_requires_grad(const dt_tensor *t); /* does it, or what it was computed from, get a gradient? */
 DT_API dt_tensor *dt_grad(dt_tensor *t);        /* the gradient; NULL without an error if it does not exist yet */
 DT_API void       dt_retain_grad(dt_tensor *t); /* keeps the gradient of a tensor that is not a leaf */
 DT_API void       dt_zero_grad(dt_tensor *t);   /* clears the gradient: the next backward overwrites it */
-DT_API dt_tensor *dt_detach(dt_tensor *t);
+DT_API dt_tensor *dt_detach(dt_tensor *t); /* the same values; the backward ends here */
 DT_API void       dt_no_grad_begin(void); /* calls may nest */
-DT_API void       dt_no_grad_end(void);
-DT_API bool       dt_is_grad_enabled(void);
+DT_API void       dt_no_grad_end(void); /* recording goes on */
+DT_API bool       dt_is_grad_enabled(void); /* is the thread recording? */
 
 /* Autocast: the ops of this thread choose the dtype in which they compute. Inputs of matmul, linear, conv2d and attention
    are cast to 'dtype' (a parameter is cast once per step and the result is cached). Inputs of pow, exp, log, expm1, log1p,
@@ -346,6 +346,7 @@ typedef struct dt_backward_opts {
     dt_tensor *grad DT_D;  /* gradient of the root; default 1, which needs a root of one element */
     bool       retain_graph DT_D; /* keep the tape for another backward through the same tensors */
 } dt_backward_opts;
+/* adds gradients to all leaves that root was computed from */
 DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o DT_OPT0(dt_backward_opts));
 #ifdef DT__LIT
 #define dt_backward(...) dt_backward_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_backward_opts, __VA_ARGS__, ))
@@ -537,8 +538,8 @@ typedef struct dt_op_linear_opts {
 /* x (..., in), w (out, in), b (out) or NULL -> (..., out) */
 DT_API dt_tensor *dt_op_linear_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt_op_linear_opts o DT_OPT0(dt_op_linear_opts));
 
-DT_API dt_tensor *dt_softmax(dt_tensor *a, int dim);
-DT_API dt_tensor *dt_log_softmax(dt_tensor *a, int dim);
+DT_API dt_tensor *dt_softmax(dt_tensor *a, int dim); /* exp(a) over its sum along dim */
+DT_API dt_tensor *dt_log_softmax(dt_tensor *a, int dim); /* the logarithm of it, computed without overflow */
 
 typedef struct dt_op_conv2d_opts {
     int    dt__first DT_D;
@@ -570,8 +571,10 @@ typedef struct dt_pool_opts {
     bool ceil_mode DT_D;
     bool exclude_pad DT_D; /* average pooling: padding does not count in the divisor (count_include_pad = False) */
 } dt_pool_opts;
+/* x (n, c, h, w): the largest value of each window */
 DT_API dt_tensor *dt_maxpool2d_with(dt_tensor *x, dt_pool_opts o DT_OPT0(dt_pool_opts));
-DT_API dt_tensor *dt_avgpool2d_with(dt_tensor *x, dt_pool_opts o DT_OPT0(dt_pool_opts));
+DT_API dt_tensor *dt_avgpool2d_with(dt_tensor *x, dt_pool_opts o DT_OPT0(dt_pool_opts)); /* the mean of each window */
+/* windows such that the result is (n, c, out_h, out_w) */
 DT_API dt_tensor *dt_adaptive_avgpool2d(dt_tensor *x, int64_t out_h, int64_t out_w);
 
 typedef struct dt_op_batch_norm_opts {
@@ -596,8 +599,8 @@ DT_API dt_tensor *dt_op_rms_norm_with(dt_tensor *x, dt_tensor *weight, dt_op_nor
 
 DT_API dt_tensor *dt_op_embedding(dt_tensor *index, dt_tensor *weight); /* index i32 or i64, any shape; weight (v, d) */
 DT_API dt_tensor *dt_gather(dt_tensor *a, int dim, dt_tensor *index);   /* torch.gather; index i32 or i64 */
-DT_API dt_tensor *dt_cat(dt_tensor **t, int n, int dim);
-DT_API dt_tensor *dt_stack(dt_tensor **t, int n, int dim);
+DT_API dt_tensor *dt_cat(dt_tensor **t, int n, int dim); /* joins along a dimension that exists */
+DT_API dt_tensor *dt_stack(dt_tensor **t, int n, int dim); /* joins along a new dimension */
 /* Makes views of 'size' elements along dim (the last may be smaller); returns their number, or a negative status. */
 DT_API int        dt_split(dt_tensor *a, int64_t size, int dim, dt_tensor **out, int max);
 /* pads: before and after for the last dimension, then for the one before it ... (torch.nn.functional.pad, constant).
@@ -609,6 +612,7 @@ typedef struct dt_op_dropout_opts {
     bool    eval DT_D; /* return x unchanged */
     dt_rng *rng DT_D;  /* default: the thread's generator */
 } dt_op_dropout_opts;
+/* zeroes each element with probability p, scales the others by 1 / (1 - p) */
 DT_API dt_tensor *dt_op_dropout_with(dt_tensor *x, double p, dt_op_dropout_opts o DT_OPT0(dt_op_dropout_opts));
 
 typedef enum dt_reduction { DT_MEAN = 0, DT_SUM, DT_NONE, DT_BATCHMEAN } dt_reduction; /* DT_BATCHMEAN: kl_div only */
@@ -695,10 +699,10 @@ DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v,
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- >>devices */
-DT_API dt_device  *dt_cpu(void);
+DT_API dt_device  *dt_cpu(void); /* the CPU; it always exists */
 DT_API dt_device  *dt_default_device(void);          /* of the thread; initially dt_cpu() */
 DT_API void        dt_set_default_device(dt_device *dev); /* NULL: dt_cpu() */
-DT_API const char *dt_device_name(const dt_device *dev);
+DT_API const char *dt_device_name(const dt_device *dev); /* "cpu", "cuda:0" ... */
 /* The bytes of one device (NULL: the default one): live, peak and cached; the other numbers are 0. */
 DT_API dt_memory_stats dt_device_stats(dt_device *dev);
 /* Waits until the device has finished all queued work; NULL: the default device. */
@@ -939,8 +943,8 @@ typedef enum dt_cell { DT_CELL_TANH = 0, DT_CELL_RELU, DT_CELL_LSTM, DT_CELL_GRU
 #define DT__ENUM_K(n) DT_K_##n,
 enum { DT_KERNELS(DT__ENUM_K) DT_K_COUNT };
 
-#define DT_MAX_OUT 5
-#define DT_MAX_IN 8
+#define DT_MAX_OUT 5 /* results of an op at most */
+#define DT_MAX_IN 8 /* tensors that an op takes at most */
 typedef struct dt_call {
     int32_t  op; /* DT_K_... */
     int32_t  nout, nin;
@@ -1023,10 +1027,10 @@ typedef struct dt_backend {
 
 DT_API dt_device  *dt_device_new(const dt_backend *be, int index, void *impl); /* keeps the pointer be */
 DT_API dt_status   dt_device_free(dt_device *dev);      /* fails while a tensor on it exists */
-DT_API void       *dt_device_impl(const dt_device *dev);
-DT_API const dt_backend *dt_device_backend(const dt_device *dev);
+DT_API void       *dt_device_impl(const dt_device *dev); /* what the backend keeps for the device */
+DT_API const dt_backend *dt_device_backend(const dt_device *dev); /* the table of its entries */
 DT_API void       *dt_device_set_stream(dt_device *dev, void *stream); /* sets the thread's stream on dev; returns the previous */
-DT_API const char *dt_kernel_name(int kernel);
+DT_API const char *dt_kernel_name(int kernel); /* as in traces */
 /* Scratch memory of the thread, 64-byte aligned, valid until its next dt_scratch; NULL after dt_fail. */
 DT_API void       *dt_scratch(size_t nbytes);
 

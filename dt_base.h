@@ -160,7 +160,7 @@ typedef enum dt_status {
 
 DT_API const char *dt_error(void);      /* the pending message, or NULL */
 DT_API dt_status   dt_error_code(void); /* its code, or DT_OK */
-DT_API void        dt_error_clear(void);
+DT_API void        dt_error_clear(void); /* the thread has no error any more; calls work again */
 DT_API int         dt_check(const char *program); /* 0 without an error; otherwise prints it to stderr, returns 1 */
 DT_API int         dt_fail(dt_status code, const char *format, ...) DT__PRINTF(2, 3); /* sets the error; returns code */
 
@@ -200,12 +200,13 @@ DT_API void     *dt_mem_alloc(size_t nbytes); /* from the allocator; returns NUL
 DT_API void      dt_mem_free(void *ptr, size_t nbytes);
 
 /* ---------------------------------------------------------------------------------------------------- >>dtypes */
+/* the types of elements */
 typedef enum dt_dtype { DT_F32 = 0, DT_F16, DT_BF16, DT_I32, DT_I64, DT_U8, DT_DTYPE_COUNT } dt_dtype;
 DT_API const char *dt_dtype_name(dt_dtype d);   /* "f32" ...; "?" for an invalid dtype */
 DT_API size_t      dt_dtype_nbytes(dt_dtype d); /* bytes per element; 0 for an invalid dtype */
 
-#define DT_MAX_DIMS 8
-typedef struct dt_shape {
+#define DT_MAX_DIMS 8 /* dimensions of a tensor at most */
+typedef struct dt_shape { /* the dimensions of a tensor: DT_SHAPE(2, 3) */
     int     ndim;
     int64_t dim[DT_MAX_DIMS];
 } dt_shape;
@@ -221,14 +222,14 @@ typedef struct dt_shape {
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- >>digest */
-typedef struct dt_sha256 {
+typedef struct dt_sha256 { /* a SHA-256 that is being computed */
     uint32_t h[8];
     uint64_t nbytes;
     uint8_t  block[64];
 } dt_sha256;
-DT_API void dt_sha256_begin(dt_sha256 *s);
-DT_API void dt_sha256_add(dt_sha256 *s, const void *data, size_t nbytes);
-DT_API void dt_sha256_end(dt_sha256 *s, uint8_t out[32]);
+DT_API void dt_sha256_begin(dt_sha256 *s); /* of no bytes yet */
+DT_API void dt_sha256_add(dt_sha256 *s, const void *data, size_t nbytes); /* more bytes */
+DT_API void dt_sha256_end(dt_sha256 *s, uint8_t out[32]); /* the digest of all bytes */
 
 /* "undefined reference" or "multiple definition" of this name by the linker: no file of the program, or more than one,
    has the implementation. Every file that includes dt refers to it. */

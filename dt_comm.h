@@ -200,10 +200,10 @@ DT_API int dt_comm_event_fd(const dt_comm *c);
 /* ---------------------------------------------------------------------------------------------------- >>asking */
 DT_API int         dt_comm_rank(const dt_comm *c); /* 0 for NULL */
 DT_API int         dt_comm_size(const dt_comm *c); /* 1 for NULL */
-DT_API int         dt_comm_local_rank(const dt_comm *c);
-DT_API int         dt_comm_local_size(const dt_comm *c);
+DT_API int         dt_comm_local_rank(const dt_comm *c); /* number among the ranks of this machine */
+DT_API int         dt_comm_local_size(const dt_comm *c); /* ranks of this machine */
 DT_API int         dt_comm_host(const dt_comm *c, int rank); /* the number of its machine, from 0; -1: no such rank */
-DT_API const char *dt_comm_host_name(const dt_comm *c, int rank);
+DT_API const char *dt_comm_host_name(const dt_comm *c, int rank); /* of the machine of a rank; NULL: there is no such rank */
 /* The options of dt_comm_init; its strings are the caller's pointers of that time. All zero for NULL. */
 DT_API const dt_comm_opts *dt_comm_options(const dt_comm *c);
 DT_API const char *dt_comm_launcher(const dt_comm *c); /* "RANK and WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "options", ... */
@@ -212,7 +212,7 @@ DT_API const char *dt_comm_launcher(const dt_comm *c); /* "RANK and WORLD_SIZE",
 typedef enum dt_comm_dtype { /* the first six are dt.h's dt_dtype */
     DT_COMM_F32 = 0, DT_COMM_F16, DT_COMM_BF16, DT_COMM_I32, DT_COMM_I64, DT_COMM_U8, DT_COMM_F64, DT_COMM_DTYPES
 } dt_comm_dtype;
-typedef enum dt_comm_op {
+typedef enum dt_comm_op { /* how elements are combined */
     DT_COMM_SUM = 0, DT_COMM_MEAN, DT_COMM_MIN, DT_COMM_MAX, DT_COMM_PROD, DT_COMM_OR, DT_COMM_OPS
 } dt_comm_op;
 /* In place, on n elements. Every rank gets the same bits. f16 and bf16 are added in f32. */
@@ -256,7 +256,9 @@ typedef struct dt_msg_opts {
     double       timeout DT_D; /* seconds; default: that of the communicator; DT_FOREVER: none */
     dt_msg_info *info DT_D;    /* receives: what came; valid when the receive is done */
 } dt_msg_opts;
+/* n elements to rank `to` */
 DT_API int dt_comm_send_with(dt_comm *c, const void *buf, int64_t n, int dtype, int to, dt_msg_opts o DT_OPT0(dt_msg_opts));
+/* n elements from rank `from`, or DT_ANY */
 DT_API int dt_comm_recv_with(dt_comm *c, void *buf, int64_t n, int dtype, int from, dt_msg_opts o DT_OPT0(dt_msg_opts));
 /* Receives a message where it is: a large one from dt_comm_alloc memory of a rank of this machine is not copied at all. The
    sender's call is done when the view is given back. A view is invalid when the communicator has failed or is freed. */
@@ -400,7 +402,7 @@ typedef struct dt_comm_stats {
     double  busy;              /* seconds in collectives */
     double  waited;            /* of these, seconds in which this rank waited for ranks that began later: dt_work_waited */
 } dt_comm_stats;
-DT_API dt_comm_stats dt_comm_get_stats(const dt_comm *c);
+DT_API dt_comm_stats dt_comm_get_stats(const dt_comm *c); /* since the communicator was made */
 /* The last 64 operations, a line each; returns the length as snprintf does. When a communicator fails they go to the log
    (level 3, shown by DT_LOG=info; level 4 if a member of a tolerant one has gone), each after "history: ". */
 DT_API size_t dt_comm_history(const dt_comm *c, char *buf, size_t nbytes);
@@ -450,7 +452,7 @@ DT_API int    dt_comm_tune(dt_comm *c, const char *path);
      - QSGD: give each rank another seed, or the errors of the ranks do not cancel.
      - What follows the header of none, f16, bf16 and random-k is an array (f32, f16, bf16, f32), which dt_comm_allreduce can
        sum where it is. */
-typedef enum dt_codec_kind {
+typedef enum dt_codec_kind { /* how a vector is made smaller */
     DT_CODEC_NONE = 0, DT_CODEC_F16, DT_CODEC_BF16, DT_CODEC_TOPK, DT_CODEC_RANDOMK, DT_CODEC_SIGN, DT_CODEC_ONEBIT,
     DT_CODEC_QSGD, DT_CODECS
 } dt_codec_kind;

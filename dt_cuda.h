@@ -100,7 +100,7 @@ typedef struct dt_cuda_stats {
     int64_t segments, blocks;     /* allocations from the driver; blocks in use */
     int64_t mallocs, retries;     /* calls of cudaMalloc; those that ran out of memory, after which dt.h frees its cache */
 } dt_cuda_stats;
-DT_API dt_cuda_stats dt_cuda_get_stats(dt_device *dev);
+DT_API dt_cuda_stats dt_cuda_get_stats(dt_device *dev); /* of one GPU */
 
 /* The streams of a device besides the compute stream, for dt_device_set_stream() and the entries of dt_backend. */
 DT_API void *dt_cuda_copy_stream(dt_device *dev);

@@ -210,9 +210,9 @@ typedef struct dt_item_info {
     dt_shape y_shape;
     int64_t  classes; /* 0: unknown */
 } dt_item_info;
-DT_API void         dt_dataset_free(dt_dataset *s);
-DT_API int64_t      dt_dataset_len(const dt_dataset *s);
-DT_API dt_item_info dt_dataset_item_info(const dt_dataset *s);
+DT_API void         dt_dataset_free(dt_dataset *s); /* after its loaders and the sets made from it; NULL is accepted */
+DT_API int64_t      dt_dataset_len(const dt_dataset *s); /* number of items */
+DT_API dt_item_info dt_dataset_item_info(const dt_dataset *s); /* shape and dtype of an item */
 DT_API dt_status    dt_dataset_get(const dt_dataset *s, int64_t i, void *x, void *y); /* either may be NULL */
 DT_API const char  *dt_dataset_class(const dt_dataset *s, int64_t k); /* name of its folder; NULL if it has no name */
 DT_API int64_t      dt_dataset_shards(const dt_dataset *s); /* files of x, of all datasets of a concatenation; otherwise 1 */
@@ -220,9 +220,9 @@ DT_API int64_t      dt_dataset_shard(const dt_dataset *s, int64_t k); /* first i
 /* file and offset of item i, for messages: "data_batch_2.bin, byte 3073" */
 DT_API const char  *dt_dataset_where(const dt_dataset *s, int64_t i, char *buf, size_t nbytes);
 
-DT_API dt_dataset *dt_dataset_range(dt_dataset *s, int64_t from, int64_t n);
+DT_API dt_dataset *dt_dataset_range(dt_dataset *s, int64_t from, int64_t n); /* n items, the first is from */
 DT_API dt_dataset *dt_dataset_subset(dt_dataset *s, const int64_t *index, int64_t n); /* copies index */
-DT_API dt_dataset *dt_dataset_concat(dt_dataset *const *sets, int n);
+DT_API dt_dataset *dt_dataset_concat(dt_dataset *const *sets, int n); /* the items of the first, then of the second ... */
 /* n random parts, the same items as PyTorch's random_split with a generator of that seed. part: numbers of items that
    add up to the length, or fractions that add up to 1. After an error no part exists. */
 DT_API dt_status   dt_dataset_split(dt_dataset *s, const double *part, int n, uint64_t seed, dt_dataset **out);
@@ -241,7 +241,7 @@ DT_API dt_status   dt_dataset_mean_std(const dt_dataset *s, double *mean, double
    so that metrics count each item once; the ranks' numbers of items may then differ by one. With .contiguous a rank has
    one contiguous chunk of the dataset, shuffled within itself. Chunks end at file boundaries if there are at least as
    many files as ranks, so that each rank reads its own files. */
-typedef struct dt_sampler dt_sampler;
+typedef struct dt_sampler dt_sampler; /* an order of items */
 typedef struct dt_sampler_opts {
     int            dt__first DT_D;
     bool           shuffle DT_D;
@@ -256,8 +256,8 @@ typedef struct dt_sampler_opts {
     const double  *weight DT_D;      /* n weights: draw with replacement (WeightedRandomSampler); copied */
     int64_t        draws DT_D;       /* with .weight: items of an epoch, all ranks together; default n */
 } dt_sampler_opts;
-DT_API dt_sampler *dt_sampler_new_with(int64_t n, dt_sampler_opts o DT_OPT0(dt_sampler_opts));
-DT_API void        dt_sampler_free(dt_sampler *s);
+DT_API dt_sampler *dt_sampler_new_with(int64_t n, dt_sampler_opts o DT_OPT0(dt_sampler_opts)); /* of n items; NULL on error */
+DT_API void        dt_sampler_free(dt_sampler *s); /* NULL is accepted */
 #ifdef DT__LIT
 #define dt_sampler_new(...) dt_sampler_new_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_sampler_opts, __VA_ARGS__, ))
 #else /* C++17: options as a struct, or none */
@@ -295,7 +295,7 @@ DT_API dt_cursor dt_sampler_cursor(const dt_sampler *s, int64_t taken);
    .crop black pixels on each side; a horizontal flip of half of the items; normalisation; .cutout: a square of that
    many pixels, centred at a random pixel and clipped to the image, is set to 0; .transform. The random numbers depend
    only on seed, epoch and item. */
-typedef struct dt_loader dt_loader;
+typedef struct dt_loader dt_loader; /* makes batches */
 typedef struct dt_sample { /* argument of .transform */
     int64_t  item, epoch;
     uint64_t seed;         /* of the loader; dt_philox(seed, counter, out) draws */

@@ -127,7 +127,7 @@ extern "C" {
    Models on GPUs: one GPU for each rank, and a communicator with .backend = DT_NCCL (dt_nccl.h). NCCL sums buckets on
    its own stream, concurrently with the backward. The host does not wait for the GPU, except once a step to learn
    whether all gradients were finite (with .no_check: never). */
-typedef struct dt_ddp dt_ddp;
+typedef struct dt_ddp dt_ddp; /* data parallel training of one model */
 typedef struct dt_compress { /* see >>compress */
     const char *kind DT_D;   /* NULL or "none": no compression */
     double ratio     DT_D;   /* topk, randomk: default 0.01; dgc: 0.001 */
@@ -156,13 +156,14 @@ typedef struct dt_ddp_opts {
     const char *state_dir  DT_D; /* with .shard: optimiser states are in mapped files in this directory */
     dt_compress compress   DT_D; /* gradients in fewer bytes: see >>compress */
 } dt_ddp_opts;
+/* every rank calls it; NULL on error */
 DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o DT_OPT0(dt_ddp_opts));
 #ifdef DT__LIT
 #define dt_ddp_new(m, ...) dt_ddp_new_with(m, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_ddp_opts, __VA_ARGS__, ))
 #else /* C++17: options as a struct, or none */
 #define dt_ddp_new dt_ddp_new_with
 #endif
-DT_API void     dt_ddp_free(dt_ddp *d);
+DT_API void     dt_ddp_free(dt_ddp *d); /* before the model; every rank calls it */
 DT_API dt_comm *dt_ddp_comm(const dt_ddp *d); /* the communicator passed to dt_ddp_new */
 
 /* Gradient accumulation: between dt_ddp_no_sync(d, true) and dt_ddp_no_sync(d, false) gradients accumulate on this rank
@@ -295,7 +296,7 @@ typedef struct dt_ddp_bucket {
     int64_t sent; /* set by the hook, for reports: bytes given to collectives in this step; default: those of data */
     double  lost; /* set by the hook, for reports: norm of what was not sent / norm of what was to be sent */
 } dt_ddp_bucket;
-typedef struct dt_ddp_state dt_ddp_state;
+typedef struct dt_ddp_state dt_ddp_state; /* what a hook keeps from step to step */
 typedef struct dt_ddp_hook {
     int dt__first    DT_D;
     const char *name DT_D; /* kind and options, up to 159 characters; ranks compare it; default "hook" */
@@ -444,14 +445,15 @@ DT_API size_t dt_ddp_compress_report(const dt_ddp *d, char *buf, size_t nbytes);
    The batches are the same, in the same order, as those of dt_loader_new with the same options. They are sent while the
    ranks compute on the batch before. If reading a batch fails on rank 0, dt_feed_next reports the error for that batch
    on all ranks. dt_feed_new, dt_feed_next and dt_feed_free are collective. */
-typedef struct dt_feed dt_feed;
+typedef struct dt_feed dt_feed; /* rank 0 reads for all */
+/* every rank calls it; only rank 0 needs the set */
 DT_API dt_feed        *dt_feed_new_with(dt_dataset *set, dt_comm *c, dt_loader_opts o DT_OPT0(dt_loader_opts));
 #ifdef DT__LIT
 #define dt_feed_new(set, ...) dt_feed_new_with(set, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_loader_opts, __VA_ARGS__, ))
 #else /* C++17: options as a struct, or none */
 #define dt_feed_new dt_feed_new_with
 #endif
-DT_API void       dt_feed_free(dt_feed *f);
+DT_API void       dt_feed_free(dt_feed *f); /* NULL is accepted */
 DT_API bool       dt_feed_next(dt_feed *f, dt_batch *b); /* as dt_loader_next, but .item is NULL and .sha256 empty */
 DT_API int64_t    dt_feed_epoch(const dt_feed *f);       /* as dt_loader_epoch */
 DT_API int64_t    dt_feed_batches(const dt_feed *f);     /* as dt_loader_batches */
@@ -498,7 +500,7 @@ DT_API dt_tensor *dt_feed_state(dt_feed *f);  /* as a tensor, for dt_checkpoint_
 
    An error on any device is reported by the call with the device's number; the model then has no gradients. A model that
    has a ddp cannot be used. */
-typedef struct dt_parallel dt_parallel;
+typedef struct dt_parallel dt_parallel; /* one process, several devices */
 typedef struct dt_parallel_opts {
     int dt__first DT_D;
     int devices   DT_D; /* default: on the CPU dt_get_num_threads(), otherwise the model's device and all after it */

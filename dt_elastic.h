@@ -119,7 +119,7 @@ extern "C" {
    (dt_loader_checkpoint, .scheduler), and the program saves it with dt_checkpoint_tick after dt_elastic_step. The lowest rank reads it for all.
 
    Without a launcher and without .min and .max this is training on one rank, or on the ranks that dt_comm_init finds. */
-typedef struct dt_elastic dt_elastic;
+typedef struct dt_elastic dt_elastic; /* one member of a training that heals */
 typedef struct dt_elastic_opts {
     int dt__first DT_D;
     int min       DT_D,
@@ -133,6 +133,7 @@ typedef struct dt_elastic_opts {
     dt_ddp_opts ddp           DT_D; /* as for dt_ddp_new */
     dt_comm_opts comm         DT_D; /* as for dt_comm_init */
 } dt_elastic_opts;
+/* joins or founds the group; NULL on error */
 DT_API dt_elastic *dt_elastic_new_with(dt_model *m, dt_optimizer *opt, dt_loader *in,
                                        dt_elastic_opts o DT_OPT0(dt_elastic_opts));
 #ifdef DT__LIT

@@ -126,8 +126,11 @@ typedef struct dt_rnn_opts {
     dt_tensor    **h_out DT_D, **c_out DT_D; /* where to put the last state; default: nowhere. c: LSTM only */
     bool           shared DT_D;        /* the name may be used again in this forward */
 } dt_rnn_opts;
+/* h = tanh(W x + U h + b) */
 DT_API dt_tensor *dt_rnn_with(dt_model *m, const char *name, dt_tensor *x, dt_rnn_opts o DT_OPT0(dt_rnn_opts));
+/* long short-term memory */
 DT_API dt_tensor *dt_lstm_with(dt_model *m, const char *name, dt_tensor *x, dt_rnn_opts o DT_OPT0(dt_rnn_opts));
+/* gated recurrent unit */
 DT_API dt_tensor *dt_gru_with(dt_model *m, const char *name, dt_tensor *x, dt_rnn_opts o DT_OPT0(dt_rnn_opts));
 
 /* The op of one layer. x (t, b, in). w: for each direction w_ih (g n, in), w_hh (g n, n), and without .no_bias b_ih (g n), b_hh (g n);
@@ -204,19 +207,20 @@ DT_API dt_tensor *dt_transformer_decoder_layer_with(dt_model *m, const char *nam
    batches through the model between dt_update_bn_begin and dt_update_bn_end: running statistics begin anew and become the means
    over these batches. In a checkpoint: dt_average_checkpoint before dt_checkpoint_resume, after the model has its parameters. Of a
    model whose parameters are divided over ranks (.shard, a pipeline, .split) there is no average: an error says so. */
-typedef struct dt_average dt_average;
+typedef struct dt_average dt_average; /* averages of the parameters of a model */
 typedef struct dt_average_opts {
     int    dt__first DT_D;
     double decay DT_D;   /* above 0 and below 1; default: the mean */
     bool   buffers DT_D; /* average the f32 buffers, too */
 } dt_average_opts;
+/* exponential moving or stochastic weight average */
 DT_API dt_average *dt_average_new_with(dt_model *m, dt_average_opts o DT_OPT0(dt_average_opts));
 DT_API void        dt_average_free(dt_average *a); /* before the model */
-DT_API dt_status   dt_average_update(dt_average *a);
-DT_API int64_t     dt_average_updates(const dt_average *a);
+DT_API dt_status   dt_average_update(dt_average *a); /* takes the present values into the average */
+DT_API int64_t     dt_average_updates(const dt_average *a); /* how many */
 DT_API dt_status   dt_average_swap(dt_average *a); /* exchanges the values of the model with the averages */
 DT_API dt_tensor  *dt_average_find(dt_average *a, const char *name); /* f32, owned by the average; NULL: unknown */
-DT_API dt_status   dt_average_checkpoint(dt_average *a, dt_checkpoint *c);
+DT_API dt_status   dt_average_checkpoint(dt_average *a, dt_checkpoint *c); /* the averages go into the checkpoint, too */
 DT_API dt_status   dt_update_bn_begin(dt_model *m); /* sets training mode */
 DT_API void        dt_update_bn_end(dt_model *m);   /* sets the mode that was set before */
 

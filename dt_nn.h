@@ -133,11 +133,11 @@ extern "C" {
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- >>models */
-typedef struct dt_model      dt_model;
-typedef struct dt_optimizer  dt_optimizer;
-typedef struct dt_scheduler  dt_scheduler;
-typedef struct dt_amp        dt_amp;
-typedef struct dt_checkpoint dt_checkpoint;
+typedef struct dt_model      dt_model; /* parameters by name */
+typedef struct dt_optimizer  dt_optimizer; /* updates the parameters of a model */
+typedef struct dt_scheduler  dt_scheduler; /* changes the learning rate of an optimiser */
+typedef struct dt_amp        dt_amp; /* mixed precision */
+typedef struct dt_checkpoint dt_checkpoint; /* saves and resumes a training */
 
 typedef struct dt_model_opts {
     int        dt__first DT_D;
@@ -145,8 +145,8 @@ typedef struct dt_model_opts {
     dt_device *device DT_D; /* default dt_default_device() */
     dt_dtype   dtype DT_D;  /* of the parameters; default f32 */
 } dt_model_opts;
-DT_API dt_model *dt_model_new_with(dt_model_opts o DT_OPT0(dt_model_opts));
-DT_API void      dt_model_free(dt_model *m);
+DT_API dt_model *dt_model_new_with(dt_model_opts o DT_OPT0(dt_model_opts)); /* an empty model; layers add their parameters */
+DT_API void      dt_model_free(dt_model *m); /* after its optimisers; NULL is accepted */
 #ifdef DT__LIT
 #define dt_model_new(...) dt_model_new_with(DT__ONLY(dt_model_opts, __VA_ARGS__))
 #else /* C++17: options as a struct, or none */
@@ -173,10 +173,10 @@ DT_API dt_tensor *dt_stage(dt_model *m, const char *name, dt_tensor *x);
 
 DT_API void dt_model_train(dt_model *m); /* training mode: the mode of a new model */
 DT_API void dt_model_eval(dt_model *m);  /* batch norms use their running statistics and do not change them; no dropout */
-DT_API bool dt_model_is_training(const dt_model *m);
+DT_API bool dt_model_is_training(const dt_model *m); /* as dt_model_train and dt_model_eval have set it */
 
 DT_API dt_status dt_model_seal(dt_model *m); /* no more parameters; the first dt_backward calls it */
-DT_API bool      dt_model_is_sealed(const dt_model *m);
+DT_API bool      dt_model_is_sealed(const dt_model *m); /* has it all its parameters? */
 /* Both are allowed until an optimiser has made a step. dt_model_to moves all parameters, also those of device scopes. */
 DT_API dt_status dt_model_to(dt_model *m, dt_device *dev);
 DT_API dt_status dt_model_cast(dt_model *m, dt_dtype dtype);
@@ -598,15 +598,16 @@ typedef struct dt_amp_opts {
     double      max_loss_scale DT_D;     /* 2^24 */
     int         num_losses DT_D;         /* each loss has its own scale: 1 */
 } dt_amp_opts;
-DT_API dt_amp   *dt_amp_new_with(dt_model *m, dt_amp_opts o DT_OPT0(dt_amp_opts));
+DT_API dt_amp   *dt_amp_new_with(dt_model *m, dt_amp_opts o DT_OPT0(dt_amp_opts)); /* before the first step; NULL on error */
 DT_API dt_status dt_amp_add(dt_amp *amp, dt_model *m); /* another model trained by the same losses */
-DT_API void      dt_amp_free(dt_amp *amp);
+DT_API void      dt_amp_free(dt_amp *amp); /* NULL is accepted */
 
 typedef struct dt_amp_backward_opts {
     int  dt__first DT_D;
     int  loss DT_D; /* which loss: 0 .. num_losses - 1 */
     bool retain_graph DT_D;
 } dt_amp_backward_opts;
+/* in the place of dt_backward: scales the loss, unscales the gradients */
 DT_API dt_status dt_amp_backward_with(dt_amp *amp, dt_tensor *loss,
                                       dt_amp_backward_opts o DT_OPT0(dt_amp_backward_opts));
 #ifdef DT__LIT
@@ -617,7 +618,7 @@ DT_API dt_status dt_amp_backward_with(dt_amp *amp, dt_tensor *loss,
 #define dt_amp_new dt_amp_new_with
 #define dt_amp_backward dt_amp_backward_with
 #endif
-DT_API double    dt_amp_scale(const dt_amp *amp, int loss);
+DT_API double    dt_amp_scale(const dt_amp *amp, int loss); /* the loss scale that is used now */
 DT_API int64_t   dt_amp_overflows(const dt_amp *amp); /* number of steps skipped because of an overflow */
 DT_API size_t    dt_amp_describe(const dt_amp *amp, char *buf, size_t nbytes); /* the options in use, as text; like snprintf */
 

@@ -141,6 +141,7 @@ DT_API dt_tensor *dt_flip(dt_tensor *a, uint32_t dims);           /* DT_DIM(i) |
 DT_API dt_tensor *dt_repeat(dt_tensor *a, dt_shape times);        /* torch.Tensor.repeat: a copy, tiled */
 
 /* ---------------------------------------------------------------------------------------------------- >>drawing */
+/* steps values from start to end, both included */
 DT_API dt_tensor *dt_linspace_with(double start, double end, int64_t steps, dt_make_opts o DT_OPT0(dt_make_opts));
 typedef struct dt_draw_opts {
     int     dt__first DT_D;
@@ -160,7 +161,7 @@ DT_API dt_tensor *dt_bernoulli_with(dt_tensor *p, dt_draw_opts o DT_OPT0(dt_draw
 DT_API dt_tensor *dt_einsum(const char *equation, dt_tensor *const *in, int n);
 
 /* ---------------------------------------------------------------------------------------------------- >>resizing */
-typedef enum dt_resize_mode { DT_NEAREST = 0, DT_BILINEAR } dt_resize_mode;
+typedef enum dt_resize_mode { DT_NEAREST = 0, DT_BILINEAR } dt_resize_mode; /* of dt_interpolate */
 typedef struct dt_interpolate_opts {
     int            dt__first DT_D;
     int64_t        size DT_D, size_w DT_D;   /* of the result; size_w default: size */
@@ -211,6 +212,7 @@ DT_API dt_tensor *dt_sigmoid_focal_loss_with(dt_tensor *x, dt_tensor *y, dt_foca
    further apart than atol + rtol |difference| + 2 times that estimate. If for an element the estimate is larger than
    max(atol, rtol |difference|) times 50, nothing can be said about it, which is reported as an error, too: choose inputs
    of another size or a smoother point. Returns DT_OK, or DT_ERR_GRAD with a message that names input, element and both values. */
+/* The function whose gradients are checked. */
 typedef dt_tensor *(*dt_gradcheck_fn)(dt_tensor *const *in, int n, void *user);
 typedef struct dt_gradcheck_opts {
     int      dt__first DT_D;
@@ -219,6 +221,7 @@ typedef struct dt_gradcheck_opts {
     int64_t  elements DT_D;   /* of each input, at most so many elements are checked, evenly spread; default 100 */
     uint64_t seed DT_D;       /* of the weights; default 0 */
 } dt_gradcheck_opts;
+/* compares gradients with differences of values */
 DT_API dt_status dt_gradcheck_with(dt_gradcheck_fn fn, void *user, dt_tensor *const *in, int n,
                                    dt_gradcheck_opts o DT_OPT0(dt_gradcheck_opts));
 #ifdef DT__LIT

@@ -99,8 +99,8 @@ extern "C" {
 
    The tensor axis is the innermost, then pipe, then data. Ranks are placed in the order of their machines, so the ranks of a
    machine are neighbours on the inner axes: the model is split inside a machine, the data across machines. */
-typedef struct dt_grid dt_grid;
-typedef enum dt_axis { DT_AXIS_DATA = 0, DT_AXIS_PIPE, DT_AXIS_TENSOR } dt_axis;
+typedef struct dt_grid dt_grid; /* ranks on three axes */
+typedef enum dt_axis { DT_AXIS_DATA = 0, DT_AXIS_PIPE, DT_AXIS_TENSOR } dt_axis; /* of a grid */
 enum { DT_AXES = 3 };
 typedef struct dt_grid_opts {
     int dt__first DT_D;
@@ -139,8 +139,8 @@ DT_API size_t   dt_grid_describe(const dt_grid *g, char *buf, size_t nbytes);
    on one rank is DT_ERR_NUMERIC on all, or with a dynamic loss scale an overflow on all. Checkpoints and dt_model_save hold the
    whole model: all ranks call them, rank 0 collects it in its memory and writes. Any layout can load them. Dropout draws what one
    rank would draw, if tensors of which each rank has a part go through dt_dropout_parts. All ranks must seed the model alike. */
-typedef struct dt_tensor_parallel dt_tensor_parallel;
-DT_API dt_tensor_parallel *dt_tensor_parallel_new(dt_model *m, dt_comm *c);
+typedef struct dt_tensor_parallel dt_tensor_parallel; /* layers with .split are divided between ranks */
+DT_API dt_tensor_parallel *dt_tensor_parallel_new(dt_model *m, dt_comm *c); /* every rank of c calls it; NULL on error */
 DT_API void dt_tensor_parallel_free(dt_tensor_parallel *t); /* may be called before or after dt_model_free */
 /* Collectives of this rank so far in forwards and in backwards, and their bytes. */
 typedef struct dt_tensor_parallel_stats {
@@ -168,7 +168,7 @@ DT_API dt_tensor_parallel_stats dt_tensor_parallel_get_stats(const dt_tensor_par
 
    The forward must make the same calls each time; it cannot read values (dt_item) of other stages. The pipeline is made before
    the first forward, on all ranks of c; rank r computes the stages r, r + ranks, r + 2 ranks ... (with .chunks). */
-typedef struct dt_pipeline dt_pipeline;
+typedef struct dt_pipeline dt_pipeline; /* a model cut over ranks */
 /* Who finds the cuts. Measured: rank 0 runs forward and backward of a micro-batch a few times with a copy of the whole model,
    and dt_pipe_partition_new (dt_plan.h) makes the slowest stage as fast as possible. Estimated: for models that do not fit
    into the memory of one rank; nothing is computed, the times are those of FLOPs and bytes. Stages begin at calls of dt_stage

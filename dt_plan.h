@@ -230,7 +230,7 @@ typedef enum dt_step_kind {
     DT_STEP_REDUCE,    /* buf := buf op from_buf, or with left from_buf op buf, ranges as COPY; in a round without messages */
     DT_STEP_SHARE      /* buf[at..at+n) of all ranks of this machine, reduced in the order of ranks and written to all */
 } dt_step_kind;
-typedef struct dt_plan_step {
+typedef struct dt_plan_step { /* one step of a rank */
     int32_t kind, round, peer;
     int16_t buf, from_buf;
     int32_t left;

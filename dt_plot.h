@@ -100,7 +100,7 @@ extern "C" {
    If a file cannot be opened, dt_progress_new fails. If it cannot be written later (disk full), the training goes on: a
    warning is logged at once, and dt_progress_free returns the error. Every call accepts NULL. While an error is pending,
    steps, results and epochs are not counted. If dt.h's trace is on, the loss and the loss scale are curves in it. */
-typedef struct dt_progress dt_progress;
+typedef struct dt_progress dt_progress; /* the display of a run */
 typedef struct dt_progress_opts {
     int         dt__first DT_D;
     int         epochs DT_D;     /* 0: unknown */
@@ -122,7 +122,7 @@ typedef struct dt_progress_step_opts {
     double lr DT_D;    /* for the table */
     double scale DT_D; /* loss scale */
 } dt_progress_step_opts;
-DT_API dt_progress *dt_progress_new_with(dt_progress_opts o DT_OPT0(dt_progress_opts));
+DT_API dt_progress *dt_progress_new_with(dt_progress_opts o DT_OPT0(dt_progress_opts)); /* NULL on error */
 /* Call it after each step. */
 DT_API void         dt_progress_step_with(dt_progress *p, double loss,
                                           dt_progress_step_opts o DT_OPT0(dt_progress_step_opts));

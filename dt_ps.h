@@ -146,12 +146,12 @@ extern "C" {
        the most workers that a machine has. So .batches is rounded up to a multiple of W, and where a machine has fewer workers, or
        one of them has gone, its numbers are not computed.
      - Workers cannot join later: dt_ps_new refuses a rank that has joined the communicator. */
-typedef enum dt_ps_mode {
+typedef enum dt_ps_mode { /* when the servers update */
     DT_PS_SYNC = 0, DT_PS_K_SYNC, DT_PS_K_BATCH_SYNC, DT_PS_K_ASYNC, DT_PS_K_BATCH_ASYNC, DT_PS_ASYNC, DT_PS_SSP, DT_PS_SSP_CLOCK,
     DT_PS_MODES
 } dt_ps_mode;
 enum { DT_PS_SERVERS = 64, DT_PS_KEYS = 1 << 20, DT_PS_STATES = 4 }; /* the most servers; keys; arrays of state of an update function */
-typedef struct dt_ps dt_ps;
+typedef struct dt_ps dt_ps; /* arrays on servers */
 typedef struct dt_ps_discipline {
     int         dt__first DT_D;
     int         mode DT_D;           /* DT_PS_SYNC ... */
@@ -344,7 +344,7 @@ typedef struct dt_ps_stats { /* of a group, from its coordinator */
     int     k, workers;                  /* K; workers that are alive; .two_level: machines */
     int     replicas;                    /* how many ranks hold each array; the fewest of all parts */
 } dt_ps_stats;
-DT_API int dt_ps_get_stats(dt_ps *ps, int key, dt_ps_stats *out);
+DT_API int dt_ps_get_stats(dt_ps *ps, int key, dt_ps_stats *out); /* of one array, on its servers */
 
 #ifdef __cplusplus
 }

@@ -139,7 +139,7 @@ extern "C" {
 
    Buffers (running statistics of batch norms) stay with each worker. dt_ps_collect and checkpoints give all workers those of
    the first worker that is alive, or with .average_buffers the mean of all (integers: the first worker's). */
-typedef struct dt_ps_model dt_ps_model;
+typedef struct dt_ps_model dt_ps_model; /* a model whose parameters are on servers */
 typedef struct dt_ps_attach_opts {
     int           dt__first DT_D;
     int           mode DT_D;          /* these eight: as in dt_ps_discipline */

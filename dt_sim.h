@@ -83,7 +83,7 @@ extern "C" {
 
    The calls on a rank's communicator are those of >>collectives and >>work in dt_comm.h. Events happen only in dt_sim_run
    and in calls that wait, such as dt_work_wait. So start a call on every rank, then wait for each. */
-typedef struct dt_sim dt_sim;
+typedef struct dt_sim dt_sim; /* ranks in virtual time */
 typedef struct dt_sim_opts {
     int         dt__first DT_D;
     int         world DT_D;   /* 1..4096 */

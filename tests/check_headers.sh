@@ -573,6 +573,18 @@ check "docs/family.svg is what docs/family.sh draws" family
 check "README.md and docs/*.md: every name exists" documented
 one "README.md has programs" doc_programs
 check "docs/tutorial.md, collectives.md, pytorch.md: every program prints what the page says" outputs
+one "every public name has a comment (tools/api.sh --check)" tools/api.sh --check
+api_pages() { # the index has every function of the headers, and its links lead to places
+    tools/api.sh "$tmp/api" > /dev/null || return 1
+    grep -hoE '^DT_API [^(=]*\bdt_[a-z0-9_]+\(' dt.h dt_nn.h dt_comm.h | grep -oE 'dt_[a-z0-9_]+\(' | sed 's/($//; s/_with$//' | sort -u | while read -r name; do
+        grep -q ">$name<" "$tmp/api/index.html" || echo "build/api/index.html has no $name"
+    done > "$tmp/api_missing"
+    grep -oE 'href="[^"#]+#[^"]+"' "$tmp/api/index.html" | sed 's/href="\(.*\)#\(.*\)"/\1 \2/' | while read -r page name; do
+        grep -q "id=\"$name\"" "$tmp/api/$page" || echo "$page has no place $name"
+    done >> "$tmp/api_missing"
+    [ ! -s "$tmp/api_missing" ] || { head "$tmp/api_missing"; return 1; }
+}
+check "make api: pages for all headers, an index that leads to them" api_pages
 check "README.md: each difference compiles, and what it makes of the program runs" readme_diffs
 for mode in "gcc c11" "g++ c++20" "clang++ c++20"; do # C++20 wants options in the order in which they are declared
     command -v "${mode% *}" > /dev/null || continue

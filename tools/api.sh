@@ -14,6 +14,7 @@ case $1 in
 -*) echo "api.sh: unknown option $1; see --help" >&2 && exit 2 ;;
 *) out=$1 && mkdir -p "$out" || exit 1 ;;
 esac
+first='dt_base.h dt.h dt_ops.h dt_nn.h dt_layers.h dt_data.h dt_dist.h dt_comm.h dt_plan.h' # the order of the list; then the others
 version=$(sed -n 's/^#define DT_VERSION "\(.*\)"/\1/p' dt_base.h)
 LC_ALL=C awk -v out="$out" -v version="$version" '
 function html(s) { gsub(/&/, "\\&amp;", s); gsub(/</, "\\&lt;", s); gsub(/>/, "\\&gt;", s); return s }
@@ -68,8 +69,9 @@ function flush_paragraph(   i, n, line, name, plain, text, own, incomment, code,
         code = code line "\n"
         plain = line
         name = name_of(plain)
+        if (line ~ /^} dt_/ && n && names[n] == name) name = ""
         if (name == "") { # the rest of a declaration may have the comment of its first line
-            if (n && line ~ /\/\*/ && got_open) { own = line; sub(/^[^\/]*\/\* ?/, "", own); sub(/ ?\*\/.*/, "", own); got[n] = got[n] != "" ? got[n] : own }
+            if (n && line ~ /\/\*/ && (got_open || line ~ /^ /)) { own = line; sub(/^[^\/]*\/\* ?/, "", own); sub(/ ?\*\/.*/, "", own); got[n] = got[n] != "" ? got[n] : own }
             if (line ~ /;/) got_open = 0
             continue
         }
@@ -87,7 +89,7 @@ function flush_paragraph(   i, n, line, name, plain, text, own, incomment, code,
         done_here[name] = 1
         plain = name
         sub(/_with$/, "", plain)
-        if (name ~ /_INCLUDED$|_IMPLEMENTATION$/) continue
+        if (name ~ /_INCLUDED$|_IMPLEMENTATION$|^DT__/) continue
         if (got[i] == "" && name !~ /_opts$/) { missing[++nmissing] = file ": " name }
         index_name[++nindex] = plain
         index_file[nindex] = file
@@ -159,6 +161,5 @@ END {
     print "</table><script>var q=document.getElementById(\"q\"),r=document.getElementById(\"t\").rows;" \
         "q.oninput=function(){var w=q.value.toLowerCase().split(/ +/);for(var i=0;i<r.length;i++){var s=r[i].textContent.toLowerCase();" \
         "r[i].hidden=!w.every(function(x){return s.indexOf(x)>=0})}};if(location.hash.length>1){q.value=decodeURIComponent(location.hash.slice(1));q.oninput()}</script>" > page
-}' dt_base.h dt.h dt_ops.h dt_nn.h dt_layers.h dt_data.h dt_io.h dt_plot.h dt_dist.h dt_pipe.h dt_serve.h dt_elastic.h dt_comm.h dt_ps.h \
-    dt_plan.h dt_scale.h dt_net.h dt_msg.h dt_sim.h dt_mpi.h dt_cpu.h dt_cuda.h dt_nccl.h || exit 1
+}' $first $(for h in dt_*.h; do case " $first " in *" $h "*) ;; *) echo "$h" ;; esac; done) || exit 1
 [ -z "$out" ] || echo "api.sh: $out/index.html"
