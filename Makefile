@@ -11,6 +11,7 @@ RULES  := tests/rules.mk tests/gpu/rules.mk tests/fuzz/rules.mk bench/rules.mk
 
 HEADERS  := $(sort $(wildcard dt*.h))
 EXAMPLES := $(sort $(patsubst examples/%.c,%,$(wildcard examples/*.c)))
+CXX_EXAMPLES := $(sort $(patsubst examples/%.cpp,%,$(wildcard examples/*.cpp)))
 TOOLS    := $(sort $(patsubst tools/%.c,%,$(wildcard tools/*.c)))
 
 .PHONY: help demo test test-quick test-all data api build examples dtrun install uninstall single tools format clean
@@ -68,7 +69,7 @@ $(FASHION_GZ):
 # ---------------------------------------------------------------------------------------------------- build
 build: programs examples benches $(TOOLS:%=build/tools/%) ## tests, examples, benchmarks, tools, not run
 dtrun: build/tools/dtrun ## the launcher: build/tools/dtrun
-examples: $(EXAMPLES:%=build/examples/%)
+examples: $(EXAMPLES:%=build/examples/%) $(CXX_EXAMPLES:%=build/examples/%)
 
 # Objects of the library: one for each header, and one for the AVX2 kernels. Those that take longest to compile come
 # first, so that two jobs end together.
@@ -90,6 +91,10 @@ build/$(1)/libdt.a: $$(patsubst %,build/$(1)/lib/%.o,$$(PARTS))
 	@rm -f $$@
 	$$(AR) rcs $$@ $$^
 endef
+# for other languages: examples/digits.py
+build/libdt.so: dt.c $(HEADERS)
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -fPIC -shared dt.c -o $@ $(LDFLAGS) $(LDLIBS)
 build/libdt.a: build/normal/libdt.a
 	ln -sf normal/libdt.a $@
 
@@ -100,6 +105,9 @@ $(CC) -I. -Itests -DDT_LINKED $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< build/n
 endef
 $(EXAMPLES:%=build/examples/%): build/examples/%: examples/%.c build/normal/libdt.a
 	$(link_with_library)
+$(CXX_EXAMPLES:%=build/examples/%): build/examples/%: examples/%.cpp build/normal/libdt.a
+	@mkdir -p $(@D)
+	$(CXX) -I. -DDT_LINKED $(CPPFLAGS) $(patsubst -std=c%,-std=c++20,$(CFLAGS)) -MMD -MP -MF $@.d $< build/normal/libdt.a -o $@ $(LDFLAGS) $(LDLIBS)
 $(TOOLS:%=build/tools/%): build/tools/%: tools/%.c build/normal/libdt.a
 	$(link_with_library)
 
