@@ -1482,6 +1482,12 @@ static void dt__thread_end(void *unused)
 }
 static pthread_key_t dt__thread_key;
 static void          dt__make_key(void) { pthread_key_create(&dt__thread_key, dt__thread_end); }
+static size_t        dt__live_bytes(size_t *peak) /* for dt__meters */
+{
+    dt_memory_stats s = dt_stats();
+    *peak = s.peak_bytes;
+    return s.live_bytes;
+}
 static void          dt__register_thread(dt__ctx *t)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -1489,6 +1495,7 @@ static void          dt__register_thread(dt__ctx *t)
     pthread_once(&once, dt__make_key);
     dt__alloc_on_change(dt_empty_cache);
     pthread_setspecific(dt__thread_key, t);
+    dt__measured.memory = dt__live_bytes;
     t->registered = 1;
 }
 
@@ -4373,6 +4380,7 @@ DT__INSIDE int dt__backward(dt_tensor *const *root, dt_tensor *const *grad, int 
     t->in_backward = 1;
     t->stop_backward = 0;
     t->no_grad++;
+    dt__measured.back = dt__nanoseconds();
     for (int i = 0; i < DT__MAX_HOOKS; i++)
         if (t->hook_used[i] && t->hook[i].begin) t->hook[i].begin(t->hook[i].user);
     for (int64_t s = first; s >= 0 && s < t->tape.n && !rc && !t->stop_backward; s--) {
@@ -4403,6 +4411,7 @@ DT__INSIDE int dt__backward(dt_tensor *const *root, dt_tensor *const *grad, int 
     t->backward_part = DT__BACK_ALL;
     for (int i = 0; i < DT__MAX_HOOKS; i++)
         if (t->hook_used[i] && t->hook[i].end) t->hook[i].end(t->hook[i].user, (dt_status)rc);
+    dt__measured.backed = dt__nanoseconds();
     if (t0) dt__trace_backward_end(t0);
     return rc;
 }

@@ -3594,6 +3594,12 @@ DT_API bool dt_loader_next(dt_loader *in, dt_batch *b)
     in->wait += t1 - t0 - in->blocked;
     in->elsewhere += in->blocked;
     in->left = in->handed >= in->nbatches && in->nbatches > 1 ? 0 : t1; /* time between epochs is not a step */
+    if (ok && dt_is_grad_enabled()) {
+        dt__measured.items += b->n;
+        dt__measured.data += (int64_t)(t1 - t0 - in->blocked);
+        dt__measured.fetch = t0;
+        dt__measured.fetched = t1;
+    }
     if (dt_trace_is_on() && ok) dt_trace_span("data", "wait for data", t0, t1);
     if (__builtin_expect(dt__tls.timing != NULL, 0) && ok) dt__loader_fed(in);
     bool last = in->handed >= in->nbatches;
