@@ -324,6 +324,9 @@ DT__INSIDE void dt__log(int level, const char *text);
    program that never checks would go on unaware of it. */
 DT__INSIDE void dt__log_unread(void);
 DT__INSIDE void dt__logf(int level, const char *format, ...) DT__PRINTF(2, 3);
+/* The process is about to end by a signal that a handler of dt has noted: the default log function says nothing any more, because
+   what follows are the deaths of other ranks. Async-signal-safe. */
+DT__INSIDE void dt__log_ends(void);
 
 /* ---- this thread's last error of a call without a communicator that could store it (a failed dt_comm_init) */
 typedef struct dt__saying {
@@ -469,6 +472,7 @@ DT__INSIDE bool dt__same_secret(const uint8_t *a, const uint8_t *b, size_t nbyte
 #define DT__BASE_IMPLEMENTED
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/stat.h>
 
 #if defined(DT_MALLOC) != defined(DT_FREE)
@@ -514,6 +518,9 @@ static void           *dt__log_user;
 
 static const char *const dt__log_names[5] = { "off", "error", "warn", "info", "debug" };
 
+static volatile sig_atomic_t dt__log_ended;
+DT__INSIDE void dt__log_ends(void) { dt__log_ended = 1; }
+
 static int dt__log_level(void)
 {
     static int level = -1;
@@ -533,7 +540,7 @@ DT__INSIDE void dt__log(int level, const char *text)
     if (!__atomic_load_n(&dt__log_to, __ATOMIC_RELAXED) && level > dt__log_level()) return;
     if (dt__log_depth++ == 0) pthread_mutex_lock(&dt__log_lock);
     if (dt__log_to) dt__log_to(dt__log_user, level, text);
-    else if (level <= dt__log_level())
+    else if (level <= dt__log_level() && !dt__log_ended)
         fprintf(stderr, "dt[%d] %s: %s\n", (int)getpid(), dt__log_names[level < 1 || level > 4 ? 4 : level], text);
     if (--dt__log_depth == 0) pthread_mutex_unlock(&dt__log_lock);
 }

@@ -108,8 +108,8 @@ extern "C" {
        rank 1  6173 images/s  data 1 %  compute 81 %  communication 18 %
    data: waiting for the loader. communication: waiting for collectives that the backward did not hide. waits: for slower
    ranks. The lines of other ranks need a ddp, and a dt_progress on each of them. Nothing is left on the terminal after Ctrl-C
-   but these lines. DT_PROGRESS=line shows the first line only. If the output is not a terminal, plain lines are printed. The loss shown is an exponential average over about 20 steps;
-   a loss that is not finite is shown as it is. The rate is an average over about 3 s. The time between the last step of an
+   but these lines. DT_PROGRESS=line shows the first line only. If the output is not a terminal, plain lines are printed. The loss
+   shown is an exponential average over about 20 steps; a loss that is not finite is shown as it is. The rate is an average over about 3 s. The time between the last step of an
    epoch and dt_progress_epoch (evaluation) is not part of the rate. The time left is that of the whole run.
 
    If a file cannot be opened, dt_progress_new fails. If it cannot be written later (disk full), the training goes on: a
@@ -650,7 +650,7 @@ typedef struct dt__bin {
     int64_t lo_at, hi_at;  /* steps of the smallest and the largest loss */
     double  lo, hi, sum;   /* of the finite losses */
     double  seconds;       /* at its last step */
-    double  items, took;   /* sums: of items, and of the time of its steps, in seconds */
+    double  rate;          /* items (or steps) per second at its last step: an average over about 3 s */
     double  memory;        /* bytes of tensors, the most at the end of a step */
     double  lr, scale;     /* of its last step */
 } dt__bin;
@@ -718,8 +718,7 @@ static void dt__history_add(dt_progress *p, int64_t step, double loss)
             a.bad += b.bad;
             a.sum += b.sum;
             a.last = b.last;
-            a.items += b.items;
-            a.took += b.took;
+            a.rate = b.rate;
             a.seconds = b.seconds;
             a.memory = fmax(a.memory, b.memory);
             a.lr = b.lr;
@@ -744,13 +743,12 @@ static void dt__history_add(dt_progress *p, int64_t step, double loss)
     s->sum += dt__clip(loss);
     s->n++;
 }
-static void dt__history_pace(dt_progress *p, double seconds, double took, double items) /* after dt__history_add */
+static void dt__history_pace(dt_progress *p, double seconds) /* after dt__history_add */
 {
     dt__bin *s = &p->bin[p->nbins - 1];
     size_t   peak = 0, live = dt__measured.memory ? dt__measured.memory(&peak) : 0;
     s->seconds = seconds;
-    s->took += took;
-    s->items += items;
+    s->rate = p->rate_seconds > 0 ? p->rate_items / p->rate_seconds : NAN;
     s->memory = fmax(s->memory, (double)live);
     s->lr = p->lr;
     s->scale = p->scale;
@@ -1186,7 +1184,7 @@ static void dt__show_mode(dt_progress *p)
     p->colour = p->live && !(no && *no);
     if (!locale || !*locale) locale = getenv("LC_CTYPE");
     if (!locale || !*locale) locale = getenv("LANG");
-    p->blocks = locale && (strstr(locale, "UTF-8") || strstr(locale, "utf8") || strstr(locale, "UTF8") || strstr(locale, "utf-8"));
+    p->blocks = locale && (strstr(locale, "UTF-8") || strstr(locale, "utf-8") || strstr(locale, "utf8"));
 }
 static int dt__terminal_rows(FILE *f)
 {
@@ -1323,8 +1321,8 @@ static void dt__live_draw(dt_progress *p, const char *above)
     if (p->step > p->o.start_step || !above) {
         dt__progress_text(p, text, sizeof text, columns, true);
         dt__live_put(p, &b, text, columns);
-        int world = dt__team_size(), most = rows - 5 < DT__LIVE_RANKS ? rows - 5 : DT__LIVE_RANKS, shown = world < most ? world : most;
-        int cells = columns - 40;
+        int world = dt__team_size(), most = rows - 5 < DT__LIVE_RANKS ? rows - 5 : DT__LIVE_RANKS;
+        int shown = world < most ? world : most, cells = columns - 40;
         if (p->nbins > 1 && cells >= 8 && rows >= 5) {
             const dt__bin *first = &p->bin[0];
             dt__sparkline(p, line, sizeof line, cells < 60 ? cells : 60);
@@ -1424,7 +1422,7 @@ static void dt__say_bins(const dt_progress *p, dt__text_buf *b)
             const dt__bin *s = &p->bin[i];
             double v = k == 1 ? s->seconds : k == 2 ? s->sum / (double)s->n : k == 3 ? s->lo : k == 4 ? s->hi : 0;
             if (k >= 2 && k <= 4 && !s->n) v = NAN;
-            if (k == 6) v = s->took > 0 ? (p->has_items ? s->items : (double)(s->n + s->bad)) / s->took : NAN;
+            if (k == 6) v = s->rate;
             if (k >= 7) v = k == 7 ? s->memory : k == 8 ? s->lr : s->scale;
             if (k == 0 || k == 5) dt__say_int(b, i ? "," : "", k ? s->bad : s->last);
             else dt__say(b, i ? "," : "", v);
@@ -1510,7 +1508,8 @@ static void dt__report_data(dt_progress *p, dt__text_buf *b)
     dt__say_machine(b);
     dt__say_bins(p, b);
     dt__text_put(b, ",\"epoch_ends\":[");
-    for (int64_t i = 0, every = p->nmarks / 500 + 1; i < p->nmarks; i += every) dt__say_int(b, i ? "," : "", (int64_t)p->mark[i]);
+    for (int64_t i = 0, every = p->nmarks / 500 + 1; i < p->nmarks; i += every)
+        dt__say_int(b, i ? "," : "", (int64_t)p->mark[i]);
     dt__text_put(b, "],\"results\":[");
     for (int64_t i = 0, every = p->nresults / 4000 + 1, n = 0; i < p->nresults; i++) {
         if (i % every && i + p->nnames < p->nresults) continue; /* the last of each name stays */
@@ -1542,26 +1541,35 @@ static const char *const dt__page_head[] = {
     "<meta name='color-scheme' content='light dark'>",
     "<style>",
     ":root { --back: #ffffff; --ink: #22262c; --soft: #667080; --line: #dfe3e8; --card: #f5f7f9;",
-    "  --c0: #2461a8; --c1: #d2601a; --c2: #2d8a57; --c3: #8d4ba5; --c4: #a37f00; --c5: #2f8f9d; --c6: #b3384e; --c7: #5f6773; }",
-    "@media (prefers-color-scheme: dark) { :root { --back: #15181c; --ink: #e4e7eb; --soft: #98a2b0; --line: #353b44; --card: #1e2329;",
-    "  --c0: #6ea8ee; --c1: #f0904c; --c2: #5fc28b; --c3: #c78ee0; --c4: #d9b64a; --c5: #63c3d1; --c6: #ee7a8e; --c7: #a3acb8; } }",
+    "  --c0: #2461a8; --c1: #d2601a; --c2: #2d8a57; --c3: #8d4ba5; --c4: #a37f00; --c5: #2f8f9d; --c6: #b3384e; "
+        "--c7: #5f6773; }",
+    "@media (prefers-color-scheme: dark) { :root { --back: #15181c; --ink: #e4e7eb; --soft: #98a2b0; --line: "
+        "#353b44; --card: #1e2329;",
+    "  --c0: #6ea8ee; --c1: #f0904c; --c2: #5fc28b; --c3: #c78ee0; --c4: #d9b64a; --c5: #63c3d1; --c6: #ee7a8e; "
+        "--c7: #a3acb8; } }",
     "* { box-sizing: border-box; }",
     "body { margin: 0 auto; padding: 1rem; max-width: 64rem; background: var(--back); color: var(--ink);",
     "  font: 15px/1.45 system-ui, 'Segoe UI', Helvetica, Arial, sans-serif; overflow-wrap: anywhere; }",
     "h1 { font-size: 1.35rem; margin: .2rem 0; } h2 { font-size: 1.05rem; margin: 1.6rem 0 .3rem; }",
     "p { margin: .2rem 0; color: var(--soft); } .bad { color: var(--c6); font-weight: 600; }",
-    ".cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr)); gap: .6rem; margin: .8rem 0; }",
-    ".card { background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: .5rem .7rem; min-width: 0; }",
+    ".cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr)); gap: .6rem; margin: .8rem "
+        "0; }",
+    ".card { background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: .5rem .7rem; "
+        "min-width: 0; }",
     ".card b { display: block; font-size: 1.15rem; } .card span { color: var(--soft); font-size: .85rem; }",
     ".wide { overflow-x: auto; max-width: 100%; } table { border-collapse: collapse; width: 100%; font-size: .9rem; }",
     "th, td { text-align: right; padding: .25rem .5rem; border-bottom: 1px solid var(--line); white-space: nowrap; }",
     "th { color: var(--soft); font-weight: 500; } th:first-child, td:first-child { text-align: left; }",
-    "table.about td, table.about th { text-align: left; white-space: normal; vertical-align: top; } table.about th { width: 8rem; }",
-    "svg { display: block; width: 100%; } svg text { fill: var(--soft); font-size: 12px; } .key { display: flex; flex-wrap: wrap; gap: .2rem 1rem; font-size: .85rem; }",
-    ".key i { display: inline-block; width: .8rem; height: .8rem; border-radius: .15rem; margin-right: .35rem; vertical-align: -.1rem; }",
+    "table.about td, table.about th { text-align: left; white-space: normal; vertical-align: top; } table.about th { "
+        "width: 8rem; }",
+    "svg { display: block; width: 100%; } svg text { fill: var(--soft); font-size: 12px; } .key { display: flex; "
+        "flex-wrap: wrap; gap: .2rem 1rem; font-size: .85rem; }",
+    ".key i { display: inline-block; width: .8rem; height: .8rem; border-radius: .15rem; margin-right: .35rem; "
+        "vertical-align: -.1rem; }",
     "details { margin: 1rem 0; } summary { cursor: pointer; font-weight: 600; }",
     "</style></head><body>",
-    "<noscript><p>This page draws its figures with a script. The data are in it as JSON: look for dt-run in its source.</p></noscript>",
+    "<noscript><p>This page draws its figures with a script. The data are in it as JSON: look for dt-run in its "
+        "source.</p></noscript>",
     "<main id='page'></main>",
 };
 static const char *const dt__page_script[] = {
@@ -1642,14 +1650,16 @@ static const char *const dt__page_script[] = {
     "function ticks(lo, hi, want) {",
     "  const raw = (hi - lo) / want, p = Math.pow(10, Math.floor(Math.log10(raw))), m = raw / p;",
     "  const step = (m < 1.5 ? 1 : m < 3.2 ? 2 : m < 7.1 ? 5 : 10) * p, t = [];",
-    "  for (let k = Math.ceil(lo / step - 1e-9); k * step <= hi + 1e-9 * step && t.length < 30; k++) t.push(k * step);",
+    "  for (let k = Math.ceil(lo / step - 1e-9); k * step <= hi + 1e-9 * step && t.length < 30; k++) t.push(k * "
+        "step);",
     "  return t;",
     "}",
     "function plot(parent, o) {",
     "  const box = el(parent, 'div', null, 'plot');",
     "  if (o.series.length > 1) key(parent, o.series.map(function (s) { return [s.name, s.color]; }));",
     "  redraw.push(function () {",
-    "    const W = Math.max(200, box.clientWidth), H = Math.min(320, Math.max(190, W * 0.42)), L = 52, R = 10, T = 10, B = 34;",
+    "    const W = Math.max(200, box.clientWidth), H = Math.min(320, Math.max(190, W * 0.42)), L = o.bytes ? 66 : "
+        "52, R = 20, T = 10, B = 34;",
     "    let x0 = Infinity, x1 = -Infinity, y0 = Infinity, y1 = -Infinity;",
     "    o.series.forEach(function (s) {",
     "      s.y.forEach(function (v, i) {",
@@ -1671,7 +1681,8 @@ static const char *const dt__page_script[] = {
     "    const X = function (v) { return +(L + (v - x0) / (x1 - x0) * (W - L - R)).toFixed(1); };",
     "    const Y = function (v) { return +(H - B - (f(v) - a) / (b - a) * (H - T - B)).toFixed(1); };",
     "    box.textContent = '';",
-    "    const g = svgEl(box, 'svg', { viewBox: '0 0 ' + W + ' ' + H, height: H, role: 'img', 'aria-label': o.title });",
+    "    const g = svgEl(box, 'svg', { viewBox: '0 0 ' + W + ' ' + H, height: H, role: 'img', 'aria-label': o.title "
+        "});",
     "    let yt = log ? [] : ticks(a, b, 5);",
     "    if (log) for (let e = Math.floor(a); e <= b; e++) [1, 2, 5].forEach(function (m) {",
     "      const v = m * Math.pow(10, e);",
@@ -1688,7 +1699,8 @@ static const char *const dt__page_script[] = {
     "    const marks = list(o.marks), every = Math.ceil(marks.length / 40);",
     "    marks.forEach(function (v, i) {",
     "      if ((i + 1) % every === 0 && v >= x0 && v <= x1)",
-    "        svgEl(g, 'line', { x1: X(v), x2: X(v), y1: T, y2: H - B, stroke: 'var(--line)', 'stroke-dasharray': '2 4' });",
+    "        svgEl(g, 'line', { x1: X(v), x2: X(v), y1: T, y2: H - B, stroke: 'var(--line)', 'stroke-dasharray': '2 "
+        "4' });",
     "    });",
     "    svgEl(g, 'line', { x1: L, x2: W - R, y1: H - B, y2: H - B, stroke: 'var(--soft)' });",
     "    o.series.forEach(function (s) {",
@@ -1709,12 +1721,14 @@ static const char *const dt__page_script[] = {
     "        pen = true;",
     "        n++;",
     "      });",
-    "      if (d) svgEl(g, 'path', { d: d, fill: 'none', stroke: s.color, 'stroke-width': 1.8, 'stroke-linejoin': 'round' });",
+    "      if (d) svgEl(g, 'path', { d: d, fill: 'none', stroke: s.color, 'stroke-width': 1.8, 'stroke-linejoin': "
+        "'round' });",
     "      if (n < 60 && (s.dots || n < 3)) s.y.forEach(function (v, i) {",
     "        if (ok(i)) svgEl(g, 'circle', { cx: X(s.x[i]), cy: Y(v), r: 3, fill: s.color });",
     "      });",
     "      list(s.bad).forEach(function (k, i) {",
-    "        if (k > 0) svgEl(g, 'text', { x: X(s.x[i]), y: T + 8, 'text-anchor': 'middle', style: 'fill:var(--c6);font-weight:700' }, '\xc3" "\x97" "');",
+    "        if (k > 0) svgEl(g, 'text', { x: X(s.x[i]), y: T + 8, 'text-anchor': 'middle', style: "
+        "'fill:var(--c6);font-weight:700' }, '\xc3" "\x97" "');",
     "      });",
     "    });",
     "    if (!o.series.some(function (s) { return s.y.some(isNum); }))",
@@ -1725,7 +1739,8 @@ static const char *const dt__page_script[] = {
     "function lanes(parent, title, rows, end, unit) {",
     "  const box = el(parent, 'div', null, 'plot');",
     "  redraw.push(function () {",
-    "    const W = Math.max(200, box.clientWidth), L = Math.min(130, W * 0.3), R = 8, h = 22, H = rows.length * h + 30;",
+    "    const W = Math.max(200, box.clientWidth), L = Math.min(130, W * 0.3), R = 22, h = 22, H = rows.length * h + "
+        "30;",
     "    const X = function (v) { return L + v / (end || 1) * (W - L - R); };",
     "    box.textContent = '';",
     "    const g = svgEl(box, 'svg', { viewBox: '0 0 ' + W + ' ' + H, height: H, role: 'img', 'aria-label': title });",
@@ -1734,9 +1749,11 @@ static const char *const dt__page_script[] = {
     "      svgEl(g, 'text', { x: X(v), y: H - 12, 'text-anchor': 'middle' }, short(v) + (unit || ''));",
     "    });",
     "    rows.forEach(function (r, i) {",
-    "      svgEl(g, 'text', { x: L - 6, y: i * h + 15, 'text-anchor': 'end' }, r.name.length > L / 7 ? r.name.slice(0, L / 7 - 1) + '\xe2" "\x80" "\xa6" "' : r.name);",
+    "      svgEl(g, 'text', { x: L - 6, y: i * h + 15, 'text-anchor': 'end' }, r.name.length > L / 7 ? "
+        "r.name.slice(0, L / 7 - 1) + '\xe2" "\x80" "\xa6" "' : r.name);",
     "      r.spans.forEach(function (s) {",
-    "        const e = svgEl(g, 'rect', { x: X(s.from).toFixed(1), y: i * h + 3, width: Math.max(1, X(s.to) - X(s.from)).toFixed(1),",
+    "        const e = svgEl(g, 'rect', { x: X(s.from).toFixed(1), y: i * h + 3, width: Math.max(1, X(s.to) - "
+        "X(s.from)).toFixed(1),",
     "          height: h - 6, rx: 2, fill: s.color });",
     "        svgEl(e, 'title', {}, s.label);",
     "      });",
@@ -1761,15 +1778,18 @@ static const char *const dt__page_script[] = {
     "}",
     "function shares(m) {",
     "  const c = Math.max(0, m.total - m.data - m.communication - m.waits);",
-    "  return [['data', m.data, 'var(--c4)'], ['compute', c, 'var(--c2)'], ['communication', m.communication, 'var(--c0)'],",
+    "  return [['data', m.data, 'var(--c4)'], ['compute', c, 'var(--c2)'], ['communication', m.communication, "
+        "'var(--c0)'],",
     "    ['waits for slower ranks', m.waits, 'var(--c6)']];",
     "}",
     "function percent(x, all) { return all > 0 ? (100 * x / all).toFixed(1) + ' %' : '-'; }",
-    "function when(r) { return r.started ? new Date(r.started * 1000).toISOString().replace('T', ' ').slice(0, 16) + ' UTC' : ''; }",
+    "function when(r) { return r.started ? new Date(r.started * 1000).toISOString().replace('T', ' ').slice(0, 16) + "
+        "' UTC' : ''; }",
     "",
     "function curves() {",
     "  const names = [];",
-    "  runs.forEach(function (r) { Object.keys(lastResults(r)).forEach(function (n) { if (names.indexOf(n) < 0) names.push(n); }); });",
+    "  runs.forEach(function (r) { Object.keys(lastResults(r)).forEach(function (n) { if (names.indexOf(n) < 0) "
+        "names.push(n); }); });",
     "  const line = function (field, more) {",
     "    return runs.map(function (r, k) {",
     "      const b = r.bins || {}, s = { name: r.name, x: list(b.step), y: list(b[field]), color: colour(k) };",
@@ -1778,10 +1798,12 @@ static const char *const dt__page_script[] = {
     "      return s;",
     "    });",
     "  };",
-    "  const some = function (field) { return runs.some(function (r) { return list((r.bins || {})[field]).some(function (v) { return v > 0; }); }); };",
-    "  const bad = runs.reduce(function (n, r) { return n + list((r.bins || {}).bad).reduce(function (a, b) { return a + b; }, 0); }, 0);",
-    "  let s = section('Loss', several ? 'Means of equally many steps.' : 'The mean of ' + num(runs[0].bin_steps) + ' steps' +",
-    "    (runs[0].bin_steps > 1 ? ', and the range of their losses.' : '.'));",
+    "  const some = function (field) { return runs.some(function (r) { return list((r.bins || "
+        "{})[field]).some(function (v) { return v > 0; }); }); };",
+    "  const bad = runs.reduce(function (n, r) { return n + list((r.bins || {}).bad).reduce(function (a, b) { return "
+        "a + b; }, 0); }, 0);",
+    "  let s = section('Loss', several ? 'Means of equally many steps.' : runs[0].bin_steps > 1 ?",
+    "    'The mean of ' + num(runs[0].bin_steps) + ' steps, and the range of their losses.' : 'Of each step.');",
     "  if (bad) el(s, 'p', num(bad) + ' losses were not finite: marked \xc3" "\x97" "', 'bad');",
     "  plot(s, { title: 'loss', series: line('mean', true), marks: several ? [] : runs[0].epoch_ends, log: true });",
     "  if (names.length) {",
@@ -1790,12 +1812,14 @@ static const char *const dt__page_script[] = {
     "      if (names.length > 1) el(s, 'p', n);",
     "      plot(s, { title: n, series: runs.map(function (r, k) {",
     "        const at = list(r.results).filter(function (x) { return x.name === n; });",
-    "        return { name: r.name, x: at.map(function (p) { return p.step; }), y: at.map(function (p) { return p.value; }),",
+    "        return { name: r.name, x: at.map(function (p) { return p.step; }), y: at.map(function (p) { return "
+        "p.value; }),",
     "          color: colour(several ? k : i + 1), dots: true };",
     "      }) });",
     "    });",
     "  }",
-    "  s = section('Throughput', esc(runs[0].unit) + ' per second' + (runs[0].world > 1 ? ', all ranks together' : ''));",
+    "  s = section('Throughput', esc(runs[0].unit) + ' per second' + (runs[0].world > 1 ? ', all ranks together' : "
+        "''));",
     "  plot(s, { title: 'throughput', series: line('rate') });",
     "  if (several) {",
     "    s = section('Loss over time');",
@@ -1808,8 +1832,12 @@ static const char *const dt__page_script[] = {
     "    s = section('Memory', 'Bytes of tensors at the end of steps, rank 0.');",
     "    plot(s, { title: 'memory', series: line('memory'), bytes: true });",
     "  }",
-    "  if (some('lr')) { s = section('Learning rate'); plot(s, { title: 'learning rate', series: line('lr') }); }",
-    "  if (some('scale')) { s = section('Loss scale'); plot(s, { title: 'loss scale', series: line('scale'), log: true }); }",
+    "  const varies = function (field) {",
+    "    return several ? some(field) : new Set(list((runs[0].bins || {})[field])).size > 1;",
+    "  };",
+    "  if (varies('lr')) { s = section('Learning rate'); plot(s, { title: 'learning rate', series: line('lr') }); }",
+    "  if (varies('scale')) { s = section('Loss scale'); plot(s, { title: 'loss scale', series: line('scale'), log: "
+        "true }); }",
     "}",
     "function timeOfRanks(r, s) {",
     "  const ranks = list(r.ranks).filter(function (m) { return m.total > 0; });",
@@ -1825,25 +1853,29 @@ static const char *const dt__page_script[] = {
     "    }).filter(function (x) { return x.to > x.from; }) };",
     "  }), 100, ' %');",
     "  key(s, shares(ranks[0]).map(function (x) { return [x[0], x[2]]; }));",
-    "  table(s, ['rank', esc(r.unit) + '/s', 'data', 'compute', 'communication', 'waits', 'peak memory'], shown.map(function (m) {",
-    "    return ['rank ' + m.rank, num(m.rate)].concat(shares(m).map(function (x) { return percent(x[1], m.total); }), [bytes(m.memory)]);",
+    "  table(s, ['rank', esc(r.unit) + '/s', 'data', 'compute', 'communication', 'waits', 'peak memory'], "
+        "shown.map(function (m) {",
+    "    return ['rank ' + m.rank, num(m.rate)].concat(shares(m).map(function (x) { return percent(x[1], m.total); "
+        "}), [bytes(m.memory)]);",
     "  }));",
     "  if (ranks.length > shown.length) el(s, 'p', 'and ' + (ranks.length - shown.length) + ' more ranks');",
     "}",
     "function timeline(r, s) {",
     "  const t = list(r.timeline), walked = r.overlap ? r.overlap.walked : null;",
     "  if (!t.length) return;",
-    "  const paint = { data: 'var(--c4)', update: 'var(--c3)', forward: 'var(--c5)', backward: 'var(--c2)', 'waits for communication': 'var(--c6)' };",
+    "  const paint = { data: 'var(--c4)', update: 'var(--c3)', forward: 'var(--c5)', backward: 'var(--c2)', 'waits "
+        "for other ranks': 'var(--c6)' };",
     "  const spans = [];",
     "  let end = 0;",
     "  t.forEach(function (x) {",
     "    if (x.name === 'backward' && isNum(walked) && walked > x.from && walked < x.to) {",
     "      spans.push({ name: 'backward', from: x.from, to: walked });",
-    "      spans.push({ name: 'waits for communication', from: walked, to: x.to });",
+    "      spans.push({ name: 'waits for other ranks', from: walked, to: x.to });",
     "    } else spans.push(x);",
     "    end = Math.max(end, x.to);",
     "  });",
-    "  spans.forEach(function (x) { x.color = paint[x.name] || 'var(--c7)'; x.label = x.name + ': ' + num(x.to - x.from, 3) + ' ms'; });",
+    "  spans.forEach(function (x) { x.color = paint[x.name] || 'var(--c7)'; x.label = x.name + ': ' + num(x.to - "
+        "x.from, 3) + ' ms'; });",
     "  const rows = [{ name: 'this rank', spans: spans }];",
     "  list(r.buckets).slice(0, 40).forEach(function (b, i) {",
     "    if (!isNum(b.from) || b.from < 0 || b.from > 10 * end) return;",
@@ -1854,7 +1886,8 @@ static const char *const dt__page_script[] = {
     "  lanes(s, 'timeline of a step', rows, end, ' ms');",
     "  const used = [];",
     "  spans.forEach(function (x) { if (used.indexOf(x.name) < 0) used.push(x.name); });",
-    "  key(s, used.map(function (n) { return [n, paint[n] || 'var(--c7)']; }).concat(rows.length > 1 ? [['communication of a bucket', 'var(--c0)']] : []));",
+    "  key(s, used.map(function (n) { return [n, paint[n] || 'var(--c7)']; }).concat(rows.length > 1 ? "
+        "[['communication of a bucket', 'var(--c0)']] : []));",
     "}",
     "function details(r, k) {",
     "  let s;",
@@ -1872,31 +1905,41 @@ static const char *const dt__page_script[] = {
     "  };",
     "  if (list(r.ranks).some(function (m) { return m.total > 0; })) timeOfRanks(r, part('Where the time went'));",
     "  if (list(r.timeline).length)",
-    "    timeline(r, part('One step', 'The last one on rank 0' + (list(r.buckets).length ? ', with the communication of each bucket of gradients.' : '.')));",
+    "    timeline(r, part('One step', 'The last one on rank 0' + (list(r.buckets).length ? ', with the communication "
+        "of each bucket of gradients.' : '.')));",
     "  if (list(r.buckets).length) {",
     "    const b = part('Communication of each bucket', r.compress ? 'Sent as: ' + r.compress : null);",
     "    table(b, ['bucket', 'gradients', 'sent', 'time', 'hidden', 'parameters'], r.buckets.map(function (x, i) {",
-    "      return [i, bytes(x.bytes), bytes(x.sent), num(x.ms, 3) + ' ms', percent(x.hidden, 1), esc(x.first) + (x.last !== x.first ? ' \xe2" "\x80" "\xa6" " ' + esc(x.last) : '')];",
+    "      return [i, bytes(x.bytes), bytes(x.sent), num(x.ms, 3) + ' ms', percent(x.hidden, 1), esc(x.first) + "
+        "(x.last !== x.first ? ' \xe2" "\x80" "\xa6" " ' + esc(x.last) : '')];",
     "    }));",
     "    if (r.overlap && r.overlap.communication > 0) {",
     "      const o = r.overlap;",
-    "      el(b, 'p', 'All steps: ' + span(o.communication) + ' of communication, of which the steps waited for ' + span(o.exposed) + '.');",
+    "      el(b, 'p', 'All steps: communication took ' + span(o.communication) + '; rank 0 waited ' + "
+        "span(o.exposed) +",
+    "        ' for it and ' + span(o.waited) + ' for slower ranks.');",
     "    }",
     "  }",
     "  if (list(r.stragglers).length)",
-    "    table(part('Slow ranks', 'Ranks that rank 0 waited for in collectives.'), ['rank', 'came last', 'waited', 'longest'],",
-    "      r.stragglers.map(function (x) { return ['rank ' + x.rank, num(x.last) + ' times', num(1e3 * x.waited, 3) + ' ms', num(1e3 * x.longest, 3) + ' ms']; }));",
+    "    table(part('Slow ranks', 'Ranks that rank 0 waited for in collectives.'), ['rank', 'came last', 'waited', "
+        "'longest'],",
+    "      r.stragglers.map(function (x) { return ['rank ' + x.rank, num(x.last) + ' times', num(1e3 * x.waited, 3) "
+        "+ ' ms', num(1e3 * x.longest, 3) + ' ms']; }));",
     "  if (list(r.staleness).length) {",
     "    const most = Math.max.apply(null, r.staleness) || 1;",
-    "    const h = part('Staleness', 'Pushes by how many updates old their values were' + (r.dropped ? '; ' + num(r.dropped) + ' were dropped' : '') + '.');",
+    "    const h = part('Staleness', 'Pushes by how many updates old their values were' + (r.dropped ? '; ' + "
+        "num(r.dropped) + ' were dropped' : '') + '.');",
     "    lanes(h, 'staleness', r.staleness.map(function (n, i) {",
-    "      return { name: i === r.staleness.length - 1 ? i + ' or more' : String(i), spans: n ? [{ from: 0, to: n, color: colour(0), label: num(n) }] : [] };",
+    "      return { name: i === r.staleness.length - 1 ? i + ' or more' : String(i), spans: n ? [{ from: 0, to: n, "
+        "color: colour(0), label: num(n) }] : [] };",
     "    }).filter(function (x, i) { return i < 4 || x.spans.length; }), most, '');",
     "  }",
     "  const m = r.machine || {};",
     "  table(part('Machine and options'), null, [['program', esc(r.program)], ['command', list(r.command).join(' ')],",
-    "    ['started', when(r)], ['state', state(r)], ['ranks', num(r.world)], ['machine', esc(m.name)], ['processor', esc(m.cpu) + ', ' + num(m.cores) + ' cores'],",
-    "    ['memory', bytes(m.memory)], ['system', esc(m.system)], ['compiler', esc(m.compiler)], ['dt', esc(r.version)],",
+    "    ['started', when(r)], ['state', state(r)], ['ranks', num(r.world)], ['machine', esc(m.name)], ['processor', "
+        "esc(m.cpu) + ', ' + num(m.cores) + ' cores'],",
+    "    ['memory', bytes(m.memory)], ['system', esc(m.system)], ['compiler', esc(m.compiler)], ['dt', "
+        "esc(r.version)],",
     "    ['peak of rank 0', bytes(r.resident)]], 'about');",
     "}",
     "/* ---- the page */",
@@ -1904,10 +1947,13 @@ static const char *const dt__page_script[] = {
     "else if (several) {",
     "  el(page, 'h1', runs.length + ' runs');",
     "  const names = [];",
-    "  runs.forEach(function (r) { Object.keys(lastResults(r)).forEach(function (n) { if (names.indexOf(n) < 0) names.push(n); }); });",
-    "  table(page, ['run', 'state', 'steps', 'time', 'loss'].concat(names, ['per second', 'ranks', 'peak memory']), runs.map(function (r) {",
+    "  runs.forEach(function (r) { Object.keys(lastResults(r)).forEach(function (n) { if (names.indexOf(n) < 0) "
+        "names.push(n); }); });",
+    "  table(page, ['run', 'state', 'steps', 'time', 'loss'].concat(names, ['per second', 'ranks', 'peak memory']), "
+        "runs.map(function (r) {",
     "    const last = lastResults(r), m = list(r.ranks)[0] || {};",
-    "    return [r.name, esc(r.state), num(r.step), span(r.seconds), num(r.loss)].concat(names.map(function (n) { return num(last[n]); }),",
+    "    return [r.name, esc(r.state), num(r.step), span(r.seconds), num(r.loss)].concat(names.map(function (n) { "
+        "return num(last[n]); }),",
     "      [num(r.rate) + ' ' + esc(r.unit), num(r.world), bytes(m.memory)]);",
     "  }));",
     "  curves();",
@@ -1925,14 +1971,15 @@ static const char *const dt__page_script[] = {
     "  Object.keys(last).slice(0, 4).forEach(function (n) { card(num(last[n]), n); });",
     "  card(num(r.rate), esc(r.unit) + ' per second');",
     "  card(num(r.world), r.world === 1 ? 'rank' : 'ranks');",
-    "  card(bytes(m.memory), 'peak memory of tensors');",
+    "  if (m.memory > 0) card(bytes(m.memory), 'peak memory of tensors');",
     "  curves();",
     "  details(r, 0);",
     "}",
     "function drawAll() { redraw.forEach(function (f) { f(); }); }",
     "drawAll();",
     "let width = window.innerWidth;",
-    "window.addEventListener('resize', function () { if (window.innerWidth !== width) { width = window.innerWidth; drawAll(); } });",
+    "window.addEventListener('resize', function () { if (window.innerWidth !== width) { width = window.innerWidth; "
+        "drawAll(); } });",
     "document.documentElement.dataset.drawn = 'yes';",
     "})();",
 };
@@ -1959,12 +2006,16 @@ static void dt__page_end(dt__text_buf *b)
 }
 
 /* ==================================================================================================== >>saving
-   Rank 0 writes. A signal that ends the program is noted by a handler and acted on by the next step, which writes the report and
-   raises it again: nothing but an assignment runs in the handler, and a second one ends the program at once (SA_RESETHAND). */
+   Rank 0 writes. A signal that ends the program is noted by a handler and acted on by the next step, which writes the report
+   and raises it again: nothing but an assignment runs in the handler, and a second one ends the program at once (SA_RESETHAND). */
 #define DT__REPORT_SECONDS 2 /* least time between two writes of the report */
 static volatile sig_atomic_t dt__report_signal;
 static const int             dt__report_signals[3] = { SIGINT, SIGTERM, SIGHUP };
-static void dt__report_on_signal(int sig) { dt__report_signal = sig; }
+static void                  dt__report_on_signal(int sig)
+{
+    dt__report_signal = sig;
+    dt__log_ends();
+}
 static void dt__report_catch(bool on)
 {
     struct sigaction now, ours;
@@ -2067,8 +2118,8 @@ static void dt__report_end(dt_progress *p)
     dt__report_catch(false);
 }
 
-/* ---- reports on one page. JSON of files is copied token by token: what is not JSON is refused, and what could end a <script> is
-   written as an escape. */
+/* ---- reports on one page. JSON of files is copied token by token: what is not JSON is refused, and what could end a
+   <script> is written as an escape. */
 typedef struct dt__copier {
     const char  *s, *end;
     dt__text_buf out;
@@ -2177,7 +2228,7 @@ static const char *dt__report_add(dt__text_buf *page, const char *s, size_t n, c
         dt__copy_space(&c);
         if (!good || c.s != c.end) why = "it is not well-formed JSON";
         else if (c.out.failed) why = "out of memory";
-        else if (strncmp(c.out.s, head, sizeof head - 1) != 0) why = "it has no \"dt_report\": 1 at its beginning, as reports of DT_REPORT have";
+        else if (strncmp(c.out.s, head, sizeof head - 1) != 0) why = "it does not begin with \"dt_report\": 1, as what DT_REPORT writes";
         snprintf(label, sizeof label, runs ? "%.250s (%d)" : "%.250s", name, runs + 1);
         if (!why) dt__page_run(page, label, c.out.s, c.out.n);
         dt__text_free(&c.out);
@@ -2288,7 +2339,7 @@ DT_API void dt_progress_step_with(dt_progress *p, double loss, dt_progress_step_
     dt__measured.rate = p->rate_seconds > 0 ? p->own_items / p->rate_seconds : 0;
     dt__measured.total += (int64_t)(1e9 * took);
     dt__history_add(p, p->step, loss);
-    dt__history_pace(p, now - p->start + p->before, took, o.items > 0 && isfinite(o.items) ? o.items : 0);
+    dt__history_pace(p, now - p->start + p->before);
     dt__csv_line(p, NULL, 0);
     dt__counter("loss", loss);
     if (o.scale != 0) dt__counter("loss scale", o.scale);
