@@ -4611,7 +4611,7 @@ static void dt__ddp_tell_meters(void *user, uint64_t since, dt__text_buf *b)
     for (int i = 0; i < d->nbuckets && i < MOST && d->version; i++) {
         const dt__bucket *k = &d->bucket[i];
         double            times = k->times ? (double)k->times : 1;
-        dt__say_number(b, i ? ",{\"bytes\":" : "{\"bytes\":", (double)k->length * (double)dt__elem_nbytes(k->pub.dtype));
+        dt__say_number(b, i ? ",{\"bytes\":" : "{\"bytes\":", (double)k->numel * (double)dt__elem_nbytes(k->pub.dtype));
         dt__say_number(b, ",\"sent\":", (double)k->sent / times);
         dt__say_number(b, ",\"ms\":", 1e-6 * (double)k->took / times);
         dt__say_number(b, ",\"hidden\":", k->took > 0 ? (double)k->hidden / (double)k->took : 0);

@@ -1807,7 +1807,7 @@ static const char *const dt__page_script[] = {
     "  if (bad) el(s, 'p', num(bad) + ' losses were not finite: marked \xc3" "\x97" "', 'bad');",
     "  plot(s, { title: 'loss', series: line('mean', true), marks: several ? [] : runs[0].epoch_ends, log: true });",
     "  if (names.length) {",
-    "    s = section('Results');",
+    "    s = section(names.length > 1 ? 'Results' : names[0]);",
     "    names.slice(0, 8).forEach(function (n, i) {",
     "      if (names.length > 1) el(s, 'p', n);",
     "      plot(s, { title: n, series: runs.map(function (r, k) {",
@@ -1833,7 +1833,9 @@ static const char *const dt__page_script[] = {
     "    plot(s, { title: 'memory', series: line('memory'), bytes: true });",
     "  }",
     "  const varies = function (field) {",
-    "    return several ? some(field) : new Set(list((runs[0].bins || {})[field])).size > 1;",
+    "    const seen = new Set();",
+    "    runs.forEach(function (r) { list((r.bins || {})[field]).forEach(function (v) { seen.add(v); }); });",
+    "    return seen.size > 1;",
     "  };",
     "  if (varies('lr')) { s = section('Learning rate'); plot(s, { title: 'learning rate', series: line('lr') }); }",
     "  if (varies('scale')) { s = section('Loss scale'); plot(s, { title: 'loss scale', series: line('scale'), log: "
@@ -2151,6 +2153,12 @@ static bool dt__copy_string(dt__copier *c)
     dt__text_put(&c->out, "\"");
     return c->s < c->end && *c->s++ == '"';
 }
+static int dt__copy_digits(dt__copier *c) /* how many there are */
+{
+    const char *from = c->s;
+    while (c->s < c->end && *c->s >= '0' && *c->s <= '9') c->s++;
+    return (int)(c->s - from);
+}
 static bool dt__copy_value(dt__copier *c, int depth)
 {
     static const char *const words[] = { "true", "false", "null" };
@@ -2189,8 +2197,15 @@ static bool dt__copy_value(dt__copier *c, int depth)
     }
     const char *from = c->s;
     if (*c->s == '-') c->s++;
-    if (c->s == c->end || *c->s < '0' || *c->s > '9') return false;
-    while (c->s < c->end && *c->s && strchr("0123456789.eE+-", *c->s)) c->s++;
+    bool zero = c->s < c->end && *c->s == '0';
+    int  n = dt__copy_digits(c);
+    if (!n || (zero && n > 1)) return false;
+    if (c->s < c->end && *c->s == '.' && (c->s++, !dt__copy_digits(c))) return false;
+    if (c->s < c->end && (*c->s == 'e' || *c->s == 'E')) {
+        c->s++;
+        if (c->s < c->end && (*c->s == '+' || *c->s == '-')) c->s++;
+        if (!dt__copy_digits(c)) return false;
+    }
     dt__text_add(&c->out, from, (size_t)(c->s - from));
     return true;
 }

@@ -22,12 +22,14 @@ static const char help[] =
     "  --help, --version\n"
     "  --                  ends the options\n"
     "\n"
-    "It says nothing if all is well. Exit status: 0; 1 if a file is not a report or cannot be read or written; 2 for a wrong\n"
+    "It says nothing if all is well. Exit status: 0; 1 if a file is not a report or cannot be read or written; 2 for a "
+    "wrong\n"
     "command line.\n";
 
 static int wrong(const char *what, const char *arg)
 {
-    fprintf(stderr, "dtreport: %s%s%s%s; dtreport --help lists the options\n", what, *arg ? " '" : "", arg, *arg ? "'" : "");
+    fprintf(stderr, "dtreport: %s%s%s%s; dtreport --help lists the options\n", what, *arg ? " '" : "", arg,
+            *arg ? "'" : "");
     return 2;
 }
 int main(int argc, char **argv)
