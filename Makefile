@@ -56,7 +56,7 @@ test-all: tools probes ## adds full ASan, TSan, valgrind and CBLAS runs: before 
 	    $(if $(LDLIBS_cblas),$(call programs,cblas)) examples benches $(TOOLS:%=build/tools/%)); \
 	tests/run.sh "$$built" $(call plan_normal,) $(call plan_portable,) $(call plan_asan,) $(plan_ubsan) $(plan_tsan) \
 	    $(plan_valgrind) $(plan_cblas) $(plan_cuda) 'check-headers|tests/check_headers.sh' 'extending|tests/extending.sh' \
-	    'packages|tests/packages.sh'
+	    'packages|tests/packages.sh' 'report|tests/report.sh'
 
 # Debian's package of Fashion-MNIST holds gzipped IDX files; the examples read them unpacked
 FASHION_GZ := /usr/share/datasets/fashion-mnist

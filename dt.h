@@ -2157,7 +2157,7 @@ DT__INSIDE bool dt__ok(const char *call, const char *arg, const dt_tensor *t)
         return false;
     }
     if (t->magic != DT__LIVE) {
-        dt_fail(DT_ERR_STATE, "%s: %s was already released; dt_keep() a tensor that must outlive dt_end()",
+        dt_fail(DT_ERR_STATE, "%s: %s was already released; dt_keep() a tensor that must outlive dt_end() or dt_step()",
                 call, arg);
         return false;
     }
@@ -4338,7 +4338,8 @@ DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
     if (!root->requires_grad)
         return (dt_status)dt_fail(DT_ERR_GRAD, root->tape_ended
                                   ? "dt_backward: dt_end freed the tape of the root %s; call dt_backward before dt_end"
-                                  : "dt_backward: the root %s does not depend on a parameter, or was computed under dt_no_grad",
+                                  : "dt_backward: the root %s does not depend on a parameter, or was computed under dt_no_grad; compute "
+                                    "it from a layer of a model, or from a tensor with dt_set_requires_grad",
                                   dt__text(root));
     if (!root->node) return (dt_status)dt__seed_root(root, o.grad); /* a leaf: its gradient is .grad, or 1 */
     if (root->node->ctx != t)

@@ -5,8 +5,8 @@
 
    Predicts a step of training from a model and a cluster: computation and communication, which one is the bottleneck, memory of
    a device, the best layouts, and what would help. docs/planner.md says how. `dtplan --help` lists the options.
-   Exit status: 0 answered; 1 --judge: the target is missed, --scale: one took 10 s or longer; 2 an error in what was asked.
-   1 also: a file cannot be read or written. */
+   Exit status: 0 answered; 1 a file cannot be read or written, --judge: the target is missed, --scale: one took 10 s or longer;
+   2 an error in what was asked. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>
@@ -59,7 +59,10 @@ static const char help[] =
     "  --judge             the planner beside published measurements\n"
     "  --scale [N]         every collective and every pipeline schedule on N ranks (4096), by the steps of their plans\n"
     "  --crossovers        the sizes at which the choice of an algorithm changes, drawn\n"
-    "  --models, --devices, --help, --version\n";
+    "  --models, --devices, --help, --version\n"
+    "\n"
+    "Exit status: 0 answered; 1 a file cannot be read or written, --judge: the target is missed, --scale: one took 10 s or longer;\n"
+    "2 a wrong command line.\n";
 
 static int  quit_status = 2; /* 1: a file cannot be read or written, or memory is exhausted */
 static void quit(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
