@@ -162,8 +162,8 @@ DT_API dt_status    dt_progress_free(dt_progress *p);
    staleness of a parameter server's pushes, the machine and the command line. It needs no other file and no network, and is
    readable on a phone. DT_REPORT=run.json writes its data alone. Rank 0 writes it. The file is written under a temporary name
    and renamed: at the start, then after 2 s or longer, at Ctrl-C and SIGTERM (unless the program handles them itself), and at
-   the end. So what is there is complete even if the program is killed. A path with %p has the process id in its place, for
-   programs that start several trainings. Losses are kept in at most 500 bins of equally many steps. If the path cannot be
+   the end. So what is there is complete even if the program is killed. In the path %p is
+   replaced by the process id, for programs that start several trainings, and %r by the rank: then every rank writes its own. Losses are kept in at most 500 bins of equally many steps. If the path cannot be
    written, dt_progress_new fails. */
 /* Reads reports (.html or .json) and writes one page that compares them: tools/dtreport. names: of the runs, or NULL for those
    of the files. An error if a file is not a report. */
@@ -2042,12 +2042,17 @@ static bool dt__copy_path(char *to, size_t nbytes, const char *from, const char 
 }
 static bool dt__report_path(dt_progress *p)
 {
-    const char *path = getenv("DT_REPORT"), *pid;
-    if (!path || !*path || dt__launcher_number(DT__LAUNCHER_RANK) > 0 || dt__measured.watcher) return true;
+    const char *path = getenv("DT_REPORT");
+    int         rank = dt__launcher_number(DT__LAUNCHER_RANK);
+    size_t      n = 0;
+    if (!path || !*path || (rank > 0 && !strstr(path, "%r")) || dt__measured.watcher) return true;
     if (!dt__copy_path(p->report_path, sizeof p->report_path, path, "DT_REPORT")) return false;
-    if ((pid = strstr(path, "%p")) != NULL)
-        snprintf(p->report_path, sizeof p->report_path, "%.*s%d%.980s", (int)(pid - path), path, (int)getpid(), pid + 2);
-    size_t n = strlen(p->report_path);
+    for (; *path && n + 24 < sizeof p->report_path; path++) {
+        bool number = *path == '%' && (path[1] == 'p' || path[1] == 'r');
+        if (!number) p->report_path[n++] = *path;
+        else n += (size_t)snprintf(p->report_path + n, 24, "%d", *++path == 'p' ? (int)getpid() : rank > 0 ? rank : 0);
+    }
+    p->report_path[n] = 0;
     p->json = n > 5 && !strcmp(p->report_path + n - 5, ".json");
     return true;
 }

@@ -6,6 +6,7 @@
 #include "dt_data.h"
 #include "dt_dist.h"
 #include "dt_plot.h"
+#include "dt_ps.h"
 
 #include <signal.h>
 #include <stdbool.h>
@@ -207,6 +208,41 @@ UTEST(report, has_the_figures_of_all_ranks)
         EXPECT_TRUE(strstr(s, "{\"name\":\"forward\",") && strstr(s, "{\"name\":\"backward\",") &&
                     strstr(s, "{\"name\":\"data\","));
         EXPECT_TRUE(well_formed(temp_in(dir, "ranks.json")));
+    }
+    temp_remove(dir);
+}
+
+static int pushes(void *arg)
+{
+    dt_comm     *c = dt_comm_init(.timeout = 60);
+    dt_ps       *ps = dt_ps_new(c, .mode = DT_PS_ASYNC);
+    float        w[4] = { 0 }, g[4] = { 1, 2, 3, 4 };
+    dt_progress *p = dt_progress_new(.quiet = true);
+    (void)arg;
+    int bad = dt_ps_init(ps, 0, w, 4, DT_COMM_F32, .rule = DT_PS_SUM);
+    for (int i = 0; i < 10 && !bad; i++) {
+        bad = dt_ps_push_pull(ps, 0, g, w, 4, DT_COMM_F32);
+        dt_progress_step(p, w[0]);
+    }
+    dt_progress_free(p);
+    bad |= dt_ps_free(ps) != 0;
+    return dt_comm_free(c) || bad;
+}
+UTEST(report, counts_pushes_by_staleness_and_each_rank_may_write_its_own)
+{
+    char *dir = temp_dir(), name[16];
+    setenv("DT_REPORT", temp_in(dir, "ps%r.json"), 1);
+    EXPECT_EQ(0, dt_spawn(2, pushes, NULL));
+    unsetenv("DT_REPORT");
+    for (int r = 0; r < 2; r++) {
+        int n[16], all = 0;
+        snprintf(name, sizeof name, "ps%d.json", r);
+        const char *at = strstr(read_file(temp_in(dir, name)), "\"dropped\":0,\"staleness\":[");
+        ASSERT_TRUE(at != NULL);
+        at = strchr(at, '[');
+        for (int i = 0; i < 16; i++) n[i] = (int)strtol(at + 1, (char **)&at, 10), all += n[i];
+        EXPECT_EQ(10, all);
+        EXPECT_TRUE(well_formed(temp_in(dir, name)));
     }
     temp_remove(dir);
 }
