@@ -55,8 +55,9 @@ sed 's/"machine":/"dropped":3,"staleness":[90,12,5,0,1,0,0,0,0,0,0,0,0,0,0,2],"m
     "$tmp/one.json" > "$tmp/odd.json"
 build/tools/dtreport "$tmp/odd.json" -o "$tmp/odd.html"
 
-# ---- what the browser says: a script before all others counts errors, one behind them measures
-open_page() { # page, width, scheme (0 dark, 1 light); the attributes of its root element go to $answer
+# ---- what the browser says: the page is in a frame as wide as a phone, because windows have a least width. A script before all
+# others counts errors, one behind them measures and tells the page around it.
+open_page() { # page, width, scheme (0 dark, 1 light); what was measured goes to $answer
     { sed 's|<head>|<head><script>window.errors = 0; window.onerror = function () { window.errors++; };</script>|' "$1"
       cat << 'EOF'
 <script>
@@ -64,20 +65,28 @@ open_page() { # page, width, scheme (0 dark, 1 light); the attributes of its roo
   const d = document.documentElement, q = function (s) { return document.querySelectorAll(s).length; };
   document.querySelectorAll('details').forEach(function (x) { x.open = true; });
   window.dispatchEvent(new Event('resize'));
-  d.setAttribute('answer', ['errors=' + window.errors, 'drawn=' + d.dataset.drawn, 'wide=' + (d.scrollWidth - d.clientWidth),
-    'svg=' + q('svg'), 'path=' + q('svg path'), 'rect=' + q('svg rect'), 'nan=' + (d.innerHTML.indexOf('NaN"') >= 0 || q('svg [d*=NaN]')),
-    'markup=' + q('td i'), 'back=' + getComputedStyle(document.body).backgroundColor, 'width=' + innerWidth].join(' '));
+  const odd = Array.from(document.querySelectorAll('svg *')).some(function (e) {
+    return Array.from(e.attributes).some(function (a) { return /NaN|Infinity|undefined/.test(a.value); });
+  });
+  parent.postMessage(['errors=' + window.errors, 'drawn=' + d.dataset.drawn, 'wide=' + (d.scrollWidth - d.clientWidth),
+    'svg=' + q('svg'), 'path=' + q('svg path'), 'rect=' + q('svg rect'), 'odd=' + odd,
+    'markup=' + q('td i'), 'back=' + getComputedStyle(document.body).backgroundColor, 'width=' + innerWidth].join(' '), '*');
 })();
 </script>
 EOF
     } > "$tmp/page.html"
+    cat > "$tmp/frame.html" << EOF
+<!doctype html><meta charset="utf-8"><meta name="color-scheme" content="light dark">
+<script>addEventListener('message', function (e) { document.documentElement.setAttribute('answer', e.data); });</script>
+<iframe src="page.html" style="width:$2px;height:900px;border:0"></iframe>
+EOF
     local options="--headless=new --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir=$tmp/profile
-        --blink-settings=preferredColorScheme=$3 --window-size=$2,900"
+        --blink-settings=preferredColorScheme=$3 --window-size=1300,900"
     # shellcheck disable=SC2086
-    answer=$(timeout 60 "$browser" $options --virtual-time-budget=3000 --dump-dom "file://$tmp/page.html" 2> "$tmp/browser.log" |
+    answer=$(timeout 60 "$browser" $options --virtual-time-budget=3000 --dump-dom "file://$tmp/frame.html" 2> "$tmp/browser.log" |
         grep -o 'answer="[^"]*"' | head -n 1)
     # shellcheck disable=SC2086
-    [ -z "$DT_SHOTS" ] || { mkdir -p "$DT_SHOTS" && timeout 60 "$browser" ${options/,900/,3400} \
+    [ -z "$DT_SHOTS" ] || { mkdir -p "$DT_SHOTS" && timeout 60 "$browser" ${options/1300,900/$2,3400} \
         --screenshot="$DT_SHOTS/$(basename "$1" .html)-$2-$3.png" "file://$1" > /dev/null 2>&1; }
 }
 field() { sed -n "s/.*[\" ]$1=\([^ \"]*\).*/\1/p" <<< "$answer"; }
@@ -87,7 +96,7 @@ for page in two compare cut none odd; do
         for width in 390 1200; do
             open_page "$tmp/$page.html" $width $scheme
             name="$page, $width pixels, $([ $scheme = 1 ] && echo light || echo dark)"
-            [ "$(field errors)" = 0 ] && [ "$(field drawn)" = yes ] && [ "$(field nan)" = false ]
+            [ "$(field errors)" = 0 ] && [ "$(field drawn)" = yes ] && [ "$(field odd)" = false ] && [ "$(field width)" = $width ]
             check "$name: no script error" $? "$answer"
             [ "$(field wide)" = 0 ] && [ "$(field markup)" = 0 ]
             check "$name: no horizontal scrolling, names are no markup" $? "$answer"
