@@ -109,8 +109,9 @@ extern "C" {
    data: waiting for the loader. communication: waiting for collectives that the backward did not hide. waits: for slower
    ranks. The lines of other ranks need a ddp, and a dt_progress on each of them. Nothing is left on the terminal after Ctrl-C
    but these lines. DT_PROGRESS=line shows the first line only. If the output is not a terminal, plain lines are printed. The loss
-   shown is an exponential average over about 20 steps; a loss that is not finite is shown as it is. The rate is an average over about 3 s. The time between the last step of an
-   epoch and dt_progress_epoch (evaluation) is not part of the rate. The time left is that of the whole run.
+   shown is an exponential average over about 20 steps; a loss that is not finite is shown as it is. The rate is an average over
+   about 3 s. The time between the last step of an epoch and dt_progress_epoch (evaluation) is not part of the rate. The time
+   left is that of the whole run.
 
    If a file cannot be opened, dt_progress_new fails. If it cannot be written later (disk full), the training goes on: a
    warning is logged at once, and dt_progress_free returns the error. Every call accepts NULL. While an error is pending,
@@ -162,9 +163,9 @@ DT_API dt_status    dt_progress_free(dt_progress *p);
    staleness of a parameter server's pushes, the machine and the command line. It needs no other file and no network, and is
    readable on a phone. DT_REPORT=run.json writes its data alone. Rank 0 writes it. The file is written under a temporary name
    and renamed: at the start, then after 2 s or longer, at Ctrl-C and SIGTERM (unless the program handles them itself), and at
-   the end. So what is there is complete even if the program is killed. In the path %p is
-   replaced by the process id, for programs that start several trainings, and %r by the rank: then every rank writes its own. Losses are kept in at most 500 bins of equally many steps. If the path cannot be
-   written, dt_progress_new fails. */
+   the end. So what is there is complete even if the program is killed. In the path %p is replaced by the process id, for
+   programs that start several trainings, and %r by the rank: then every rank writes its own. Losses are kept in at most 500 bins
+   of equally many steps. If the path cannot be written, dt_progress_new fails. */
 /* Reads reports (.html or .json) and writes one page that compares them: tools/dtreport. names: of the runs, or NULL for those
    of the files. An error if a file is not a report. */
 DT_API dt_status dt_report_join(const char *out, const char *const *files, const char *const *names, int n);
@@ -1314,9 +1315,8 @@ static void dt__live_draw(dt_progress *p, const char *above)
     }
     p->rows = 0;
     if (above) {
-        int n = 0;
-        dt__live_put(p, &b, above, columns);
-        p->rows = n; /* it is not part of the block */
+        dt__text_put(&b, above); /* not part of the block, and not cut: it may wrap */
+        dt__text_put(&b, "\033[K\n");
     }
     if (p->step > p->o.start_step || !above) {
         dt__progress_text(p, text, sizeof text, columns, true);
@@ -1792,7 +1792,9 @@ static const char *const dt__page_script[] = {
         "names.push(n); }); });",
     "  const line = function (field, more) {",
     "    return runs.map(function (r, k) {",
-    "      const b = r.bins || {}, s = { name: r.name, x: list(b.step), y: list(b[field]), color: colour(k) };",
+    "      const b = r.bins || {}, s = { name: r.name, x: list(b.step), color: colour(k) };",
+    "      s.y = list(b[field]).map(function (v) { return v === 0 && (field === 'scale' || field === 'lr') ? null : "
+        "v; });",
     "      if (more && !several) { s.lo = list(b.low); s.hi = list(b.high); }",
     "      if (more) s.bad = list(b.bad);",
     "      return s;",
@@ -2248,7 +2250,8 @@ static const char *dt__report_add(dt__text_buf *page, const char *s, size_t n, c
         dt__copy_space(&c);
         if (!good || c.s != c.end) why = "it is not well-formed JSON";
         else if (c.out.failed) why = "out of memory";
-        else if (strncmp(c.out.s, head, sizeof head - 1) != 0) why = "it does not begin with \"dt_report\": 1, as what DT_REPORT writes";
+        else if (strncmp(c.out.s, head, sizeof head - 1) != 0)
+            why = "it does not begin with \"dt_report\": 1, as what DT_REPORT writes";
         snprintf(label, sizeof label, runs ? "%.250s (%d)" : "%.250s", name, runs + 1);
         if (!why) dt__page_run(page, label, c.out.s, c.out.n);
         dt__text_free(&c.out);
