@@ -1486,6 +1486,12 @@ static void dt__thread_end(void *unused)
 }
 static pthread_key_t dt__thread_key;
 static void          dt__make_key(void) { pthread_key_create(&dt__thread_key, dt__thread_end); }
+static size_t        dt__live_bytes(size_t *peak) /* for dt__meters */
+{
+    dt_memory_stats s = dt_stats();
+    *peak = s.peak_bytes;
+    return s.live_bytes;
+}
 static void          dt__register_thread(dt__ctx *t)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -1493,6 +1499,7 @@ static void          dt__register_thread(dt__ctx *t)
     pthread_once(&once, dt__make_key);
     dt__alloc_on_change(dt_empty_cache);
     pthread_setspecific(dt__thread_key, t);
+    dt__measured.memory = dt__live_bytes;
     t->registered = 1;
 }
 
@@ -2154,7 +2161,7 @@ DT__INSIDE bool dt__ok(const char *call, const char *arg, const dt_tensor *t)
         return false;
     }
     if (t->magic != DT__LIVE) {
-        dt_fail(DT_ERR_STATE, "%s: %s was already released; dt_keep() a tensor that must outlive dt_end()",
+        dt_fail(DT_ERR_STATE, "%s: %s was already released; dt_keep() a tensor that must outlive dt_end() or dt_step()",
                 call, arg);
         return false;
     }
@@ -4335,7 +4342,8 @@ DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
     if (!root->requires_grad)
         return (dt_status)dt_fail(DT_ERR_GRAD, root->tape_ended
                                   ? "dt_backward: dt_end freed the tape of the root %s; call dt_backward before dt_end"
-                                  : "dt_backward: the root %s does not depend on a parameter, or was computed under dt_no_grad",
+                                  : "dt_backward: the root %s does not depend on a parameter, or was computed under dt_no_grad; compute "
+                                    "it from a layer of a model, or from a tensor with dt_set_requires_grad",
                                   dt__text(root));
     if (!root->node) return (dt_status)dt__seed_root(root, o.grad); /* a leaf: its gradient is .grad, or 1 */
     if (root->node->ctx != t)
@@ -4377,6 +4385,7 @@ DT__INSIDE int dt__backward(dt_tensor *const *root, dt_tensor *const *grad, int 
     t->in_backward = 1;
     t->stop_backward = 0;
     t->no_grad++;
+    dt__measured.back = dt__nanoseconds();
     for (int i = 0; i < DT__MAX_HOOKS; i++)
         if (t->hook_used[i] && t->hook[i].begin) t->hook[i].begin(t->hook[i].user);
     for (int64_t s = first; s >= 0 && s < t->tape.n && !rc && !t->stop_backward; s--) {
@@ -4407,6 +4416,7 @@ DT__INSIDE int dt__backward(dt_tensor *const *root, dt_tensor *const *grad, int 
     t->backward_part = DT__BACK_ALL;
     for (int i = 0; i < DT__MAX_HOOKS; i++)
         if (t->hook_used[i] && t->hook[i].end) t->hook[i].end(t->hook[i].user, (dt_status)rc);
+    dt__measured.backed = dt__nanoseconds();
     if (t0) dt__trace_backward_end(t0);
     return rc;
 }

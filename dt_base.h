@@ -325,6 +325,9 @@ DT__INSIDE void dt__log(int level, const char *text);
    program that never checks would go on unaware of it. */
 DT__INSIDE void dt__log_unread(void);
 DT__INSIDE void dt__logf(int level, const char *format, ...) DT__PRINTF(2, 3);
+/* The process is about to end by a signal that a handler of dt has noted: the default log function says nothing any more, because
+   what follows are the deaths of other ranks. Async-signal-safe. */
+DT__INSIDE void dt__log_ends(void);
 
 /* ---- this thread's last error of a call without a communicator that could store it (a failed dt_comm_init) */
 typedef struct dt__saying {
@@ -395,6 +398,8 @@ DT__INSIDE void  dt__text_int(dt__text_buf *b, int64_t x);
 DT__INSIDE void  dt__text_free(dt__text_buf *b);
 DT__INSIDE char *dt__strdup(const char *s); /* dt_mem_alloc(strlen(s) + 1); returns NULL without setting an error */
 DT__INSIDE void  dt__free_text(char *s);    /* frees a string of dt__strdup, or NULL */
+DT__INSIDE void  dt__text_json(dt__text_buf *b, const char *s);    /* a JSON string with its quotes, safe inside <script>; NULL: null */
+DT__INSIDE void  dt__text_json_number(dt__text_buf *b, double x); /* 6 digits; null if it is not finite */
 /* For messages: dt__show quotes a name, shortens it and replaces control characters; dt__shape_text writes "(2, 3)".
    The result is in a buffer of the thread and is valid until the same thread has made 8 (dt__show) or 4
    (dt__shape_text) more calls. */
@@ -404,6 +409,32 @@ DT__INSIDE char *dt__fix_point(char *buf); /* replaces the locale's decimal poin
 DT__INSIDE char *dt__number(char *buf, size_t nbytes, double x, int digits); /* %.*g of the C locale, in any locale */
 /* Bytes (1 to 4) of the UTF-8 character at s, where n bytes are readable; 0 if invalid (overlong, surrogate, cut off) */
 DT__INSIDE size_t dt__utf8_len(const void *s, size_t n);
+
+/* ---- meters: what a training on this thread measures anyway, for the live view and the report of dt_plot.h. Times in ns; those
+   of the last step are of CLOCK_MONOTONIC, the others are sums since the thread began. Evaluation (dt_no_grad_begin) is left out. */
+enum { DT__METER_STALE = 16 };
+typedef struct dt__pace { /* of a rank: sums in seconds */
+    float rate, memory; /* items per second; the most bytes of tensors, in MiB */
+    float data, exposed, waited, total;
+} dt__pace;
+typedef struct dt__meters {
+    int64_t  items, data, exposed, waited; /* dt_data.h, dt_dist.h */
+    int64_t  total;                        /* dt_plot.h: time of all steps */
+    double   rate;                         /* dt_plot.h */
+    uint64_t fetch, fetched, back, backed, update, updated; /* of the last step: wait for data, backward, update */
+    int64_t  stale[DT__METER_STALE], dropped; /* dt_ps.h: used pushes by staleness, dropped ones */
+    size_t (*memory)(size_t *peak);           /* dt.h: bytes of tensors now, and the most; NULL: no tensors yet */
+    void    *team;                            /* the ddp that this thread made last, or NULL */
+    int      (*pace)(void *team, int rank, dt__pace *m); /* returns the number of ranks; m has zeros if nothing is known yet */
+    void     (*tell)(void *team, uint64_t since, dt__text_buf *b); /* JSON members about buckets and slow ranks, each with a comma before it */
+    void    *watcher;                  /* the dt_progress of this thread, or NULL */
+    void     (*team_ends)(void *watcher); /* called before a ddp is freed, while the others still answer */
+} dt__meters;
+#ifdef DT_STATIC
+static __thread __attribute__((unused)) dt__meters dt__measured;
+#else
+extern __thread __attribute__((visibility("hidden"))) dt__meters dt__measured;
+#endif
 
 /* ---- environment variables of launchers, in the order in which they are tried */
 enum { DT__BY_RANK = 0, DT__BY_DMLC, DT__BY_OMPI, DT__BY_PMI, DT__BY_PMIX, DT__BY_SLURM, DT__LAUNCHERS };
@@ -442,6 +473,7 @@ DT__INSIDE bool dt__same_secret(const uint8_t *a, const uint8_t *b, size_t nbyte
 #define DT__BASE_IMPLEMENTED
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/stat.h>
 
 #if defined(DT_MALLOC) != defined(DT_FREE)
@@ -472,6 +504,7 @@ const char dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c = 1;
 #ifndef DT_STATIC
 __thread dt__pending dt__err;
 __thread dt__saying  dt__said;
+__thread dt__meters  dt__measured;
 #endif
 static struct {
     dt_allocator a;
@@ -485,6 +518,9 @@ static dt_log_fn       dt__log_to;
 static void           *dt__log_user;
 
 static const char *const dt__log_names[5] = { "off", "error", "warn", "info", "debug" };
+
+static volatile sig_atomic_t dt__log_ended;
+DT__INSIDE void dt__log_ends(void) { dt__log_ended = 1; }
 
 static int dt__log_level(void)
 {
@@ -505,7 +541,7 @@ DT__INSIDE void dt__log(int level, const char *text)
     if (!__atomic_load_n(&dt__log_to, __ATOMIC_RELAXED) && level > dt__log_level()) return;
     if (dt__log_depth++ == 0) pthread_mutex_lock(&dt__log_lock);
     if (dt__log_to) dt__log_to(dt__log_user, level, text);
-    else if (level <= dt__log_level())
+    else if (level <= dt__log_level() && !dt__log_ended)
         fprintf(stderr, "dt[%d] %s: %s\n", (int)getpid(), dt__log_names[level < 1 || level > 4 ? 4 : level], text);
     if (--dt__log_depth == 0) pthread_mutex_unlock(&dt__log_lock);
 }
@@ -721,6 +757,30 @@ DT__INSIDE void dt__text_int(dt__text_buf *b, int64_t x)
     char buf[24];
     snprintf(buf, sizeof buf, "%" PRId64, x);
     dt__text_put(b, buf);
+}
+DT__INSIDE void dt__text_json(dt__text_buf *b, const char *text)
+{
+    const unsigned char *s = (const unsigned char *)text;
+    char                 code[8];
+    if (!s) {
+        dt__text_put(b, "null");
+        return;
+    }
+    dt__text_put(b, "\"");
+    for (size_t n; *s; s += n) {
+        n = dt__utf8_len(s, strnlen((const char *)s, 4));
+        snprintf(code, sizeof code, "\\u%04x", *s);
+        if (n == 0) dt__text_put(b, "?"), n = 1;
+        else if (*s < 0x20 || *s == 0x7f || *s == '"' || *s == '\\' || *s == '<' || *s == '>' || *s == '&') dt__text_put(b, code);
+        else if (n == 3 && s[0] == 0xe2 && s[1] == 0x80 && (s[2] == 0xa8 || s[2] == 0xa9)) dt__text_put(b, " "); /* line ends of scripts */
+        else dt__text_add(b, (const char *)s, n);
+    }
+    dt__text_put(b, "\"");
+}
+DT__INSIDE void dt__text_json_number(dt__text_buf *b, double x)
+{
+    char buf[64];
+    dt__text_put(b, isfinite(x) ? dt__number(buf, sizeof buf, x, 6) : "null");
 }
 DT__INSIDE void dt__text_free(dt__text_buf *b)
 {

@@ -1468,7 +1468,8 @@ static int dt__idx_file(const char *call, const char *dir, const char *name, dt_
         (*out)->path = gz;
         gz = NULL;
     } else if (gz) {
-        dt_fail(DT_ERR_FILE, "%s: cannot open %.300s (nor with .gz): %s", call, plain, strerror(errno));
+        dt_fail(DT_ERR_FILE, "%s: cannot open %.300s (nor with .gz): %s; pass the directory that has it", call, plain,
+                strerror(errno));
     }
     dt__free_text(plain);
     dt__free_text(gz);
@@ -3126,6 +3127,8 @@ struct dt_loader {
     pid_t           pid;
     uint64_t        left;      /* time (ns) at which dt_loader_next last returned; 0: not inside an epoch */
     uint64_t        wait, elsewhere, busy, warned_wait, warned_elsewhere; /* ns */
+    int64_t         step_n, grown; /* tensors of the step at the last batch; by how many batches in a row they have grown */
+    bool            said_grows;
     uint64_t        blocked;   /* ns of the current call spent waiting for the device; not counted as wait for data */
     int64_t         batches, items, made;
     int64_t         last_n, timed; /* items of the last batch; items whose step is part of 'elsewhere' */
@@ -3551,6 +3554,19 @@ static void dt__loader_fed(const dt_loader *in) /* for who measures the steps of
     size_t            nbytes = in->set->x.nbytes + (in->set->has_y ? in->set->y.nbytes : 0);
     if (w->fed) w->fed(w->user, (int64_t)nbytes, dt_loader_get_stats(in).able);
 }
+/* Each batch of a loop that never ends its steps finds more tensors of the step than the one before: says so, once. */
+static void dt__loader_grows(dt_loader *in)
+{
+    int64_t n = dt__tls.step.n, most = dt_is_grad_enabled() ? 1000 : 100; /* gradients may be accumulated over many batches */
+    in->grown = n > in->step_n ? in->grown + 1 : 0;
+    in->step_n = n;
+    if (in->grown != most || in->said_grows) return;
+    in->said_grows = true;
+    dt__logf(DT_LOG_WARN,
+             "dt_loader_next: %" PRId64 " batches without dt_end() or dt_step(): %" PRId64 " tensors of theirs take %.1f MiB, and each "
+             "batch adds more; end each pass of an evaluation: for (dt_batch b; dt_loader_next(in, &b); dt_end())",
+             in->grown, n, (double)dt_stats().live_bytes / 1048576);
+}
 DT_API bool dt_loader_next(dt_loader *in, dt_batch *b)
 {
     uint64_t t0 = dt_trace_now();
@@ -3571,6 +3587,7 @@ DT_API bool dt_loader_next(dt_loader *in, dt_batch *b)
                 "call dt_loader_new after the fork");
         return false;
     }
+    dt__loader_grows(in);
     if (in->left) in->elsewhere += t0 - in->left, in->timed += in->last_n;
     in->last_n = 0;
     in->left = t0;
@@ -3594,6 +3611,12 @@ DT_API bool dt_loader_next(dt_loader *in, dt_batch *b)
     in->wait += t1 - t0 - in->blocked;
     in->elsewhere += in->blocked;
     in->left = in->handed >= in->nbatches && in->nbatches > 1 ? 0 : t1; /* time between epochs is not a step */
+    if (ok && dt_is_grad_enabled()) {
+        dt__measured.items += b->n;
+        dt__measured.data += (int64_t)(t1 - t0 - in->blocked);
+        dt__measured.fetch = t0;
+        dt__measured.fetched = t1;
+    }
     if (dt_trace_is_on() && ok) dt_trace_span("data", "wait for data", t0, t1);
     if (__builtin_expect(dt__tls.timing != NULL, 0) && ok) dt__loader_fed(in);
     bool last = in->handed >= in->nbatches;

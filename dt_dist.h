@@ -593,10 +593,12 @@ typedef struct dt__bucket { /* a range of a block's gradients, summed by one all
     uint64_t      call;       /* number of its first collective in this step */
     dt_work      *work;       /* of the stage, or NULL */
     dt_ddp_bucket pub;        /* what hooks see */
+    int64_t       t0, t1;     /* ns: begin and end of its collectives in the last step */
+    int64_t       times, took, hidden, sent; /* sums: steps, ns of collectives, ns before the end of the backward, bytes */
 } dt__bucket;
 
 /* The info that each rank sends to all others when its backward begins: words of 64 bits. */
-enum { DT__INFO_WEIGHT, DT__INFO_REACH, DT__INFO_MODE, DT__INFO_BUCKETS, DT__INFO_USE, DT__INFO_WORDS };
+enum { DT__INFO_WEIGHT, DT__INFO_REACH, DT__INFO_MODE, DT__INFO_BUCKETS, DT__INFO_USE, DT__INFO_MEMBER, DT__INFO_WORDS = DT__INFO_MEMBER + 3 };
 /* DT__INFO_MODE. All ranks that do not skip must have the same mode. */
 enum { DT__MODE_MEAN = 0, DT__MODE_WEIGHTED = 1, DT__MODE_SKIP = 2 };
 enum { DT__DDP_STAGES = 8 };
@@ -1315,6 +1317,11 @@ static int dt__way_next(dt_ddp *d, dt__bucket *b) /* waits for its work, if ther
         if (b->stage) snprintf(name, sizeof name, "stage %d of bucket %d", b->stage, b->pub.index);
         else snprintf(name, sizeof name, "bucket %d, %" PRId64 " elements", b->pub.index, b->numel);
         dt_trace_span("ddp buckets", name, (uint64_t)t0, (uint64_t)t1);
+        if (!b->stage) b->t0 = t0, b->times++;
+        b->t1 = t1;
+        b->took += t1 - t0;
+        int64_t walked = d->t_walked && (int64_t)d->t_walked < t1 ? (int64_t)d->t_walked : t1;
+        b->hidden += walked > t0 ? walked - t0 : 0;
     }
     b->stage++;
     if (dt__way_call(d, b)) return dt__err.code;
@@ -1345,7 +1352,7 @@ static void dt__ways_end(dt_ddp *d, bool counts)
     for (int i = 0; i < d->nbuckets; i++) {
         dt__bucket *b = &d->bucket[i];
         if (b->begun && d->way.end) d->way.end(&b->pub, counts, d->way.user);
-        if (b->begun && counts) d->stats.sent += b->pub.sent;
+        if (b->begun && counts) d->stats.sent += b->pub.sent, b->sent += b->pub.sent;
         b->begun = false;
     }
 }
@@ -2637,6 +2644,19 @@ static int dt__ddp_wait(dt_ddp *d, dt_work *w)
     if (!d->t_walked) d->stalled += t1 - t0;
     return rc;
 }
+static void dt__ddp_meter(int64_t *words) /* what dt_plot.h shows of this rank */
+{
+    dt__pace m;
+    size_t     peak = 0;
+    if (dt__measured.memory) dt__measured.memory(&peak);
+    m.rate = (float)dt__measured.rate;
+    m.memory = (float)((double)peak / 1048576);
+    m.data = (float)(1e-9 * (double)dt__measured.data);
+    m.exposed = (float)(1e-9 * (double)dt__measured.exposed);
+    m.waited = (float)(1e-9 * (double)dt__measured.waited);
+    m.total = (float)(1e-9 * (double)dt__measured.total);
+    memcpy(words, &m, sizeof m);
+}
 static int dt__info_send(dt_ddp *d)
 {
     int      skip = d->phase == DT__DDP_SKIP;
@@ -2650,6 +2670,7 @@ static int dt__info_send(dt_ddp *d)
     mine[DT__INFO_MODE] = skip ? DT__MODE_SKIP : d->weight < 0 ? DT__MODE_MEAN : DT__MODE_WEIGHTED;
     mine[DT__INFO_BUCKETS] = d->nbuckets;
     mine[DT__INFO_USE] = (int64_t)dt__ddp_hash(DT__DDP_HASH, d->use, (size_t)d->nuse * sizeof *d->use);
+    dt__ddp_meter(&mine[DT__INFO_MEMBER]);
     d->use_said = d->nuse;
     d->use_agreed = true;
     d->info_received = 0;
@@ -3136,6 +3157,8 @@ static void dt__ddp_end_step(dt_ddp *d, dt_status status)
     if (dt_error_code() != DT_OK) return;
     dt_trace_span("ddp waits", "exposed", d->t_mark, now);
     d->stats.steps++;
+    dt__measured.waited += (int64_t)d->waited;
+    dt__measured.exposed += (int64_t)(d->stalled + (now - d->t_walked) - d->waited);
     d->stats.waited += (double)d->waited / (double)DT__NS_PER_S;
     d->stats.exposed += (double)(d->stalled + (now - d->t_walked) - d->waited) / (double)DT__NS_PER_S;
     d->stats.backward += (double)(d->t_walked - d->t_begin - d->stalled) / (double)DT__NS_PER_S;
@@ -4560,6 +4583,61 @@ static void dt__syncnorm_free(dt_ddp *d)
     dt_comm_free(d->norm);
 }
 
+/* ---- for the live view and the report: dt__meters */
+static int dt__ddp_member(void *user, int rank, dt__pace *m)
+{
+    const dt_ddp *d = (const dt_ddp *)user;
+    memset(m, 0, sizeof *m);
+    if (rank >= 0 && rank < d->world && d->info) memcpy(m, &d->info[(int64_t)rank * DT__INFO_WORDS + DT__INFO_MEMBER], sizeof *m);
+    return d->world;
+}
+static void dt__say_number(dt__text_buf *b, const char *name, double x)
+{
+    dt__text_put(b, name);
+    dt__text_json_number(b, x);
+}
+static void dt__ddp_tell_meters(void *user, uint64_t since, dt__text_buf *b)
+{
+    enum { SLOW = 32, MOST = 512 };
+    const dt_ddp     *d = (const dt_ddp *)user;
+    dt_comm_straggler slow[SLOW];
+    int               n = d->c ? dt_comm_get_stragglers(d->c, slow, SLOW) : 0;
+    dt__text_put(b, ",\"compress\":");
+    dt__text_json(b, d->way_set ? d->way_name : NULL);
+    dt__say_number(b, ",\"overlap\":{\"steps\":", (double)d->stats.steps);
+    dt__say_number(b, ",\"communication\":", d->stats.comm);
+    dt__say_number(b, ",\"exposed\":", d->stats.exposed);
+    dt__say_number(b, ",\"waited\":", d->stats.waited);
+    dt__say_number(b, ",\"walked\":", 1e-6 * (double)((int64_t)d->t_walked - (int64_t)since));
+    dt__text_put(b, "},\"buckets\":[");
+    for (int i = 0; i < d->nbuckets && i < MOST && d->version; i++) {
+        const dt__bucket *k = &d->bucket[i];
+        double            times = k->times ? (double)k->times : 1;
+        dt__say_number(b, i ? ",{\"bytes\":" : "{\"bytes\":", (double)k->numel * (double)dt__elem_nbytes(k->pub.dtype));
+        dt__say_number(b, ",\"sent\":", (double)k->sent / times);
+        dt__say_number(b, ",\"ms\":", 1e-6 * (double)k->took / times);
+        dt__say_number(b, ",\"hidden\":", k->took > 0 ? (double)k->hidden / (double)k->took : 0);
+        dt__text_put(b, ",\"first\":");
+        dt__text_json(b, k->pub.parts > 0 ? k->pub.part[0].name : NULL);
+        dt__text_put(b, ",\"last\":");
+        dt__text_json(b, k->pub.parts > 0 ? k->pub.part[k->pub.parts - 1].name : NULL);
+        if (k->times && k->t1 > k->t0) {
+            dt__say_number(b, ",\"from\":", 1e-6 * (double)(k->t0 - (int64_t)since));
+            dt__say_number(b, ",\"to\":", 1e-6 * (double)(k->t1 - (int64_t)since));
+        }
+        dt__text_put(b, "}");
+    }
+    dt__text_put(b, "],\"stragglers\":[");
+    for (int i = 0; i < n && i < SLOW; i++) {
+        dt__say_number(b, i ? ",{\"rank\":" : "{\"rank\":", slow[i].rank);
+        dt__say_number(b, ",\"last\":", (double)slow[i].last);
+        dt__say_number(b, ",\"waited\":", slow[i].waited);
+        dt__say_number(b, ",\"longest\":", slow[i].longest);
+        dt__text_put(b, "}");
+    }
+    dt__text_put(b, "]");
+}
+
 /* ==================================================================================================== >>attach
    The callbacks of dt__watch, by which dt_nn.h lets the ranks agree on checkpoints, and the public functions. */
 static int dt__ddp_agree(void *user, const char *call, int64_t *x, int n)
@@ -4628,6 +4706,7 @@ static int dt__ddp_attach(dt_ddp *d)
         return dt_fail(DT_ERR_COMM, "dt_ddp_new: %s", why ? why : dt_comm_error(NULL));
     }
     if (d->c && dt__syncnorm_attach(d)) return dt__err.code;
+    memset(d->info, 0, (size_t)d->world * DT__INFO_WORDS * sizeof *d->info);
     d->watch.user = d;
     d->watch.made = dt__ddp_on_param;
     d->watch.grads = dt__ddp_grads;
@@ -4661,7 +4740,17 @@ static int dt__ddp_attach(dt_ddp *d)
     h.ready = dt__ddp_ready;
     h.end = dt__ddp_end;
     h.user = NULL;
-    return dt__ddp_hook(d, h);
+    if (dt__ddp_hook(d, h)) return dt__err.code;
+    dt__measured.team = d;
+    dt__measured.pace = dt__ddp_member;
+    dt__measured.tell = dt__ddp_tell_meters;
+    return 0;
+}
+static void dt__ddp_leaves(const dt_ddp *d) /* the report takes what it wants of it */
+{
+    if (dt__measured.team != d) return;
+    if (dt__measured.watcher && dt__measured.team_ends) dt__measured.team_ends(dt__measured.watcher);
+    dt__measured.team = NULL;
 }
 static int dt__ddp_on_seal(dt_model *m, void *user) /* user may be freed: it is valid only if m->watch has it */
 {
@@ -4737,6 +4826,7 @@ DT_API void dt_ddp_free(dt_ddp *d)
 {
     if (!d) return;
     dt_model *m = d->m;
+    dt__ddp_leaves(d);
     dt__ddp_verify(d);
     if (d->verify) fclose(d->verify);
     dt__ddp_send_error(d);

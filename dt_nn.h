@@ -4877,8 +4877,10 @@ static dt_status dt__update_step(dt_optimizer *opt, bool ends)
         return (dt_status)dt_fail(DT_ERR_STATE, "dt_step: called inside a backward; call it after dt_backward() returns");
     bool     timed = opt && opt->m && opt->m->timed == DT__TIMED;
     uint64_t t0 = timed ? dt__profile_now(opt->m->profile) : 0;
+    dt__measured.update = dt__nanoseconds();
     dt__update(opt);
     if (ends) dt_end();
+    dt__measured.updated = dt__nanoseconds();
     if (timed) dt__profile_step(opt->m->profile, opt, t0);
     return dt_error_code();
 }

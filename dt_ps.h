@@ -4946,6 +4946,9 @@ DT_API int dt_ps_wait(dt_ps_op *op, dt_ps_info *info)
     int status = op->status;
     if (status == DT_COMM_ERR_TIMEOUT) dt__ps_explain(ps, op);
     if (info) *info = op->info;
+    if (!status && op->info.verdict == DT_PS_USED)
+        dt__measured.stale[op->info.staleness < 0 ? 0 : op->info.staleness < DT__METER_STALE ? op->info.staleness : DT__METER_STALE - 1]++;
+    if (!status && op->info.verdict == DT_PS_STALE) dt__measured.dropped++;
     ps->bad = false;
     if (status) dt__ps_say(ps, status, "%s", op->said);
     dt__ps_op_free(op);

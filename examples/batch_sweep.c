@@ -4,11 +4,8 @@
 
    Build: cc -O2 -I.. batch_sweep.c -o batch_sweep -lm -lpthread       Run: ./batch_sweep --svg batch-sweep.svg
 
-       --data DIR      data/digits            --batches LIST  2,4,8,16,32,64,128,256,512   --target PERCENT  96, of the test images
-       --epochs N      40 at most             --seeds N       3: medians                    --svg FILE        batch-sweep.svg
-
-   The recipes: the same learning rate for all batches (--lr X, 0.02); the rate x batch/32, from 0.02 up during --warmup N epochs
-   (2); LARS with the rate (--lars X, 4) x sqrt(batch/32), with the same warm-up. What does not reach the accuracy has a gap. */
+   The recipes: the same learning rate for all batches; the rate x batch/32, with a warm-up; LARS with its rate x sqrt(batch/32),
+   with the same warm-up. What does not reach the accuracy has a gap. */
 #define DT_IMPLEMENTATION
 #include "dt_data.h"
 #include "dt_nn.h"
@@ -16,6 +13,17 @@
 #include "example_data.h"
 
 #include <math.h>
+
+static const char *const batch_sweep_help =
+    "batch_sweep [options]: batch sizes against speed, and against the epochs to an accuracy\n"
+    "    --data DIR          the digits: data/digits\n"
+    "    --batches LIST      2,4,8,16,32,64,128,256,512\n"
+    "    --target X          96: percent of the test images that must be right\n"
+    "    --epochs N          40 at most               --seeds N     3: medians\n"
+    "    --lr X              0.02: the same learning rate for all batches; the second recipe takes it x batch/32\n"
+    "    --lars X            4: LARS takes it x sqrt(batch/32)\n"
+    "    --warmup X          2: epochs in which the last two recipes raise the rate\n"
+    "    --svg FILE          the picture: batch-sweep.svg\n";
 
 enum { BATCHES = 16, RECIPES = 3, SEEDS = 9, SLICES = 4 };
 static const char *const recipes[RECIPES] = { "the same learning rate", "rate x batch, warm-up", "LARS, warm-up" };
@@ -113,10 +121,11 @@ int main(int argc, char **argv)
 {
     static double batch[BATCHES], rate[BATCHES], epochs[RECIPES][BATCHES];
     sweep         s;
-    int           n = 0;
+    int           n = 0, done = example_options(argc, argv, batch_sweep_help);
     double        least = INFINITY, best = 0;
     const char   *svg = example_option(argc, argv, "--svg", "batch-sweep.svg"),
                *list = example_option(argc, argv, "--batches", "2,4,8,16,32,64,128,256,512");
+    if (done >= 0) return done;
     s.target = atof(example_option(argc, argv, "--target", "96"));
     s.epochs = atoi(example_option(argc, argv, "--epochs", "40"));
     s.seeds = atoi(example_option(argc, argv, "--seeds", "3"));

@@ -78,6 +78,7 @@ static int rank_main(void *args)
         example_digits(example_option(argc, argv, "--data", example_has_digits("../data/digits") ? "../data/digits" : "data/digits"), 1, 28, 3,
                        &train, &test);
         dt_loader *in = dt_loader_new(train, .batch = 32, .shuffle = true, .workers = 0);
+        dt_progress *p = dt_progress_new(.unit = "images", .title = runs[all->run].name, .quiet = true); /* for DT_REPORT=ps-%p.html */
         dt_ps_barrier(store);
         if (!worker) r->begin = now();
         for (int64_t n; (n = dt_ps_next_batch(pm)) >= 0;) {
@@ -90,9 +91,11 @@ static int rank_main(void *args)
             dt_backward(loss); /* if others have made the update meanwhile, it stops */
             dt_step(opt);
             int verdict = dt_ps_model_info(pm).verdict, k = verdict == DT_PS_USED || verdict == DT_PS_KEPT ? __atomic_fetch_add(&r->n, 1, __ATOMIC_RELAXED) : POINTS;
+            dt_progress_step(p, x, .items = (double)b.n);
             if (k < POINTS) r->time[k] = 1e-9 * (double)(now() - r->begin), r->loss[k] = x;
         }
         dt_ps_collect(pm);
+        dt_progress_free(p);
         if (!worker) {
             dt_ps_model_stats(pm, &r->stats);
             r->end = now();

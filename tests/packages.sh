@@ -73,6 +73,7 @@ check "a program with the installed library" in_log \
     cc -Wall -Wextra -I"$there/include/dt" -DDT_LINKED "$tmp/app.c" -L"$there/lib" -ldt -lm -lpthread -ldl -o "$tmp/app"
 check "it runs" "$tmp/app"
 check "the installed dtrun starts it" "$there/bin/dtrun" -n 2 "$tmp/app"
+check "bash completes dtreport" bash -c ". '$there/share/bash-completion/completions/dtreport' && complete -p dtreport"
 if have pkg-config; then
     real=$(mktemp -d "${TMPDIR:-/tmp}/dt_packages.XXXXXX") # pkg-config wants no space
     check "make install PREFIX=" make --no-print-directory install PREFIX="$real"

@@ -5,7 +5,8 @@
 
    Predicts a step of training from a model and a cluster: computation and communication, which one is the bottleneck, memory of
    a device, the best layouts, and what would help. docs/planner.md says how. `dtplan --help` lists the options.
-   Exit status: 0 answered; 1 --judge: the target is missed, --scale: one took 10 s or longer; 2 an error in what was asked. */
+   Exit status: 0 answered; 1 a file cannot be read or written, --judge: the target is missed, --scale: one took 10 s or longer;
+   2 an error in what was asked. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>
@@ -58,8 +59,12 @@ static const char help[] =
     "  --judge             the planner beside published measurements\n"
     "  --scale [N]         every collective and every pipeline schedule on N ranks (4096), by the steps of their plans\n"
     "  --crossovers        the sizes at which the choice of an algorithm changes, drawn\n"
-    "  --models, --devices, --help, --version\n";
+    "  --models, --devices, --help, --version\n"
+    "\n"
+    "Exit status: 0 answered; 1 a file cannot be read or written, --judge: the target is missed, --scale: one took 10 s or longer;\n"
+    "2 a wrong command line.\n";
 
+static int  quit_status = 2; /* 1: a file cannot be read or written, or memory is exhausted */
 static void quit(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 static void quit(const char *format, ...)
 {
@@ -69,7 +74,7 @@ static void quit(const char *format, ...)
     vfprintf(stderr, format, ap);
     va_end(ap);
     fputc('\n', stderr);
-    exit(2);
+    exit(quit_status);
 }
 static void *room(size_t count, size_t each)
 {
@@ -195,6 +200,7 @@ static char *file_text(const char *path, size_t *n)
     FILE  *f = fopen(path, "rb");
     size_t cap = 1 << 16;
     char  *text = (char *)room(cap, 1);
+    quit_status = 1;
     if (!f) quit("%s: cannot open the file: %s", path, strerror(errno));
     *n = 0;
     for (size_t got; (got = fread(text + *n, 1, cap - *n, f)) > 0;) {
@@ -204,6 +210,7 @@ static char *file_text(const char *path, size_t *n)
     }
     if (ferror(f)) quit("%s: cannot read the file: %s", path, strerror(errno));
     fclose(f);
+    quit_status = 2;
     return text;
 }
 static void ask(question *q, int argc, char **argv)
@@ -222,8 +229,8 @@ static void ask(question *q, int argc, char **argv)
             quit("unknown option '%.60s'%s%s%s; dtplan --help lists the options", argv[i], near ? "; did you mean " : "",
                  near ? near : "", near ? "?" : "");
         }
-        if (k == HELP) exit(fputs(help, stdout) < 0 ? 2 : 0);
-        if (k == VERSION) exit(printf("dtplan %s\n", DT_VERSION) < 0 ? 2 : 0);
+        if (k == HELP) exit(fputs(help, stdout) < 0);
+        if (k == VERSION) exit(printf("dtplan %s\n", DT_VERSION) < 0);
         if (k >= FIRST_ANSWER) {
             if (q->answer) quit("%s: another answer was asked for already; ask for one at a time", argv[i]);
             q->answer = JSON + k - FIRST_ANSWER;
@@ -920,6 +927,7 @@ int main(int argc, char **argv)
         for (int i = 0; i < r.nchanges; i++) dt_scale_prediction_free(r.change[i].p);
         dt_scale_model_free(q.m);
     }
+    quit_status = 1;
     if (fflush(stdout) || ferror(stdout)) quit("cannot write the answer: %s", strerror(errno));
     return status;
 }

@@ -5,7 +5,7 @@
    Runs the program with dtrun once for each number of ranks and compares the weights before every step: are their bits
    equal, and if not, how much do they differ? {world} in an argument is replaced by the number of ranks, {N/world} by N
    divided by it, so that the global batch stays the same. The program must use dt_ddp_new, also with one rank.
-   Exit status: 0 equal up to rounding; 1 different; 2 an error.
+   Exit status: 0 equal up to rounding; 1 different, or a run failed; 2 a wrong command line.
 
    Synchronous training equals one large batch up to rounding, if nothing depends on the batch of a single rank. These
    depend on it: batch norm (unless .sync_batchnorm), dropout, augmentation by rank, a mean of means over unequal batches.
@@ -14,7 +14,8 @@
        --workers LIST    numbers of ranks (1,2,4)
        --tolerance X     largest difference, relative to the norm of the weights (1e-3)
        --dtrun PATH      path of dtrun (in the directory of dtverify)
-       --quiet           print only the verdict */
+       --quiet           print only the verdict
+       --help, --version */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -25,6 +26,9 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#define DT_IMPLEMENTATION
+#include "../dt_base.h"
 
 enum { WORLDS = 64, SAMPLES = 64 };
 typedef struct line { /* a line of the file that DT_VERIFY names: the weights before a step */
@@ -39,6 +43,22 @@ typedef struct run {
     int   n, cap;
 } run;
 
+static const char help[] =
+    "dtverify: does a program train the same model with any number of ranks?\n"
+    "\n"
+    "  dtverify [options] program [arguments]\n"
+    "\n"
+    "  --workers LIST    numbers of ranks (1,2,4)\n"
+    "  --tolerance X     largest difference, relative to the norm of the weights (1e-3)\n"
+    "  --dtrun PATH      path of dtrun (in the directory of dtverify)\n"
+    "  --quiet           print only the verdict\n"
+    "  --help, --version\n"
+    "  --                ends the options\n"
+    "\n"
+    "In an argument {world} is replaced by the number of ranks, {N/world} by N divided by it. The program must use dt_ddp_new.\n"
+    "Exit status: 0 equal up to rounding; 1 different, or a run failed; 2 a wrong command line.\n";
+
+static int  quit_status = 2; /* 1 once the command line is known to be right */
 static void quit(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 static void quit(const char *format, ...)
 {
@@ -48,7 +68,7 @@ static void quit(const char *format, ...)
     vfprintf(stderr, format, ap);
     va_end(ap);
     fputc('\n', stderr);
-    exit(2);
+    exit(quit_status);
 }
 /* Replaces {world} and {N/world} in an argument. */
 static char *fitted(const char *arg, int world)
@@ -181,22 +201,22 @@ int main(int argc, char **argv)
             i++;
             break;
         }
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) return fputs(help, stdout) < 0;
+        if (!strcmp(argv[i], "--version")) return puts("dtverify " DT_VERSION) < 0;
         if (!strcmp(argv[i], "--quiet")) {
             quiet = 1;
             continue;
         }
-        if (!value) quit("%s needs a value", argv[i]);
+        if (strcmp(argv[i], "--workers") && strcmp(argv[i], "--tolerance") && strcmp(argv[i], "--dtrun"))
+            quit("there is no option '%.80s'; dtverify --help lists the options", argv[i]);
+        if (!value) quit("%s needs a value; dtverify --help lists the options", argv[i]);
         if (!strcmp(argv[i], "--workers")) workers = value;
         else if (!strcmp(argv[i], "--dtrun")) snprintf(dtrun, sizeof dtrun, "%s", value);
-        else if (!strcmp(argv[i], "--tolerance")) tolerance = atof(value);
-        else quit("%s: expected --workers 1,2,4, --tolerance X, --dtrun PATH or --quiet", argv[i]);
+        else tolerance = atof(value);
         i++;
     }
     if (!(tolerance > 0)) quit("--tolerance must be above 0");
     if (i >= argc) quit("no program to run, expected for example: dtverify --workers 1,2,4 ./train --batch {240/world}");
-    int fd = mkstemp(file);
-    if (fd < 0) quit("%s: %s", file, strerror(errno));
-    close(fd);
     for (const char *p = workers; *p && n < WORLDS; n++) {
         char *end;
         long  w = strtol(p, &end, 10);
@@ -205,6 +225,12 @@ int main(int argc, char **argv)
         r[n].world = (int)w;
         p = *end ? end + 1 : end;
     }
+    for (int k = 0; k < n; k++)
+        for (int a = i; a < argc; a++) free(fitted(argv[a], r[k].world)); /* what does not fit is said before anything runs */
+    quit_status = 1;
+    int fd = mkstemp(file);
+    if (fd < 0) quit("%s: %s", file, strerror(errno));
+    close(fd);
     for (int k = 0; k < n; k++) {
         unlink(file);
         start(dtrun, r[k].world, file, argv + i, quiet);

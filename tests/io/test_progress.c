@@ -107,6 +107,7 @@ UTEST_F_SETUP(progress)
 UTEST_F_TEARDOWN(progress)
 {
     (void)utest_fixture, (void)utest_result;
+    unsetenv("DT_PROGRESS");
     tmp_files(1);
     rmdir(tmp);
 }
@@ -359,6 +360,7 @@ static int step_until_drawn(terminal *t, dt_progress *p, int n)
 UTEST_F(progress, a_terminal_has_one_line_that_is_redrawn)
 {
     (void)utest_fixture;
+    setenv("DT_PROGRESS", "line", 1);
     static terminal t;
     static char     rows[40][256];
     int             nrows = 0;
@@ -387,6 +389,7 @@ UTEST_F(progress, a_terminal_has_one_line_that_is_redrawn)
 UTEST_F(progress, the_bar_fills)
 {
     (void)utest_fixture;
+    setenv("DT_PROGRESS", "line", 1);
     static terminal t;
     static char     rows[40][256];
     int             nrows = 0;
@@ -405,6 +408,7 @@ UTEST_F(progress, the_bar_fills)
 UTEST_F(progress, no_line_is_wider_than_its_terminal)
 {
     (void)utest_fixture;
+    setenv("DT_PROGRESS", "line", 1);
     static const int width[] = { 200, 100, 80, 70, 60, 50, 40, 30, 20, 12, 8, 3, 2, 1 };
     for (size_t i = 0; i < sizeof width / sizeof width[0]; i++) {
         static terminal t;
@@ -428,6 +432,7 @@ UTEST_F(progress, no_line_is_wider_than_its_terminal)
 UTEST_F(progress, a_terminal_that_does_not_say_its_width_has_80_columns)
 {
     (void)utest_fixture;
+    setenv("DT_PROGRESS", "line", 1);
     static terminal t;
     static char     rows[40][256];
     int             nrows = 0;
@@ -465,6 +470,143 @@ UTEST_F(progress, a_dumb_terminal_gets_plain_lines)
     EXPECT_EQ(3, times(t.seen, "\n")); /* tenths 3 and 6, and the end */
     if (term) setenv("TERM", keep, 1);
     else unsetenv("TERM");
+}
+
+/* ==================================================================================================== the live view */
+/* What stands on the screen of a terminal that knows the cursor up, erase to the end of line and of screen, and colours. The row
+   of the cursor, or -1: something else was written, or it left the screen or is not in column 0 at the end. */
+static int live_screen(const terminal *t, char rows[][256], int *widest, int *colours)
+{
+    int row = 0, at = 0;
+    memset(rows, 0, 40 * 256);
+    *widest = *colours = 0;
+    for (int i = 0; i < t->n; i++) {
+        unsigned char c = (unsigned char)t->seen[i];
+        if (row < 0 || row >= 40 || at >= 250) return -1;
+        if (c == '\033') {
+            int n = 0;
+            if (t->seen[++i] != '[') return -1;
+            for (i++; t->seen[i] >= '0' && t->seen[i] <= '9'; i++) n = 10 * n + t->seen[i] - '0';
+            if (t->seen[i] == 'A') row -= n;
+            else if (t->seen[i] == 'K') memset(rows[row] + at, 0, 256 - (size_t)at);
+            else if (t->seen[i] == 'J') {
+                memset(rows[row] + at, 0, 256 - (size_t)at);
+                for (int k = row + 1; k < 40; k++) memset(rows[k], 0, 256);
+            } else if (t->seen[i] == 'm') ++*colours;
+            else return -1;
+        } else if (c == '\n') row++, at = 0;
+        else if ((c & 0xc0) != 0x80) rows[row][at++] = (char)(c < 0x80 ? c : '#');
+        if (at > *widest) *widest = at;
+    }
+    return at == 0 ? row : -1;
+}
+static void live_run(terminal *t, int columns, int steps)
+{
+    unsetenv("DT_PROGRESS");
+    setenv("TERM", "xterm", 1);
+    if (terminal_open(t, columns)) return;
+    dt_progress *p = dt_progress_new(.epochs = 2, .steps = steps, .file = t->file, .unit = "images");
+    for (int e = 0; e < 2; e++) {
+        for (int i = 0; i < steps; i++) dt_progress_step(p, 1.0 / (1 + i + e * steps), .items = 8);
+        dt_progress_note(p, "a note of epoch %d", e);
+        dt_progress_result(p, "accuracy", 0.5);
+        dt_progress_epoch(p);
+    }
+    dt_progress_free(p);
+    terminal_close(t);
+}
+UTEST_F(progress, the_live_view_leaves_its_lines_and_nothing_else)
+{
+    (void)utest_fixture;
+    static terminal t;
+    static char     rows[40][256];
+    int             widest, colours;
+    setenv("LC_ALL", "C", 1);
+    setenv("NO_COLOR", "1", 1);
+    live_run(&t, 100, 20);
+    ASSERT_EQ(7, live_screen(&t, rows, &widest, &colours)); /* the cursor is below the last line */
+    EXPECT_EQ(0, colours);
+    EXPECT_STREQ("a note of epoch 0", rows[0]);
+    EXPECT_EQ(0, strncmp("epoch 1/2  loss ", rows[1], 16));
+    EXPECT_STREQ("a note of epoch 1", rows[2]);
+    EXPECT_EQ(0, strncmp("epoch 2/2  loss ", rows[3], 16));
+    EXPECT_TRUE(strstr(rows[3], "accuracy 0.5000") != NULL);
+    EXPECT_EQ(0, strncmp("epoch 2/2  [===", rows[4], 15));
+    EXPECT_EQ(0, strncmp("loss    @", rows[5], 9));
+    EXPECT_TRUE(strstr(rows[5], ".  1.0000 to 0.0") != NULL);
+    EXPECT_STREQ("data 0 %  compute 100 %", rows[6]);
+    setenv("LC_ALL", "C.UTF-8", 1);
+    live_run(&t, 100, 20);
+    EXPECT_EQ(7, live_screen(&t, rows, &widest, &colours));
+    EXPECT_EQ(0, colours);
+    unsetenv("NO_COLOR");
+    live_run(&t, 100, 20);
+    EXPECT_EQ(7, live_screen(&t, rows, &widest, &colours));
+    EXPECT_GT(colours, 0);
+    EXPECT_TRUE(strstr(rows[6], "compute 100 %  ####") != NULL);
+    unsetenv("LC_ALL");
+}
+UTEST_F(progress, the_live_view_is_never_wider_than_its_terminal)
+{
+    (void)utest_fixture;
+    static const int width[] = { 200, 81, 60, 41, 40, 20, 10, 3, 1 };
+    static terminal  t;
+    static char      rows[40][256];
+    int              widest, colours;
+    for (size_t i = 0; i < sizeof width / sizeof *width; i++) {
+        live_run(&t, width[i], 5);
+        int end = live_screen(&t, rows, &widest, &colours), row = end;
+        EXPECT_GT(end, 0);
+        while (row > 0 && !strstr(rows[row - 1], "accuracy")) row--; /* lines above stay, and may wrap */
+        EXPECT_GT(row, 0);
+        EXPECT_LT(row, end);
+        for (; row < end; row++) EXPECT_LE((int)strlen(rows[row]), width[i] > 1 ? width[i] - 1 : 1);
+    }
+}
+UTEST_F(progress, the_live_view_follows_a_terminal_that_becomes_narrower)
+{
+    (void)utest_fixture;
+    static terminal t;
+    unsetenv("DT_PROGRESS");
+    setenv("TERM", "xterm", 1);
+    setenv("NO_COLOR", "1", 1);
+    ASSERT_EQ(0, terminal_open(&t, 120));
+    dt_progress *p = dt_progress_new(.epochs = 1, .steps = 1000000, .file = t.file, .unit = "images");
+    dt_progress_step(p, 1, .items = 8);
+    dt_progress_note(p, "drawn");
+    terminal_read(&t, 0);
+    int            before = t.n;
+    struct winsize w = { 24, 60, 0, 0 };
+    ioctl(fileno(t.file), TIOCSWINSZ, &w);
+    dt_progress_note(p, "drawn again");
+    terminal_read(&t, 0);
+    char *up = strstr(t.seen + before, "\033[");
+    ASSERT_TRUE(up != NULL);
+    EXPECT_EQ('3', up[2]); /* the first line takes two rows now, the last one one */
+    dt_progress_free(p);
+    terminal_close(&t);
+    unsetenv("NO_COLOR");
+}
+UTEST_F(progress, dt_progress_chooses_what_is_shown)
+{
+    (void)utest_fixture;
+    static const struct {
+        const char *mode;
+        int         lines;
+        bool        escapes;
+    } t[] = { { "off", 0, false }, { "plain", 1, false }, { "line", 1, false }, { "live", 2, true }, { "auto", 1, false }, { "", 1, false } };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        FILE *f = tmpfile();
+        setenv("DT_PROGRESS", t[i].mode, 1);
+        dt_progress *p = dt_progress_new(.file = f);
+        dt_progress_step(p, 1);
+        dt_progress_free(p);
+        char *s = drain(f);
+        EXPECT_EQ(t[i].lines, lines(s));
+        EXPECT_EQ(t[i].escapes, strchr(s, '\033') != NULL);
+        free(s);
+        fclose(f);
+    }
 }
 
 /* ==================================================================================================== the table */
