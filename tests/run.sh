@@ -3,7 +3,8 @@
 #
 #     tests/run.sh 'label|command' 'label|alone: command' 'label|skip: reason' ...
 #
-# DT_TEST_JOBS programs run at a time (default 2), but nothing beside one that is to run alone: ranks, faults and clocks.
+# DT_TEST_JOBS programs run at a time (default 2), but no others beside those that are to run alone: ranks, faults and clocks.
+# Of these DT_TEST_ALONE run at a time (default 1; make test: 2, because most of them wait for most of their time).
 # A program passes when it ends with status 0 and prints "N passed, N failed, N skipped" with nothing failed. The closing
 # lines of the public utest.h, "[  PASSED  ] N tests." and so on, are read as such a line; its status is the number of
 # failed tests.
@@ -15,7 +16,7 @@ log_dir=${DT_TEST_LOG:-build/log}
 mkdir -p "$log_dir" || exit 1
 limit=$(awk -v t="${DT_TEST_PROGRAM_TIMEOUT:-1200}" -v s="${DT_TEST_SLOW:-1}" \
     'BEGIN { if (s + 0 <= 0) s = 1; n = int(t * s); print n < 1 ? 1 : n }')
-jobs=${DT_TEST_JOBS:-2}
+jobs=${DT_TEST_JOBS:-2} alone=${DT_TEST_ALONE:-1} mode=
 passed=0 failed=0 skipped=0
 tally=$(mktemp -d "${TMPDIR:-/tmp}/dt_run.XXXXXX") || exit 1
 trap 'rm -rf "$tally"' EXIT
@@ -90,10 +91,14 @@ for spec in "$@"; do
         printf 'skip %-36s %s\n' "$label" "${command#skip: }"
         ;;
     'alone: '*)
-        wait
-        run "$label" "${command#alone: }" $number
+        [ "$mode" = alone ] || wait
+        mode=alone
+        while [ "$(jobs -rp | wc -l)" -ge "$alone" ]; do wait -n; done
+        run "$label" "${command#alone: }" $number &
         ;;
     *)
+        [ "$mode" = alone ] && wait
+        mode=
         while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
         run "$label" "$command" $number &
         ;;

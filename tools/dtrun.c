@@ -2247,7 +2247,7 @@ static void hosts_read(void)
    know of themselves. Reports may be lost; ends of processes are not. The controller
 
      gathers  until machines for --min ranks are there and no machine is undecided, START_WAIT at most
-     starts   the ranks of the start, which meet as in any job. If one dies, and no report of the group comes within 1 s, all end
+     starts   the ranks of the start, which meet as in any job. If one dies, and no report of the group comes within 3 s, all end
      heals    places that are free get new ranks, as many as the group takes; they join it at its address
      ends     when no rank is left. From the first rank on that is done with the training nobody is started
 
@@ -2256,6 +2256,7 @@ static void hosts_read(void)
 enum { QUICK_MOST = 5, RETRY_MOST = 20, HOSTS_BYTES = 1 << 20 };
 #define START_WAIT   (30 * DT__NS_PER_S) /* for machines that have not answered, when there are enough */
 #define NEWCOMER_NS  (60 * DT__NS_PER_S) /* a new rank counts as joined then: the report was lost */
+#define SETTLE_NS    (3 * DT__NS_PER_S)  /* a rank of the start has died: a group that had met reports within this time, also on a busy machine */
 #define HOLD_NS      (3 * DT__NS_PER_S)  /* a report that comes later than this after a death knows of it */
 static double backoff_unit = 1, quick_time = 10, hosts_poll = 1, ping_every = 5, ping_wait = 30; /* s; the tests shorten them */
 typedef struct member {
@@ -2434,7 +2435,7 @@ static void elastic_exited(int rank, const exited *end, const char *tail, size_t
         else if (!e.stopped || state == RUNNING) bad_add(m, &e, tail, n);
         if (state == RUNNING && !el.formed) {
             if (e.pid == 0) stop(SIGTERM, 5);
-            else if (!el.settle_until) el.settle_until = dt__comm_now() + DT__NS_PER_S;
+            else if (!el.settle_until) el.settle_until = dt__comm_now() + SETTLE_NS;
         } else if (state == RUNNING && !el.done) {
             if (m->in && !m->gone) {
                 el.hold = el.generation;
@@ -2713,7 +2714,7 @@ static void elastic_node_lost(int i, const char *why)
         member *m = &el.m[k];
         if (m->node != i) continue;
         if (!m->asked && state == RUNNING) {
-            if (!el.formed && !el.settle_until) el.settle_until = dt__comm_now() + DT__NS_PER_S;
+            if (!el.formed && !el.settle_until) el.settle_until = dt__comm_now() + SETTLE_NS;
             if (m->in && !m->gone) {
                 el.hold = el.generation;
                 el.hold_until = dt__comm_now() + HOLD_NS;
