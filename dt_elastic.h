@@ -253,6 +253,7 @@ struct dt_elastic {
     dt_ddp           *ddp;
     dt__elastic_state state;
     bool              newcomer; /* it has to join; or it has joined and not yet got a state */
+    bool              grouped;  /* it was in a group, if only for a moment: the others do not take it for a newcomer any more */
     bool              whole;    /* its state is that of a committed step, or was given to it */
     bool              plain;    /* the members do not change */
     bool              orphan;   /* the launcher has died */
@@ -755,9 +756,10 @@ static int dt__elastic_shrink(dt_elastic *e)
     dt__elastic_events(e);
     int rc = e->plain ? dt_comm_dup(e->base, &e->group) : dt_comm_shrink(e->base, &e->group);
     dt_trace_span("elastic", "agreement", t0, dt_trace_now());
+    if (!rc) e->grouped = true;
     if (!rc) return 0;
     if (e->plain) return dt_fail(DT_ERR_COMM, "dt_elastic_new: %s", dt_comm_error(e->base));
-    if (rc == DT_COMM_ERR_TIMEOUT && e->newcomer)
+    if (rc == DT_COMM_ERR_TIMEOUT && e->newcomer && !e->grouped)
         return DT__EL_AGAIN; /* too late for this one: it is asked for the next */
     if (dt_comm_get_status(e->base)) return dt__elastic_given_up(e, dt_comm_error(e->base));
     return dt__elastic_given_up(e, dt_comm_error(NULL));

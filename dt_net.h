@@ -2791,8 +2791,10 @@ static int dt__listen_own(dt__world *w, const dt__config *f, const dt__addr *mas
 /* ---- dialing */
 /* One attempt. Returns a connected socket after its handshake, or a negative DT__SHAKE_ value (NET: see errno). Stops when c
    fails. */
-static int dt__dial(dt__world *w, const dt__addr *a, int to, int kind, uint64_t comm, int stream, int64_t deadline,
-                    const dt_comm *c, dt__shake *h)
+/* A tolerant communicator does not fail when a member dies: it is halted. A member that has died never answers. */
+static bool dt__dial_ends(const dt_comm *c) { return c && (!dt__comm_ok(c) || dt__comm_halted(c, UINT64_MAX)); }
+static int  dt__dial(dt__world *w, const dt__addr *a, int to, int kind, uint64_t comm, int stream, int64_t deadline,
+                     const dt_comm *c, dt__shake *h)
 {
     int64_t now = dt__comm_now(), until = deadline < now + DT__HANDSHAKE_TIME ? deadline : now + DT__HANDSHAKE_TIME;
     int     fd = dt__connect(a), got;
@@ -2803,7 +2805,7 @@ static int dt__dial(dt__world *w, const dt__addr *a, int to, int kind, uint64_t 
     }
     while ((got = dt__shake_step(h, fd)) == DT__SHAKE_AGAIN) {
         now = dt__comm_now();
-        if (now >= until || (c && !dt__comm_ok(c))) {
+        if (now >= until || dt__dial_ends(c)) {
             errno = ETIMEDOUT;
             got = DT__SHAKE_NET;
             break;
@@ -2861,7 +2863,7 @@ static int dt__dial_until(dt__world *w, const dt__addr *a, int naddr, int to, in
             return got;
         }
         int64_t now = dt__comm_now();
-        bool    end = got == DT__SHAKE_REFUSED || now >= deadline || (c && !dt__comm_ok(c));
+        bool    end = got == DT__SHAKE_REFUSED || now >= deadline || dt__dial_ends(c);
         end = end || (got == DT__SHAKE_NET && e == EMFILE);
         /* an attempt that the deadline cuts off says less than the one before */
         if (!(why[0] && end && got == DT__SHAKE_NET && e == ETIMEDOUT)) dt__dial_text(got, e, &h, why, sizeof why);
