@@ -132,6 +132,8 @@ typedef struct dt_elastic_opts {
                                        sharded state is lost */
     dt_ddp_opts ddp           DT_D; /* as for dt_ddp_new */
     dt_comm_opts comm         DT_D; /* as for dt_comm_init */
+    dt_comm *base             DT_D; /* a tolerant communicator with .room that exists, for example of dt_sim.h. Its members are those of the
+                                       start, or it has joined them. Then .join, .room and .comm do not count. It is freed here */
 } dt_elastic_opts;
 DT_API dt_elastic *dt_elastic_new_with(dt_model *m, dt_optimizer *opt, dt_loader *in,
                                        dt_elastic_opts o DT_OPT0(dt_elastic_opts));
@@ -255,6 +257,7 @@ struct dt_elastic {
     bool              newcomer; /* it has to join; or it has joined and not yet got a state */
     bool              grouped;  /* it was in a group, if only for a moment: the others do not take it for a newcomer any more */
     bool              whole;    /* its state is that of a committed step, or was given to it */
+    bool              entered;  /* dt__elastic_enter was called */
     bool              plain;    /* the members do not change */
     bool              orphan;   /* the launcher has died */
     bool              done;     /* DONE was reported */
@@ -1000,8 +1003,9 @@ static int dt__elastic_form_once(dt_elastic *e)
 }
 static int dt__elastic_form(dt_elastic *e)
 {
+    enum { TRIES = 4096 };
     int rc = DT__EL_AGAIN;
-    for (int tries = 0; rc == DT__EL_AGAIN && tries < e->o.room; tries++) {
+    for (int tries = 0; rc == DT__EL_AGAIN && tries < TRIES; tries++) {
         rc = dt__elastic_form_once(e);
         if (rc == DT__EL_AGAIN && dt__err.code != DT_OK) rc = dt__err.code;
         if (rc == DT__EL_AGAIN && e->newcomer && !e->group) { /* until the others form the next group */
@@ -1010,7 +1014,7 @@ static int dt__elastic_form(dt_elastic *e)
         }
     }
     if (rc == DT__EL_AGAIN)
-        rc = dt_fail(DT_ERR_COMM, "dt_elastic: no group in %d tries; this is a bug in dt", e->o.room);
+        rc = dt_fail(DT_ERR_COMM, "dt_elastic: no group in %d tries; this is a bug in dt", TRIES);
     if (e->t_lost) {
         e->stats.healing = (double)(dt_trace_now() - e->t_lost) / (double)DT__NS_PER_S;
         if (e->stats.healing > e->stats.longest) e->stats.longest = e->stats.healing;
@@ -1019,11 +1023,29 @@ static int dt__elastic_form(dt_elastic *e)
     if (rc) dt__elastic_over(e);
     return rc;
 }
+static int dt__elastic_known(dt_elastic *e) /* base is there: memory for what is known of its members */
+{
+    e->o.room = dt__comm_room(e->base);
+    if (!(e->id = (int64_t *)dt_mem_alloc((size_t)e->o.room * sizeof *e->id)))
+        return dt_fail(DT_ERR_MEMORY, "dt_elastic: out of memory");
+    for (int i = 0; i < e->o.room; i++) e->id[i] = -1;
+    return 0;
+}
+static int dt__elastic_await(dt_elastic *e) /* until the others take this newcomer up */
+{
+    int got = dt__world_asked(e->base->world, e->base->id, e->base->round, e->o.wait);
+    if (got > 0) return 0;
+    dt__elastic_report_now(e, DT__EL_RETRY, e->member, "the group did not take it up");
+    return dt_fail(DT_ERR_COMM, "dt_elastic: joined the group at %.100s, but %s; start again with its present address",
+                   e->o.join, got < 0 ? "its members have gone" : "it did not end a step in time");
+}
 static int dt__elastic_enter(dt_elastic *e) /* a newcomer, whose model is made, becomes a member of base */
 {
     char         host[256], *colon;
     const char  *to = e->o.join;
     dt_comm_opts o = e->o.comm;
+    e->entered = true;
+    if (e->base) return dt__elastic_await(e);
     snprintf(host, sizeof host, "%s", to[0] == '[' ? to + 1 : to);
     if ((colon = strrchr(host, ':')) != NULL) *colon = 0;
     if (colon && colon > host && colon[-1] == ']') colon[-1] = 0;
@@ -1038,15 +1060,7 @@ static int dt__elastic_enter(dt_elastic *e) /* a newcomer, whose model is made, 
         dt__elastic_report_now(e, DT__EL_RETRY, e->member, dt_comm_error(NULL));
         return dt_fail(DT_ERR_COMM, "dt_elastic: cannot join the group at %.100s: %s", to, dt_comm_error(NULL));
     }
-    e->o.room = dt__comm_room(e->base);
-    if (!(e->id = (int64_t *)dt_mem_alloc((size_t)e->o.room * sizeof *e->id)))
-        return dt_fail(DT_ERR_MEMORY, "dt_elastic: out of memory");
-    for (int i = 0; i < e->o.room; i++) e->id[i] = -1;
-    int got = dt__world_asked(e->base->world, e->base->id, e->base->round, e->o.wait);
-    if (got > 0) return 0;
-    dt__elastic_report_now(e, DT__EL_RETRY, e->member, "the group did not take it up");
-    return dt_fail(DT_ERR_COMM, "dt_elastic: joined the group at %.100s, but %s; start again with its present address",
-                   to, got < 0 ? "its members have gone" : "it did not end a step in time");
+    return dt__elastic_known(e) ? dt__err.code : dt__elastic_await(e);
 }
 /* Before each step: does a newcomer wait, has the launcher died? All members decide the same. */
 static int dt__elastic_meet(dt_elastic *e)
@@ -1088,7 +1102,8 @@ static int dt__elastic_range(dt_elastic *e) /* min and max, from the options or 
         e->o.min = (int)low;
         e->o.max = (int)high;
     }
-    e->plain = !e->o.min && !e->o.max && !e->newcomer;
+    e->plain = !e->o.min && !e->o.max && !e->newcomer && !e->base;
+    if (e->base) e->o.room = dt__comm_room(e->base);
     if (e->o.min < 0 || e->o.max < 0 || (e->o.max && e->o.min > e->o.max))
         return dt_fail(DT_ERR_ARG,
                        "dt_elastic_new: .min is %d and .max %d, expected 1 or more, and .min not above .max", e->o.min,
@@ -1110,7 +1125,11 @@ static int dt__elastic_open(dt_elastic *e)
     const char           *s = getenv("DT_MEMBER"), *fd = getenv("DT_REPORT_FD");
     dt_checkpoint_opts    k;
     DT__CLEAR(k);
-    if (!e->o.join) e->o.join = getenv("DT_ELASTIC_JOIN");
+    if ((e->base = e->o.base) != NULL) {
+        if (!e->base->world || !e->base->members || !e->base->first)
+            return dt_fail(DT_ERR_ARG, "dt_elastic_new: .base was not made with .tolerant and .room by dt_comm_init or dt_sim_new");
+        e->o.join = e->base->rank < e->base->members->start ? NULL : ".base";
+    } else if (!e->o.join) e->o.join = getenv("DT_ELASTIC_JOIN");
     e->newcomer = e->o.join && *e->o.join;
     if (dt__elastic_range(e)) return dt__err.code;
     if (lo->world > 1 || lo->contiguous)
@@ -1131,21 +1150,18 @@ static int dt__elastic_open(dt_elastic *e)
     e->member = s && *s ? strtoll(s, NULL, 10) : -1;
     if (e->newcomer) {
         e->state = e->m->sealed ? DT__EL_OUT : DT__EL_WARM;
-        return 0;
+        return e->base ? dt__elastic_known(e) : 0;
     }
     dt_comm_opts o = e->o.comm;
     o.tolerant = !e->plain;
     o.room = e->plain ? 0 : e->o.room;
-    if (!(e->base = dt_comm_init_with(o))) return dt_fail(DT_ERR_COMM, "dt_elastic_new: %s", dt_comm_error(NULL));
+    if (!e->base && !(e->base = dt_comm_init_with(o))) return dt_fail(DT_ERR_COMM, "dt_elastic_new: %s", dt_comm_error(NULL));
     if (!e->o.max) e->o.max = dt_comm_size(e->base);
     if (e->o.max < dt_comm_size(e->base))
         return dt_fail(DT_ERR_ARG, "dt_elastic_new: .max is %d, but the job starts with %d ranks", e->o.max,
                        dt_comm_size(e->base));
     if (e->member < 0) e->member = dt_comm_rank(e->base);
-    if (!(e->id = (int64_t *)dt_mem_alloc((size_t)e->o.room * sizeof *e->id)))
-        return dt_fail(DT_ERR_MEMORY, "dt_elastic_new: out of memory");
-    for (int i = 0; i < e->o.room; i++) e->id[i] = -1;
-    return 0;
+    return dt__elastic_known(e);
 }
 DT_API dt_elastic *dt_elastic_new_with(dt_model *m, dt_optimizer *opt, dt_loader *in, dt_elastic_opts o)
 {
@@ -1251,7 +1267,7 @@ DT_API bool dt_elastic_next(dt_elastic *e, dt_batch *b)
             return false;
         }
         if (e->state == DT__EL_OUT) {
-            if (e->newcomer && !e->base && dt__elastic_enter(e)) {
+            if (e->newcomer && !e->entered && dt__elastic_enter(e)) {
                 dt__elastic_over(e);
                 return false;
             }

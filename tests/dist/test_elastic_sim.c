@@ -1,0 +1,171 @@
+/* test_elastic_sim.c: the laws of elastic training in virtual time: deaths and newcomers at every packet of a step, reproducible by seed
+   run: long, asan-later */
+#define DT__WANT_INSIDE
+#include "dt_test.h"
+
+#include "dt_elastic.h"
+#include "dt_sim.h"
+
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include "heal.h"
+
+UTEST_MAIN()
+
+/* One job: members of the start, and up to JOINS newcomers. Its ranks run one at a time, so nothing here needs a lock. */
+enum { WORLD = 3, JOINS = 4, ROOM = 16, SECONDS = 30 };
+typedef struct job {
+    heal    *j;
+    dt_sim  *s;
+    uint64_t seed;
+    bool     gone[ROOM];                 /* members that ended with an error though they live */
+    int64_t  sent[ROOM][HEAL_STEPS + 1]; /* packets of each member before each step */
+    int      born, spoiled;              /* spoiled: two neighbouring shards died at once */
+    uint64_t log;
+} job;
+static float   item[HEAL_ITEMS][HEAL_IN];
+static uint8_t label[HEAL_ITEMS];
+
+static void job_log(job *b, uint64_t x) { b->log = (b->log ^ x) * UINT64_C(0x9e3779b97f4a7c15) + 1; }
+static void member(dt_comm *c, void *user)
+{
+    job            *b = (job *)user;
+    heal           *j = b->j;
+    int             me = dt_comm_rank(c), size = 0, generation = 0;
+    dt_dataset     *set = dt_arrays(item, HEAL_ITEMS, .x_shape = DT_SHAPE(HEAL_IN), .y = label, .y_dtype = DT_U8, .classes = HEAL_OUT);
+    dt_loader      *in = dt_loader_new(set, .batch = HEAL_BATCH, .shuffle = true, .seed = 5, .drop_last = j->drop);
+    dt_model       *m = dt_model_new(.seed = 3 + (uint64_t)(j->slots || j->drop ? 0 : me));
+    dt_optimizer   *opt = j->adam ? dt_adam(m, .lr = 0.01) : dt_sgd(m, .lr = 0.1, .momentum = 0.9);
+    dt_elastic_opts o;
+    memset(&o, 0, sizeof o);
+    o.base = c;
+    o.min = 1;
+    o.max = j->max;
+    o.wait = 20;
+    o.ddp.slots = j->slots;
+    o.ddp.shard = j->shard;
+    dt_elastic *e = dt_elastic_new_with(m, opt, in, o);
+    while (dt_elastic_epoch(e) < j->epochs)
+        for (dt_batch x; dt_elastic_next(e, &x);) {
+            int64_t step = dt_elastic_steps(e);
+            bool    in_group = dt_elastic_ddp(e) != NULL;
+            if (dt_sim_dead(b->s, me)) break;
+            generation = (int)dt_elastic_get_stats(e).generation;
+            size = dt_elastic_size(e);
+            if (in_group) heal_note(j, me, e, &x, step, generation);
+            if (in_group && step < HEAL_STEPS && !b->sent[me][step]) b->sent[me][step] = dt_sim_sent(b->s, me);
+            dt_backward(dt_cross_entropy(heal_net(j, m, x.x, false), x.y));
+            bool done = dt_elastic_step(e);
+            if (!done || dt_sim_dead(b->s, me)) continue; /* what a dead member does counts no more */
+            heal_committed(j, me, e, m, step, generation);
+            job_log(b, j->hash[step][generation % HEAL_TRIES]);
+            job_log(b, (uint64_t)me << 32 | (uint64_t)step);
+        }
+    bool dead = dt_sim_dead(b->s, me);
+    if (!dead && dt_error()) {
+        snprintf(j->said[me], sizeof j->said[me], "%s", dt_error());
+        b->gone[me] = true;
+    } else if (!dead) {
+        uint64_t h = heal_hash(m);
+        if (j->last && j->last != h) heal_wrong(j, me, j->newest, "it ends with other weights than another member");
+        j->last = h;
+        j->size_at_end = size;
+        j->ended[me] = 1;
+    }
+    dt_error_clear();
+    dt_elastic_free(e);
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    dt_loader_free(in);
+    dt_dataset_free(set);
+}
+static void newborn(dt_comm *c, void *user)
+{
+    job *b = (job *)user;
+    b->born++;
+    dt_sim_start(b->s, dt_comm_rank(c), dt_sim_now(b->s), member, b);
+}
+static void knocks(dt_comm *c, void *user)
+{
+    job *b = (job *)user;
+    (void)c;
+    dt_sim_join(b->s, dt_sim_now(b->s), NULL, 0, newborn, b);
+}
+
+static job *job_new(uint64_t seed)
+{
+    job *b = (job *)calloc(1, sizeof *b);
+    b->j = (heal *)mmap(NULL, sizeof *b->j, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (int i = 0; i < HEAL_ITEMS * HEAL_IN; i++) {
+        uint32_t r[4];
+        dt_philox(9, (uint64_t)i, r);
+        item[i / HEAL_IN][i % HEAL_IN] = (float)r[0] / 4294967296.0f - 0.5f;
+        label[i / HEAL_IN] = (uint8_t)(r[1] % HEAL_OUT);
+    }
+    b->seed = seed;
+    b->j->world = b->j->next = WORLD;
+    b->j->max = 8;
+    b->j->epochs = 2;
+    return b;
+}
+static void job_begin(job *b)
+{
+    b->s = dt_sim_new(.world = b->j->world, .seed = b->seed, .tolerant = true, .room = ROOM, .timeout = SECONDS);
+    for (int i = 0; i < b->j->world; i++) dt_sim_start(b->s, i, 0, member, b);
+}
+static void job_free(job *b)
+{
+    dt_sim_free(b->s);
+    munmap(b->j, sizeof *b->j);
+    free(b);
+}
+/* The laws. How many are broken. */
+static int job_end(job *b, const char *what)
+{
+    heal *j = b->j;
+    int   running = dt_sim_run(b->s, 10 * SECONDS), ended = 0, bad = 0, died = 0;
+    for (int i = 0; i < ROOM; i++) {
+        ended += j->ended[i];
+        died += dt_sim_dead(b->s, i) && !j->ended[i] && !b->gone[i];
+        b->spoiled += b->gone[i] && j->shard && strstr(j->said[i], "its neighbour, which had a copy") != NULL;
+    }
+    if (b->spoiled && died < 2) b->spoiled = 0;
+#define LAW(holds, text) \
+    if (!(holds)) bad++, printf("    %s, seed %d: %s\n", what, (int)b->seed, text)
+    LAW(running == 0, "a member waits without end");
+    LAW(dt_sim_now(b->s) < SECONDS, "a member waited for the timeout");
+    LAW(ended || b->spoiled, "nobody has finished");
+    for (int i = 0; i < ROOM && !b->spoiled; i++) {
+        /* a newcomer may come when its leader dies, or when the training is over */
+        bool late = i >= j->world && (strstr(j->said[i], "joined the group") || strstr(j->said[i], "join again"));
+        LAW(!b->gone[i] || late, j->said[i]);
+    }
+    if (!b->spoiled) LAW(heal_check(j) == 0, "see above");
+#undef LAW
+    return bad;
+}
+static uint32_t draw(uint64_t seed, uint32_t k)
+{
+    uint32_t r[4];
+    dt_philox(seed, k, r);
+    return r[0];
+}
+static void no_log(void *user, int level, const char *text) { (void)user, (void)level, (void)text; }
+static void quietly(bool yes)
+{
+    if (!getenv("DT_LOG")) dt_set_log(yes ? no_log : NULL, NULL);
+}
+
+UTEST(simulated, a_calm_job)
+{
+    job *b = job_new(1);
+    job_begin(b);
+    EXPECT_EQ(0, job_end(b, "calm"));
+    EXPECT_EQ(3, b->j->size_at_end);
+    printf("    %d steps, %d packets of rank 0, %g s of virtual time\n", (int)b->j->newest, (int)dt_sim_sent(b->s, 0), dt_sim_now(b->s));
+    job_free(b);
+}
