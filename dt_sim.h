@@ -211,6 +211,7 @@ typedef struct dt__sim_link { /* from one rank to another in a communicator */
     int64_t         last_at;    /* arrival of the last packet: later ones do not overtake it */
     int             put, taken; /* packets sent and received so far */
     bool            waiting;    /* the sender waits for room */
+    bool            closed;     /* the receiver has freed its communicator */
 } dt__sim_link;
 typedef struct dt__sim_frame {
     struct dt__sim_frame *next;
@@ -270,6 +271,7 @@ struct dt_sim {
     int            programs;             /* that have not ended */
     sem_t          back;                 /* the turn is that of the thread that processes the events */
     bool           running;              /* events are being processed */
+    bool           over;                 /* it is being freed */
     bool           memory;               /* memory is exhausted */
 };
 
@@ -382,7 +384,7 @@ static int dt__sim_put(dt_comm *c, dt__sim_link *l, int peer, const dt__frame *h
     p->next = NULL;
     if (head) p->head = *head;
     if (mail) p->mail = *mail;
-    if (!dt__sim_sends(s, c->world->rank)) {
+    if (!dt__sim_sends(s, c->world->rank) || l->closed) {
         DT_COMM_FREE(p);
         l->put++;
         return 0;
@@ -411,7 +413,7 @@ static int dt__sim_send(dt_comm *c, int peer, dt__msg *m)
         m->head_done = sizeof m->head;
         m->done = m->n;
     }
-    if (m->state - l->taken <= s->window) return 1;
+    if (l->closed || m->state - l->taken <= s->window) return 1;
     l->waiting = true;
     return 0;
 }
@@ -450,7 +452,7 @@ static int dt__sim_lane_put(dt_comm *c, int peer, dt__outgoing *o)
     dt__sim_link *l = dt__sim_link_of(c, c->rank, peer, true);
     if (!dt__comm_ok(c)) return c->status;
     if (s->rank[c->world->rank].until > s->now) return 0;
-    if (l && l->put - l->taken > s->window) {
+    if (l && !l->closed && l->put - l->taken > s->window) {
         l->waiting = true;
         return 0;
     }
@@ -516,19 +518,18 @@ static void dt__sim_wait(dt_comm *c, double seconds) /* a blocking call runs the
                       "rank %d: a function of dt_sim_at waits; it may only start calls: wait outside of it", c->rank);
     else dt__sim_events(s, s->now + (int64_t)(seconds * DT__NS_PER_S), c->world->rank);
 }
-static void dt__sim_close(dt_comm *c) /* packets that nobody takes any more */
+static void dt__sim_close(dt_comm *c) /* nobody takes packets for it any more: its peers do not wait for that */
 {
     dt_sim       *s = (dt_sim *)c->world->sim;
     dt__sim_rank *r = &s->rank[c->world->rank];
     if (r->comm == c) r->comm = NULL;
-    for (int k = 0; k < 2 * c->size; k++) {
-        dt__sim_link  **at = dt__sim_link_at(c, k / 2, c->rank, k & 1), *l = *at;
-        for (dt__sim_packet *p = l ? l->first : NULL, *next; p; p = next) {
-            next = p->next;
-            DT_COMM_FREE(p);
-        }
-        if (l) *at = l->next;
-        DT_COMM_FREE(l);
+    for (int k = 0; k < 2 * c->size && !s->over; k++) {
+        dt__sim_link *l = k / 2 == c->rank ? NULL : dt__sim_link_of(c, k / 2, c->rank, k & 1);
+        if (!l) continue;
+        l->closed = true;
+        while (l->first) dt__sim_taken(s, l, c->member[k / 2], c->world->rank);
+        if (l->waiting) dt__sim_push(s, s->now + dt__sim_some(s, s->delay), DT__SIM_ARRIVE, c->member[k / 2]);
+        l->waiting = false;
     }
 }
 static const dt__transport dt__transport_sim = {
@@ -1110,6 +1111,7 @@ DT_API void dt_sim_free(dt_sim *s)
     if (!s) return;
     const int64_t *clock = dt__net_clock;
     dt__net_clock = &s->now;
+    s->over = true;
     for (int i = 0; s->rank && i < s->n; i++) { /* programs end: all their calls fail */
         dt__sim_rank *r = &s->rank[i];
         if (r->runs && !r->ended) dt__sim_die(s, r);
