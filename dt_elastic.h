@@ -229,6 +229,7 @@ enum {
     DT__EW_LEFT1,
     DT__EW_FULL,
     DT__EW_CHECKPOINT,
+    DT__EW_MAX,
     DT__EW_WORDS
 };
 #ifndef DT__ON_WORDS /* tests replace it: a member may say what is not so */
@@ -412,6 +413,7 @@ static void dt__elastic_words(dt_elastic *e, int64_t *w)
     }
     w[DT__EW_FULL] = e->full_fd >= 0 ? e->full_step : -1;
     w[DT__EW_CHECKPOINT] = e->o.checkpoint != NULL;
+    w[DT__EW_MAX] = e->o.max;
     DT__ON_WORDS(w);
 }
 /* A call has failed: because the group no longer goes on? Then the next one is formed. The control thread tells one communicator after the
@@ -773,14 +775,19 @@ static int dt__elastic_refuse(dt_elastic *e, const int64_t *all)
     int            n = dt_comm_size(e->group), me = dt_comm_rank(e->group);
     const int64_t *zero = all;
     char           text[400];
-    for (int r = 1; r < n; r++) {
+    bool           full = zero[DT__EW_MAX] && n > zero[DT__EW_MAX]; /* the last newcomer is one too many */
+    for (int i = 1; i < n; i++) {
+        int            r = full ? n - i : i, k = 0;
         const int64_t *w = all + (int64_t)r * DT__EW_WORDS;
-        int            k = 0;
         while (k < DT__EW_EQUAL && w[k] == zero[k]) k++;
+        if (full && !w[DT__EW_NEW]) continue;
         bool model = k == DT__EW_EQUAL && w[DT__EW_NEW] && w[DT__EW_MODEL] != zero[DT__EW_MODEL] &&
                      zero[DT__EW_SEALED] && w[DT__EW_SEALED];
-        if (k == DT__EW_EQUAL && !model) continue;
-        if (model) {
+        if (k == DT__EW_EQUAL && !model && !full) continue;
+        if (full)
+            snprintf(text, sizeof text, "dt_elastic: the group is full: a newcomer would be number %d of at most %" PRId64 " members (.max)", n,
+                     zero[DT__EW_MAX]);
+        else if (model) {
             int rc = dt__same_models("dt_elastic", e->m, e->group, false);
             if (rc > 0) return DT__EL_AGAIN;
             snprintf(text, sizeof text, "%.390s", dt_error() ? dt_error() : "the models differ");
@@ -798,7 +805,7 @@ static int dt__elastic_refuse(dt_elastic *e, const int64_t *all)
                      dt__elastic_names[k], w[k], zero[k]);
         e->stats.refused++;
         if (r == me) {
-            if (!model) dt_fail(DT_ERR_COMM, "%s", text);
+            if (full || !model) dt_fail(DT_ERR_COMM, "%s", text);
             return dt__err.code;
         }
         if (me == 0) {

@@ -112,7 +112,7 @@ DT_API int      dt_sim_at(dt_sim *s, int rank, double when, void (*fn)(dt_comm *
    the turn passes when a program waits, so the same seed gives the same run. When the rank is killed all its calls fail, and fn should
    return; until then it may seem to go on (dt_sim_dead). Newcomers: call it in the fn of dt_sim_join. */
 DT_API int      dt_sim_start(dt_sim *s, int rank, double when, void (*fn)(dt_comm *c, void *user), void *user);
-DT_API bool     dt_sim_dead(const dt_sim *s, int rank); /* it was killed, is about to be, or has left */
+DT_API bool     dt_sim_dead(const dt_sim *s, int rank); /* it was killed, or is about to be */
 DT_API int      dt_sim_pause(dt_sim *s, int rank, double when, double seconds); /* it does nothing and sends nothing */
 DT_API int      dt_sim_kill(dt_sim *s, int rank, double when); /* its works end with DT_COMM_ERR_PEER */
 /* It dies before it sends frame number n of its messages from now on (1: the next one). A message is one frame or several: a large one is
@@ -230,9 +230,9 @@ typedef struct dt__sim_rank {
     dt_comm  *comm;                    /* the first one; NULL: it has not joined, or its program has freed it */
     dt__cwelcome hello;                /* while it joins: dt__welcome_take */
     uint8_t     *gone;
-    int          have;
+    int          have, owner;          /* owner: dt__sim_pipe.order */
     int64_t   until, timer;            /* it is paused until; when the next timer of its control expires */
-    bool      born, dead;              /* it has joined; it was killed or has left */
+    bool      born, dead, left;        /* it has joined; it was killed or has left; it has left */
     bool      doomed;                  /* it is about to be killed: it only seems to send */
     int64_t   frames, doom;            /* frames of messages that it has sent; it dies before this one, 0: it does not */
     int64_t   sent;                    /* packets of any kind that it has sent */
@@ -667,6 +667,13 @@ static void dt__sim_birth(dt_sim *s, int pipe, const dt__sim_frame *f)
     int            rank = p->rank;
     if (rank == s->n || f->kind != DT__SIM_SAID || r->have < 0) return;
     const dt__chead *h = (const dt__chead *)(const void *)(f->b + 1);
+    if (p->order < r->owner) return;
+    if (p->order > r->owner) { /* the head died while another one joined there under this number: that one is lost */
+        DT_COMM_FREE(r->gone);
+        r->gone = NULL;
+        r->have = 0;
+        r->owner = p->order;
+    }
     if (!r->world.client) r->world.client = s->rank[0].world.client;
     int got = dt__welcome_take(&r->world, h, dt__block_body(f->b), &r->hello, &r->gone, &r->have);
     if (got == 0) return;
@@ -849,7 +856,7 @@ static void dt__sim_leave(dt__world *w)
     dt__sim_settle(s, r);
     for (dt__conn *k = w->control->conns; k; k = k->next)
         if (k->slot >= 0) dt__sim_say(s, k->slot ^ 1, DT__SIM_END, 0, NULL), s->pipe[k->slot].conn = NULL, k->slot = -1;
-    r->dead = true;
+    r->dead = r->left = true;
     dt__sim_after(s, r);
 }
 static void dt__sim_control_wait(dt__world *w, int64_t until)
@@ -1229,7 +1236,7 @@ DT_API int dt_sim_before(dt_sim *s, int rank, int64_t n, void (*fn)(dt_comm *c, 
 DT_API int64_t dt_sim_sent(const dt_sim *s, int rank) { return s && rank >= 0 && rank < s->n ? s->rank[rank].sent : 0; }
 DT_API bool dt_sim_dead(const dt_sim *s, int rank)
 {
-    return s && rank >= 0 && rank < s->n && (s->rank[rank].dead || s->rank[rank].doomed);
+    return s && rank >= 0 && rank < s->n && ((s->rank[rank].dead && !s->rank[rank].left) || s->rank[rank].doomed);
 }
 DT_API int64_t dt_sim_frames(const dt_sim *s, int rank) { return s && rank >= 0 && rank < s->n ? s->rank[rank].frames : 0; }
 DT_API int dt_sim_join(dt_sim *s, double when, const char *name, int64_t incarnation, void (*fn)(dt_comm *c, void *user), void *user)

@@ -66,19 +66,17 @@ static void member(dt_comm *c, void *user)
             job_log(b, j->hash[step][generation % HEAL_TRIES]);
             job_log(b, (uint64_t)me << 32 | (uint64_t)step);
         }
-    bool dead = dt_sim_dead(b->s, me);
-    if (!dead && dt_error()) {
-        snprintf(j->said[me], sizeof j->said[me], "%s", dt_error());
-        b->gone[me] = true;
-    } else if (!dead) {
-        uint64_t h = heal_hash(m);
+    snprintf(j->said[me], sizeof j->said[me], "%s", !dt_sim_dead(b->s, me) && dt_error() ? dt_error() : "");
+    b->gone[me] = j->said[me][0] != 0;
+    dt_error_clear();
+    uint64_t h = b->gone[me] ? 0 : heal_hash(m);
+    dt_elastic_free(e);
+    if (!dt_sim_dead(b->s, me) && !b->gone[me]) {
         if (j->last && j->last != h) heal_wrong(j, me, j->newest, "it ends with other weights than another member");
         j->last = h;
         j->size_at_end = size;
         j->ended[me] = 1;
     }
-    dt_error_clear();
-    dt_elastic_free(e);
     dt_optimizer_free(opt);
     dt_model_free(m);
     dt_loader_free(in);
@@ -131,6 +129,7 @@ static int job_end(job *b, const char *what)
     int   running = dt_sim_run(b->s, 10 * SECONDS), ended = 0, bad = 0, died = 0, left = 0;
     for (int i = 0; i < ROOM; i++) {
         ended += j->ended[i];
+        b->gone[i] = b->gone[i] && !dt_sim_dead(b->s, i);
         left += b->ran[i] && !j->ended[i] && !b->gone[i] && !dt_sim_dead(b->s, i);
         died += dt_sim_dead(b->s, i) && !j->ended[i] && !b->gone[i];
         b->spoiled += b->gone[i] && j->shard && strstr(j->said[i], "its neighbour, which had a copy") != NULL;
@@ -146,7 +145,8 @@ static int job_end(job *b, const char *what)
     LAW(ended || nobody || b->spoiled, "nobody has finished");
     for (int i = 0; i < ROOM && !b->spoiled; i++) {
         /* a newcomer may come when its leader dies, or when the training is over */
-        bool late = i >= j->world && (strstr(j->said[i], "joined the group") || strstr(j->said[i], "join again"));
+        bool late = i >= j->world && (strstr(j->said[i], "joined the group") || strstr(j->said[i], "join again") ||
+                                        strstr(j->said[i], "the group is full"));
         LAW(!b->gone[i] || late, j->said[i]);
     }
     if (!b->spoiled && !nobody) LAW(heal_check(j) == 0, "see above");
