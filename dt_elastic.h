@@ -230,6 +230,7 @@ enum {
     DT__EW_FULL,
     DT__EW_CHECKPOINT,
     DT__EW_MAX,
+    DT__EW_EXCHANGED,
     DT__EW_WORDS
 };
 #ifndef DT__ON_WORDS /* tests replace it: a member may say what is not so */
@@ -265,6 +266,7 @@ struct dt_elastic {
     /* .ddp.shard: see >>handing */
     dt__parcel      *mine[2], *left[2]; /* by step & 1 */
     int64_t          cut;               /* the generation that has made them; 0: there are none */
+    bool             exchanged;         /* all of them had sent their parts once: since then they may have made updates */
     int              cut_rank, cut_world;
     int              full_fd, scratch; /* files in memory, or -1: the whole state of full_step; for making a parcel */
     int64_t          full_step;
@@ -414,6 +416,7 @@ static void dt__elastic_words(dt_elastic *e, int64_t *w)
     w[DT__EW_FULL] = e->full_fd >= 0 ? e->full_step : -1;
     w[DT__EW_CHECKPOINT] = e->o.checkpoint != NULL;
     w[DT__EW_MAX] = e->o.max;
+    w[DT__EW_EXCHANGED] = e->exchanged;
     DT__ON_WORDS(w);
 }
 /* A call has failed: because the group no longer goes on? Then the next one is formed. The control thread tells one communicator after the
@@ -429,6 +432,12 @@ static bool dt__elastic_lost(const dt_elastic *e)
         if (dt__comm_now() > until) return false; /* another status may be what this rank did because of the death: dt__ddp_abort */
     }
     return false;
+}
+static const char *dt__elastic_why(const dt_elastic *e) /* a call of the group has failed */
+{
+    const char *why = dt_comm_error(e->group);
+    if (!why) why = dt_comm_error(NULL);
+    return why ? why : "a member has gone";
 }
 static bool dt__elastic_knocks(const dt_elastic *e) /* does a newcomer wait? */
 {
@@ -522,6 +531,7 @@ static void dt__elastic_parcels_free(dt_elastic *e)
 {
     for (int k = 0; k < 2; k++) dt__elastic_parcel_free(&e->mine[k]), dt__elastic_parcel_free(&e->left[k]);
     e->cut = 0;
+    e->exchanged = false;
 }
 static void dt__elastic_close(int *fd)
 {
@@ -570,6 +580,7 @@ static int dt__elastic_exchange(dt_elastic *e, int64_t step, int64_t epoch)
     }
     e->left[k] = q;
     if (dt_comm_allreduce(e->group, &size[0], 1, DT_COMM_I64, DT_COMM_MAX)) return 1;
+    e->exchanged = true;
     dt__elastic_parcel_free(&e->mine[!k]);
     dt__elastic_parcel_free(&e->left[!k]);
     dt__elastic_close(&e->full_fd);
@@ -718,6 +729,7 @@ static int dt__elastic_sync_parts(dt_elastic *e, const int64_t *all, bool *done)
 {
     int     n = dt_comm_size(e->group), world = 0, source = -1, rc = 0, lost = -1;
     int64_t cut = 0, full = -1, step = -1;
+    bool    exchanged = false;
     *done = false;
     for (int r = 0; r < n; r++) {
         const int64_t *w = all + (int64_t)r * DT__EW_WORDS;
@@ -725,6 +737,10 @@ static int dt__elastic_sync_parts(dt_elastic *e, const int64_t *all, bool *done)
         if (w[DT__EW_FULL] > full) full = w[DT__EW_FULL], source = r;
     }
     if (!cut && source < 0) return 0;
+    for (int r = 0; r < n; r++) {
+        const int64_t *w = all + (int64_t)r * DT__EW_WORDS;
+        exchanged = exchanged || (w[DT__EW_CUT] == cut && w[DT__EW_EXCHANGED]);
+    }
     for (int r = 0; r < n && cut; r++)
         for (int k = DT__EW_OWN0; k <= DT__EW_LEFT1; k++) {
             int64_t t = all[(int64_t)r * DT__EW_WORDS + k];
@@ -734,6 +750,10 @@ static int dt__elastic_sync_parts(dt_elastic *e, const int64_t *all, bool *done)
             if (have) step = t;
         }
     uint64_t t0 = dt_trace_now();
+    if (step < 0 && source < 0 && !exchanged && e->o.ddp.shard < 3) { /* a death before the first update: all have the values */
+        dt__elastic_parcels_free(e);
+        return 0;
+    }
     if (step < 0 && source < 0 && (rc = dt__elastic_go_back(e, all, lost, &source, &full)) != 0) return rc;
     rc = full >= step ? dt__elastic_share_full(e, source, full) : dt__elastic_gather_parts(e, all, cut, world, step);
     if (rc) return rc;
@@ -1339,10 +1359,13 @@ DT_API bool dt_elastic_step(dt_elastic *e)
         dt_fail(DT_ERR_STATE, "dt_elastic_step: there is no step; call it after dt_elastic_next and dt_backward");
     if (dt__err.code == DT_OK && ++e->slot < e->own) return false;
     e->slot = 0;
+    /* the first update: until now nobody could have parts of this state, and a death in what follows would lose one */
+    if (dt__err.code == DT_OK && e->cut != e->generation && dt__elastic_exchange(e, e->step, e->at.epoch) == DT__EL_AGAIN)
+        dt_fail(DT_ERR_COMM, "dt_elastic_step: %s", dt__elastic_why(e));
     if (dt__err.code == DT_OK) dt_step(e->opt);
     if (dt__err.code == DT_OK && e->o.scheduler) dt_scheduler_step(e->o.scheduler);
     if (dt__err.code == DT_OK && dt__elastic_exchange(e, e->step + 1, e->next.epoch) == DT__EL_AGAIN)
-        dt_fail(DT_ERR_COMM, "dt_elastic_step: %s", dt_comm_error(NULL));
+        dt_fail(DT_ERR_COMM, "dt_elastic_step: %s", dt__elastic_why(e));
     if (dt__err.code != DT_OK) {
         dt__elastic_heal(e);
         return false;
