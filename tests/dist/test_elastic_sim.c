@@ -16,8 +16,12 @@
 
 UTEST_MAIN()
 
-/* One job: members of the start, and up to JOINS newcomers. Its ranks run one at a time, so nothing here needs a lock. */
-enum { WORLD = 3, JOINS = 4, ROOM = 16, SECONDS = 30 };
+/* One job: members of the start, and newcomers. Its ranks run one at a time, so nothing here needs a lock. */
+enum { WORLD = 3, ROOM = 16, SECONDS = 30, SLOTS = 5 };
+typedef struct totals { /* of several jobs; of the last one: what its members committed, all events */
+    int      jobs, died, born;
+    uint64_t log, hash;
+} totals;
 typedef struct job {
     heal    *j;
     dt_sim  *s;
@@ -175,47 +179,114 @@ UTEST(simulated, a_calm_job)
     job_free(b);
 }
 
+/* With .slots the weights are those of a calm run, whatever died when. */
+static uint64_t calm_weights(int adam)
+{
+    static uint64_t weights[2];
+    if (weights[adam]) return weights[adam];
+    job *b = job_new(1);
+    b->j->slots = b->j->max = SLOTS;
+    b->j->adam = adam;
+    job_begin(b);
+    if (!job_end(b, "calm")) weights[adam] = b->j->last;
+    job_free(b);
+    return weights[adam];
+}
+static int job_done(job *b, const char *what, totals *t) /* 1: it has broken a law */
+{
+    int bad = job_end(b, what);
+    if (b->j->slots && b->j->last && b->j->last != calm_weights(b->j->adam))
+        bad++, printf("    %s, seed %d: not the weights of a calm run\n", what, (int)b->seed);
+    t->jobs++;
+    t->born += b->born;
+    for (int i = 0; i < ROOM; i++) t->died += dt_sim_dead(b->s, i) && !b->j->ended[i] && !b->gone[i];
+    t->log = b->log;
+    t->hash = dt_sim_hash(b->s, NULL);
+    job_free(b);
+    return bad != 0;
+}
+/* kind 0: each member has all, 1: .slots, 2: .shard 2, 3: as 0 */
+static void job_kind(job *b, int kind)
+{
+    b->j->slots = kind == 1 ? SLOTS : 0;
+    b->j->max = kind == 1 ? SLOTS : 8;
+    b->j->shard = kind == 2 ? 2 : 0;
+    b->j->drop = kind == 2;
+}
 /* What happens is drawn from the seed: up to three deaths and up to three newcomers, each before any packet of a member, in the agreements
    and hand-overs of others, too. Newcomers may die as well. */
-static int law_run(int seed, uint64_t *log, uint64_t *hash, int *died, int *born)
+static int law_run(int seed, totals *t)
 {
     job     *b = job_new((uint64_t)seed);
     uint32_t k = 100;
-    int      kind = seed % 4, deaths = (int)(draw(b->seed, 1) % 4), joins = (int)(draw(b->seed, 2) % 4);
+    int      deaths = (int)(draw(b->seed, 1) % 4), joins = (int)(draw(b->seed, 2) % 4);
     b->j->world = 2 + (int)(draw(b->seed, 3) % 3);
-    b->j->slots = kind == 1 ? 5 : 0;
-    b->j->max = kind == 1 ? 5 : 8;
-    b->j->shard = kind == 3 ? 2 : 0;
-    b->j->drop = kind == 3;
     b->j->adam = (int)(draw(b->seed, 4) % 2);
+    job_kind(b, seed % 4);
     job_begin(b);
     for (int i = 0; i < deaths && (i + 1 < b->j->world || joins > i); i++, k += 2)
         dt_sim_before(b->s, (int)(draw(b->seed, k) % (uint32_t)(b->j->world + (i ? joins : 0))), 1 + draw(b->seed, k + 1) % 180, NULL, NULL);
     for (int i = 0; i < joins; i++, k += 2)
         dt_sim_before(b->s, (int)(draw(b->seed, k) % (uint32_t)b->j->world), 1 + draw(b->seed, k + 1) % 150, knocks, b);
-    int bad = job_end(b, "random");
-    *log = b->log;
-    *hash = dt_sim_hash(b->s, NULL);
-    *born += b->born;
-    for (int i = 0; i < ROOM; i++) *died += dt_sim_dead(b->s, i) && !b->j->ended[i] && !b->gone[i];
-    job_free(b);
-    if (bad) printf("    again: DT_TEST_SEED=%d DT_TEST_SEEDS=%d DT_LOG=info build/normal/test_elastic_sim\n", seed, seed);
-    return bad != 0;
+    int bad = job_done(b, "random", t);
+    if (bad) printf("    again: DT_TEST_SEED=%d DT_TEST_SEEDS=%d DT_LOG=info build/normal/test_elastic_sim --filter=*any_packet\n", seed, seed);
+    return bad;
 }
 UTEST(simulated, deaths_and_joins_at_any_packet)
 {
-    int first = getenv("DT_TEST_SEED") ? atoi(getenv("DT_TEST_SEED")) : 1, bad = 0, died = 0, born = 0;
-    int last = getenv("DT_TEST_SEEDS") ? atoi(getenv("DT_TEST_SEEDS")) : dt_test_quick() ? 100 : 1000;
+    int    first = getenv("DT_TEST_SEED") ? atoi(getenv("DT_TEST_SEED")) : 1, bad = 0;
+    int    last = getenv("DT_TEST_SEEDS") ? atoi(getenv("DT_TEST_SEEDS")) : dt_test_quick() ? 100 : 1000;
+    totals t, again;
+    memset(&t, 0, sizeof t);
     quietly(true);
     for (int seed = first; seed <= last && bad < 5; seed++) {
-        uint64_t log[2], hash[2];
-        bad += law_run(seed, &log[0], &hash[0], &died, &born);
+        bad += law_run(seed, &t);
         if (seed % 20) continue;
-        bad += law_run(seed, &log[1], &hash[1], &died, &born);
-        EXPECT_EQ(log[0], log[1]);
-        EXPECT_EQ(hash[0], hash[1]);
+        bad += law_run(seed, &again);
+        EXPECT_EQ(t.log, again.log);
+        EXPECT_EQ(t.hash, again.hash);
     }
     quietly(false);
-    printf("    %d jobs, %d deaths, %d newcomers\n", last - first + 1, died, born);
+    printf("    %d jobs, %d deaths, %d newcomers\n", t.jobs, t.died, t.born);
     EXPECT_EQ(0, bad);
+    EXPECT_TRUE(first != 1 || last < 100 || (t.died > last / 3 && t.born > last / 3));
+}
+
+/* Each packet that each member sends in one step, from its beginning to that of the next one: the member dies before it, or another one
+   joins, or both. The packets of a step are those of the calm job: until then nothing differs. */
+static int each_packet(int kind, int64_t step, totals *t)
+{
+    int  bad = 0;
+    job *calm = job_new(7);
+    job_kind(calm, kind);
+    job_begin(calm);
+    bad += job_end(calm, "calm");
+    for (int r = 0; r < WORLD; r++)
+        for (int64_t n = calm->sent[r][step] + 1; n <= calm->sent[r][step + 1] && bad < 5; n++)
+            for (int what = 0; what < 3 && bad < 5; what++) {
+                char name[120];
+                job *b = job_new(7);
+                job_kind(b, kind);
+                snprintf(name, sizeof name, "kind %d, step %d, before packet %d of member %d: %s", kind, (int)step, (int)n, r,
+                         what == 0 ? "death" : what == 1 ? "join" : "both");
+                job_begin(b);
+                if (what != 0) dt_sim_before(b->s, what == 2 ? (r + 1) % WORLD : r, what == 2 ? calm->sent[(r + 1) % WORLD][step] + 1 : n, knocks, b);
+                if (what != 1) dt_sim_before(b->s, r, n, NULL, NULL);
+                bad += job_done(b, name, t);
+            }
+    job_free(calm);
+    return bad;
+}
+UTEST(simulated, deaths_and_joins_at_each_packet_of_a_step)
+{
+    int    bad = 0, quick = dt_test_quick();
+    totals t;
+    memset(&t, 0, sizeof t);
+    quietly(true);
+    for (int kind = 0; kind < 3; kind++)
+        for (int64_t step = kind == 2 ? 0 : 2; step < (quick ? (kind == 2 ? 1 : 3) : 4); step++) bad += each_packet(kind, step, &t);
+    quietly(false);
+    printf("    %d jobs, %d deaths, %d newcomers\n", t.jobs, t.died, t.born);
+    EXPECT_EQ(0, bad);
+    EXPECT_TRUE(t.died > t.jobs / 2 && t.born > t.jobs / 3);
 }
