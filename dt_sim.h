@@ -164,7 +164,8 @@ DT__SLOW_BEGIN
    Events of all ranks are in one heap, ordered by time, then by number. A packet is a message in transit on a link. A
    pipe is one direction of a control connection; the two pipes of a connection are neighbours in their array, so that
    pipe ^ 1 is the other direction. A rank polls a moment after an arrival, so that several arrivals are one poll. */
-enum { DT__SIM_WORLD = 4096 };                /* the largest number of ranks */
+enum { DT__SIM_WORLD = 4096, DT__SIM_FIRST = 1 }; /* the largest number of ranks; the id of the first communicator */
+#define DT__SIM_GRACE (500 * DT__NS_PER_MS)   /* after the end of a link: its reason should come by the control tree first */
 #define DT__SIM_BEGIN DT__NS_PER_S            /* virtual time begins at 1 s: a time of 0 means "never" in dt_net.h */
 #define DT__SIM_MOST_SECONDS 1e9              /* limit of times in calls */
 #define DT__SIM_SHAKE_NS DT__NS_PER_S         /* a connection must be accepted within this time */
@@ -212,6 +213,7 @@ typedef struct dt__sim_link { /* from one rank to another in a communicator */
     int             put, taken; /* packets sent and received so far */
     bool            waiting;    /* the sender waits for room */
     bool            closed;     /* the receiver has freed its communicator */
+    int64_t         ended;      /* ns: when the receiver sees that the sender has freed its communicator, or has died; 0: it has not */
 } dt__sim_link;
 typedef struct dt__sim_frame {
     struct dt__sim_frame *next;
@@ -434,7 +436,11 @@ static int dt__sim_recv(dt_comm *c, int peer, dt__msg *m)
     dt__sim_link   *l = *dt__sim_link_at(c, peer, c->rank, false);
     dt__sim_packet *p = l ? l->first : NULL;
     if (!dt__comm_ok(c)) return c->status;
-    if (!p || p->at > s->now || s->rank[c->world->rank].until > s->now) return 0;
+    if (s->rank[c->world->rank].until > s->now) return 0;
+    if (!p && l && l->ended && l->ended <= s->now)
+        return dt__transport_fail(c, DT_COMM_ERR_PEER, peer, "rank %d is gone: its connection to rank %d was closed in an operation", peer,
+                                  c->rank);
+    if (!p || p->at > s->now) return 0;
     if (!dt__frame_ok(c, peer, &m->head, &p->head)) return c->status;
     if (m->fold) dt__fold(m->dtype, m->op, m->ptr, p + 1, (int64_t)(m->n / dt__elem_nbytes(m->dtype)), m->left);
     else if (m->n) memcpy(m->ptr, p + 1, m->n);
@@ -518,6 +524,13 @@ static void dt__sim_wait(dt_comm *c, double seconds) /* a blocking call runs the
                       "rank %d: a function of dt_sim_at waits; it may only start calls: wait outside of it", c->rank);
     else dt__sim_events(s, s->now + (int64_t)(seconds * DT__NS_PER_S), c->world->rank);
 }
+/* As at the end of a TCP connection: what is on its way arrives; a moment later the receiver knows that nothing more comes. */
+static void dt__sim_link_end(dt_sim *s, dt__sim_link *l, int to)
+{
+    if (l->ended) return;
+    l->ended = (l->last_at > s->now ? l->last_at : s->now) + DT__SIM_GRACE;
+    dt__sim_push(s, l->ended, DT__SIM_ARRIVE, to);
+}
 static void dt__sim_close(dt_comm *c) /* nobody takes packets for it any more: its peers do not wait for that */
 {
     dt_sim       *s = (dt_sim *)c->world->sim;
@@ -530,6 +543,7 @@ static void dt__sim_close(dt_comm *c) /* nobody takes packets for it any more: i
         while (l->first) dt__sim_taken(s, l, c->member[k / 2], c->world->rank);
         if (l->waiting) dt__sim_push(s, s->now + dt__sim_some(s, s->delay), DT__SIM_ARRIVE, c->member[k / 2]);
         l->waiting = false;
+        if (!(k & 1) && (l = dt__sim_link_of(c, c->rank, k / 2, false)) != NULL) dt__sim_link_end(s, l, c->member[k / 2]);
     }
 }
 static const dt__transport dt__transport_sim = {
@@ -839,6 +853,8 @@ static void dt__sim_die(dt_sim *s, dt__sim_rank *r)
             *p = NULL;
             l->last = last;
         }
+        for (dt__sim_link *l = s->link[(size_t)k * (size_t)s->n + (size_t)me]; l && k < s->n; l = l->next)
+            if (l->comm != DT__SIM_FIRST) dt__sim_link_end(s, l, k); /* collectives of the first one end with the news of the death */
     }
     snprintf(text, sizeof text, "rank %d was killed in the simulator", me);
     r->world.control->expelled = true; /* its program ends with its next call */
@@ -1030,7 +1046,7 @@ static bool dt__sim_rank_new(dt_sim *s, int i, const uint8_t *gone) /* gone: of 
     r->comm->first = s->n > o->world;
     if (r->comm->members) r->comm->members->start = o->world;
     r->comm->world = w;
-    r->comm->id = 1;
+    r->comm->id = DT__SIM_FIRST;
     r->comm->across = s->n > 1 ? &dt__transport_sim : NULL;
     r->comm->note = r->comm->own_note = (dt__note *)dt__comm_zeroed(DT__NOTES, sizeof *r->comm->own_note);
     if (!r->comm->note) {
