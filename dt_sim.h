@@ -1,4 +1,4 @@
-/* dt_sim.h - v0.2.0 - a thousand ranks in one thread and in virtual time, with deaths and pauses from a seed */
+/* dt_sim.h - v0.2.0 - a thousand ranks in one process and in virtual time, with deaths and pauses from a seed */
 /*
 DO THIS
 
@@ -53,7 +53,8 @@ ERRORS
 
 THREADS
 
-    A simulator and its communicators are used by one thread only.
+    A simulator and its communicators are used by one thread, and by the programs of its ranks (dt_sim_start), each of which has a
+    thread of its own. One of them runs at a time.
 
 LICENCE
 
@@ -76,13 +77,15 @@ extern "C" {
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- >>simulating
-   Ranks in virtual time, all in one thread. The engine, the checks of every frame and the control tree are the code that
+   Ranks in virtual time, all in one process. The engine, the checks of every frame and the control tree are the code that
    runs on sockets, with real data; the simulator carries their messages. A message takes a random time. Messages on
    different links can overtake each other; on one link they stay in order. Ranks can be paused and killed. The same seed
    gives the same run, event for event. Times are in seconds of virtual time, from 0 on.
 
    The calls on a rank's communicator are those of >>collectives and >>work in dt_comm.h. Events happen only in dt_sim_run
-   and in calls that wait, such as dt_work_wait. So start a call on every rank, then wait for each. */
+   and in calls that wait, such as dt_work_wait. So start a call on every rank, then wait for each. Or give each rank a program
+   (dt_sim_start), as it has in a process of its own: it waits in its calls, makes communicators of its first one (dt_comm_shrink,
+   dt_comm_split, dt_comm_dup) and frees them. So whole trainings run in the simulator: dt_elastic_new(.base = c). */
 typedef struct dt_sim dt_sim;
 typedef struct dt_sim_opts {
     int         dt__first DT_D;
@@ -103,7 +106,7 @@ DT_API dt_sim  *dt_sim_new_with(dt_sim_opts o DT_OPT0(dt_sim_opts)); /* NULL on 
 #define dt_sim_new dt_sim_new_with
 #endif
 DT_API void     dt_sim_free(dt_sim *s); /* every work must have been waited for */
-DT_API dt_comm *dt_sim_comm(dt_sim *s, int rank); /* owned by the simulator: do not free or split it. NULL: it has not joined */
+DT_API dt_comm *dt_sim_comm(dt_sim *s, int rank); /* owned by the simulator: only a program may free or split it. NULL: it has not joined, or has left */
 /* Runs fn at time `when` on a rank, unless it is dead; if the rank is paused then, when it continues. fn may start calls,
    but must not wait. */
 DT_API int      dt_sim_at(dt_sim *s, int rank, double when, void (*fn)(dt_comm *c, void *user), void *user);
@@ -159,7 +162,14 @@ DT__NEEDS(SIM, PLAN);
 DT__SLOW_BEGIN
 /* ==================================================================================================== >>simulator
    Everything runs on the thread that calls dt_sim_run or waits for a work; there are no locks. Every rank has a world, a
-   control state and a communicator as a process has, but no threads and no sockets. Times are in nanoseconds.
+   control state and a communicator as a process has, but no sockets. Times are in nanoseconds.
+
+   A program has a thread, and the turn: dt__sim_turn gives it to the program and waits for it (back); dt__sim_rest, in which all waits
+   of the program end up, gives it back and waits (go). So one thread runs at a time, and virtual time passes in events only. A waiting
+   program gets the turn when its time is over (WAKE), when a communicator that it drives should poll, or when something happened
+   in its control (listens). What a killed rank sends is dropped; its communicators have failed, so its program ends by itself.
+
+   A link is one direction between two ranks in one communicator. Those that are freed stay, closed, until the end.
 
    Events of all ranks are in one heap, ordered by time, then by number. A packet is a message in transit on a link. A
    pipe is one direction of a control connection; the two pipes of a connection are neighbours in their array, so that
