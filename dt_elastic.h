@@ -132,8 +132,9 @@ typedef struct dt_elastic_opts {
                                        sharded state is lost */
     dt_ddp_opts ddp           DT_D; /* as for dt_ddp_new */
     dt_comm_opts comm         DT_D; /* as for dt_comm_init */
-    dt_comm *base             DT_D; /* a tolerant communicator with .room that exists, for example of dt_sim.h. Its members are those of the
-                                       start, or it has joined them. Then .join, .room and .comm do not count. It is freed here */
+    dt_comm *base             DT_D; /* a tolerant communicator with .room that exists, for example of dt_sim.h. Its members are
+                                       those of the start, or it has joined them. Then .join, .room and .comm do not count.
+                                       dt_elastic_free frees it */
 } dt_elastic_opts;
 DT_API dt_elastic *dt_elastic_new_with(dt_model *m, dt_optimizer *opt, dt_loader *in,
                                        dt_elastic_opts o DT_OPT0(dt_elastic_opts));
@@ -805,8 +806,10 @@ static int dt__elastic_refuse(dt_elastic *e, const int64_t *all)
                      zero[DT__EW_SEALED] && w[DT__EW_SEALED];
         if (k == DT__EW_EQUAL && !model && !full) continue;
         if (full)
-            snprintf(text, sizeof text, "dt_elastic: the group is full: a newcomer would be number %d of at most %" PRId64 " members (.max)", n,
-                     zero[DT__EW_MAX]);
+            snprintf(text, sizeof text,
+                     "dt_elastic: the group is full: a newcomer would be number %d of at most %" PRId64
+                     " members; start the job with a larger .max",
+                     n, zero[DT__EW_MAX]);
         else if (model) {
             int rc = dt__same_models("dt_elastic", e->m, e->group, false);
             if (rc > 0) return DT__EL_AGAIN;
@@ -1154,7 +1157,8 @@ static int dt__elastic_open(dt_elastic *e)
     DT__CLEAR(k);
     if ((e->base = e->o.base) != NULL) {
         if (!e->base->world || !e->base->members || !e->base->first)
-            return dt_fail(DT_ERR_ARG, "dt_elastic_new: .base was not made with .tolerant and .room by dt_comm_init or dt_sim_new");
+            return dt_fail(DT_ERR_ARG, "dt_elastic_new: .base is not tolerant or has no .room; make it by dt_sim_new or "
+                                       "dt_comm_init with .tolerant and .room");
         e->o.join = e->base->rank < e->base->members->start ? NULL : ".base";
     } else if (!e->o.join) e->o.join = getenv("DT_ELASTIC_JOIN");
     e->newcomer = e->o.join && *e->o.join;

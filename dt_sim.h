@@ -53,8 +53,8 @@ ERRORS
 
 THREADS
 
-    A simulator and its communicators are used by one thread, and by the programs of its ranks (dt_sim_start), each of which has a
-    thread of its own. One of them runs at a time.
+    A simulator and its communicators are used by one thread, and by the programs of its ranks (dt_sim_start), each of which
+    has a thread of its own. One of them runs at a time.
 
 LICENCE
 
@@ -84,8 +84,9 @@ extern "C" {
 
    The calls on a rank's communicator are those of >>collectives and >>work in dt_comm.h. Events happen only in dt_sim_run
    and in calls that wait, such as dt_work_wait. So start a call on every rank, then wait for each. Or give each rank a program
-   (dt_sim_start), as it has in a process of its own: it waits in its calls, makes communicators of its first one (dt_comm_shrink,
-   dt_comm_split, dt_comm_dup) and frees them. So whole trainings run in the simulator: dt_elastic_new(.base = c). */
+   (dt_sim_start), as it has in a process of its own: it waits in its calls, makes communicators of its first one
+   (dt_comm_shrink, dt_comm_split, dt_comm_dup) and frees them. So whole trainings run in the simulator:
+   dt_elastic_new(.base = c). */
 typedef struct dt_sim dt_sim;
 typedef struct dt_sim_opts {
     int         dt__first DT_D;
@@ -106,14 +107,16 @@ DT_API dt_sim  *dt_sim_new_with(dt_sim_opts o DT_OPT0(dt_sim_opts)); /* NULL on 
 #define dt_sim_new dt_sim_new_with
 #endif
 DT_API void     dt_sim_free(dt_sim *s); /* every work must have been waited for */
-DT_API dt_comm *dt_sim_comm(dt_sim *s, int rank); /* owned by the simulator: only a program may free or split it. NULL: it has not joined, or has left */
+DT_API dt_comm *dt_sim_comm(dt_sim *s, int rank); /* owned by the simulator: only a program may free or split it. NULL: it has
+                                                     not joined, or its program has freed it */
 /* Runs fn at time `when` on a rank, unless it is dead; if the rank is paused then, when it continues. fn may start calls,
    but must not wait. */
 DT_API int      dt_sim_at(dt_sim *s, int rank, double when, void (*fn)(dt_comm *c, void *user), void *user);
-/* Runs fn at time `when` on a rank, once in its life, on a thread of its own: the program of this rank. It may wait, in all calls of its
-   communicator and of those that it makes of it, and it may free that communicator, too: then the rank leaves. One thread runs at a time:
-   the turn passes when a program waits, so the same seed gives the same run. When the rank is killed all its calls fail, and fn should
-   return; until then it may seem to go on (dt_sim_dead). Newcomers: call it in the fn of dt_sim_join. */
+/* Runs fn at time `when` on a rank, once in its life, on a thread of its own: the program of this rank. It may wait, in all
+   calls of its communicator and of those that it makes of it, and it may free that communicator, too: then the rank leaves. One
+   thread runs at a time: the turn passes when a program waits, so the same seed gives the same run. When the rank is killed all
+   its calls fail, and fn must return; until then it may seem to go on (dt_sim_dead). Newcomers: call it in the fn of
+   dt_sim_join. */
 DT_API int      dt_sim_start(dt_sim *s, int rank, double when, void (*fn)(dt_comm *c, void *user), void *user);
 DT_API bool     dt_sim_dead(const dt_sim *s, int rank); /* it was killed, or is about to be */
 DT_API int      dt_sim_pause(dt_sim *s, int rank, double when, double seconds); /* it does nothing and sends nothing */
@@ -122,8 +125,8 @@ DT_API int      dt_sim_kill(dt_sim *s, int rank, double when); /* its works end 
    offered, granted and sent in pieces. dt_sim_frames: how many it has sent so far. */
 DT_API int      dt_sim_kill_before(dt_sim *s, int rank, int64_t n);
 DT_API int64_t  dt_sim_frames(const dt_sim *s, int rank);
-/* The same for packets of any kind: those of collectives and messages of all its communicators, and control frames. With fn the rank does
-   not die: fn is called as in dt_sim_at, for example to let another one join at this moment. Several may be set. */
+/* The same for packets of any kind: those of collectives and messages of all its communicators, and control frames. With fn the
+   rank does not die: fn is called as in dt_sim_at, for example to let another one join at this moment. Several may be set. */
 DT_API int      dt_sim_before(dt_sim *s, int rank, int64_t n, void (*fn)(dt_comm *c, void *user), void *user);
 DT_API int64_t  dt_sim_sent(const dt_sim *s, int rank); /* packets so far */
 /* At time `when` another rank wants to join, after a dt_comm_accept of the lowest living rank; on the machine of rank 0. When it
@@ -164,10 +167,10 @@ DT__SLOW_BEGIN
    Everything runs on the thread that calls dt_sim_run or waits for a work; there are no locks. Every rank has a world, a
    control state and a communicator as a process has, but no sockets. Times are in nanoseconds.
 
-   A program has a thread, and the turn: dt__sim_turn gives it to the program and waits for it (back); dt__sim_rest, in which all waits
-   of the program end up, gives it back and waits (go). So one thread runs at a time, and virtual time passes in events only. A waiting
-   program gets the turn when its time is over (WAKE), when a communicator that it drives should poll, or when something happened
-   in its control (listens). What a killed rank sends is dropped; its communicators have failed, so its program ends by itself.
+   A program has a thread. dt__sim_turn gives it the turn and waits until it is back (back); dt__sim_rest, in which all waits of the program end up, gives it back and waits (go). So one thread runs at a time, and virtual time passes in events
+   only. A waiting program gets the turn when its time is over (WAKE), when a communicator that it drives should poll, or when
+   something happened in its control (listens). What a killed rank sends is dropped; its communicators have failed, so its
+   program ends by itself.
 
    A link is one direction between two ranks in one communicator. Those that are freed stay, closed, until the end.
 
@@ -223,7 +226,7 @@ typedef struct dt__sim_link { /* from one rank to another in a communicator */
     int             put, taken; /* packets sent and received so far */
     bool            waiting;    /* the sender waits for room */
     bool            closed;     /* the receiver has freed its communicator */
-    int64_t         ended;      /* ns: when the receiver sees that the sender has freed its communicator, or has died; 0: it has not */
+    int64_t         ended;      /* ns: when the receiver sees that the sender has freed its communicator or died; 0: never */
 } dt__sim_link;
 typedef struct dt__sim_frame {
     struct dt__sim_frame *next;
@@ -448,8 +451,8 @@ static int dt__sim_recv(dt_comm *c, int peer, dt__msg *m)
     if (!dt__comm_ok(c)) return c->status;
     if (s->rank[c->world->rank].until > s->now) return 0;
     if (!p && l && l->ended && l->ended <= s->now)
-        return dt__transport_fail(c, DT_COMM_ERR_PEER, peer, "rank %d is gone: its connection to rank %d was closed in an operation", peer,
-                                  c->rank);
+        return dt__transport_fail(c, DT_COMM_ERR_PEER, peer,
+                                  "rank %d is gone: its connection to rank %d was closed in an operation", peer, c->rank);
     if (!p || p->at > s->now) return 0;
     if (!dt__frame_ok(c, peer, &m->head, &p->head)) return c->status;
     if (m->fold) dt__fold(m->dtype, m->op, m->ptr, p + 1, (int64_t)(m->n / dt__elem_nbytes(m->dtype)), m->left);
@@ -864,7 +867,7 @@ static void dt__sim_die(dt_sim *s, dt__sim_rank *r)
             l->last = last;
         }
         for (dt__sim_link *l = s->link[(size_t)k * (size_t)s->n + (size_t)me]; l && k < s->n; l = l->next)
-            if (l->comm != DT__SIM_FIRST) dt__sim_link_end(s, l, k); /* collectives of the first one end with the news of the death */
+            if (l->comm != DT__SIM_FIRST) dt__sim_link_end(s, l, k); /* the first one's collectives end with the news */
     }
     snprintf(text, sizeof text, "rank %d was killed in the simulator", me);
     r->world.control->expelled = true; /* its program ends with its next call */
@@ -1004,7 +1007,8 @@ static void dt__sim_events(dt_sim *s, int64_t until, int rank)
 }
 
 /* ---- making and freeing, the calls */
-static const dt__sim_ops dt__sim_wires = { dt__sim_stir, dt__sim_dial, dt__sim_control_wait, dt__sim_leave, &dt__transport_sim };
+static const dt__sim_ops dt__sim_wires = { dt__sim_stir, dt__sim_dial, dt__sim_control_wait, dt__sim_leave,
+                                           &dt__transport_sim };
 static bool dt__sim_rank_new(dt_sim *s, int i, const uint8_t *gone) /* gone: of a rank that joins, see dt__cwelcome; else NULL */
 {
     dt__sim_rank *r = &s->rank[i];
@@ -1287,7 +1291,8 @@ DT_API int dt_sim_run(dt_sim *s, double until)
                                                                       : "until is negative or NaN");
     dt__sim_events(s, DT__SIM_BEGIN + (int64_t)((until < DT__SIM_MOST_SECONDS ? until : DT__SIM_MOST_SECONDS) *
                                                 DT__NS_PER_S), -1);
-    return s->memory ? dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_sim_run: out of memory") : s->busy > s->programs ? s->busy : s->programs;
+    if (s->memory) return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_sim_run: out of memory");
+    return s->busy > s->programs ? s->busy : s->programs;
 }
 DT_API double   dt_sim_now(const dt_sim *s) { return s ? DT__S_PER_NS * (double)(s->now - DT__SIM_BEGIN) : 0; }
 DT_API uint64_t dt_sim_hash(const dt_sim *s, int64_t *events)

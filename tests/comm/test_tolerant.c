@@ -196,8 +196,8 @@ UTEST(deaths, of_all_but_one)
     for (int i = 0; i < 3; i++) EXPECT_EQ(0, run(hows[i], 4, 20, 300, 1, some_die));
 }
 
-/* Rank 0, which is to hand out the memory of the next communicator, dies when all have agreed on it: the others do not wait for it until
-   the timeout. */
+/* Rank 0, which is to hand out the memory of the next communicator, dies when all have agreed on it: the others do not wait for
+   it until the timeout. */
 static void after_the_agreement(team *t, dt_comm *c, int rank)
 {
     bool dead[MOST] = { true };
@@ -206,7 +206,8 @@ static void after_the_agreement(team *t, dt_comm *c, int rank)
         bool    all;
         memset(set, 0, sizeof set);
         for (int i = 0; i < t->n; i++) dt__bit_set(set, i);
-        CHECK(dt__agree_nbytes(c->world) <= sizeof set && !dt__world_agree(c->world, c->id, c->round, c->timeout, set, 0, 0, &all));
+        CHECK(dt__agree_nbytes(c->world) <= sizeof set);
+        CHECK(!dt__world_agree(c->world, c->id, c->round, c->timeout, set, 0, 0, &all));
         die(t, c);
     }
     int64_t begin = dt_test_ns();
