@@ -242,7 +242,7 @@ typedef struct dt__sim_pipe {
 } dt__sim_pipe;
 typedef struct dt__sim_rank {
     dt__world world;
-    dt_comm  *comm;                    /* the first one; NULL: it has not joined, or its program has freed it */
+    dt_comm  *comm;                    /* the first one, which its program may have freed: dt__sim_first. NULL: it has not joined */
     dt__cwelcome hello;                /* while it joins: dt__welcome_take */
     uint8_t     *gone;
     int          have, owner;          /* owner: dt__sim_pipe.order */
@@ -292,6 +292,12 @@ struct dt_sim {
 
 static __thread dt__sim_rank *dt__sim_self; /* the rank whose program runs on this thread; NULL: it is no program */
 
+static dt_comm *dt__sim_first(const dt__sim_rank *r) /* its first communicator; NULL: it has not joined, or has freed it */
+{
+    dt_comm *c = r->world.comms;
+    while (c && c != r->comm) c = c->next;
+    return c;
+}
 static uint64_t dt__sim_draw(dt_sim *s)
 {
     s->random += UINT64_C(0x9e3779b97f4a7c15);
@@ -546,9 +552,7 @@ static void dt__sim_link_end(dt_sim *s, dt__sim_link *l, int to)
 }
 static void dt__sim_close(dt_comm *c) /* nobody takes packets for it any more: its peers do not wait for that */
 {
-    dt_sim       *s = (dt_sim *)c->world->sim;
-    dt__sim_rank *r = &s->rank[c->world->rank];
-    if (r->comm == c) r->comm = NULL;
+    dt_sim *s = (dt_sim *)c->world->sim;
     for (int k = 0; k < 2 * c->size && !s->over; k++) {
         dt__sim_link *l = k / 2 == c->rank ? NULL : dt__sim_link_of(c, k / 2, c->rank, k & 1);
         if (!l) continue;
@@ -927,8 +931,8 @@ static void dt__sim_order_event(dt_sim *s, const dt__sim_order *o, int number)
     else if (o->kind == DT__SIM_PAUSE) {
         if (s->now + o->length > r->until) r->until = s->now + o->length;
     } else if (o->kind == DT__SIM_START) {
-        if (!r->runs) dt__sim_begin(s, r, o);
-    } else {
+        if (!r->runs && dt__sim_first(r)) dt__sim_begin(s, r, o);
+    } else if (dt__sim_first(r)) {
         o->fn(r->comm, o->user);
         dt__sim_look(s, r);
     }
@@ -1062,6 +1066,7 @@ static bool dt__sim_rank_new(dt_sim *s, int i, const uint8_t *gone) /* gone: of 
     r->comm->world = w;
     r->comm->id = DT__SIM_FIRST;
     r->comm->across = s->n > 1 ? &dt__transport_sim : NULL;
+    r->comm->engine->aside = true; /* time passes only in waits: it does not spin before one */
     r->comm->note = r->comm->own_note = (dt__note *)dt__comm_zeroed(DT__NOTES, sizeof *r->comm->own_note);
     if (!r->comm->note) {
         dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_sim_new: out of memory");
@@ -1164,7 +1169,7 @@ DT_API void dt_sim_free(dt_sim *s)
     sem_destroy(&s->back);
     for (int i = 0; s->rank && i < s->n; i++) {
         dt__sim_rank *r = &s->rank[i];
-        dt__comm_delete(r->comm);
+        if (!r->born || dt__sim_first(r)) dt__comm_delete(r->comm);
         if (r->world.control) dt__control_free(&r->world);
         if (r->world.sim) pthread_mutex_destroy(&r->world.lock);
         if (r->world.member != s->member) DT_COMM_FREE(r->world.member);
@@ -1194,7 +1199,7 @@ DT_API void dt_sim_free(dt_sim *s)
     DT_COMM_FREE(s->rank);
     DT_COMM_FREE(s);
 }
-DT_API dt_comm *dt_sim_comm(dt_sim *s, int rank) { return s && rank >= 0 && rank < s->n ? s->rank[rank].comm : NULL; }
+DT_API dt_comm *dt_sim_comm(dt_sim *s, int rank) { return s && rank >= 0 && rank < s->n ? dt__sim_first(&s->rank[rank]) : NULL; }
 static int dt__sim_order_add(dt_sim *s, int kind, int rank, double when, double length,
                              void (*fn)(dt_comm *c, void *user), void *user)
 {

@@ -310,8 +310,8 @@ UTEST(simulated, deaths_and_joins_at_each_packet_of_a_step)
     quietly(true);
     for (int kind = 0; kind < 3; kind++) {
         for (int64_t step = kind == 2 ? 0 : 2; step < (quick ? (kind == 2 ? 1 : 3) : 4); step++)
-            bad += each_packet(kind, step, quick ? 4 : 1, &t);
-        if (kind != 1) bad += each_packet(kind, LAST, quick ? 2 : 1, &t);
+            bad += each_packet(kind, step, quick ? 6 : 1, &t);
+        if (kind != 1) bad += each_packet(kind, LAST, quick ? 4 : 1, &t);
     }
     quietly(false);
     printf("    %d jobs, %d deaths, %d newcomers, %d of them became members\n", t.jobs, t.died, t.born, t.taken);
