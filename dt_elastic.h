@@ -134,7 +134,7 @@ typedef struct dt_elastic_opts {
     dt_comm_opts comm         DT_D; /* as for dt_comm_init */
     dt_comm *base             DT_D; /* a tolerant communicator with .room that exists, for example of dt_sim.h. Its members are
                                        those of the start, or it has joined them. Then .join, .room and .comm do not count.
-                                       dt_elastic_free frees it */
+                                       dt_elastic_free frees it; the caller does if dt_elastic_new fails */
 } dt_elastic_opts;
 DT_API dt_elastic *dt_elastic_new_with(dt_model *m, dt_optimizer *opt, dt_loader *in,
                                        dt_elastic_opts o DT_OPT0(dt_elastic_opts));
@@ -1210,6 +1210,7 @@ DT_API dt_elastic *dt_elastic_new_with(dt_model *m, dt_optimizer *opt, dt_loader
     e->o = o;
     e->full_fd = e->scratch = -1;
     if (!dt__elastic_open(e)) return e;
+    if (o.base) e->base = NULL; /* it stays the caller's */
     dt_elastic_free(e);
     return NULL;
 }

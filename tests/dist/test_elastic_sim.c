@@ -320,3 +320,37 @@ UTEST(simulated, deaths_and_joins_at_each_packet_of_a_step)
     EXPECT_EQ(0, bad);
     EXPECT_TRUE(t.died > t.jobs / 2 && t.born > t.jobs / 3 && t.taken > t.born / 3);
 }
+
+static void wrong_base(dt_comm *c, void *user)
+{
+    static float  x[8][2];
+    int          *bad = (int *)user;
+    dt_dataset   *set = dt_arrays(x, 8, .x_shape = DT_SHAPE(2));
+    dt_loader    *in = dt_loader_new(set, .batch = 2);
+    dt_model     *m = dt_model_new(.seed = 1);
+    dt_optimizer *opt = dt_sgd(m, .lr = 0.1);
+    dt_comm      *copy = NULL;
+    *bad += dt_comm_dup(c, &copy) || dt_elastic_new(m, opt, in, .max = 4, .base = copy) != NULL || !dt_error() ||
+            strstr(dt_error(), ".base is not tolerant or has no .room") == NULL;
+    dt_error_clear();
+    *bad += dt_elastic_new(m, opt, in, .max = 4, .wait = -1, .base = c) != NULL || !dt_error() ||
+            strstr(dt_error(), ".wait") == NULL;
+    dt_error_clear();
+    *bad += dt_comm_get_status(copy) || dt_comm_get_status(c); /* both are the caller's still */
+    dt_comm_free(copy);
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    dt_loader_free(in);
+    dt_dataset_free(set);
+}
+UTEST(simulated, a_communicator_that_does_not_suit)
+{
+    int     bad = 0;
+    dt_sim *s = dt_sim_new(.world = 2, .tolerant = true, .room = 4);
+    for (int i = 0; i < 2; i++) dt_sim_start(s, i, 0, wrong_base, &bad);
+    quietly(true);
+    EXPECT_EQ(0, dt_sim_run(s, 100));
+    quietly(false);
+    EXPECT_EQ(0, bad);
+    dt_sim_free(s);
+}
