@@ -5026,7 +5026,8 @@ static dt_comm *dt__comm_build(dt__world *w, const int *member, int n, uint64_t 
     int *local = (int *)dt__comm_zeroed((size_t)n + (size_t)__atomic_load_n(&w->nhosts, __ATOMIC_ACQUIRE), sizeof *local);
     int *number = local ? local + n : NULL; /* by machine of the world: its number in c, from 1 */
     while (rank < n && member[rank] != w->rank) rank++;
-    bad = dt__world_transport(w, o, &named);
+    if (w->sim) named = w->sim_ops->transport;
+    bad = w->sim ? 0 : dt__world_transport(w, o, &named);
     if (!bad && !local) bad = dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory for %d ranks", n);
     dt_comm *c = !bad ? dt__comm_new(rank, n, o) : NULL;
     if (!c) {
@@ -5040,6 +5041,7 @@ static dt_comm *dt__comm_build(dt__world *w, const int *member, int n, uint64_t 
     __atomic_add_fetch(&w->refs, 1, __ATOMIC_RELAXED);
     c->world = w;
     c->id = id;
+    c->engine->aside = w->sim != NULL; /* its time passes only in waits: it does not spin before one */
     if (w->nsettings == sizeof c->engine->costs) {
         memcpy(&c->engine->costs, w->settings, w->nsettings);
         c->engine->has_costs = true;

@@ -132,6 +132,9 @@ typedef struct dt_elastic_opts {
                                        sharded state is lost */
     dt_ddp_opts ddp           DT_D; /* as for dt_ddp_new */
     dt_comm_opts comm         DT_D; /* as for dt_comm_init */
+    dt_comm *base             DT_D; /* a tolerant communicator with .room that exists, for example of dt_sim.h. Its members are
+                                       those of the start, or it has joined them. Then .join, .room and .comm do not count.
+                                       dt_elastic_free frees it; the caller does if dt_elastic_new fails */
 } dt_elastic_opts;
 /* joins or founds the group; NULL on error */
 DT_API dt_elastic *dt_elastic_new_with(dt_model *m, dt_optimizer *opt, dt_loader *in,
@@ -228,6 +231,8 @@ enum {
     DT__EW_LEFT1,
     DT__EW_FULL,
     DT__EW_CHECKPOINT,
+    DT__EW_MAX,
+    DT__EW_EXCHANGED,
     DT__EW_WORDS
 };
 #ifndef DT__ON_WORDS /* tests replace it: a member may say what is not so */
@@ -254,13 +259,16 @@ struct dt_elastic {
     dt_ddp           *ddp;
     dt__elastic_state state;
     bool              newcomer; /* it has to join; or it has joined and not yet got a state */
+    bool              grouped;  /* it was in a group, if only for a moment: the others do not take it for a newcomer any more */
     bool              whole;    /* its state is that of a committed step, or was given to it */
+    bool              entered;  /* dt__elastic_enter was called */
     bool              plain;    /* the members do not change */
     bool              orphan;   /* the launcher has died */
     bool              done;     /* DONE was reported */
     /* .ddp.shard: see >>handing */
     dt__parcel      *mine[2], *left[2]; /* by step & 1 */
     int64_t          cut;               /* the generation that has made them; 0: there are none */
+    bool             exchanged;         /* all of them had sent their parts once: since then they may have made updates */
     int              cut_rank, cut_world;
     int              full_fd, scratch; /* files in memory, or -1: the whole state of full_step; for making a parcel */
     int64_t          full_step;
@@ -409,6 +417,8 @@ static void dt__elastic_words(dt_elastic *e, int64_t *w)
     }
     w[DT__EW_FULL] = e->full_fd >= 0 ? e->full_step : -1;
     w[DT__EW_CHECKPOINT] = e->o.checkpoint != NULL;
+    w[DT__EW_MAX] = e->o.max;
+    w[DT__EW_EXCHANGED] = e->exchanged;
     DT__ON_WORDS(w);
 }
 /* A call has failed: because the group no longer goes on? Then the next one is formed. The control thread tells one communicator after the
@@ -424,6 +434,12 @@ static bool dt__elastic_lost(const dt_elastic *e)
         if (dt__comm_now() > until) return false; /* another status may be what this rank did because of the death: dt__ddp_abort */
     }
     return false;
+}
+static const char *dt__elastic_why(const dt_elastic *e) /* a call of the group has failed */
+{
+    const char *why = dt_comm_error(e->group);
+    if (!why) why = dt_comm_error(NULL);
+    return why ? why : "a member has gone";
 }
 static bool dt__elastic_knocks(const dt_elastic *e) /* does a newcomer wait? */
 {
@@ -517,6 +533,7 @@ static void dt__elastic_parcels_free(dt_elastic *e)
 {
     for (int k = 0; k < 2; k++) dt__elastic_parcel_free(&e->mine[k]), dt__elastic_parcel_free(&e->left[k]);
     e->cut = 0;
+    e->exchanged = false;
 }
 static void dt__elastic_close(int *fd)
 {
@@ -565,6 +582,7 @@ static int dt__elastic_exchange(dt_elastic *e, int64_t step, int64_t epoch)
     }
     e->left[k] = q;
     if (dt_comm_allreduce(e->group, &size[0], 1, DT_COMM_I64, DT_COMM_MAX)) return 1;
+    e->exchanged = true;
     dt__elastic_parcel_free(&e->mine[!k]);
     dt__elastic_parcel_free(&e->left[!k]);
     dt__elastic_close(&e->full_fd);
@@ -713,6 +731,7 @@ static int dt__elastic_sync_parts(dt_elastic *e, const int64_t *all, bool *done)
 {
     int     n = dt_comm_size(e->group), world = 0, source = -1, rc = 0, lost = -1;
     int64_t cut = 0, full = -1, step = -1;
+    bool    exchanged = false;
     *done = false;
     for (int r = 0; r < n; r++) {
         const int64_t *w = all + (int64_t)r * DT__EW_WORDS;
@@ -720,6 +739,10 @@ static int dt__elastic_sync_parts(dt_elastic *e, const int64_t *all, bool *done)
         if (w[DT__EW_FULL] > full) full = w[DT__EW_FULL], source = r;
     }
     if (!cut && source < 0) return 0;
+    for (int r = 0; r < n; r++) {
+        const int64_t *w = all + (int64_t)r * DT__EW_WORDS;
+        exchanged = exchanged || (w[DT__EW_CUT] == cut && w[DT__EW_EXCHANGED]);
+    }
     for (int r = 0; r < n && cut; r++)
         for (int k = DT__EW_OWN0; k <= DT__EW_LEFT1; k++) {
             int64_t t = all[(int64_t)r * DT__EW_WORDS + k];
@@ -729,6 +752,10 @@ static int dt__elastic_sync_parts(dt_elastic *e, const int64_t *all, bool *done)
             if (have) step = t;
         }
     uint64_t t0 = dt_trace_now();
+    if (step < 0 && source < 0 && !exchanged && e->o.ddp.shard < 3) { /* a death before the first update: all have the values */
+        dt__elastic_parcels_free(e);
+        return 0;
+    }
     if (step < 0 && source < 0 && (rc = dt__elastic_go_back(e, all, lost, &source, &full)) != 0) return rc;
     rc = full >= step ? dt__elastic_share_full(e, source, full) : dt__elastic_gather_parts(e, all, cut, world, step);
     if (rc) return rc;
@@ -756,9 +783,10 @@ static int dt__elastic_shrink(dt_elastic *e)
     dt__elastic_events(e);
     int rc = e->plain ? dt_comm_dup(e->base, &e->group) : dt_comm_shrink(e->base, &e->group);
     dt_trace_span("elastic", "agreement", t0, dt_trace_now());
+    if (!rc) e->grouped = true;
     if (!rc) return 0;
     if (e->plain) return dt_fail(DT_ERR_COMM, "dt_elastic_new: %s", dt_comm_error(e->base));
-    if (rc == DT_COMM_ERR_TIMEOUT && e->newcomer)
+    if (rc == DT_COMM_ERR_TIMEOUT && e->newcomer && !e->grouped)
         return DT__EL_AGAIN; /* too late for this one: it is asked for the next */
     if (dt_comm_get_status(e->base)) return dt__elastic_given_up(e, dt_comm_error(e->base));
     return dt__elastic_given_up(e, dt_comm_error(NULL));
@@ -769,14 +797,21 @@ static int dt__elastic_refuse(dt_elastic *e, const int64_t *all)
     int            n = dt_comm_size(e->group), me = dt_comm_rank(e->group);
     const int64_t *zero = all;
     char           text[400];
-    for (int r = 1; r < n; r++) {
+    bool           full = zero[DT__EW_MAX] && n > zero[DT__EW_MAX]; /* the last newcomer is one too many */
+    for (int i = 1; i < n; i++) {
+        int            r = full ? n - i : i, k = 0;
         const int64_t *w = all + (int64_t)r * DT__EW_WORDS;
-        int            k = 0;
         while (k < DT__EW_EQUAL && w[k] == zero[k]) k++;
+        if (full && !w[DT__EW_NEW]) continue;
         bool model = k == DT__EW_EQUAL && w[DT__EW_NEW] && w[DT__EW_MODEL] != zero[DT__EW_MODEL] &&
                      zero[DT__EW_SEALED] && w[DT__EW_SEALED];
-        if (k == DT__EW_EQUAL && !model) continue;
-        if (model) {
+        if (k == DT__EW_EQUAL && !model && !full) continue;
+        if (full)
+            snprintf(text, sizeof text,
+                     "dt_elastic: the group is full: a newcomer would be number %d of at most %" PRId64
+                     " members; start the job with a larger .max",
+                     n, zero[DT__EW_MAX]);
+        else if (model) {
             int rc = dt__same_models("dt_elastic", e->m, e->group, false);
             if (rc > 0) return DT__EL_AGAIN;
             snprintf(text, sizeof text, "%.390s", dt_error() ? dt_error() : "the models differ");
@@ -794,7 +829,7 @@ static int dt__elastic_refuse(dt_elastic *e, const int64_t *all)
                      dt__elastic_names[k], w[k], zero[k]);
         e->stats.refused++;
         if (r == me) {
-            if (!model) dt_fail(DT_ERR_COMM, "%s", text);
+            if (full || !model) dt_fail(DT_ERR_COMM, "%s", text);
             return dt__err.code;
         }
         if (me == 0) {
@@ -999,8 +1034,9 @@ static int dt__elastic_form_once(dt_elastic *e)
 }
 static int dt__elastic_form(dt_elastic *e)
 {
+    enum { TRIES = 4096 };
     int rc = DT__EL_AGAIN;
-    for (int tries = 0; rc == DT__EL_AGAIN && tries < e->o.room; tries++) {
+    for (int tries = 0; rc == DT__EL_AGAIN && tries < TRIES; tries++) {
         rc = dt__elastic_form_once(e);
         if (rc == DT__EL_AGAIN && dt__err.code != DT_OK) rc = dt__err.code;
         if (rc == DT__EL_AGAIN && e->newcomer && !e->group) { /* until the others form the next group */
@@ -1009,7 +1045,7 @@ static int dt__elastic_form(dt_elastic *e)
         }
     }
     if (rc == DT__EL_AGAIN)
-        rc = dt_fail(DT_ERR_COMM, "dt_elastic: no group in %d tries; this is a bug in dt", e->o.room);
+        rc = dt_fail(DT_ERR_COMM, "dt_elastic: no group in %d tries; this is a bug in dt", TRIES);
     if (e->t_lost) {
         e->stats.healing = (double)(dt_trace_now() - e->t_lost) / (double)DT__NS_PER_S;
         if (e->stats.healing > e->stats.longest) e->stats.longest = e->stats.healing;
@@ -1018,11 +1054,29 @@ static int dt__elastic_form(dt_elastic *e)
     if (rc) dt__elastic_over(e);
     return rc;
 }
+static int dt__elastic_known(dt_elastic *e) /* base is there: memory for what is known of its members */
+{
+    e->o.room = dt__comm_room(e->base);
+    if (!(e->id = (int64_t *)dt_mem_alloc((size_t)e->o.room * sizeof *e->id)))
+        return dt_fail(DT_ERR_MEMORY, "dt_elastic: out of memory");
+    for (int i = 0; i < e->o.room; i++) e->id[i] = -1;
+    return 0;
+}
+static int dt__elastic_await(dt_elastic *e) /* until the others take this newcomer up */
+{
+    int got = dt__world_asked(e->base->world, e->base->id, e->base->round, e->o.wait);
+    if (got > 0) return 0;
+    dt__elastic_report_now(e, DT__EL_RETRY, e->member, "the group did not take it up");
+    return dt_fail(DT_ERR_COMM, "dt_elastic: joined the group at %.100s, but %s; start again with its present address",
+                   e->o.join, got < 0 ? "its members have gone" : "it did not end a step in time");
+}
 static int dt__elastic_enter(dt_elastic *e) /* a newcomer, whose model is made, becomes a member of base */
 {
     char         host[256], *colon;
     const char  *to = e->o.join;
     dt_comm_opts o = e->o.comm;
+    e->entered = true;
+    if (e->base) return dt__elastic_await(e);
     snprintf(host, sizeof host, "%s", to[0] == '[' ? to + 1 : to);
     if ((colon = strrchr(host, ':')) != NULL) *colon = 0;
     if (colon && colon > host && colon[-1] == ']') colon[-1] = 0;
@@ -1037,15 +1091,7 @@ static int dt__elastic_enter(dt_elastic *e) /* a newcomer, whose model is made, 
         dt__elastic_report_now(e, DT__EL_RETRY, e->member, dt_comm_error(NULL));
         return dt_fail(DT_ERR_COMM, "dt_elastic: cannot join the group at %.100s: %s", to, dt_comm_error(NULL));
     }
-    e->o.room = dt__comm_room(e->base);
-    if (!(e->id = (int64_t *)dt_mem_alloc((size_t)e->o.room * sizeof *e->id)))
-        return dt_fail(DT_ERR_MEMORY, "dt_elastic: out of memory");
-    for (int i = 0; i < e->o.room; i++) e->id[i] = -1;
-    int got = dt__world_asked(e->base->world, e->base->id, e->base->round, e->o.wait);
-    if (got > 0) return 0;
-    dt__elastic_report_now(e, DT__EL_RETRY, e->member, "the group did not take it up");
-    return dt_fail(DT_ERR_COMM, "dt_elastic: joined the group at %.100s, but %s; start again with its present address",
-                   to, got < 0 ? "its members have gone" : "it did not end a step in time");
+    return dt__elastic_known(e) ? dt__err.code : dt__elastic_await(e);
 }
 /* Before each step: does a newcomer wait, has the launcher died? All members decide the same. */
 static int dt__elastic_meet(dt_elastic *e)
@@ -1087,7 +1133,8 @@ static int dt__elastic_range(dt_elastic *e) /* min and max, from the options or 
         e->o.min = (int)low;
         e->o.max = (int)high;
     }
-    e->plain = !e->o.min && !e->o.max && !e->newcomer;
+    e->plain = !e->o.min && !e->o.max && !e->newcomer && !e->base;
+    if (e->base) e->o.room = dt__comm_room(e->base);
     if (e->o.min < 0 || e->o.max < 0 || (e->o.max && e->o.min > e->o.max))
         return dt_fail(DT_ERR_ARG,
                        "dt_elastic_new: .min is %d and .max %d, expected 1 or more, and .min not above .max", e->o.min,
@@ -1109,7 +1156,12 @@ static int dt__elastic_open(dt_elastic *e)
     const char           *s = getenv("DT_MEMBER"), *fd = getenv("DT_REPORT_FD");
     dt_checkpoint_opts    k;
     DT__CLEAR(k);
-    if (!e->o.join) e->o.join = getenv("DT_ELASTIC_JOIN");
+    if ((e->base = e->o.base) != NULL) {
+        if (!e->base->world || !e->base->members || !e->base->first)
+            return dt_fail(DT_ERR_ARG, "dt_elastic_new: .base is not tolerant or has no .room; make it by dt_sim_new or "
+                                       "dt_comm_init with .tolerant and .room");
+        e->o.join = e->base->rank < e->base->members->start ? NULL : ".base";
+    } else if (!e->o.join) e->o.join = getenv("DT_ELASTIC_JOIN");
     e->newcomer = e->o.join && *e->o.join;
     if (dt__elastic_range(e)) return dt__err.code;
     if (lo->world > 1 || lo->contiguous)
@@ -1130,21 +1182,18 @@ static int dt__elastic_open(dt_elastic *e)
     e->member = s && *s ? strtoll(s, NULL, 10) : -1;
     if (e->newcomer) {
         e->state = e->m->sealed ? DT__EL_OUT : DT__EL_WARM;
-        return 0;
+        return e->base ? dt__elastic_known(e) : 0;
     }
     dt_comm_opts o = e->o.comm;
     o.tolerant = !e->plain;
     o.room = e->plain ? 0 : e->o.room;
-    if (!(e->base = dt_comm_init_with(o))) return dt_fail(DT_ERR_COMM, "dt_elastic_new: %s", dt_comm_error(NULL));
+    if (!e->base && !(e->base = dt_comm_init_with(o))) return dt_fail(DT_ERR_COMM, "dt_elastic_new: %s", dt_comm_error(NULL));
     if (!e->o.max) e->o.max = dt_comm_size(e->base);
     if (e->o.max < dt_comm_size(e->base))
         return dt_fail(DT_ERR_ARG, "dt_elastic_new: .max is %d, but the job starts with %d ranks", e->o.max,
                        dt_comm_size(e->base));
     if (e->member < 0) e->member = dt_comm_rank(e->base);
-    if (!(e->id = (int64_t *)dt_mem_alloc((size_t)e->o.room * sizeof *e->id)))
-        return dt_fail(DT_ERR_MEMORY, "dt_elastic_new: out of memory");
-    for (int i = 0; i < e->o.room; i++) e->id[i] = -1;
-    return 0;
+    return dt__elastic_known(e);
 }
 DT_API dt_elastic *dt_elastic_new_with(dt_model *m, dt_optimizer *opt, dt_loader *in, dt_elastic_opts o)
 {
@@ -1162,6 +1211,7 @@ DT_API dt_elastic *dt_elastic_new_with(dt_model *m, dt_optimizer *opt, dt_loader
     e->o = o;
     e->full_fd = e->scratch = -1;
     if (!dt__elastic_open(e)) return e;
+    if (o.base) e->base = NULL; /* it stays the caller's */
     dt_elastic_free(e);
     return NULL;
 }
@@ -1250,7 +1300,7 @@ DT_API bool dt_elastic_next(dt_elastic *e, dt_batch *b)
             return false;
         }
         if (e->state == DT__EL_OUT) {
-            if (e->newcomer && !e->base && dt__elastic_enter(e)) {
+            if (e->newcomer && !e->entered && dt__elastic_enter(e)) {
                 dt__elastic_over(e);
                 return false;
             }
@@ -1315,10 +1365,13 @@ DT_API bool dt_elastic_step(dt_elastic *e)
         dt_fail(DT_ERR_STATE, "dt_elastic_step: there is no step; call it after dt_elastic_next and dt_backward");
     if (dt__err.code == DT_OK && ++e->slot < e->own) return false;
     e->slot = 0;
+    /* the first update: until now nobody could have parts of this state, and a death in what follows would lose one */
+    if (dt__err.code == DT_OK && e->cut != e->generation && dt__elastic_exchange(e, e->step, e->at.epoch) == DT__EL_AGAIN)
+        dt_fail(DT_ERR_COMM, "dt_elastic_step: %s", dt__elastic_why(e));
     if (dt__err.code == DT_OK) dt_step(e->opt);
     if (dt__err.code == DT_OK && e->o.scheduler) dt_scheduler_step(e->o.scheduler);
     if (dt__err.code == DT_OK && dt__elastic_exchange(e, e->step + 1, e->next.epoch) == DT__EL_AGAIN)
-        dt_fail(DT_ERR_COMM, "dt_elastic_step: %s", dt_comm_error(NULL));
+        dt_fail(DT_ERR_COMM, "dt_elastic_step: %s", dt__elastic_why(e));
     if (dt__err.code != DT_OK) {
         dt__elastic_heal(e);
         return false;

@@ -540,6 +540,9 @@ struct dt__conn;
 typedef struct dt__sim_ops {
     void (*stir)(dt__world *w); /* wakes what takes the place of the control thread */
     struct dt__conn *(*dial)(dt__world *w, int peer, int kind, struct dt__block *later);
+    void (*wait)(dt__world *w, int64_t until); /* until something has happened in the control of this rank, or that time, ns */
+    void (*leave)(dt__world *w); /* its last communicator was freed */
+    const dt__transport *transport;
 } dt__sim_ops;
 
 /* ---- the handshake and the control connections */
@@ -938,8 +941,10 @@ static inline __attribute__((unused)) void dt__bit_set(uint8_t *bits, int i)
 /* ---- failing, the clock */
 #ifdef DT_STATIC
 static __thread const int64_t *dt__net_clock;
+static __thread void (*dt__net_pause)(int64_t ns);
 #else
 extern __thread __attribute__((visibility("hidden"))) const int64_t *dt__net_clock; /* simulated time, in its thread */
+extern __thread __attribute__((visibility("hidden"))) void (*dt__net_pause)(int64_t ns); /* in the thread of a simulated rank */
 #endif
 DT__INSIDE int64_t dt__comm_now(void); /* ns */
 DT__INSIDE int64_t dt__comm_coarse(void); /* ns, in steps of clock ticks, and cheap */
@@ -1393,6 +1398,7 @@ DT__NEEDS(NET, BASE);
    Errors, the clock, and the failure of a communicator. */
 #ifndef DT_STATIC
 __thread const int64_t *dt__net_clock;
+__thread void (*dt__net_pause)(int64_t ns);
 #endif
 DT__INSIDE int64_t dt__comm_now(void) /* ns */
 {
@@ -1658,6 +1664,10 @@ static int dt__wait_fd(int fd, int events, int64_t deadline)
 DT__INSIDE void dt__comm_pause(int64_t ns)
 {
     int64_t deadline = dt__comm_now() + ns;
+    if (dt__net_pause) {
+        dt__net_pause(ns);
+        return;
+    }
     while (dt__comm_now() < deadline && poll(NULL, 0, dt__poll_ms(deadline)) < 0 && errno == EINTR) {}
 }
 DT__INSIDE void dt__close(int *fd)
@@ -2793,8 +2803,10 @@ static int dt__listen_own(dt__world *w, const dt__config *f, const dt__addr *mas
 /* ---- dialing */
 /* One attempt. Returns a connected socket after its handshake, or a negative DT__SHAKE_ value (NET: see errno). Stops when c
    fails. */
-static int dt__dial(dt__world *w, const dt__addr *a, int to, int kind, uint64_t comm, int stream, int64_t deadline,
-                    const dt_comm *c, dt__shake *h)
+/* A tolerant communicator does not fail when a member dies: it is halted. A member that has died never answers. */
+static bool dt__dial_ends(const dt_comm *c) { return c && (!dt__comm_ok(c) || dt__comm_halted(c, UINT64_MAX)); }
+static int  dt__dial(dt__world *w, const dt__addr *a, int to, int kind, uint64_t comm, int stream, int64_t deadline,
+                     const dt_comm *c, dt__shake *h)
 {
     int64_t now = dt__comm_now(), until = deadline < now + DT__HANDSHAKE_TIME ? deadline : now + DT__HANDSHAKE_TIME;
     int     fd = dt__connect(a), got;
@@ -2805,7 +2817,7 @@ static int dt__dial(dt__world *w, const dt__addr *a, int to, int kind, uint64_t 
     }
     while ((got = dt__shake_step(h, fd)) == DT__SHAKE_AGAIN) {
         now = dt__comm_now();
-        if (now >= until || (c && !dt__comm_ok(c))) {
+        if (now >= until || dt__dial_ends(c)) {
             errno = ETIMEDOUT;
             got = DT__SHAKE_NET;
             break;
@@ -2863,7 +2875,7 @@ static int dt__dial_until(dt__world *w, const dt__addr *a, int naddr, int to, in
             return got;
         }
         int64_t now = dt__comm_now();
-        bool    end = got == DT__SHAKE_REFUSED || now >= deadline || (c && !dt__comm_ok(c));
+        bool    end = got == DT__SHAKE_REFUSED || now >= deadline || dt__dial_ends(c);
         end = end || (got == DT__SHAKE_NET && e == EMFILE);
         /* an attempt that the deadline cuts off says less than the one before */
         if (!(why[0] && end && got == DT__SHAKE_NET && e == ETIMEDOUT)) dt__dial_text(got, e, &h, why, sizeof why);
@@ -6198,13 +6210,23 @@ static void dt__agree_timers(dt__world *w, int64_t now)
         dt__control_expel(w, ctl->parent->peer, dt__seconds_of(patience));
     }
 }
+static bool dt__control_rest(dt__world *w, int64_t until) /* waits for cond; the lock is held. false: the time is over */
+{
+    struct timespec t = dt__timespec_of(until);
+    if (!w->sim) return pthread_cond_timedwait(&w->control->cond, &w->lock, &t) != ETIMEDOUT;
+    if (dt__comm_now() >= until) return false;
+    pthread_mutex_unlock(&w->lock);
+    w->sim_ops->wait(w, until);
+    pthread_mutex_lock(&w->lock);
+    return true;
+}
 DT__INSIDE int dt__world_asked(dt__world *w, uint64_t comm, int round, double seconds)
 {
-    dt__control    *ctl = w->control;
-    struct timespec t = dt__timespec_of(dt__comm_now() + dt__ns_of(seconds));
-    int             got = 0;
+    dt__control *ctl = w->control;
+    int64_t      until = dt__comm_now() + dt__ns_of(seconds);
+    int          got = 0;
     pthread_mutex_lock(&w->lock);
-    for (bool over = false;; over = pthread_cond_timedwait(&ctl->cond, &w->lock, &t) == ETIMEDOUT) {
+    for (bool over = false;; over = !dt__control_rest(w, until)) {
         for (int i = 0; i < DT__AGREEMENTS && !got; i++) {
             const dt__agreement *e = &ctl->agreement[i];
             got = e->comm == comm && e->round >= round && !e->decided && !e->waiting;
@@ -6218,12 +6240,10 @@ DT__INSIDE int dt__world_asked(dt__world *w, uint64_t comm, int round, double se
 DT__INSIDE int dt__world_agree(dt__world *w, uint64_t comm, int round, double timeout, uint8_t *set, uint64_t built,
                            int nbuilt, bool *all)
 {
-    dt__control    *ctl = w->control;
-    struct timespec t;
-    int64_t         deadline = dt__comm_now() + dt__ns_of(timeout * 3) + 10 * DT__NS_PER_S;
-    size_t          nb = dt__agree_nbytes(w);
-    int             status = 0;
-    t = dt__timespec_of(deadline);
+    dt__control *ctl = w->control;
+    int64_t      deadline = dt__comm_now() + dt__ns_of(timeout * 3) + 10 * DT__NS_PER_S;
+    size_t       nb = dt__agree_nbytes(w);
+    int          status = 0;
     if (!ctl) return dt__comm_bad(DT_COMM_ERR_STATE, "the world has only this rank");
     pthread_mutex_lock(&w->lock);
     dt__agreement *e = dt__agree_of(w, comm, round, timeout, set);
@@ -6241,7 +6261,7 @@ DT__INSIDE int dt__world_agree(dt__world *w, uint64_t comm, int round, double ti
     }
     if (!status) dt__control_wake(w);
     while (!status && !e->decided && !ctl->expelled)
-        if (pthread_cond_timedwait(&ctl->cond, &w->lock, &t) == ETIMEDOUT) break;
+        if (!dt__control_rest(w, deadline)) break;
     if (e) e->waiting = false;
     if (!status && ctl->expelled) status = dt__comm_bad(DT_COMM_ERR_PEER, "%s", ctl->first_death);
     else if (!status && !e->decided)
@@ -6821,6 +6841,13 @@ static void dt__control_end(dt__world *w) /* without waiting for other ranks, un
 DT__INSIDE void dt__world_unref(dt__world *w)
 {
     if (!w || __atomic_sub_fetch(&w->refs, 1, __ATOMIC_ACQ_REL) > 0) return;
+    if (w->sim) {
+        for (dt__conn *k = w->control->conns; k; k = k->next)
+            if (dt__conn_live(k) && k->kind == DT__KIND_TREE) dt__conn_send(k, DT__C_BYE, w->rank, NULL, 0);
+        w->control->leave = DT__LEAVE_GOODBYE;
+        w->sim_ops->leave(w);
+        return;
+    }
     if (w->control) {
         dt__control *ctl = w->control;
         pthread_mutex_lock(&w->lock);

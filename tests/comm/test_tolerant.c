@@ -196,6 +196,29 @@ UTEST(deaths, of_all_but_one)
     for (int i = 0; i < 3; i++) EXPECT_EQ(0, run(hows[i], 4, 20, 300, 1, some_die));
 }
 
+/* Rank 0, which is to hand out the memory of the next communicator, dies when all have agreed on it: the others do not wait for
+   it until the timeout. */
+static void after_the_agreement(team *t, dt_comm *c, int rank)
+{
+    bool dead[MOST] = { true };
+    if (rank == 0) {
+        uint8_t set[8];
+        bool    all;
+        memset(set, 0, sizeof set);
+        for (int i = 0; i < t->n; i++) dt__bit_set(set, i);
+        CHECK(dt__agree_nbytes(c->world) <= sizeof set);
+        CHECK(!dt__world_agree(c->world, c->id, c->round, c->timeout, set, 0, 0, &all));
+        die(t, c);
+    }
+    int64_t begin = dt_test_ns();
+    go_on(t, c, rank, dead);
+    CHECK((double)(dt_test_ns() - begin) < 1e9 * t->o.timeout / 2);
+}
+UTEST(deaths, after_an_agreement)
+{
+    for (int i = 1; i < 3; i++) EXPECT_EQ(0, run(hows[i], 4, 20, 0, 3, after_the_agreement));
+}
+
 /* A running collective ends on all members, and messages go on. */
 static void in_a_collective(team *t, dt_comm *c, int rank)
 {

@@ -103,7 +103,7 @@ typedef struct heal {
 
 #ifdef DT__ON_SEND
 static int64_t heal_left = -1; /* atomic: messages until it dies */
-static void    heal_sends(void)
+static DT_TEST_UNUSED void heal_sends(void)
 {
     if (__atomic_load_n(&heal_left, __ATOMIC_RELAXED) >= 0 && __atomic_sub_fetch(&heal_left, 1, __ATOMIC_RELAXED) < 0)
         kill(getpid(), SIGKILL);
