@@ -86,6 +86,7 @@ typedef struct heal {
     int         replace;     /* so many members that died are replaced */
     int         next;        /* the number of the next one */
     int         watch;       /* members from this one on note what they hold after each death (used), and nothing else; 0: none */
+    int         lies;        /* odd may be member 0, too */
     int         odd, odd_in; /* the member with this number differs from the others in this; 0: none */
     heal_plan   plan[HEAL_ALL];
     /* results */
@@ -292,7 +293,7 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
         x[i / HEAL_IN][i % HEAL_IN] = (float)r[0] / 4294967296.0f - 0.5f;
         y[i / HEAL_IN] = (uint8_t)(r[1] % HEAL_OUT);
     }
-    int         odd = number && j->odd == number ? j->odd_in : -1;
+    int         odd = (number || j->lies) && j->odd == number ? j->odd_in : -1;
     dt_dataset *set =
         dt_arrays(x, HEAL_ITEMS - (odd == HEAL_LENGTH), .x_shape = DT_SHAPE(HEAL_IN), .y = y, .y_dtype = DT_U8, .classes = HEAL_OUT);
     dt_loader *in =
