@@ -227,8 +227,9 @@ static bool settled(int64_t steps_since) /* all four commit steps together */
     return true;
 }
 /* With --log the results are written there, and what is there counts. */
-static void spread(const char *name, double *v, int n, int wrong)
+static double spread(const char *name, double *v, int n, int wrong) /* returns the median, or 0 */
 {
+    double mid = 0;
     enum { LOG_MOST = 100000 };
     char    line[128];
     size_t  len = strlen(name);
@@ -249,10 +250,12 @@ static void spread(const char *name, double *v, int n, int wrong)
     if (n < 1) printf("%s: no result, wrong outcomes %d\n", name, wrong);
     else {
         qsort(v, (size_t)n, sizeof *v, by_value);
+        mid = v[n / 2];
         printf("%s: %d kills, p50 %.1f ms, p90 %.1f ms, p99 %.1f ms, worst %.1f ms, wrong outcomes %d\n", name, n,
                1e3 * v[n / 2], 1e3 * v[n * 9 / 10], 1e3 * v[n * 99 / 100], 1e3 * v[n - 1], wrong);
     }
     free(all);
+    return mid;
 }
 /* From a kill at t0 in generation g to the first step of a later one on all seats but one (-1: all). 0: it stood still. */
 static double stood(int64_t t0, int64_t g, int but, int seconds)
@@ -301,7 +304,7 @@ static bool wait_settled(int64_t after, const char *transport)
     return false;
 }
 /* spare: a member that is not killed, whose growth is printed; -1: none */
-static void elastic(const char *transport, int kills, double seconds, int spare)
+static double elastic(const char *transport, int kills, double seconds, int spare)
 {
     double end = now() + seconds;
     double *v = (double *)calloc((size_t)kills + 1, sizeof *v), joined = 0;
@@ -311,11 +314,12 @@ static void elastic(const char *transport, int kills, double seconds, int spare)
     char name[32];
     memset(at, 0, sizeof *at);
     at->victim = -1;
+    reports(); /* of the job before */
     newest = 0;
     for (int i = 0; i < SEATS; i++) seat_start(i, i, port, transport);
     if (!wait_settled(50, transport)) {
         printf("%s: the job did not start\n", transport);
-        return;
+        return 0;
     }
     double calm = calm_step();
     while (n < kills && now() < end) {
@@ -349,7 +353,8 @@ static void elastic(const char *transport, int kills, double seconds, int spare)
     }
     for (int i = 0; i < SEATS; i++) wrong += (int)at->wrong[i];
     snprintf(name, sizeof name, "elastic %s", transport);
-    if (spare < 0) spread(name, v, n, wrong);
+    double mid = 0;
+    if (spare < 0) mid = spread(name, v, n, wrong);
     else {
         static const char *const what[] = { "descriptors", "threads", "KiB of malloc", "KiB resident" };
         printf("growth over %s: wrong outcomes %d; medians of deaths %d to %d, and of %d to %d:\n", transport, wrong, n / 4, n / 2 - 1, 3 * n / 4, n - 1);
@@ -369,8 +374,9 @@ static void elastic(const char *transport, int kills, double seconds, int spare)
     }
     for (int k = 0; k < 4; k++) free(held[k]);
     free(v);
+    return mid;
 }
-static void restarts(const char *name, char *const *argv, int kills, double seconds)
+static double restarts(const char *name, char *const *argv, int kills, double seconds)
 {
     double  limit = now() + seconds;
     double *v = (double *)calloc((size_t)kills + 1, sizeof *v);
@@ -430,7 +436,7 @@ static void restarts(const char *name, char *const *argv, int kills, double seco
         if (at->steps[i] > most) most = at->steps[i];
     }
     for (int64_t k = most > HASHES ? most - HASHES + 1 : 1; k <= most; k++) wrong += at->hash_of[k % HASHES] != k;
-    spread(name, v, n, wrong);
+    double mid = spread(name, v, n, wrong);
     printf("    calm step %.2f ms (with a checkpoint every %s steps); in the mean %.0f ms until all ranks have started, %.1f steps made again; %lld steps in all\n",
            1e3 * calm, every, n ? 1e3 * fresh / n : 0.0, n ? again / n : 0.0, (long long)most);
     fflush(stdout);
@@ -441,6 +447,7 @@ static void restarts(const char *name, char *const *argv, int kills, double seco
         waitpid(pid, NULL, 0);
     }
     free(v);
+    return mid;
 }
 static board *board_open(const char *path)
 {
@@ -466,6 +473,7 @@ int main(int argc, char **argv)
     every = option(argc, argv, "--every", "10");
     for (int i = 0; i < 5; i++) parts_of += strstr(parts, part[i]) && (i < 4 || *python) ? time_of[i] : 0;
     for (int i = 0; i < 5; i++) time_of[i] *= seconds / (parts_of > 0 ? parts_of : 1);
+    double  mid[3] = { 0, 0, 0 }, peer = 0;
     char    dir[64] = "/tmp/bench_elastic-XXXXXX", path[128], ckpt[128], text[32], count[16];
     uint8_t token[32] = { 1 };
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -482,8 +490,8 @@ int main(int argc, char **argv)
         setenv("DT_TOKEN_FD", text, 1);
         snprintf(text, sizeof text, "%d", tell[1]);
         setenv("DT_REPORT_FD", text, 1);
-        if (strstr(parts, "shm")) elastic("shm", kills, time_of[0], -1);
-        if (strstr(parts, "tcp")) elastic("tcp", kills, time_of[1], -1);
+        if (strstr(parts, "shm")) mid[0] = elastic("shm", kills, time_of[0], -1);
+        if (strstr(parts, "tcp")) mid[1] = elastic("tcp", kills, time_of[1], -1);
         if (strstr(parts, "growth")) elastic("shm", kills / 2, time_of[2] / 2, 2), elastic("tcp", kills / 2, time_of[2] / 2, 2);
         unsetenv("DT_TOKEN_FD");
         unsetenv("DT_REPORT_FD");
@@ -502,7 +510,7 @@ int main(int argc, char **argv)
                             ckpt,
                             (char *)(uintptr_t)every,
                             NULL };
-        restarts("restart from a checkpoint, dtrun", a, few, time_of[3]);
+        mid[2] = restarts("restart from a checkpoint, dtrun", a, few, time_of[3]);
     }
     if (strstr(parts, "torch") && *python) {
         char limit[32];
@@ -520,9 +528,12 @@ int main(int argc, char **argv)
                             ckpt,
                             (char *)(uintptr_t)every,
                             NULL };
-        restarts("PyTorch, torchrun", a, few, time_of[4]);
+        peer = restarts("PyTorch, torchrun", a, few, time_of[4]);
     }
-    snprintf(text, sizeof text, "%s", "");
+    static const char *const line[] = { "elastic-shm", "elastic-tcp", "elastic-restart" };
+    for (int i = 0; i < 3; i++) /* medians; the ratio says how many times as fast dt goes on */
+        if (mid[i] > 0 && peer > 0)
+            printf("%s: dt %.1f ms, torchrun %.1f ms, ratio %.1f\n", line[i], 1e3 * mid[i], 1e3 * peer, peer / mid[i]);
     char command[200];
     snprintf(command, sizeof command, "rm -rf %s", dir);
     return system(command) != 0;
