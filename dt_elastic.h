@@ -916,6 +916,52 @@ static int dt__elastic_split(dt_elastic *e)
         e->at.position = 0;
     }
 }
+/* Members that call the functions of this header alike are never more than one step apart, and at the same place of the epoch. Those
+   that are not where most are (if as many are here as there: where the lowest rank is) leave with an error; the others go on. */
+static bool dt__elastic_near(const int64_t *a, const int64_t *b, bool place)
+{
+    if (!place) return a[DT__EW_STEP] == b[DT__EW_STEP] || a[DT__EW_STEP] == b[DT__EW_STEP] + 1;
+    return a[DT__EW_STEP] != b[DT__EW_STEP] /* it is given the state of the newest */ || dt__elastic_ahead(a, b) || dt__elastic_ahead(b, a) ||
+           (a[DT__EW_EPOCH] == b[DT__EW_EPOCH] && a[DT__EW_POSITION] == b[DT__EW_POSITION]);
+}
+static int dt__elastic_differ(dt_elastic *e, const int64_t *all)
+{
+    int     n = dt_comm_size(e->group), me = dt_comm_rank(e->group);
+    int64_t newest = -1;
+    for (int r = 0; r < n; r++) {
+        const int64_t *a = all + (int64_t)r * DT__EW_WORDS;
+        if (a[DT__EW_WHOLE] && a[DT__EW_STEP] > newest) newest = a[DT__EW_STEP];
+    }
+    for (int place = 0; place < 2; place++) {
+        int most = 0, from = -1, odd = 0;
+        for (int r = 0; r < n; r++) {
+            const int64_t *a = all + (int64_t)r * DT__EW_WORDS;
+            int            near = 0;
+            for (int k = 0; k < n && a[DT__EW_WHOLE] && (!place || a[DT__EW_STEP] == newest); k++)
+                near += all[(int64_t)k * DT__EW_WORDS + DT__EW_WHOLE] && dt__elastic_near(all + (int64_t)k * DT__EW_WORDS, a, place);
+            if (near > most) most = near, from = r;
+        }
+        for (int r = 0; r < n && from >= 0; r++) {
+            const int64_t *a = all + (int64_t)r * DT__EW_WORDS, *b = all + (int64_t)from * DT__EW_WORDS;
+            char           text[400];
+            if (!a[DT__EW_WHOLE] || dt__elastic_near(a, b, place)) continue;
+            if (!place)
+                snprintf(text, sizeof text,
+                         "dt_elastic: rank %d has committed %" PRId64 " steps, rank %d %" PRId64
+                         ": members are never more than one step apart; all of them must call dt_elastic_step after each backward",
+                         r, a[DT__EW_STEP], from, b[DT__EW_STEP]);
+            else
+                snprintf(text, sizeof text,
+                         "dt_elastic: ranks %d and %d have both committed step %" PRId64 ", but are at items %" PRId64 " and %" PRId64
+                         " of the epoch; all members must make the same calls",
+                         from, r, a[DT__EW_STEP], b[DT__EW_POSITION], a[DT__EW_POSITION]);
+            if (r == me) return dt_fail(DT_ERR_COMM, "%s", text);
+            if (odd++ == 0 && me == from) dt__logf(DT_LOG_WARN, "%s; the others go on without rank %d", text, r);
+        }
+        if (odd) return DT__EL_AGAIN;
+    }
+    return 0;
+}
 /* Who has the newest committed step gives it to those who have not. */
 static int dt__elastic_sync(dt_elastic *e, const int64_t *all)
 {
@@ -928,31 +974,15 @@ static int dt__elastic_sync(dt_elastic *e, const int64_t *all)
         fresh = fresh && !w[DT__EW_WHOLE] && !w[DT__EW_MODEL];
     }
     if (fresh) return 0;
+    if ((rc = dt__elastic_differ(e, all)) != 0) return rc;
     for (int r = 0; r < n && source < 0; r++)
         if (all[(int64_t)r * DT__EW_WORDS + DT__EW_SEALED] && !all[(int64_t)r * DT__EW_WORDS + DT__EW_NEW]) source = r;
     if (source < 0) source = 0;
     int *to = (int *)dt_mem_alloc((size_t)n * sizeof *to);
     if (!to) return dt_fail(DT_ERR_MEMORY, "dt_elastic: out of memory");
-    const int64_t *s = all + (int64_t)source * DT__EW_WORDS;
-    for (int r = 0; r < n && !rc; r++) {
+    for (int r = 0; r < n; r++) {
         const int64_t *w = all + (int64_t)r * DT__EW_WORDS;
-        if (r == source || (w[DT__EW_WHOLE] && w[DT__EW_STEP] == newest)) {
-            if (r != source && !dt__elastic_ahead(w, s) && !dt__elastic_ahead(s, w) &&
-                (w[DT__EW_EPOCH] != s[DT__EW_EPOCH] || w[DT__EW_POSITION] != s[DT__EW_POSITION]))
-                rc = dt_fail(DT_ERR_COMM,
-                             "dt_elastic: ranks %d and %d have both committed step %" PRId64
-                             ", but are at items %" PRId64 " and %" PRId64
-                             " of the epoch; all members must make the same calls",
-                             source, r, newest, s[DT__EW_POSITION], w[DT__EW_POSITION]);
-            continue;
-        }
-        if (w[DT__EW_WHOLE] && w[DT__EW_STEP] < newest - 1)
-            rc = dt_fail(DT_ERR_COMM,
-                         "dt_elastic: rank %d has committed %" PRId64 " steps, rank %d %" PRId64
-                         ": members are never more than one step apart; all of them must call dt_elastic_step after "
-                         "each backward",
-                         r, w[DT__EW_STEP], source, newest);
-        to[needy++] = r;
+        if (r != source && !(w[DT__EW_WHOLE] && w[DT__EW_STEP] == newest)) to[needy++] = r;
     }
     uint64_t t0 = dt_trace_now();
     if (!rc && me == source && needy) rc = dt__elastic_give(e, to, needy);

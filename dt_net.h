@@ -624,7 +624,13 @@ typedef struct dt__shake {
 #define DT__AGREE_LOOK (50 * DT__NS_PER_MS)      /* between two looks at an agreement that is under way */
 enum { DT__PENDING = 512 }; /* handshakes that this rank has accepted and that are not over, beside those of the ranks */
 enum { DT__TURNED = 16 }; /* of ranks that were refused: dt__control.turned */
-enum { DT__INQUIRIES = 8, DT__ABORTS = 256, DT__ARRIVED_MAX = 16384, DT__WATCHES = 64, DT__AGREEMENTS = 64, DT__PARTS_KEPT = 1024 };
+enum { DT__INQUIRIES = 8, DT__ABORTS = 256, DT__ARRIVED_MAX = 16384, DT__WATCHES = 64 };
+#ifndef DT__AGREEMENTS /* tests of growth set these lower, so that they are full soon */
+#define DT__AGREEMENTS 64
+#endif
+#ifndef DT__PARTS_KEPT
+#define DT__PARTS_KEPT 1024
+#endif
 enum { DT__ALIVE = 0, DT__DIED = 1, DT__LEFT = 2, DT__LOST = 3, DT__ABSENT = 4 }; /* LOST: unreachable, perhaps alive;
                                                                                      ABSENT: it has not joined yet */
 typedef struct dt__cjoin {
@@ -6030,19 +6036,19 @@ static void dt__agree_step(dt__world *w, dt__agreement *e)
 static void dt__agree_receive(dt__world *w, dt__agreement *e, const dt__cagree *a, const uint8_t *in)
 {
     size_t nb = dt__agree_nbytes(w);
+    if (e->decided) {
+        if (!a->decided && a->joined) dt__agree_order(w, e, DT__AGREE_DECIDE);
+        return;
+    }
     if (!e->heard_at) { /* from now on this rank is the root */
         e->heard_at = (int64_t *)DT_COMM_MALLOC((size_t)dt__world_room(w) * sizeof *e->heard_at);
         if (!e->heard_at) return; /* the state will be sent again */
         e->begin = dt__comm_now();
         for (int r = 0; r < dt__world_room(w); r++) e->heard_at[r] = e->begin;
         if (e->joined) dt__agree_own(w, e);
-        if (!e->decided) dt__agree_order(w, e, DT__AGREE_ASK);
+        dt__agree_order(w, e, DT__AGREE_ASK);
     }
     e->heard_at[a->rank] = dt__comm_now();
-    if (e->decided) {
-        if (!a->decided && a->joined) dt__agree_order(w, e, DT__AGREE_DECIDE);
-        return;
-    }
     if (a->decided) {
         memcpy(e->in, in, nb);
         e->all = a->all;
@@ -6185,6 +6191,10 @@ static void dt__agree_timers(dt__world *w, int64_t now)
     int64_t      patience = 0;
     for (int i = 0; i < DT__AGREEMENTS; i++) {
         dt__agreement *e = &ctl->agreement[i];
+        if (e->decided) { /* the entry stays for ranks that ask again: without 8 bytes for each rank of the room */
+            DT_COMM_FREE(e->heard_at);
+            e->heard_at = NULL;
+        }
         if (!dt__agree_busy(e, now)) continue;
         if (!patience || dt__agree_patience(e) < patience) patience = dt__agree_patience(e);
         if (dt__control_is_root(w)) {

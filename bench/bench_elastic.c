@@ -1,18 +1,20 @@
 /* Measures how long training stands still when a rank is killed: make bench-elastic
 
-       bench_elastic [--kills N] [--seconds N] [--parts shm,tcp,restart,torch] [--log FILE] [--spare SEAT]
+       bench_elastic [--kills N] [--seconds N] [--parts shm,tcp,growth,restart,torch] [--every N] [--log FILE]
                      [--python PATH, or "" for none]
 
    Four ranks of one thread train an MLP (64-256-256-10, batch 32, SGD). A random one gets SIGKILL at a random moment of a step.
-   The time counts from just before kill() to the moment at which the last survivor has committed the first step without
-   the victim, minus the median of calm steps. Then the victim is replaced. dt_elastic (shm, tcp): this program is the launcher.
-   restart: the same net with DDP and a checkpoint after each step under dtrun --max-restarts, from the kill to the end of the
-   first step after the restart. torch: the same with PyTorch and torchrun. The last two have --kills / 50 trials, PyTorch at most 10.
+   The time is that from just before kill() to the moment at which the last rank has committed the first step that is new: the one behind
+   the last step that a rank other than the victim had committed before. The median of calm steps is subtracted.
+   shm, tcp: dt_elastic; this program is the launcher, the survivors count, and the victim is replaced. restart: the same net with DDP
+   and a checkpoint every --every steps (10), all ranks started again by dtrun --max-restarts; all four count, and steps since the checkpoint
+   are made again first. torch: the same with PyTorch's DDP over gloo, torch.save and torchrun. restart has --kills / 5 kills, torch --kills / 50.
+   growth: one member that is never killed sees --kills / 2 deaths; what it holds in the second quarter of them beside the last quarter.
    --seconds: for all parts together; a part whose time is over ends with fewer kills. --log: each result is appended to this
-   file, and those that are in it already count, too: so 1,000 kills can be made in several runs. --spare: this seat is
-   not killed, so that growth shows.
-   Wrong outcomes: members whose weights differ after a step, members that end with an error, and jobs that stand still for
-   20 s. */
+   file, and those that are in it already count, too: so 1,000 kills can be made in several runs.
+   Wrong outcomes: a step with other weights than another rank has, or than it had before a restart (PyTorch: beyond 1e-6; its buckets differ in the first steps); a step that was committed before and is
+   committed again (elastic); a step that nobody committed (restart, torch); members that end with an error; jobs that stand still for
+   20 s (restart and torch: 90 s). */
 #define DT__WANT_INSIDE
 #include "../dt_elastic.h"
 
@@ -22,6 +24,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -30,19 +33,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SEATS = 4, HASHES = 4096, BATCH = 32, IN = 64, WIDTH = 256, OUT = 10, ITEMS = 8192 };
+enum { SEATS = 4, HASHES = 65536, BATCH = 32, IN = 64, WIDTH = 256, OUT = 10, ITEMS = 8192 };
 /* What the ranks write down: peer_elastic.py has the same layout of 64-bit words. */
 typedef struct board {
-    int64_t pid[SEATS], steps[SEATS], generation[SEATS], first[SEATS] /* ns: its first commit in this generation */,
-        last[SEATS], wrong[SEATS];
-    int64_t  size[SEATS], stop;
+    int64_t pid[SEATS], steps[SEATS], generation[SEATS] /* in which it has made a new step */,
+        first[SEATS] /* ns: that step */, last[SEATS], wrong[SEATS], size[SEATS], bytes[SEATS] /* of malloc */;
+    int64_t  stop, victim /* the last one, or -1 */, started /* ns: the last rank, after a restart */, again /* steps made again */;
     uint64_t hash[HASHES];
-    int64_t  hash_of[HASHES]; /* step and generation */
+    int64_t  hash_of[HASHES]; /* the step, and elastic: the generation */
 } board;
 static board  *at;
 static char    self[4096];
 static const char *log_path; /* --log, or "" */
-static int         spare;    /* --spare, or -1 */
+static const char *every;    /* --every */
 static int64_t clock_ns(void)
 {
     struct timespec t;
@@ -67,25 +70,27 @@ static dt_dataset *data(void)
     }
     return dt_arrays(x, ITEMS, .x_shape = DT_SHAPE(IN), .y = y, .y_dtype = DT_U8, .classes = OUT);
 }
-static void committed(int seat, int64_t step, int64_t generation, int size, dt_model *m)
+/* A seat has committed a step. known: steps up to this one were made before (0 with elastic: none is made again). */
+static void committed(int seat, int64_t step, int64_t generation, int64_t known, int size, dt_model *m)
 {
-    int64_t  t = clock_ns(), key = step * 65536 + generation % 65536 + 1, none = 0;
+    int64_t  t = clock_ns(), key = known < 0 ? step * 65536 + generation % 65536 + 1 : step;
     float    x[256];
     uint64_t h = 1469598103934665603u;
-    if (m && dt_copy_out(dt_model_find(m, "a.bias"), x, sizeof x) ==
-                 DT_OK) /* a few weights: the time of a step is measured */
+    if (dt_copy_out(dt_model_find(m, "a.bias"), x, sizeof x) ==
+        DT_OK) /* a few weights: the time of a step is measured */
         for (size_t k = 0; k < sizeof x / 4; k++) h = (h ^ ((const uint32_t *)(const void *)x)[k]) * 1099511628211u;
     int64_t i = step % HASHES;
-    if (m && __atomic_load_n(&at->hash_of[i], __ATOMIC_ACQUIRE) == key) at->wrong[seat] += at->hash[i] != h;
-    else if (m) {
+    if (__atomic_load_n(&at->hash_of[i], __ATOMIC_ACQUIRE) == key) at->wrong[seat] += at->hash[i] != h;
+    else {
         at->hash[i] = h;
         __atomic_store_n(&at->hash_of[i], key, __ATOMIC_RELEASE);
     }
-    (void)none;
+    if (known < 0 && step <= at->steps[seat]) at->wrong[seat]++;
     at->last[seat] = t;
     at->size[seat] = size;
-    if (at->generation[seat] != generation) {
+    if (at->generation[seat] != generation && step > known) {
         at->first[seat] = t;
+        at->bytes[seat] = (int64_t)(mallinfo2().uordblks + mallinfo2().hblkhd);
         __atomic_store_n(&at->generation[seat], generation, __ATOMIC_RELEASE);
     }
     __atomic_store_n(&at->steps[seat], step, __ATOMIC_RELEASE);
@@ -114,13 +119,16 @@ static int member(int seat, int rank, const char *join, int port, int listen_fd,
         for (dt_batch b; dt_elastic_next(e, &b);) {
             dt_backward(dt_cross_entropy(net(m, b.x), b.y));
             if (dt_elastic_step(e))
-                committed(seat, dt_elastic_steps(e), dt_elastic_get_stats(e).generation, dt_elastic_size(e), m);
+                committed(seat, dt_elastic_steps(e), dt_elastic_get_stats(e).generation, -1, dt_elastic_size(e), m);
         }
     _exit(strstr(dt_error() ? dt_error() : "", "join") ? 75 : 1);
 }
-/* a rank under dtrun: DDP with a checkpoint after each step */
-static int restarted(const char *dir)
+/* a rank under dtrun: DDP with a checkpoint after so many steps */
+static int restarted(const char *dir, int64_t interval)
 {
+    int64_t known = 0;
+    for (int i = 0; i < SEATS; i++) /* now the ranks of before are gone, and the first step needs all of the new ones */
+        if (i != at->victim && at->steps[i] > known) known = at->steps[i];
     dt_set_num_threads(1);
     dt_comm       *c = dt_comm_init();
     int            rank = dt_comm_rank(c);
@@ -129,17 +137,19 @@ static int restarted(const char *dir)
     dt_model      *m = dt_model_new(.seed = 1);
     dt_optimizer  *opt = dt_sgd(m, .lr = 0.01, .momentum = 0.9);
     dt_ddp        *d = dt_ddp_new(m, c);
-    dt_checkpoint *k = dt_checkpoint_new(dir, .model = m, .optimizer = opt, .every_steps = 1);
-    int64_t        epoch = 0, step = 0;
+    dt_checkpoint *k = dt_checkpoint_new(dir, .model = m, .optimizer = opt, .every_steps = interval);
+    int64_t        epoch = 0, step = 0, generation = 1 + atoi(getenv("DT_RESTART") ? getenv("DT_RESTART") : "0");
     dt_loader_checkpoint(in, k);
     dt_checkpoint_resume(k, &epoch, &step);
     at->pid[rank] = getpid();
+    at->started = clock_ns();
+    at->again = known - step;
     while (dt_error_code() == DT_OK && !at->stop)
         for (dt_batch b; dt_loader_next(in, &b) && !at->stop;) {
             dt_backward(dt_cross_entropy(net(m, b.x), b.y));
             dt_step(opt);
             if (dt_error_code() != DT_OK) break;
-            committed(rank, ++step, 1 + atoi(getenv("DT_RESTART") ? getenv("DT_RESTART") : "0"), SEATS, NULL);
+            committed(rank, ++step, generation, known, SEATS, m);
             dt_checkpoint_tick(k, dt_loader_epoch(in), step);
         }
     (void)d;
@@ -217,8 +227,9 @@ static bool settled(int64_t steps_since) /* all four commit steps together */
     return true;
 }
 /* With --log the results are written there, and what is there counts. */
-static void spread(const char *name, double *v, int n, int wrong)
+static double spread(const char *name, double *v, int n, int wrong) /* returns the median, or 0 */
 {
+    double mid = 0;
     enum { LOG_MOST = 100000 };
     char    line[128];
     size_t  len = strlen(name);
@@ -239,10 +250,12 @@ static void spread(const char *name, double *v, int n, int wrong)
     if (n < 1) printf("%s: no result, wrong outcomes %d\n", name, wrong);
     else {
         qsort(v, (size_t)n, sizeof *v, by_value);
+        mid = v[n / 2];
         printf("%s: %d kills, p50 %.1f ms, p90 %.1f ms, p99 %.1f ms, worst %.1f ms, wrong outcomes %d\n", name, n,
                1e3 * v[n / 2], 1e3 * v[n * 9 / 10], 1e3 * v[n * 99 / 100], 1e3 * v[n - 1], wrong);
     }
     free(all);
+    return mid;
 }
 /* From a kill at t0 in generation g to the first step of a later one on all seats but one (-1: all). 0: it stood still. */
 static double stood(int64_t t0, int64_t g, int but, int seconds)
@@ -290,33 +303,26 @@ static bool wait_settled(int64_t after, const char *transport)
     }
     return false;
 }
-static void elastic(const char *transport, int kills, double seconds)
+/* spare: a member that is not killed, whose growth is printed; -1: none */
+static double elastic(const char *transport, int kills, double seconds, int spare)
 {
     double end = now() + seconds;
     double *v = (double *)calloc((size_t)kills + 1, sizeof *v), joined = 0;
-    int     n = 0, wrong = 0, port = port_open(), fds[SEATS] = { 0 }, threads[SEATS] = { 0 }, more_fds = 0,
-        more_threads = 0;
-    int  rss[SEATS] = { 0 }, more_rss = 0, life[SEATS] = { 0 }, oldest = 0;
+    int     n = 0, wrong = 0, port = port_open();
+    double *held[4] = { NULL };
+    for (int k = 0; k < 4; k++) held[k] = (double *)calloc((size_t)kills + 1, sizeof(double));
     char name[32];
     memset(at, 0, sizeof *at);
+    at->victim = -1;
+    reports(); /* of the job before */
     newest = 0;
     for (int i = 0; i < SEATS; i++) seat_start(i, i, port, transport);
     if (!wait_settled(50, transport)) {
         printf("%s: the job did not start\n", transport);
-        return;
+        return 0;
     }
     double calm = calm_step();
     while (n < kills && now() < end) {
-        for (int i = 0; i < SEATS; i++) { /* what each member holds, when it is settled and later */
-            int f = count_dir(at->pid[i], "fd"), t = count_dir(at->pid[i], "task"), r = rss_kib(at->pid[i]);
-            if (life[i]++ == 0) fds[i] = f, threads[i] = t, rss[i] = r;
-            else {
-                if (f - fds[i] > more_fds) more_fds = f - fds[i];
-                if (t - threads[i] > more_threads) more_threads = t - threads[i];
-                if (r - rss[i] > more_rss) more_rss = r - rss[i];
-            }
-            if (life[i] > oldest) oldest = life[i];
-        }
         int     victim = (int)any(SEATS), status;
         if (victim == spare) continue;
         int64_t g = at->generation[victim];
@@ -331,7 +337,6 @@ static void elastic(const char *transport, int kills, double seconds)
         }
         v[n++] = took - calm;
         int64_t steps = at->steps[(victim + 1) % SEATS];
-        life[victim] = 0;
         at->size[victim] = 0;
         double t1 = now();
         seat_start(victim, -1, 0, transport);
@@ -340,74 +345,109 @@ static void elastic(const char *transport, int kills, double seconds)
             break;
         }
         joined += now() - t1;
+        if (spare < 0) continue;
+        held[0][n - 1] = count_dir(at->pid[spare], "fd");
+        held[1][n - 1] = count_dir(at->pid[spare], "task");
+        held[2][n - 1] = (double)at->bytes[spare] / 1024;
+        held[3][n - 1] = rss_kib(at->pid[spare]);
     }
     for (int i = 0; i < SEATS; i++) wrong += (int)at->wrong[i];
     snprintf(name, sizeof name, "elastic %s", transport);
-    spread(name, v, n, wrong);
-    printf("    calm step %.2f ms, from the start of a replacement to its third step %.0f ms (mean); largest growth of "
-           "a member over up to %d "
-           "deaths: %d descriptors, %d threads, %d KiB\n",
-           1e3 * calm, n ? 1e3 * joined / n : 0.0, oldest, more_fds, more_threads, more_rss);
+    double mid = 0;
+    if (spare < 0) mid = spread(name, v, n, wrong);
+    else {
+        static const char *const what[] = { "descriptors", "threads", "KiB of malloc", "KiB resident" };
+        printf("growth over %s: wrong outcomes %d; medians of deaths %d to %d, and of %d to %d:\n", transport, wrong, n / 4, n / 2 - 1, 3 * n / 4, n - 1);
+        for (int k = 0; k < 4 && n >= 8; k++) {
+            double a = median(held[k] + n / 4, n / 4);
+            printf("    %.0f and %.0f %s\n", a, median(held[k] + 3 * n / 4, n / 4), what[k]);
+        }
+    }
+    if (spare < 0)
+        printf("    calm step %.2f ms, from the start of a replacement to its third step %.0f ms (mean)\n", 1e3 * calm,
+               n ? 1e3 * joined / n : 0.0);
     fflush(stdout);
     at->stop = 1;
     for (int i = 0; i < SEATS; i++) {
         kill((pid_t)at->pid[i], SIGKILL);
         waitpid((pid_t)at->pid[i], NULL, 0);
     }
+    for (int k = 0; k < 4; k++) free(held[k]);
     free(v);
+    return mid;
 }
-static void restarts(const char *name, char *const *argv, int kills, double seconds)
+static double restarts(const char *name, char *const *argv, int kills, double seconds)
 {
     double  limit = now() + seconds;
     double *v = (double *)calloc((size_t)kills + 1, sizeof *v);
     int     n = 0, wrong = 0, status;
     memset(at, 0, sizeof *at);
+    at->victim = -1;
     pid_t pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         int fd = open("/dev/null", O_WRONLY);
         dup2(fd, 1);
-        dup2(fd, 2);
+        if (!getenv("BENCH_SAY")) dup2(fd, 2);
         execvp(argv[0], argv);
         _exit(127);
     }
-    double calm = 0;
+    double calm = 0, fresh = 0, again = 0;
+    bool   ended = false;
     while (n < kills && (n < 1 || now() < limit)) {
         int64_t end = clock_ns() + 90ll * NS_PER_S;
         bool    on = false;
-        while (clock_ns() < end && !on && waitpid(pid, &status, WNOHANG) == 0) {
+        while (clock_ns() < end && !on && !ended) {
             on = true;
-            for (int i = 0; i < SEATS; i++)
-                on = on && at->generation[i] == at->generation[0] && at->generation[i] > n &&
-                     at->steps[i] > at->steps[0] - 2;
+            for (int i = 0; i < SEATS; i++) on = on && at->generation[i] == n + 1;
             on = on && clock_ns() - at->first[0] > NS_PER_S / 5; /* some steps */
+            ended = waitpid(pid, &status, WNOHANG) == pid;
             usleep(500);
         }
         if (!on) {
+            printf("    %s\n", ended ? "it has ended" : "it stands still");
             wrong++;
             break;
         }
         if (!calm) calm = calm_step();
+        usleep(any((uint32_t)(20e6 * calm) + 1000));
         int     victim = (int)any(SEATS);
         int64_t g = at->generation[victim], t0 = clock_ns();
+        at->victim = victim;
         kill((pid_t)at->pid[victim], SIGKILL);
         double took = stood(t0, g, -1, 90);
         if (took <= 0) {
+            printf("    no new step in 90 s\n");
             wrong++;
             break;
         }
         v[n++] = took - calm;
+        fresh += 1e-9 * (double)(at->started - t0);
+        again += (double)at->again;
     }
-    spread(name, v, n, wrong);
-    printf("    calm step %.2f ms (with a checkpoint)\n", 1e3 * calm);
-    fflush(stdout);
     at->stop = 1;
-    for (int i = 0; i < 40 && waitpid(pid, &status, WNOHANG) == 0; i++) usleep(50000);
-    kill(pid, SIGTERM);
-    usleep(200000);
-    kill(pid, SIGKILL);
-    waitpid(pid, NULL, 0);
+    for (int i = 0; i < 200 && !ended; i++) {
+        ended = waitpid(pid, &status, WNOHANG) == pid;
+        usleep(50000);
+    }
+    int64_t most = 0;
+    for (int i = 0; i < SEATS; i++) {
+        wrong += (int)at->wrong[i];
+        if (at->steps[i] > most) most = at->steps[i];
+    }
+    for (int64_t k = most > HASHES ? most - HASHES + 1 : 1; k <= most; k++) wrong += at->hash_of[k % HASHES] != k;
+    double mid = spread(name, v, n, wrong);
+    printf("    calm step %.2f ms (with a checkpoint every %s steps); in the mean %.0f ms until all ranks have started, %.1f steps made again; %lld steps in all\n",
+           1e3 * calm, every, n ? 1e3 * fresh / n : 0.0, n ? again / n : 0.0, (long long)most);
+    fflush(stdout);
+    if (!ended) {
+        kill(pid, SIGKILL);
+        for (int i = 0; i < SEATS; i++)
+            if (at->pid[i] > 0) kill((pid_t)at->pid[i], SIGKILL); /* torchrun leaves them */
+        waitpid(pid, NULL, 0);
+    }
     free(v);
+    return mid;
 }
 static board *board_open(const char *path)
 {
@@ -419,20 +459,21 @@ static board *board_open(const char *path)
 }
 int main(int argc, char **argv)
 {
-    if (argc == 4 && !strcmp(argv[1], "--rank")) {
+    if (argc == 5 && !strcmp(argv[1], "--rank")) {
         at = board_open(argv[2]);
-        return at ? restarted(argv[3]) : 1;
+        return at ? restarted(argv[3], atoi(argv[4])) : 1;
     }
     int         kills = atoi(option(argc, argv, "--kills", "1000"));
     double      seconds = atof(option(argc, argv, "--seconds", "100000")), parts_of = 0;
-    const char *parts = option(argc, argv, "--parts", "shm,tcp,restart,torch"),
+    const char *parts = option(argc, argv, "--parts", "shm,tcp,growth,restart,torch"),
                *python = option(argc, argv, "--python", "");
-    static const char *const part[] = { "shm", "tcp", "restart", "torch" };
-    double                   time_of[] = { 5, 5, 1, 2 }; /* shares of --seconds */
+    static const char *const part[] = { "shm", "tcp", "growth", "restart", "torch" };
+    double                   time_of[] = { 5, 5, 2, 3, 8 }; /* shares of --seconds */
     log_path = option(argc, argv, "--log", "");
-    spare = atoi(option(argc, argv, "--spare", "-1"));
-    for (int i = 0; i < 4; i++) parts_of += strstr(parts, part[i]) && (i < 3 || *python) ? time_of[i] : 0;
-    for (int i = 0; i < 4; i++) time_of[i] *= seconds / (parts_of > 0 ? parts_of : 1);
+    every = option(argc, argv, "--every", "10");
+    for (int i = 0; i < 5; i++) parts_of += strstr(parts, part[i]) && (i < 4 || *python) ? time_of[i] : 0;
+    for (int i = 0; i < 5; i++) time_of[i] *= seconds / (parts_of > 0 ? parts_of : 1);
+    double  mid[3] = { 0, 0, 0 }, peer = 0;
     char    dir[64] = "/tmp/bench_elastic-XXXXXX", path[128], ckpt[128], text[32], count[16];
     uint8_t token[32] = { 1 };
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -442,19 +483,20 @@ int main(int argc, char **argv)
     snprintf(path, sizeof path, "%s/board", dir);
     snprintf(ckpt, sizeof ckpt, "%s/ckpt", dir);
     if (!(at = board_open(path))) return 1;
-    if (strstr(parts, "shm") || strstr(parts, "tcp")) {
+    if (strstr(parts, "shm") || strstr(parts, "tcp") || strstr(parts, "growth")) {
         int fd = memfd_create("token", 0);
         if (write(fd, token, 32) != 32 || socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, tell)) return 1;
         snprintf(text, sizeof text, "%d", fd);
         setenv("DT_TOKEN_FD", text, 1);
         snprintf(text, sizeof text, "%d", tell[1]);
         setenv("DT_REPORT_FD", text, 1);
-        if (strstr(parts, "shm")) elastic("shm", kills, time_of[0]);
-        if (strstr(parts, "tcp")) elastic("tcp", kills, time_of[1]);
+        if (strstr(parts, "shm")) mid[0] = elastic("shm", kills, time_of[0], -1);
+        if (strstr(parts, "tcp")) mid[1] = elastic("tcp", kills, time_of[1], -1);
+        if (strstr(parts, "growth")) elastic("shm", kills / 2, time_of[2] / 2, 2), elastic("tcp", kills / 2, time_of[2] / 2, 2);
         unsetenv("DT_TOKEN_FD");
         unsetenv("DT_REPORT_FD");
     }
-    int few = kills / 50 > 0 ? kills / 50 : 1;
+    int few = kills / 5 > 0 ? kills / 5 : 1;
     snprintf(count, sizeof count, "%d", few + 2);
     if (strstr(parts, "restart")) {
         char *const a[] = { (char *)"build/tools/dtrun",
@@ -466,11 +508,14 @@ int main(int argc, char **argv)
                             (char *)"--rank",
                             path,
                             ckpt,
+                            (char *)(uintptr_t)every,
                             NULL };
-        restarts("restart from a checkpoint, dtrun", a, few, time_of[2]);
+        mid[2] = restarts("restart from a checkpoint, dtrun", a, few, time_of[3]);
     }
     if (strstr(parts, "torch") && *python) {
         char limit[32];
+        setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1", 1); /* else gloo finds the addresses of before the restart */
+        few = kills / 50 > 0 ? kills / 50 : 1;
         snprintf(limit, sizeof limit, "--max-restarts=%d", few + 2);
         char *const a[] = { (char *)(uintptr_t)python,
                             (char *)"-m",
@@ -481,10 +526,14 @@ int main(int argc, char **argv)
                             (char *)"bench/peer_elastic.py",
                             path,
                             ckpt,
+                            (char *)(uintptr_t)every,
                             NULL };
-        restarts("PyTorch, torchrun", a, few < 10 ? few : 10, time_of[3]);
+        peer = restarts("PyTorch, torchrun", a, few, time_of[4]);
     }
-    snprintf(text, sizeof text, "%s", "");
+    static const char *const line[] = { "elastic-shm", "elastic-tcp", "elastic-restart" };
+    for (int i = 0; i < 3; i++) /* medians; the ratio says how many times as fast dt goes on */
+        if (mid[i] > 0 && peer > 0)
+            printf("%s: dt %.1f ms, torchrun %.1f ms, ratio %.1f\n", line[i], 1e3 * mid[i], 1e3 * peer, peer / mid[i]);
     char command[200];
     snprintf(command, sizeof command, "rm -rf %s", dir);
     return system(command) != 0;

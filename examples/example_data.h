@@ -44,6 +44,40 @@ static inline dt_comm *example_comm(int argc, char **argv)
 }
 #endif
 
+#ifdef DT_ELASTIC_H_INCLUDED
+/* One training loop for both: a fixed number of ranks (loader, ddp), and with --elastic members that come and go (docs/elastic.md).
+   Before example_team_begin: elastic, opt, in (elastic: without .rank and .world), and the options of one of them; then e or ddp is there. */
+typedef struct example_team {
+    bool          elastic;
+    dt_optimizer *opt;
+    dt_loader    *in;
+    dt_comm      *comm; /* NULL with --elastic */
+    dt_ddp       *ddp;  /* the same; dt_elastic_ddp changes with the members */
+    dt_elastic   *e;    /* NULL without */
+} example_team;
+static inline void example_team_begin(example_team *t, dt_model *m, dt_elastic_opts o)
+{
+    if (t->elastic) t->e = dt_elastic_new_with(m, t->opt, t->in, o);
+    else t->ddp = dt_ddp_new_with(m, t->comm, o.ddp);
+}
+static inline void example_team_end(example_team *t) /* before the model and the loader are freed */
+{
+    dt_elastic_free(t->e);
+    dt_ddp_free(t->ddp);
+}
+static inline int example_rank(const example_team *t) { return t->elastic ? dt_elastic_rank(t->e) : dt_comm_rank(t->comm); }
+static inline int example_size(const example_team *t) { return t->elastic ? dt_elastic_size(t->e) : dt_comm_size(t->comm); }
+static inline int64_t example_epoch(const example_team *t) { return t->elastic ? t->e ? dt_elastic_epoch(t->e) : INT64_MAX : dt_loader_epoch(t->in); }
+static inline bool    example_next(example_team *t, dt_batch *b) { return t->elastic ? dt_elastic_next(t->e, b) : dt_loader_next(t->in, b); }
+/* false: the step does not count. It is made again without a member that died; or more batches belong to it. */
+static inline bool example_step(example_team *t)
+{
+    if (t->elastic) return dt_elastic_step(t->e);
+    dt_step(t->opt);
+    return dt_error() == NULL;
+}
+#endif
+
 #ifdef DT_CUDA_H
 /* The device that --device names: cpu, cuda:N, or cuda, which is GPU (local rank modulo number of GPUs). If the machine
    has no GPU, it is the CPU, and rank 0 prints the reason. NULL with an error pending if the device does not exist. */

@@ -3,10 +3,12 @@
    Build: cc -O2 -I.. mnist.c -o mnist -lm -lpthread        Run: ./mnist --epochs 5 --opt-level O2
    On 4 processes of this machine: ./mnist --nproc 4; or dtrun -n 4 ./mnist, mpirun -n 4 ./mnist
    On two machines with 4 processes each: set MASTER_ADDR, MASTER_PORT and DT_TOKEN_FILE on both, then run
-   ./mnist --nodes 2 --nproc 4 --nr 0 on the first and --nr 1 on the second */
+   ./mnist --nodes 2 --nproc 4 --nr 0 on the first and --nr 1 on the second
+   On processes that may die, and others join: dtrun --min 2 --max 4 -n 4 ./mnist --elastic (docs/elastic.md) */
 #define DT_IMPLEMENTATION
 #include "dt_data.h"
 #include "dt_dist.h"
+#include "dt_elastic.h"
 #include "dt_mpi.h"
 #include "dt_nccl.h"
 #include "dt_plot.h"
@@ -24,6 +26,8 @@ static const char *const mnist_help =
     "    --steps N           stop after N steps; default: after --epochs\n"
     "    --checkpoint DIR    save every epoch and at SIGTERM or Ctrl-C; resume from the newest checkpoint\n"
     "    --csv FILE          a log of every step      --svg FILE    the loss curve\n"
+    "    --elastic           go on when processes die, and take new ones: under dtrun --min 1 --max 4 -n 4; on CPUs\n"
+    "    --slots N           with --elastic: N batches a step, whoever computes them; 0 (default): one of each process\n"
     "    --nproc N           processes on this machine (--gpus N is the same); without it: as the launcher says, or one\n"
     "    --nodes N           machines                 --nr N        the number of this one, from 0\n";
 
@@ -56,7 +60,7 @@ static const char *open_images(const char *dir, bool say, dt_dataset **train, dt
     return dir;
 }
 
-static double accuracy(dt_model *m, dt_ddp *ddp, dt_loader *in) /* over the test images of all ranks */
+static double accuracy(dt_model *m, dt_ddp *ddp, dt_loader *in) /* over the test images of all ranks; ddp NULL: of this one */
 {
     double right = 0, n = 0;
     dt_model_eval(m);
@@ -68,17 +72,18 @@ static double accuracy(dt_model *m, dt_ddp *ddp, dt_loader *in) /* over the test
     }
     dt_no_grad_end();
     dt_model_train(m);
-    return dt_ddp_mean(ddp, n > 0 ? right / n : 0, n);
+    return ddp ? dt_ddp_mean(ddp, n > 0 ? right / n : 0, n) : right / n;
 }
 
 static int trainer(void *args)
 {
     int         argc = ((example_args *)args)->argc;
     char      **argv = ((example_args *)args)->argv;
-    dt_comm    *comm = example_comm(argc, argv);
-    int         rank = dt_comm_rank(comm), world = dt_comm_size(comm);
-    if (!comm) return 1;
-    dt_device  *dev = example_device(argc, argv, rank, dt_comm_local_rank(comm));
+    example_team t = { .elastic = example_flag(argc, argv, "--elastic") };
+    dt_comm    *comm = t.comm = t.elastic ? NULL : example_comm(argc, argv);
+    int         rank = comm ? dt_comm_rank(comm) : 0, world = comm ? dt_comm_size(comm) : 1;
+    if (!comm && !t.elastic) return 1;
+    dt_device  *dev = example_device(argc, argv, rank, comm ? dt_comm_local_rank(comm) : 0);
     const char *level = example_option(argc, argv, "--opt-level", NULL),
                *dir = example_option(argc, argv, "--checkpoint", NULL);
     int64_t     epochs = atoi(example_option(argc, argv, "--epochs", "5")),
@@ -87,6 +92,7 @@ static int trainer(void *args)
     uint64_t    seed = (uint64_t)atoi(example_option(argc, argv, "--seed", "1"));
     int         workers = atoi(example_option(argc, argv, "--workers", "2")), stop = 0;
     bool        bf16 = !strcmp(example_option(argc, argv, "--dtype", "f16"), "bf16");
+    int         slots = t.elastic ? atoi(example_option(argc, argv, "--slots", "0")) : 0;
     double      mean = 0, std = 1;
     dt_dataset *train = NULL, *test = NULL;
     const char *from = open_images(example_option(argc, argv, "--data", NULL), rank == 0, &train, &test);
@@ -99,47 +105,56 @@ static int trainer(void *args)
     dt_model      *m = dt_model_new(.seed = seed, .device = dev);
     dt_optimizer  *opt = dt_sgd(m, .lr = atof(example_option(argc, argv, "--lr", "0.01")), .momentum = 0.9);
     dt_amp        *amp = level ? dt_amp_new(m, .level = level, .dtype = bf16 ? DT_BF16 : DT_F16) : NULL;
-    dt_ddp        *ddp = dt_ddp_new(m, comm, .sync_batchnorm = example_flag(argc, argv, "--sync-bn"));
     dt_checkpoint *c = dir ? dt_checkpoint_new(dir, .model = m, .optimizer = opt, .amp = amp, .every_epochs = 1,
-                                               .signals = true) : NULL;
+                                               .signals = !t.elastic) : NULL;
     if (c) dt_loader_checkpoint(in, c); /* the position in the data is saved and restored too */
-    if (c && dt_checkpoint_resume(c, &epoch, &step) > 0 && rank == 0)
+    t.opt = opt, t.in = in;
+    dt_elastic_opts o = { .checkpoint = c };
+    o.ddp.sync_batchnorm = example_flag(argc, argv, "--sync-bn");
+    o.ddp.slots = slots;
+    if (!t.elastic) example_team_begin(&t, m, o);
+    if (c && !getenv("DT_ELASTIC_JOIN") && dt_checkpoint_resume(c, &epoch, &step) > 0 && rank == 0)
         fprintf(stderr, "resuming from step %lld in %s\n", (long long)step, dir);
-    dt_progress *p = dt_progress_new(.epochs = (int)epochs, .steps = dt_loader_batches(in), .unit = "images",
-                                     .quiet = rank > 0,
-                                     .csv = rank ? NULL : example_option(argc, argv, "--csv", NULL),
-                                     .svg = rank ? NULL : example_option(argc, argv, "--svg", NULL),
-                                     .start_step = step);
+    if (t.elastic) example_team_begin(&t, m, o), step = 0; /* from the position that was resumed; it counts its own steps */
+    dt_progress *p = NULL;
 
-    while (dt_loader_epoch(in) < epochs && !stop)
-        for (dt_batch b; !stop && dt_loader_next(in, &b); ) {
+    while (example_epoch(&t) < epochs && !stop)
+        for (dt_batch b; !stop && example_next(&t, &b); ) {
             dt_tensor *loss = dt_cross_entropy(net(m, b.x), b.y);
+            double     value = dt_item(loss);
             if (amp)
                 dt_amp_backward(amp, loss);
             else
                 dt_backward(loss);
-            dt_progress_step(p, dt_item(loss), .items = (double)(b.n * world), .lr = dt_optimizer_lr(opt, 0),
+            if (!example_step(&t)) continue;
+            step = t.elastic ? dt_elastic_steps(t.e) : step + 1;
+            rank = example_rank(&t), world = example_size(&t); /* elastic: another process may be the first one now */
+            if (!p)
+                p = dt_progress_new(.epochs = (int)epochs, .steps = t.elastic ? 0 : dt_loader_batches(in), .unit = "images",
+                                    .quiet = rank > 0,
+                                    .csv = rank ? NULL : example_option(argc, argv, "--csv", NULL),
+                                    .svg = rank ? NULL : example_option(argc, argv, "--svg", NULL),
+                                    .start_step = step - 1);
+            dt_progress_step(p, value, .items = (double)(b.n * (slots ? slots : world)), .lr = dt_optimizer_lr(opt, 0),
                              .scale = amp ? dt_amp_scale(amp, 0) : 0);
-            dt_step(opt);
-            step++;
-            if (dt_loader_epoch(in) > b.epoch) { /* this was the last batch of the epoch */
-                dt_progress_result(p, "test accuracy", accuracy(m, ddp, exam));
+            if (example_epoch(&t) > b.epoch) { /* this was the last batch of the epoch */
+                if (!t.elastic || rank == 0) dt_progress_result(p, "test accuracy", accuracy(m, t.ddp, exam));
                 dt_progress_epoch(p);
             }
-            if (c) stop = dt_checkpoint_tick(c, dt_loader_epoch(in), step);
+            if (c) stop = dt_checkpoint_tick(c, example_epoch(&t), step);
             if (step == steps) stop = 1;
         }
-    if (c) dt_checkpoint_finish(c, dt_loader_epoch(in), step);
+    if (c) dt_checkpoint_finish(c, example_epoch(&t), step);
     dt_progress_free(p);
     char line[256];
     if (!dt_error() && rank == 0 && dt_loader_report(in, 0, line, sizeof line)) fprintf(stderr, "%s\n", line);
-    double right = accuracy(m, ddp, exam);
+    double right = t.elastic && rank ? 0 : accuracy(m, t.ddp, exam);
     if (!dt_error() && rank == 0)
         printf("test accuracy %.2f %% after %lld steps of %d process%s on %s\n", 100 * right, (long long)step, world,
                world > 1 ? "es" : "", from);
 
+    example_team_end(&t);
     dt_checkpoint_free(c);
-    dt_ddp_free(ddp);
     dt_amp_free(amp);
     dt_optimizer_free(opt);
     dt_model_free(m);

@@ -2801,7 +2801,8 @@ static struct {
     int64_t     next;
 } hosts;
 
-/* Lines are "host [ranks]"; # begins a comment. NULL, and why, if there is an error. The text need not end with a zero. */
+/* Lines are "host [ranks]"; # begins a comment. NULL, and why, with line and column, if there is an error. The text need not end with a zero. */
+#define HOSTS_COLUMN(k) (int)(word[k] - p + 1)
 static host_line *host_lines(const char *text, size_t n, const char *name, int normal, int *count, char *why, size_t nbytes)
 {
     host_line  *list = NULL;
@@ -2831,10 +2832,10 @@ static host_line *host_lines(const char *text, size_t n, const char *name, int n
         h->line = line;
         h->room = normal;
         if (len[0] < sizeof h->host) memcpy(h->host, word[0], len[0]);
-        if (k == NODES_MAX) snprintf(why, nbytes, "%s, line %d: more than %d machines", name, line, NODES_MAX);
+        if (k == NODES_MAX) snprintf(why, nbytes, "%s, line %d: more than %d machines, expected at most that many", name, line, NODES_MAX);
         else if (memchr(word[0], 0, len[0]) || len[0] >= sizeof h->host || !host_good(h->host))
-            snprintf(why, nbytes, "%s, line %d: '%.*s', expected a name or an address: host [ranks]", name, line,
-                     (int)(len[0] < 80 ? len[0] : 80), word[0]);
+            snprintf(why, nbytes, "%s, line %d, column %d: '%.*s', expected a name or an address: host [ranks]", name, line,
+                     HOSTS_COLUMN(0), (int)(len[0] < 80 ? len[0] : 80), word[0]);
         if (words > 1 && !why[0]) {
             h->room = 0;
             bool good = len[1] < 6;
@@ -2843,14 +2844,16 @@ static host_line *host_lines(const char *text, size_t n, const char *name, int n
                 h->room = h->room * 10 + (word[1][i] - '0');
             }
             if (!good || h->room < 1 || h->room > RANKS_MAX)
-                snprintf(why, nbytes, "%s, line %d: '%.*s', expected a number of ranks from 1 to %d: host [ranks]", name, line,
-                         (int)(len[1] < 80 ? len[1] : 80), word[1], RANKS_MAX);
+                snprintf(why, nbytes, "%s, line %d, column %d: '%.*s', expected a number of ranks from 1 to %d: host [ranks]", name, line,
+                         HOSTS_COLUMN(1), (int)(len[1] < 80 ? len[1] : 80), word[1], RANKS_MAX);
         }
         if (words > 2 && !why[0])
-            snprintf(why, nbytes, "%s, line %d: '%.*s' is too much, expected: host [ranks]", name, line, (int)(len[2] < 80 ? len[2] : 80), word[2]);
+            snprintf(why, nbytes, "%s, line %d, column %d: '%.*s' is too much, expected: host [ranks]", name, line, HOSTS_COLUMN(2),
+                     (int)(len[2] < 80 ? len[2] : 80), word[2]);
         for (int i = 0; i < k && !why[0]; i++)
             if (strcmp(list[i].host, h->host) == 0)
-                snprintf(why, nbytes, "%s, line %d: '%s' is also on line %d, expected each machine once", name, line, h->host, list[i].line);
+                snprintf(why, nbytes, "%s, line %d, column %d: '%s' is also on line %d, expected each machine once", name, line, HOSTS_COLUMN(0),
+                         h->host, list[i].line);
         k++;
     }
     if (k == 0 && !why[0]) snprintf(why, nbytes, "%s names no machine, expected lines: host [ranks]", name);

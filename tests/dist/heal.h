@@ -7,7 +7,9 @@
 #define HEAL_H
 #include "ranks.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -29,7 +31,8 @@ enum {
     HEAL_STEPS = 512,
     HEAL_TRIES = 32,
     HEAL_RANKS = 8,
-    HEAL_ALL = 64
+    HEAL_ALL = 64,
+    HEAL_DEATHS = 256
 };
 enum { HEAL_RETRY = 75 }; /* the exit status of a newcomer that found no group */
 enum {
@@ -39,7 +42,8 @@ enum {
     HEAL_AFTER,
     HEAL_TIMER,
     HEAL_MESSAGE,
-    HEAL_JOINING
+    HEAL_JOINING,
+    HEAL_LIFE
 };                         /* when the victim dies (or is stopped) */
 enum { /* odd_in */
     HEAL_MODEL = 0,
@@ -63,8 +67,12 @@ typedef struct heal_plan { /* of one member */
     int     how, signal, with; /* with: this member is killed just before; 0: none */
     int64_t step,
         us; /* at which step; HEAL_TIMER: so long after its first step. HEAL_MESSAGE: before so many messages (heal_sends) from
-                         that step on, HEAL_JOINING: from the start of a newcomer on, or of this one if it is one */
+                         that step on, HEAL_JOINING: from the start of a newcomer on, or of this one if it is one. HEAL_LIFE: after
+                         so many steps of its own in a full group */
 } heal_plan;
+typedef struct heal_use { /* what a process holds; bytes: of malloc */
+    int64_t descriptors, threads, mappings, bytes;
+} heal_use;
 typedef struct heal {
     /* options */
     int    world, min, max, epochs, slots, shard, amp, norm, adam, seconds_of_step; /* the last one: ms of a step */
@@ -77,6 +85,8 @@ typedef struct heal {
     int         bare;        /* it has neither the loader nor the scheduler */
     int         replace;     /* so many members that died are replaced */
     int         next;        /* the number of the next one */
+    int         watch;       /* members from this one on note what they hold after each death (used), and nothing else; 0: none */
+    int         lies;        /* odd may be member 0, too */
     int         odd, odd_in; /* the member with this number differs from the others in this; 0: none */
     heal_plan   plan[HEAL_ALL];
     /* results */
@@ -99,6 +109,8 @@ typedef struct heal {
     char     said[HEAL_ALL][600];
     uint64_t last; /* hash of the final weights */
     int      pid[HEAL_ALL];
+    int      deaths[HEAL_RANKS];             /* that each watching member has seen */
+    heal_use used[HEAL_RANKS][HEAL_DEATHS]; /* by deaths: the least in the steps of a full group */
 } heal;
 
 #ifdef DT__ON_SEND
@@ -236,6 +248,35 @@ static DT_TEST_UNUSED void heal_committed(heal *j, int number, dt_elastic *e, dt
     while (newest < step + 1 &&
            !__atomic_compare_exchange_n(&j->newest, &newest, step + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
 }
+static DT_TEST_UNUSED int64_t heal_count(const char *path) /* entries of a folder, or lines of a file */
+{
+    char    line[600];
+    int64_t n = 0;
+    DIR    *d = opendir(path);
+    while (d && readdir(d)) n++;
+    if (d) closedir(d);
+    FILE *f = d ? NULL : fopen(path, "r");
+    while (f && fgets(line, sizeof line, f)) n++;
+    if (f) fclose(f);
+    return n;
+}
+static DT_TEST_UNUSED void heal_watch(heal *j, int number, dt_elastic *e)
+{
+    static int64_t   generation;
+    dt_elastic_stats s = dt_elastic_get_stats(e);
+    if (dt_elastic_size(e) != j->world || s.deaths >= HEAL_DEATHS) return;
+    struct mallinfo2 m = mallinfo2();
+    heal_use         u, *least = &j->used[number][s.deaths];
+    u.descriptors = heal_count("/proc/self/fd");
+    u.threads = heal_count("/proc/self/task");
+    u.mappings = heal_count("/proc/self/maps");
+    u.bytes = (int64_t)(m.uordblks + m.hblkhd);
+    for (int i = 0; i < 4; i++)
+        if (s.generation != generation || (&u.descriptors)[i] < (&least->descriptors)[i])
+            (&least->descriptors)[i] = (&u.descriptors)[i];
+    generation = s.generation;
+    __atomic_store_n(&j->deaths[number], (int)s.deaths, __ATOMIC_SEQ_CST);
+}
 static DT_TEST_UNUSED void heal_hears(void *user, int level, const char *text)
 {
     heal *j = (heal *)user;
@@ -252,7 +293,7 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
         x[i / HEAL_IN][i % HEAL_IN] = (float)r[0] / 4294967296.0f - 0.5f;
         y[i / HEAL_IN] = (uint8_t)(r[1] % HEAL_OUT);
     }
-    int         odd = number && j->odd == number ? j->odd_in : -1;
+    int         odd = (number || j->lies) && j->odd == number ? j->odd_in : -1;
     dt_dataset *set =
         dt_arrays(x, HEAL_ITEMS - (odd == HEAL_LENGTH), .x_shape = DT_SHAPE(HEAL_IN), .y = y, .y_dtype = DT_U8, .classes = HEAL_OUT);
     dt_loader *in =
@@ -268,7 +309,7 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
     bool            begun = false;
     if (k && !j->bare) dt_loader_checkpoint(in, k);
     if (j->every) dt_set_log(heal_hears, j);
-    int             size = 0, generation = 0, ends = 0;
+    int             size = 0, generation = 0, ends = 0, lived = 0;
     memset(&o, 0, sizeof o);
     o.min = j->min;
     o.max = j->max;
@@ -305,7 +346,7 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
             if (in_group && !begun && j->plan[number].how == HEAL_TIMER)
                 dt_test_signal_in(j->plan[number].us, j->plan[number].signal ? j->plan[number].signal : SIGKILL);
             if (in_group) {
-                heal_note(j, number, e, &b, step, generation);
+                if (!j->watch) heal_note(j, number, e, &b, step, generation);
                 j->mine[number] = generation;
                 if (rank < 0 && in_group && !begun) __atomic_add_fetch(&j->joined, 1, __ATOMIC_SEQ_CST);
                 if (j->seconds_of_step) usleep((useconds_t)j->seconds_of_step * 1000);
@@ -317,6 +358,12 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
             if (amp) dt_amp_backward(amp, loss);
             else dt_backward(loss);
             if (!dt_elastic_step(e)) continue;
+            if (j->watch) {
+                if (number >= j->watch) heal_watch(j, number, e);
+                lived += dt_elastic_size(e) == j->world;
+                heal_die(j, number, HEAL_LIFE, lived);
+                continue;
+            }
             heal_committed(j, number, e, m, step, generation);
             heal_die(j, number, HEAL_AFTER, step);
             if (k) dt_checkpoint_tick(k, dt_elastic_epoch(e), dt_elastic_steps(e));

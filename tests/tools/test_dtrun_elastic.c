@@ -718,7 +718,7 @@ UTEST(machines, the_hosts_file_is_read_again)
     put_text(dir, "hosts", "127.0.0.1 1\n127.0.0.2 1\n127.0.0.3"); /* one more, with as many ranks as -n says */
     JOB_UNTIL(&j, 1, "on 127.0.0.3 has joined", 2);
     put_text(dir, "hosts", "127.0.0.1 1\n127.0.0.2 1 x\n"); /* what is wrong changes nothing */
-    JOB_UNTIL(&j, 1, "/hosts, line 2: 'x' is too much, expected: host [ranks]; the job goes on with the machines it has", 1);
+    JOB_UNTIL(&j, 1, "/hosts, line 2, column 13: 'x' is too much, expected: host [ranks]; the job goes on with the machines it has", 1);
     put_text(dir, "hosts", "");
     JOB_UNTIL(&j, 1, "/hosts names no machine, expected lines: host [ranks]; the job goes on", 1);
     unlink(temp_in(dir, "hosts"));
@@ -848,15 +848,15 @@ UTEST(input, lines_of_a_hosts_file)
                 { "a 1\nb:2\n", NULL, 2, 1 }, /* an IPv6 address may have colons */
                 { "", "f names no machine, expected lines: host [ranks]", 0, 0 },
                 { "# a\n", "f names no machine", 0, 0 },
-                { "a\nb 0\n", "f, line 2: '0', expected a number of ranks from 1 to 4096: host [ranks]", 0, 0 },
-                { "a 4097", "f, line 1: '4097', expected a number", 0, 0 },
-                { "a 99999999999999999999", "f, line 1: '99999999999999999999', expected a number", 0, 0 },
-                { "a -1", "f, line 1: '-1', expected a number", 0, 0 },
-                { "a slots=4", "f, line 1: 'slots=4', expected a number", 0, 0 },
-                { "a 4 5", "f, line 1: '5' is too much, expected: host [ranks]", 0, 0 },
-                { "-oProxyCommand=x", "f, line 1: '-oProxyCommand=x', expected a name or an address", 0, 0 },
-                { "a\n\nb\na 2", "f, line 4: 'a' is also on line 1, expected each machine once", 0, 0 },
-                { "a;b", "f, line 1: 'a;b', expected a name or an address", 0, 0 } };
+                { "a\nb 0\n", "f, line 2, column 3: '0', expected a number of ranks from 1 to 4096: host [ranks]", 0, 0 },
+                { "a 4097", "f, line 1, column 3: '4097', expected a number", 0, 0 },
+                { "a 99999999999999999999", "f, line 1, column 3: '99999999999999999999', expected a number", 0, 0 },
+                { "a -1", "f, line 1, column 3: '-1', expected a number", 0, 0 },
+                { "a \t slots=4", "f, line 1, column 5: 'slots=4', expected a number", 0, 0 },
+                { "a 4 5", "f, line 1, column 5: '5' is too much, expected: host [ranks]", 0, 0 },
+                { "-oProxyCommand=x", "f, line 1, column 1: '-oProxyCommand=x', expected a name or an address", 0, 0 },
+                { "a\n\nb\n a 2", "f, line 4, column 2: 'a' is also on line 1, expected each machine once", 0, 0 },
+                { "a;b", "f, line 1, column 1: 'a;b', expected a name or an address", 0, 0 } };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         char       why[600];
         int        n = 0;

@@ -329,6 +329,29 @@ UTEST(elastic, learns_alike_alone_and_under_dtrun)
     }
     EXPECT_TRUE(!strncmp(at[0], at[1], strlen("test accuracy 90.00 %")));
 }
+/* With .slots a step has as many images, whoever is there: the number of steps says that each image counted once an epoch. */
+UTEST(elastic, mnist_goes_on_without_a_process_that_is_killed)
+{
+    static char out[65536];
+    char        more[9000];
+    const char *arguments = "mnist --data data/digits --epochs 4 --batch 25 --slots 3 --workers 1 --elastic";
+    EXPECT_TRUE(run("env", arguments, out, sizeof out)); /* one process, nobody dies: 1437 images in steps of 75 */
+    EXPECT_TRUE_MSG(strstr(out, "after 80 steps of 1 process on") != NULL, out);
+    for (int leader = 0; leader < 2; leader++) {
+        /* the killed one: a child of dtrun that runs this program. Once an epoch is over, they train. */
+        snprintf(more, sizeof more,
+                 "sh -c 'f=$(mktemp); build/tools/dtrun --min 1 --max 3 -n 3 \"$0\" \"$@\" >$f 2>&1 & job=$!; "
+                 "while ! grep -q \"epoch 1\" $f && kill -0 $job; do sleep 0.01; done; "
+                 "for p in $(cat /proc/$job/task/*/children); do grep -q test_examples /proc/$p/comm && one=%s; done; kill -9 $one; "
+                 "wait $job; s=$?; cat $f; rm $f; exit $s'",
+                 leader ? "${one:-$p}" : "$p");
+        EXPECT_TRUE(run(more, arguments, out, sizeof out));
+        EXPECT_TRUE_MSG(strstr(out, " died: ") && strstr(out, "epoch 1/4 ") && strstr(out, "epoch 4/4 "), out);
+        const char *first = strstr(out, "epoch 1/4  loss "), *line = strstr(out, "test accuracy 9"), *last = strstr(out, "epoch 4/4  loss ");
+        EXPECT_TRUE_MSG(first && last && atof(last + 16) < atof(first + 16) / 4, out);
+        EXPECT_TRUE_MSG(line && strstr(line, " % after 80 steps of "), out);
+    }
+}
 UTEST(two_devices, train_as_one)
 {
     static char one[65536], two[65536];
