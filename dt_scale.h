@@ -204,6 +204,7 @@ DT_API size_t          dt_scale_profile_text(const dt_scale_model *m, char *buf,
        storage rate 2GB/s                 what a machine reads of its data set
        reduce rate 8GB/s                  what a device adds or copies; this and the next: measured, see below
        together 93%                       busy 80%                    spread 2%    (a line each)
+       stream rate 50GB/s together 60%    what a device moves in memory, and its part of that when all do
        end
 
    device, machines and devices are needed, intra where a machine has several devices, inter with several machines. */
@@ -238,6 +239,9 @@ typedef struct dt_scale_cluster {
     /* a measured calibration of the machine, which knows no model; 0: not measured */
     double          reduce;   /* seconds a byte reduced or copied */
     double          together; /* speed of each of per_machine independent processes, in parts of that of one alone, 0 to 1 */
+    double          stream, crowded; /* bytes a second that one process alone moves in memory that is no cache, and the speed of each of
+                                 per_machine processes that do it, in parts of that. With these two `together` is of products alone */
+    int             sharing;  /* devices that share cores and memory, if it is not per_machine; 0: per_machine */
     double          busy;     /* part of a transfer's time in which the device cannot compute, because it copies itself: 0 for
                                  GPUs with copy engines, about 1 for ranks on CPUs in shared memory. Above 1: the transfer takes
                                  so many times as long while the device computes, which makes no progress then */
@@ -1421,7 +1425,7 @@ static int dt__scale_read_inside(dt__scale_text_in *t, int *out)
 }
 DT_API int dt_scale_cluster_parse(dt_scale_cluster *out, const char *file, const char *text, size_t n)
 {
-    enum { DEVICE = 0, MACHINES, DEVICES, INTRA, INTER, SHARED, INSIDE, SWITCH, TRUNK, STORAGE, REDUCE, PARTS, END = 14 };
+    enum { DEVICE = 0, MACHINES, DEVICES, INTRA, INTER, SHARED, INSIDE, SWITCH, TRUNK, STORAGE, REDUCE, PARTS, STREAM = 14, END };
     dt__scale_text_in t;
     dt_scale_cluster  c;
     unsigned          seen = 0;
@@ -1441,9 +1445,11 @@ DT_API int dt_scale_cluster_parse(dt_scale_cluster *out, const char *file, const
                                   { "together", DT__SCALE_PART, &c.together },
                                   { "busy", DT__SCALE_PART, &c.busy },
                                   { "spread", DT__SCALE_PART, &c.spread },
+                                  { "stream", DT__SCALE_OWN, NULL },
                                   { "end", DT__SCALE_OWN, NULL } };
     const dt__scale_key fabric[] = { { "rate", DT__SCALE_RATE, &c.fabric } },
                         storage[] = { { "rate", DT__SCALE_RATE, &c.storage } },
+                        stream[] = { { "rate", DT__SCALE_RATE, &c.stream }, { "together", DT__SCALE_PART, &c.crowded } },
                         adding[] = { { "rate", DT__SCALE_RATE, &reduce } },
                         trunk[] = { { "rate", DT__SCALE_RATE, &c.trunk }, { "machines", DT__SCALE_INT, &c.per_switch } };
     int status = dt__scale_begin(&t, "cluster", file, text, n);
@@ -1463,10 +1469,13 @@ DT_API int dt_scale_cluster_parse(dt_scale_cluster *out, const char *file, const
                  : i == TRUNK   ? dt__scale_pairs(&t, trunk, 2, &pairs)
                  : i == STORAGE ? dt__scale_pairs(&t, storage, 1, &pairs)
                  : i == REDUCE  ? dt__scale_pairs(&t, adding, 1, &pairs)
+                 : i == STREAM  ? dt__scale_pairs(&t, stream, 2, &pairs)
                                 : dt__scale_value(&t, &key[i], DT__SCALE_DEVICES);
         if (status) return status;
         if ((i >= SWITCH && i <= REDUCE) && pairs != (i == TRUNK ? 3u : 1u))
             return dt__scale_expected(&t, i == TRUNK ? "rate and machines" : "rate");
+        if (i == STREAM && (pairs != 3 || !(c.stream >= 1) || !(c.crowded > 0)))
+            return dt__scale_expected(&t, "rate and together, both above 0");
         status = dt__scale_line_end(&t);
     }
     if (status) return status;
@@ -1572,6 +1581,7 @@ typedef struct dt__scale_work {
     int                     devices;
     double                  batch, micro; /* samples of a data-parallel rank in a step; in a micro-batch */
     double                  slow;         /* of computation: ranks together, and the slowest of them */
+    double                  together;     /* the part of it that is of ranks together */
     double value, grad, state, wire, act; /* bytes of an element: parameter, gradient, states; sent; activation */
     double forward_scale, backward_scale; /* measured seconds of a micro-batch for each that layers were measured with */
     dt__scale_group data, tensor;
@@ -2025,8 +2035,8 @@ static int dt__scale_cut(dt__scale_work *w, dt__scale_stage *stage, int nstages)
    a pipeline that is not cut evenly waits for the slowest one meanwhile. */
 static void dt__scale_crowd(const dt__scale_work *w, dt__scale_stage *stage, double *times, int n)
 {
-    double together = w->c->together, all = 0, most = 0;
-    if (!(together > 0 && together < 1) || w->c->per_machine < 2) return;
+    double together = 1 / w->together, all = 0, most = 0;
+    if (!(together < 1)) return;
     for (int r = 0; r < w->l.pipe; r++) {
         double work = 0;
         for (int i = r; i < n; i += w->l.pipe) work += stage[i].fwd + stage[i].bwd;
@@ -2246,6 +2256,26 @@ static int dt__scale_options(dt__scale_work *w)
             "a parameter server goes with data parallel only, and has at most as many servers beside workers as machines", w);
     return 0;
 }
+/* How much longer a step takes because the devices of a machine share its cores and memory. A measured step has three parts: products, which
+   need the time of their operations; moving bytes through memory; and the rest. Each is slowed as it was measured. What a step
+   moves is what the planner says of every model: DT__SCALE_MOVED times what is kept for the forward, twice that for the
+   backward; values twice, gradients once, and the update reads and writes all it has. */
+static double dt__scale_together(const dt__scale_work *w)
+{
+    const dt_scale_cluster *c = w->c;
+    const dt_scale_model   *m = w->m;
+    int                     sharing = c->sharing > 0 ? c->sharing : c->per_machine;
+    double                  products = c->together > 0 && c->together < 1 ? 1 / c->together - 1 : 0;
+    if (w->devices < 2 || sharing < 2) return 1;
+    if (!w->measured || !(c->stream > 0) || !(c->crowded > 0 && c->crowded <= 1)) return 1 + products;
+    dt_scale_sums sums = dt_scale_model_sums(m);
+    double        seconds = m->forward > 0 && m->backward > 0 ? m->forward + m->backward + m->update : sums.forward + sums.backward + m->update;
+    double        moved = 3 * DT__SCALE_MOVED * sums.held * m->batch * w->act +
+                   (double)sums.params * (2 * w->value + w->grad + 2 * (w->value + w->grad + w->state));
+    double part = seconds > 0 ? fmin(1, moved / c->stream / seconds) : 0;
+    double rest = c->device.speed > 0 && seconds > 0 ? fmin(1 - part, (sums.flops + sums.flops_back) * m->batch / c->device.speed / seconds) : 1 - part;
+    return 1 + rest * products + part * (1 / c->crowded - 1);
+}
 static void dt__scale_prepare(dt__scale_work *w)
 {
     const dt_scale_opts    *o = w->o;
@@ -2269,7 +2299,8 @@ static void dt__scale_prepare(dt__scale_work *w)
     w->tensor.each = w->l.tensor < c->per_machine ? w->l.tensor : c->per_machine;
     double spread = c->spread > 0 ? c->spread : c->spread < 0 || w->measured ? 0 : DT__SCALE_SPREAD;
     w->slow = 1 + spread * dt__scale_slowest(w->devices);
-    if (w->devices > 1 && c->per_machine > 1 && c->together > 0 && c->together < 1) w->slow /= c->together;
+    w->together = dt__scale_together(w);
+    w->slow *= w->together;
     if (w->measured) {
         dt_scale_sums s = dt_scale_model_sums(w->m);
         double        each = w->micro / w->m->batch;

@@ -320,6 +320,9 @@ static bool read_machine(const char *text, calibration *c)
     if (!(p = strstr(text, "# speed ")) ||
         sscanf(p, "# speed %lfFLOP/s copy %lfB/s sum %lfB/s spread %lf", &c->flops, &c->copy, &c->sum, &c->spread) != 4)
         return false;
+    if (!(p = strstr(text, "# moved ")) || sscanf(p, "# moved 1MiB %lfB/s 4MiB %lfB/s 16MiB %lfB/s 64MiB %lfB/s", &c->moved[0],
+                                                  &c->moved[1], &c->moved[2], &c->moved[3]) != 4)
+        return false;
     for (int tcp = 0; tcp < 2; tcp++) {
         char            key[64];
         calibrate_link *l = &c->allreduce[tcp];
@@ -336,16 +339,6 @@ static bool read_machine(const char *text, calibration *c)
     }
     return true;
 }
-/* What two ranks of this model reach together: the part of its time that products at the calibrated speed would need is slowed
-   as products are, the rest as sums over its working set, the peak of its memory. */
-static double together_of(const calibration *c, const dt_scale_model *m, double working_set)
-{
-    double flops = 3 * dt_scale_model_sums(m).flops * m->batch,
-           share = fmin(1, flops / c->flops / (m->forward + m->backward));
-    int set = 0;
-    while (set + 1 < CALIBRATE_SETS && working_set > calibrate_sets[set] * 1048576.0) set++;
-    return 1 / (share / c->compute[2] + (1 - share) / c->memory[2][set]);
-}
 /* The rate of the size nearest to a bucket of this model */
 static double rate_of(const calibrate_link *l, const dt_scale_model *m)
 {
@@ -359,7 +352,6 @@ static double predict(const row *r, const dt_scale_model *m, const dt_scale_mode
 {
     dt_scale_cluster      k;
     dt_scale_opts         o;
-    dt_scale_model        copy = *m;
     int                   tcp = r->tcp || r->mbit;
     const calibrate_link *l = &c->allreduce[tcp];
     double                best = rate_of(l, full);
@@ -376,10 +368,20 @@ static double predict(const row *r, const dt_scale_model *m, const dt_scale_mode
         l->latency / 2; /* an allreduce of two ranks has two rounds, in which each sends half of its buffer */
     k.intra.rate = calibrate_link_rate(rate);
     k.intra.burst = r->slowed > 0 ? 2e-3 * r->slowed : r->mbit ? 64e3 : 0; /* of the transport's bucket; of tbf's */
-    k.together = together_of(c, m, working_set);
+    int set = 0;
+    while (set + 1 < CALIBRATE_SETS && working_set > calibrate_sets[set] * 1048576.0) set++;
+    k.device.speed = c->flops;
+    k.together = c->compute[2];
+    k.stream = c->moved[set];
+    k.crowded = c->memory[2][set];
+    k.sharing = r->ranks; /* whatever the link is, they are on this machine */
     k.busy = l->busy * rate / best; /* while a slowed link waits, the core is free */
     k.spread = c->spread;
-    if (r->ranks > calibrate_cores()) k.together *= (double)calibrate_cores() / r->ranks;
+    if (r->ranks > calibrate_cores()) { /* they take turns on the cores */
+        double cores = (double)calibrate_cores() / r->ranks;
+        k.together *= cores;
+        k.crowded = cores * k.crowded;
+    }
     if (r->kind == PIPE) {
         k.intra.latency = c->send[tcp].latency;
         k.intra.rate = r->slowed > 0 ? fmin(r->slowed, c->send[tcp].rate) : c->send[tcp].rate;
@@ -393,14 +395,8 @@ static double predict(const row *r, const dt_scale_model *m, const dt_scale_mode
         k.intra.latency = c->allreduce[0].latency / 2;
         k.shared = true;
         if (r->kind == STORE) k.reduce = 1 / c->sum;
-        for (int i = 0; i < copy.nlayers && k.per_machine == 1; i++) { /* they share this machine all the same */
-            copy.layer[i].forward /= k.together;
-            copy.layer[i].backward /= k.together;
-            copy.layer[i].ready /= k.together;
-        }
-        if (k.per_machine == 1) copy.forward /= k.together, copy.backward /= k.together, copy.update /= k.together;
     }
-    o.model = &copy;
+    o.model = m;
     o.cluster = &k;
     o.batch = full->batch;
     o.layout.data = r->kind == PIPE ? 1 : r->ranks;

@@ -38,6 +38,7 @@ typedef struct calibration {
     int cores, turns;
     /* [n]: speed of each of n processes, in parts of one alone: products of matrices in the cache; y += x in memory of each size */
     double         compute[CALIBRATE_PROCESSES + 1], memory[CALIBRATE_PROCESSES + 1][CALIBRATE_SETS];
+    double         moved[CALIBRATE_SETS]; /* bytes a second of one alone that y += x reads and writes */
     double         flops;                 /* operations a second of one alone, in these products */
     double         copy, sum;             /* bytes a second: memcpy; y += x, bytes of x */
     double         spread;                /* standard deviation of the time of a fixed piece of work, in parts of it */
@@ -185,6 +186,7 @@ static int calibrate_together(calibration *c)
                 if (t >= 0) ratio[t] = all / one, alone[t] = one;
             }
             *(set < 0 ? &c->compute[k] : &c->memory[k][set]) = fmin(1, calibrate_median(ratio, c->turns));
+            if (set >= 0 && k == 1) c->moved[set] = 3.0 * CALIBRATE_PART * calibrate_median(alone, c->turns);
             if (set < 0 && k == 1) {
                 for (int t = 0; t < c->turns; t++) sum += alone[t] / c->turns;
                 for (int t = 0; t < c->turns; t++)
@@ -379,6 +381,9 @@ static void calibrate_print(FILE *f, const calibration *c)
     fprintf(f, "intra shm rate %.0fB/s latency %.0fns\n", calibrate_link_rate(c->allreduce[0].rate),
             1e9 * c->allreduce[0].latency / 2);
     fprintf(f, "inter loopback rate %.0fB/s latency %.0fns\n", c->allreduce[1].rate, 1e9 * c->allreduce[1].latency / 2);
+    if (n > 1)
+        fprintf(f, "stream rate %.0fB/s together %.2f%%\n", c->moved[CALIBRATE_SETS - 1],
+                fmax(0.01, 100 * c->memory[n][CALIBRATE_SETS - 1]));
     if (n > 1) fprintf(f, "together %.2f%%\nbusy %.1f%%\n", 100 * c->compute[n], 100 * fmin(1, c->allreduce[0].busy));
     fprintf(f, "spread %.2f%%\n", 100 * fmin(c->spread, 1));
     for (int k = 2; k <= n; k++) {
@@ -388,6 +393,9 @@ static void calibrate_print(FILE *f, const calibration *c)
     }
     fprintf(f, "# speed %.0fFLOP/s copy %.0fB/s sum %.0fB/s spread %.4f others %.4f\n", c->flops, c->copy, c->sum, c->spread,
             c->others);
+    fprintf(f, "# moved");
+    for (int i = 0; i < CALIBRATE_SETS; i++) fprintf(f, " %dMiB %.0fB/s", calibrate_sets[i], c->moved[i]);
+    fprintf(f, "\n");
     for (int tcp = 0; tcp < 2; tcp++)
         for (int k = 0; k < 2; k++) {
             const calibrate_link *l = k ? &c->allreduce[tcp] : &c->send[tcp];
