@@ -1803,6 +1803,25 @@ static void dt__scale_gathers(dt__scale_work *w, int first, int last, bool backw
     if (sum > 0)
         dt__scale_do(w, 1, dt__scale_collective(w, w->data, DT_COLL_ALLGATHER, sum, NULL), -1, DT_SCALE_EVENT_GATHER, to - by);
 }
+static void dt__scale_bucket_end(dt__scale_work *w, dt_scale_prediction *p, double *sum, int *from, double *limit, int last, int need,
+                                 bool end) /* end: it is the last one */
+{
+    dt_algo algo;
+    double  seconds = dt__scale_reduce(w, *sum, &algo);
+    if (end && w->o->serving == DT_SCALE_BYTEPS) seconds *= 2; /* nothing hides the pull of the last bucket */
+    dt__scale_do(w, 1, seconds, need, DT_SCALE_EVENT_REDUCE, last);
+    if (p && p->bucket) {
+        dt_scale_bucket *b = &p->bucket[p->nbuckets++];
+        b->nbytes = *sum;
+        b->first = *from;
+        b->last = last;
+        b->algo = algo;
+        b->ready = (double)(w->s[1].n - 1); /* its task, until the streams have run */
+    }
+    *sum = 0;
+    *from = -1;
+    *limit = w->o->bucket > 0 ? w->o->bucket : DT__SCALE_BUCKET;
+}
 /* The link rested before the first communication of a step: so many bytes of it pass at once. */
 static void dt__scale_burst(dt__scale_work *w, dt__scale_group g)
 {
@@ -1834,7 +1853,7 @@ static double dt__scale_part_of_step(dt__scale_work *w, int first, int last, int
     }
     if (!w->failed && parts & DT__SCALE_DO_BACKWARD) {
         double all = 0, sum = 0, at = 0;
-        int    from = -1;
+        int    from = -1, before = -1;
         for (int i = first; i <= last; i++) need[i] = -1, all += w->bwd[i];
         if (parts & DT__SCALE_DO_GATHER && w->l.zero == 3) dt__scale_gathers(w, first, last, true, need);
         timed =
@@ -1857,26 +1876,13 @@ static double dt__scale_part_of_step(dt__scale_work *w, int first, int last, int
             }
             dt__scale_do(w, 0, work, need[i], DT_SCALE_EVENT_BACKWARD, i);
             if (!(parts & DT__SCALE_DO_REDUCE) || w->data.n < 2) continue;
+            /* A bucket is closed before it would be too large; with ZeRO-3 when it is a unit */
+            if (sum > 0 && (sum + nbytes > limit || (w->l.zero == 3 && sum >= DT__SCALE_UNIT)))
+                dt__scale_bucket_end(w, p, &sum, &from, &limit, before, now - 1, false);
             if (from < 0) from = i;
+            before = i;
             sum += nbytes;
-            if ((sum >= limit || k + 1 == count) && sum > 0) {
-                dt_algo algo;
-                double  seconds = dt__scale_reduce(w, sum, &algo);
-                if (k + 1 == count && w->o->serving == DT_SCALE_BYTEPS)
-                    seconds *= 2; /* nothing hides the pull of the last bucket */
-                dt__scale_do(w, 1, seconds, now, DT_SCALE_EVENT_REDUCE, i);
-                if (p && p->bucket) {
-                    dt_scale_bucket *b = &p->bucket[p->nbuckets++];
-                    b->nbytes = sum;
-                    b->first = from;
-                    b->last = i;
-                    b->algo = algo;
-                    b->ready = (double)(w->s[1].n - 1); /* its task, until the streams have run */
-                }
-                sum = 0;
-                from = -1;
-                limit = w->o->bucket > 0 ? w->o->bucket : DT__SCALE_BUCKET;
-            }
+            if (k + 1 == count && sum > 0) dt__scale_bucket_end(w, p, &sum, &from, &limit, i, now, true);
         }
         if (timed && all > at) dt__scale_do(w, 0, all - at, -1, DT_SCALE_EVENT_BACKWARD, first);
         if (parts & DT__SCALE_DO_REDUCE && w->o->servers > 0 && w->o->serving != DT_SCALE_BYTEPS && w->data.n > 1) {

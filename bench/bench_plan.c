@@ -92,13 +92,14 @@ typedef struct job {
 } job;
 static dt_tensor *loss_of(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
 {
-    return dt_cross_entropy(((const work *)user)->net(m, x), y);
+    return dt_cross_entropy(((const work *)user)->net(m, x), dt_reshape(y, DT_SHAPE(-1)));
 }
 static double trained(worker *k, dt_pipeline *p) /* one step; its loss */
 {
     double loss = 0;
     if (!p) return one_step(k);
-    dt_pipeline_backward(p, loss_of, (void *)(size_t)k->w, k->x, k->y, &loss);
+    dt_tensor *y = k->w->items > dt_size(k->x, 0) ? dt_reshape(k->y, dt_shape_of(k->x)) : k->y; /* labels of tokens */
+    dt_pipeline_backward(p, loss_of, (void *)(size_t)k->w, k->x, y, &loss);
     dt_step(k->opt);
     return loss;
 }
@@ -241,10 +242,6 @@ static int part(const char *self, const char *net, const char *out, int rounds, 
     int             number = free_number(out, net), missing = 1;
     snprintf(list, sizeof list, ",%s,", only);
     if (calibrate(&c, 9, stderr)) return fprintf(stderr, "bench_plan: the calibration failed\n"), 1;
-    for (int i = 0; i < 2 && c.others > DISTURBED; i++) {
-        fprintf(stderr, "bench_plan: other programs had %.0f %% of the cores: again\n", 100 * c.others);
-        if (calibrate(&again, 9, NULL) == 0 && again.others < c.others) c = again;
-    }
     for (int i = 0; i < ROWS; i++) {
         char  name[40];
         char *argv[] = { (char *)(size_t)self, (char *)(size_t) "--side", (char *)(size_t)net,
@@ -272,11 +269,17 @@ static int part(const char *self, const char *net, const char *out, int rounds, 
             missing += m[i].on && m[i].calm < rounds;
         }
     }
+    for (int i = 0; i < ROWS; i++)
+        if (m[i].s.pid) finish(&m[i].s);
+    for (int i = 0; i < 3 && c.others > DISTURBED; i++) {
+        fprintf(stderr, "bench_plan: other programs had %.0f %% of the cores during the calibration: again\n", 100 * c.others);
+        if (calibrate(&again, 9, NULL) == 0 && again.others < c.others) c = again;
+    }
+    if (c.others > DISTURBED) return fprintf(stderr, "bench_plan: there is no calibration of a calm machine: no rows\n"), 1;
     snprintf(path, sizeof path, "%s/rows", out);
     f = fopen(path, "a");
     if (!f) return perror(path), 1;
     for (int i = 0; i < ROWS; i++) {
-        finish(&m[i].s);
         if (!m[i].on) continue;
         if (m[i].calm < 2)
             fprintf(stderr, "bench_plan: %s: %s: %d of %d turns were calm: it has no row\n", net, rows[i].name, m[i].calm, m[i].turns);
