@@ -2272,7 +2272,7 @@ static int dt__wire_put(dt_comm *c, int peer, dt__outgoing *o)
         }
         if (n < 0 && c->members) return 0; /* what the peer has sent last is read first: that finds the end of the connection */
         if (n < 0) return dt__wire_gone(c, l, errno);
-        dt__tcp_count_sent(c, (size_t)n);
+        dt__tcp_count_sent(c, (size_t)n, all - o->done);
         o->done += (size_t)n;
     }
     l->wanted = false;

@@ -1356,7 +1356,7 @@ DT__INSIDE void dt__pollset_wait(const dt_comm *c, dt__pollset *set); /* also fo
 /* For the sockets of messages (dt_msg.h): options; how many of n bytes may be sent now (0: not before *ready); counting. */
 DT__INSIDE void dt__tcp_tune_fd(dt_comm *c, int peer, int fd);
 DT__INSIDE size_t dt__tcp_may_send(dt_comm *c, size_t n, int64_t *ready);
-DT__INSIDE void dt__tcp_count_sent(dt_comm *c, size_t n);
+DT__INSIDE void dt__tcp_count_sent(dt_comm *c, size_t n, size_t of);
 DT__INSIDE int dt__transport_status(const dt_comm *c); /* status of a communicator that has failed */
 DT__INSIDE int dt__transport_fail(dt_comm *c, int status, int peer, const char *format, ...) DT__PRINTF(4, 5);
 
@@ -7887,11 +7887,12 @@ DT__INSIDE size_t dt__tcp_may_send(dt_comm *c, size_t n, int64_t *ready)
     dt__tcp *t = dt__tcp_of(c);
     return t ? dt__tcp_allowed(c, t, n, ready) : n;
 }
-DT__INSIDE void dt__tcp_count_sent(dt_comm *c, size_t n)
+DT__INSIDE void dt__tcp_count_sent(dt_comm *c, size_t n, size_t of) /* n bytes of a message, which still had this many */
 {
     dt__tcp *t = (dt__tcp *)c->across_data;
     if (!t) return;
     t->tokens -= (double)n;
+    t->queued = t->queued && n < of;
     __atomic_fetch_add(&t->sent, (uint64_t)n, __ATOMIC_RELAXED);
 }
 /* Sends what it can of stream s without waiting. 0, or negative: failed. */

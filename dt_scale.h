@@ -196,6 +196,7 @@ DT_API size_t          dt_scale_profile_text(const dt_scale_model *m, char *buf,
        intra nvlink-v100                  a known link; or:
        intra mine rate 63GB/s latency 3us
        inter mine rate 10Gbit/s latency 20us
+       inter slow rate 400Mbit/s latency 20us burst 64kB    a shaper, which lets so many bytes pass at once after a pause
        shared                             the devices of a machine share its inter link; without it each has its own
        inside ring                        how the devices of a machine are joined: full (default), ring, switch
        switch rate 40Gbit/s               all traffic of a switch between machines together
@@ -203,6 +204,7 @@ DT_API size_t          dt_scale_profile_text(const dt_scale_model *m, char *buf,
        storage rate 2GB/s                 what a machine reads of its data set
        reduce rate 8GB/s                  what a device adds or copies; this and the next: measured, see below
        together 93%                       busy 80%                    spread 2%    (a line each)
+       stream rate 50GB/s together 60%    what a device moves in memory, and its part of that when all do
        end
 
    device, machines and devices are needed, intra where a machine has several devices, inter with several machines. */
@@ -220,6 +222,7 @@ typedef struct dt_scale_link {
     char   name[DT_SCALE_NAME];
     double rate;    /* bytes a second in each direction */
     double latency; /* seconds a message */
+    double burst;   /* bytes that pass at once after a pause: the bucket of a traffic shaper. 0: none */
 } dt_scale_link;
 enum { DT_SCALE_FULL = 0, DT_SCALE_RING, DT_SCALE_SWITCH }; /* dt_scale_cluster.inside */
 typedef struct dt_scale_cluster {
@@ -236,8 +239,12 @@ typedef struct dt_scale_cluster {
     /* a measured calibration of the machine, which knows no model; 0: not measured */
     double          reduce;   /* seconds a byte reduced or copied */
     double          together; /* speed of each of per_machine independent processes, in parts of that of one alone, 0 to 1 */
+    double          stream, crowded; /* bytes a second that one process alone moves in memory that is no cache, and the speed of each of
+                                 per_machine processes that do it, in parts of that. With these two `together` is of products alone */
+    int             sharing;  /* devices that share cores and memory, if it is not per_machine; 0: per_machine */
     double          busy;     /* part of a transfer's time in which the device cannot compute, because it copies itself: 0 for
-                                 GPUs with copy engines, about 1 for ranks on CPUs in shared memory */
+                                 GPUs with copy engines, about 1 for ranks on CPUs in shared memory. Above 1: the transfer takes
+                                 so many times as long while the device computes, which makes no progress then */
     double          spread;   /* standard deviation of the time of a step of one device, in parts of it */
 } dt_scale_cluster;
 DT_API const char *dt_scale_device_name(int i); /* the i-th known device; NULL: there are no more */
@@ -410,6 +417,7 @@ static const dt__scale_link_row dt__scale_links[] = {
 #define DT__SCALE_JPEG 110e3     /* bytes of an image of ImageNet: 140 GB for 1.28 million */
 #define DT__SCALE_FIRST_BUCKET (1024.0 * 1024)  /* as dt_ddp_new and PyTorch */
 #define DT__SCALE_BUCKET (25 * 1024.0 * 1024)
+#define DT__SCALE_UNIT 65536.0  /* bytes: with ZeRO-3 smaller layers are gathered together: DT__UNIT_LEAST of dt_dist.h */
 /* The standard deviation of the time of a step from device to device, where it was not measured. With n devices a step takes as
    long as the slowest of them. No data sheet has it: it is the value with the smallest median error over the published rows of
    data-parallel training. dtplan --judge takes another one for each row, which the row itself has no part in. */
@@ -1383,7 +1391,9 @@ static int dt__scale_read_device(dt__scale_text_in *t, dt_scale_device *d)
 static int dt__scale_read_link(dt__scale_text_in *t, dt_scale_link *l)
 {
     unsigned            seen = 0;
-    const dt__scale_key key[] = { { "rate", DT__SCALE_RATE, &l->rate }, { "latency", DT__SCALE_TIME, &l->latency } };
+    const dt__scale_key key[] = { { "rate", DT__SCALE_RATE, &l->rate },
+                                  { "latency", DT__SCALE_TIME, &l->latency },
+                                  { "burst", DT__SCALE_BYTES, &l->burst } };
     dt_scale_link       known;
     char                name[DT_SCALE_NAME];
     dt__scale_text_in   was = *t;
@@ -1396,7 +1406,7 @@ static int dt__scale_read_link(dt__scale_text_in *t, dt_scale_link *l)
     snprintf(l->name, sizeof l->name, "%s", name);
     status = dt__scale_pairs(t, key, (int)DT__COUNT_OF(key), &seen);
     if (status) return status;
-    if (!is && seen != 3) {
+    if (!is && (seen & 3) != 3) {
         const char *near = dt_scale_nearest(name, dt_scale_link_name);
         return dt__scale_expected(&was, "a known link%s%s%s, or a name with 'rate 1.25GB/s latency 20us'",
                                   near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
@@ -1415,7 +1425,7 @@ static int dt__scale_read_inside(dt__scale_text_in *t, int *out)
 }
 DT_API int dt_scale_cluster_parse(dt_scale_cluster *out, const char *file, const char *text, size_t n)
 {
-    enum { DEVICE = 0, MACHINES, DEVICES, INTRA, INTER, SHARED, INSIDE, SWITCH, TRUNK, STORAGE, REDUCE, PARTS, END = 14 };
+    enum { DEVICE = 0, MACHINES, DEVICES, INTRA, INTER, SHARED, INSIDE, SWITCH, TRUNK, STORAGE, REDUCE, PARTS, STREAM = 14, END };
     dt__scale_text_in t;
     dt_scale_cluster  c;
     unsigned          seen = 0;
@@ -1435,9 +1445,11 @@ DT_API int dt_scale_cluster_parse(dt_scale_cluster *out, const char *file, const
                                   { "together", DT__SCALE_PART, &c.together },
                                   { "busy", DT__SCALE_PART, &c.busy },
                                   { "spread", DT__SCALE_PART, &c.spread },
+                                  { "stream", DT__SCALE_OWN, NULL },
                                   { "end", DT__SCALE_OWN, NULL } };
     const dt__scale_key fabric[] = { { "rate", DT__SCALE_RATE, &c.fabric } },
                         storage[] = { { "rate", DT__SCALE_RATE, &c.storage } },
+                        stream[] = { { "rate", DT__SCALE_RATE, &c.stream }, { "together", DT__SCALE_PART, &c.crowded } },
                         adding[] = { { "rate", DT__SCALE_RATE, &reduce } },
                         trunk[] = { { "rate", DT__SCALE_RATE, &c.trunk }, { "machines", DT__SCALE_INT, &c.per_switch } };
     int status = dt__scale_begin(&t, "cluster", file, text, n);
@@ -1457,10 +1469,13 @@ DT_API int dt_scale_cluster_parse(dt_scale_cluster *out, const char *file, const
                  : i == TRUNK   ? dt__scale_pairs(&t, trunk, 2, &pairs)
                  : i == STORAGE ? dt__scale_pairs(&t, storage, 1, &pairs)
                  : i == REDUCE  ? dt__scale_pairs(&t, adding, 1, &pairs)
+                 : i == STREAM  ? dt__scale_pairs(&t, stream, 2, &pairs)
                                 : dt__scale_value(&t, &key[i], DT__SCALE_DEVICES);
         if (status) return status;
         if ((i >= SWITCH && i <= REDUCE) && pairs != (i == TRUNK ? 3u : 1u))
             return dt__scale_expected(&t, i == TRUNK ? "rate and machines" : "rate");
+        if (i == STREAM && (pairs != 3 || !(c.stream >= 1) || !(c.crowded > 0)))
+            return dt__scale_expected(&t, "rate and together, both above 0");
         status = dt__scale_line_end(&t);
     }
     if (status) return status;
@@ -1487,7 +1502,8 @@ DT_API int dt_scale_cluster_parse(dt_scale_cluster *out, const char *file, const
 /* ==================================================================================================== >>timelines
    A device has two streams: computation, and communication. The tasks of a stream run in their order. A task begins when the
    task before it in its stream, and the one of the other stream that it needs, have ended. While both streams run, the
-   computation proceeds with 1 - busy of its speed: on CPUs the rank itself copies and adds. */
+   computation proceeds with 1 - busy of its speed: on CPUs the rank itself copies and adds. With busy above 1 it stops, and the
+   communication proceeds with 1 / busy of its speed. */
 typedef struct dt__scale_task {
     double seconds, start, end;
     int    need;  /* a task of the other stream; -1: none */
@@ -1531,11 +1547,12 @@ static double dt__scale_run(dt__scale_stream s[2], double busy)
             t->start = now;
         }
         if (!on[0] && !on[1]) return -1;
-        double speed = on[1] ? 1 - busy : 1, a = !on[0] ? INFINITY : left[0] <= 0 ? 0 : speed > 0 ? left[0] / speed : INFINITY;
-        double b = on[1] ? left[1] : INFINITY, step = a < b ? a : b;
+        double speed = on[1] ? fmax(0, 1 - busy) : 1, sent = on[0] && busy > 1 ? 1 / busy : 1;
+        double a = !on[0] ? INFINITY : left[0] <= 0 ? 0 : speed > 0 ? left[0] / speed : INFINITY;
+        double b = on[1] ? left[1] / sent : INFINITY, step = a < b ? a : b;
         now += step;
         if (on[0]) left[0] = a <= b ? 0 : left[0] - step * speed;
-        if (on[1]) left[1] = b <= a ? 0 : left[1] - step;
+        if (on[1]) left[1] = b <= a ? 0 : left[1] - step * sent;
         for (int k = 0; k < 2; k++) {
             if (!on[k] || left[k] > 0) continue;
             s[k].task[at[k]++].end = now;
@@ -1564,6 +1581,7 @@ typedef struct dt__scale_work {
     int                     devices;
     double                  batch, micro; /* samples of a data-parallel rank in a step; in a micro-batch */
     double                  slow;         /* of computation: ranks together, and the slowest of them */
+    double                  together;     /* the part of it that is of ranks together */
     double value, grad, state, wire, act; /* bytes of an element: parameter, gradient, states; sent; activation */
     double forward_scale, backward_scale; /* measured seconds of a micro-batch for each that layers were measured with */
     dt__scale_group data, tensor;
@@ -1725,7 +1743,8 @@ static double dt__scale_params(const dt__scale_work *w, int first, int last) /* 
 static double dt__scale_update(const dt__scale_work *w, double params)
 {
     const dt_scale_device *d = &w->c->device;
-    double                 n = params / (w->l.zero ? w->l.data : 1), all = (double)dt_scale_model_sums(w->m).params;
+    int                    servers = w->o->servers > 0 && w->o->serving != DT_SCALE_BYTEPS && w->data.n > 1 ? w->o->servers : 1;
+    double                 n = params / (w->l.zero ? w->l.data : servers), all = (double)dt_scale_model_sums(w->m).params;
     if (w->measured) return all > 0 ? w->m->update * w->slow * n / all : 0;
     return d->bandwidth > 0 ? 2 * n * (w->value + w->grad + w->state) / (d->bandwidth * DT__SCALE_REACHED_MEMORY) : 0;
 }
@@ -1749,7 +1768,21 @@ static double dt__scale_unit_bytes(const dt__scale_work *w, int i) /* of the val
 {
     return dt__scale_params(w, i, i) * w->value;
 }
-/* Gathers of the values of layers that are used next: with ZeRO 1 and 2 in buckets, with 3 layer by layer, one layer ahead. */
+/* Gathers of the values of layers that are used next: with ZeRO 1 and 2 in buckets, with 3 layer by layer, one layer ahead.
+   dt__scale_held: with 3 some layers need no gather in the backward. The last two units of the forward are still there (a unit: a layer, or
+   several small ones, see DT__SCALE_UNIT); and the first layer needs its values only for the gradient of the samples, which nobody wants. */
+static bool dt__scale_held(const dt__scale_work *w, int first, int last, int i)
+{
+    int before = first, units = 0;
+    while (before < last && w->m->layer[before].params == 0) before++;
+    if (i == before && first == 0) return true;
+    double sum = 0;
+    for (int k = last; k >= i; k--) {
+        sum += dt__scale_unit_bytes(w, k);
+        if (sum >= DT__SCALE_UNIT && k > i) units++, sum = 0;
+    }
+    return units < 2;
+}
 static void dt__scale_gathers(dt__scale_work *w, int first, int last, bool backward, int *need)
 {
     int    from = backward ? last : first, to = backward ? first - 1 : last + 1, by = backward ? -1 : 1;
@@ -1758,7 +1791,7 @@ static void dt__scale_gathers(dt__scale_work *w, int first, int last, bool backw
     for (int i = from; i != to; i += by, count++) {
         double nbytes = dt__scale_unit_bytes(w, i);
         need[i] = w->s[1].n - 1;
-        if (nbytes <= 0 || w->data.n < 2) continue;
+        if (nbytes <= 0 || w->data.n < 2 || (backward && dt__scale_held(w, first, last, i))) continue;
         sum += nbytes;
         need[i] = w->s[1].n; /* the task that is added next has it */
         if (w->l.zero < 3 && sum < limit && i + by != to) continue;
@@ -1769,6 +1802,36 @@ static void dt__scale_gathers(dt__scale_work *w, int first, int last, bool backw
     }
     if (sum > 0)
         dt__scale_do(w, 1, dt__scale_collective(w, w->data, DT_COLL_ALLGATHER, sum, NULL), -1, DT_SCALE_EVENT_GATHER, to - by);
+}
+static void dt__scale_bucket_end(dt__scale_work *w, dt_scale_prediction *p, double *sum, int *from, double *limit, int last, int need,
+                                 bool end) /* end: it is the last one */
+{
+    dt_algo algo;
+    double  seconds = dt__scale_reduce(w, *sum, &algo);
+    if (end && w->o->serving == DT_SCALE_BYTEPS) seconds *= 2; /* nothing hides the pull of the last bucket */
+    dt__scale_do(w, 1, seconds, need, DT_SCALE_EVENT_REDUCE, last);
+    if (p && p->bucket) {
+        dt_scale_bucket *b = &p->bucket[p->nbuckets++];
+        b->nbytes = *sum;
+        b->first = *from;
+        b->last = last;
+        b->algo = algo;
+        b->ready = (double)(w->s[1].n - 1); /* its task, until the streams have run */
+    }
+    *sum = 0;
+    *from = -1;
+    *limit = w->o->bucket > 0 ? w->o->bucket : DT__SCALE_BUCKET;
+}
+/* The link rested before the first communication of a step: so many bytes of it pass at once. */
+static void dt__scale_burst(dt__scale_work *w, dt__scale_group g)
+{
+    const dt_scale_link *l = g.n > g.each ? &w->c->inter : &w->c->intra;
+    double               free = l->rate > 0 ? l->burst / l->rate : 0;
+    for (int i = 0; i < w->s[1].n && free > 0; i++) {
+        double now = fmin(free, fmax(0, w->s[1].task[i].seconds - l->latency));
+        w->s[1].task[i].seconds -= now;
+        free -= now;
+    }
 }
 static double dt__scale_part_of_step(dt__scale_work *w, int first, int last, int parts, dt_scale_prediction *p)
 {
@@ -1790,7 +1853,7 @@ static double dt__scale_part_of_step(dt__scale_work *w, int first, int last, int
     }
     if (!w->failed && parts & DT__SCALE_DO_BACKWARD) {
         double all = 0, sum = 0, at = 0;
-        int    from = -1;
+        int    from = -1, before = -1;
         for (int i = first; i <= last; i++) need[i] = -1, all += w->bwd[i];
         if (parts & DT__SCALE_DO_GATHER && w->l.zero == 3) dt__scale_gathers(w, first, last, true, need);
         timed =
@@ -1813,31 +1876,22 @@ static double dt__scale_part_of_step(dt__scale_work *w, int first, int last, int
             }
             dt__scale_do(w, 0, work, need[i], DT_SCALE_EVENT_BACKWARD, i);
             if (!(parts & DT__SCALE_DO_REDUCE) || w->data.n < 2) continue;
+            /* A bucket is closed before it would be too large; with ZeRO-3 when it is a unit */
+            if (sum > 0 && (sum + nbytes > limit || (w->l.zero == 3 && sum >= DT__SCALE_UNIT)))
+                dt__scale_bucket_end(w, p, &sum, &from, &limit, before, now - 1, false);
             if (from < 0) from = i;
+            before = i;
             sum += nbytes;
-            if ((sum >= limit || k + 1 == count) && sum > 0) {
-                dt_algo algo;
-                double  seconds = dt__scale_reduce(w, sum, &algo);
-                if (k + 1 == count && w->o->serving == DT_SCALE_BYTEPS)
-                    seconds *= 2; /* nothing hides the pull of the last bucket */
-                dt__scale_do(w, 1, seconds, now, DT_SCALE_EVENT_REDUCE, i);
-                if (p && p->bucket) {
-                    dt_scale_bucket *b = &p->bucket[p->nbuckets++];
-                    b->nbytes = sum;
-                    b->first = from;
-                    b->last = i;
-                    b->algo = algo;
-                    b->ready = (double)(w->s[1].n - 1); /* its task, until the streams have run */
-                }
-                sum = 0;
-                from = -1;
-                limit = w->o->bucket > 0 ? w->o->bucket : DT__SCALE_BUCKET;
-            }
+            if (k + 1 == count && sum > 0) dt__scale_bucket_end(w, p, &sum, &from, &limit, i, now, true);
         }
         if (timed && all > at) dt__scale_do(w, 0, all - at, -1, DT_SCALE_EVENT_BACKWARD, first);
         if (parts & DT__SCALE_DO_REDUCE && w->o->servers > 0 && w->o->serving != DT_SCALE_BYTEPS && w->data.n > 1) {
-            double nbytes = dt__scale_params(w, first, last) * w->wire; /* all workers pull when the last push has arrived */
+            /* All workers pull when the last push has arrived, and the servers have added all pushes up. What adding costs a server
+               is known where it was measured. */
+            double nbytes = dt__scale_params(w, first, last) * w->wire;
+            int    workers = (w->data.n + w->data.each - 1) / w->data.each;
             dt__scale_do(w, 1,
+                         workers * nbytes / w->o->servers * (w->c->reduce > 0 ? w->c->reduce : 0) +
                          dt_scale_server_seconds((w->data.n + w->data.each - 1) / w->data.each, w->o->servers,
                                                  w->o->serving == DT_SCALE_BESIDE, nbytes, dt__scale_machine_rate(w->c)) +
                              w->c->inter.latency,
@@ -1847,7 +1901,8 @@ static double dt__scale_part_of_step(dt__scale_work *w, int first, int last, int
             for (int k = 0; k < w->s[1].n; k++)
                 if (w->s[1].task[k].kind == DT_SCALE_EVENT_REDUCE) w->s[1].task[k].need = w->s[0].n - 1;
     }
-    if (!w->failed) end = dt__scale_run(w->s, w->c->busy > 0 ? fmin(w->c->busy, 1) : 0);
+    dt__scale_burst(w, w->data);
+    if (!w->failed) end = dt__scale_run(w->s, w->c->busy > 0 ? w->c->busy : 0);
     if (end < 0) w->failed = true; /* cannot be: needs point to earlier tasks */
     for (int k = 0; p && !w->failed && k < p->nbuckets; k++) {
         const dt__scale_task *t = &w->s[1].task[(int)p->bucket[k].ready];
@@ -1982,6 +2037,30 @@ static int dt__scale_cut(dt__scale_work *w, dt__scale_stage *stage, int nstages)
     DT_COMM_FREE(l);
     return status;
 }
+/* Devices of a machine slow each other down only while they compute. w->slow has it for devices that compute all the time; a stage of
+   a pipeline that is not cut evenly waits for the slowest one meanwhile. */
+static void dt__scale_crowd(const dt__scale_work *w, dt__scale_stage *stage, double *times, int n)
+{
+    double together = 1 / w->together, all = 0, most = 0;
+    if (!(together < 1)) return;
+    for (int r = 0; r < w->l.pipe; r++) {
+        double work = 0;
+        for (int i = r; i < n; i += w->l.pipe) work += stage[i].fwd + stage[i].bwd;
+        all += work;
+        most = fmax(most, work);
+    }
+    if (!(most > 0)) return;
+    for (int r = 0; r < w->l.pipe; r++) {
+        double work = 0;
+        for (int i = r; i < n; i += w->l.pipe) work += stage[i].fwd + stage[i].bwd;
+        double others = w->l.pipe > 1 ? (all - work) / ((w->l.pipe - 1) * most) : 1; /* the part of the time in which they compute */
+        double k = (1 + (1 / together - 1) * others) * together;
+        for (int i = r; i < n; i += w->l.pipe) {
+            stage[i].fwd *= k, stage[i].bwd *= k;
+            for (int j = 0; j < 3; j++) times[j * n + i] *= k;
+        }
+    }
+}
 static int dt__scale_pipeline(dt__scale_work *w, dt_scale_prediction *p)
 {
     int              status, chunks = w->l.schedule == DT_PIPE_INTERLEAVED ? w->l.chunks : 1, n = w->l.pipe * chunks, far;
@@ -2016,8 +2095,10 @@ static int dt__scale_pipeline(dt__scale_work *w, dt_scale_prediction *p)
         if (w->l.pipe * w->l.tensor <= w->c->per_machine) far = 0;
         const dt_scale_link *link = far ? &w->c->inter : &w->c->intra;
         double               rate = far && w->c->shared ? link->rate / fmin(w->l.tensor, w->c->per_machine) : link->rate;
-        if (i + 1 < n) times[3 * n + i] = link->latency + (rate > 0 ? w->m->layer[s->last].out * w->micro * w->act / rate : 0);
+        double               nbytes = w->m->layer[s->last].out * w->micro * w->act - link->burst;
+        if (i + 1 < n) times[3 * n + i] = link->latency + (rate > 0 && nbytes > 0 ? nbytes / rate : 0);
     }
+    if (!status) dt__scale_crowd(w, stage, times, n);
     dt_pipe_schedule *schedule = status ? NULL : dt_pipe_schedule_new_with(q);
     t.forwards = times;
     t.backward_inputs = times ? times + n : NULL;
@@ -2181,6 +2262,26 @@ static int dt__scale_options(dt__scale_work *w)
             "a parameter server goes with data parallel only, and has at most as many servers beside workers as machines", w);
     return 0;
 }
+/* How much longer a step takes because the devices of a machine share its cores and memory. A measured step has three parts: products, which
+   need the time of their operations; moving bytes through memory; and the rest. Each is slowed as it was measured. What a step
+   moves is what the planner says of every model: DT__SCALE_MOVED times what is kept for the forward, twice that for the
+   backward; values twice, gradients once, and the update reads and writes all it has. */
+static double dt__scale_together(const dt__scale_work *w)
+{
+    const dt_scale_cluster *c = w->c;
+    const dt_scale_model   *m = w->m;
+    int                     sharing = c->sharing > 0 ? c->sharing : c->per_machine;
+    double                  products = c->together > 0 && c->together < 1 ? 1 / c->together - 1 : 0;
+    if (w->devices < 2 || sharing < 2) return 1;
+    if (!w->measured || !(c->stream > 0) || !(c->crowded > 0 && c->crowded <= 1)) return 1 + products;
+    dt_scale_sums sums = dt_scale_model_sums(m);
+    double        seconds = m->forward > 0 && m->backward > 0 ? m->forward + m->backward + m->update : sums.forward + sums.backward + m->update;
+    double        moved = 3 * DT__SCALE_MOVED * sums.held * m->batch * w->act +
+                   (double)sums.params * (2 * w->value + w->grad + 2 * (w->value + w->grad + w->state));
+    double part = seconds > 0 ? fmin(1, moved / c->stream / seconds) : 0;
+    double rest = c->device.speed > 0 && seconds > 0 ? fmin(1 - part, (sums.flops + sums.flops_back) * m->batch / c->device.speed / seconds) : 1 - part;
+    return 1 + rest * products + part * (1 / c->crowded - 1);
+}
 static void dt__scale_prepare(dt__scale_work *w)
 {
     const dt_scale_opts    *o = w->o;
@@ -2204,7 +2305,8 @@ static void dt__scale_prepare(dt__scale_work *w)
     w->tensor.each = w->l.tensor < c->per_machine ? w->l.tensor : c->per_machine;
     double spread = c->spread > 0 ? c->spread : c->spread < 0 || w->measured ? 0 : DT__SCALE_SPREAD;
     w->slow = 1 + spread * dt__scale_slowest(w->devices);
-    if (w->devices > 1 && c->per_machine > 1 && c->together > 0 && c->together < 1) w->slow /= c->together;
+    w->together = dt__scale_together(w);
+    w->slow *= w->together;
     if (w->measured) {
         dt_scale_sums s = dt_scale_model_sums(w->m);
         double        each = w->micro / w->m->batch;
@@ -2241,7 +2343,7 @@ static dt_scale_prediction *dt__scale_predict(const dt_scale_opts *o, dt__scale_
         dt__scale_work one = w;
         double         alone = 0;
         one.slow = 1;
-        one.l.tensor = one.l.data = 1;
+        one.l.tensor = one.l.data = one.data.n = 1;
         one.l.zero = one.l.recompute = 0;
         for (int i = 0; i < w.m->nlayers; i++) {
             double f, b, again;

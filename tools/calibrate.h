@@ -21,22 +21,28 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CALIBRATE_PROCESSES = 8, CALIBRATE_TURNS = 15, CALIBRATE_CALLS = 101, CALIBRATE_SETS = 4 };
+enum { CALIBRATE_PROCESSES = 8, CALIBRATE_TURNS = 15, CALIBRATE_CALLS = 101, CALIBRATE_SETS = 4, CALIBRATE_SIZES = 3 };
 static const int calibrate_sets[CALIBRATE_SETS] = { 1, 4, 16, 64 }; /* MiB: working sets of a process */
+static const int calibrate_sizes[CALIBRATE_SIZES] = { 1, 4, 16 };   /* MiB: buffers of an allreduce */
 typedef struct calibrate_link {                                     /* time(n bytes) = latency + n / rate */
-    double latency, rate;                                           /* seconds; bytes of one rank's buffer a second */
-    double busy; /* part of the time in which the rank's core cannot compute: allreduce only */
+    double latency, rate;                                           /* seconds; bytes of one rank's buffer a second, 4 MiB */
+    double sized[CALIBRATE_SIZES]; /* allreduce only: the same of each size of calibrate_sizes; larger ones leave the caches */
+    double busy; /* allreduce only: how long a rank's core cannot compute, in parts of the transfer's time. Above 1: the transfer
+                    takes longer beside computing, because the core that computes also carries it */
 } calibrate_link;
 typedef struct calibration {
     int cores, turns;
     /* [n]: speed of each of n processes, in parts of one alone: products of matrices in the cache; y += x in memory of each size */
     double         compute[CALIBRATE_PROCESSES + 1], memory[CALIBRATE_PROCESSES + 1][CALIBRATE_SETS];
+    double         moved[CALIBRATE_SETS]; /* bytes a second of one alone that y += x reads and writes */
     double         flops;                 /* operations a second of one alone, in these products */
     double         copy, sum;             /* bytes a second: memcpy; y += x, bytes of x */
     double         spread;                /* standard deviation of the time of a fixed piece of work, in parts of it */
+    double         others;                /* what other programs had of the cores meanwhile, in parts of all of them */
     calibrate_link send[2], allreduce[2]; /* shared memory; TCP over loopback */
 } calibration;
 static const char *const calibrate_links[2] = { "shm", "tcp" };
@@ -57,6 +63,22 @@ static int calibrate_cores(void)
     cpu_set_t set;
     CPU_ZERO(&set);
     return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+}
+
+/* ---- what other programs do meanwhile */
+static double calibrate_busy_cores(void) /* seconds of all cores, of all programs and of the host, since the machine started */
+{
+    unsigned long long t[8] = { 0 };
+    FILE              *f = fopen("/proc/stat", "r");
+    int n = f ? fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &t[0], &t[1], &t[2], &t[3], &t[4], &t[5], &t[6], &t[7]) : 0;
+    if (f) fclose(f);
+    return n == 8 ? (double)(t[0] + t[1] + t[2] + t[7]) / (double)sysconf(_SC_CLK_TCK) : 0;
+}
+static double calibrate_used(int who) /* RUSAGE_SELF or RUSAGE_CHILDREN */
+{
+    struct rusage u;
+    if (getrusage(who, &u)) return 0;
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
 /* ---- pieces of work: a product of matrices that are in the cache; y += x, with another part of the working set each time */
@@ -164,6 +186,7 @@ static int calibrate_together(calibration *c)
                 if (t >= 0) ratio[t] = all / one, alone[t] = one;
             }
             *(set < 0 ? &c->compute[k] : &c->memory[k][set]) = fmin(1, calibrate_median(ratio, c->turns));
+            if (set >= 0 && k == 1) c->moved[set] = 3.0 * CALIBRATE_PART * calibrate_median(alone, c->turns);
             if (set < 0 && k == 1) {
                 for (int t = 0; t < c->turns; t++) sum += alone[t] / c->turns;
                 for (int t = 0; t < c->turns; t++)
@@ -266,25 +289,30 @@ static double calibrate_busy(dt_comm *c, float *x, int64_t n, double seconds, in
         if (k >= 0) extra[k] = (took[1] - took[0]) / seconds;
     }
     double busy = calibrate_median(extra, turns);
-    return busy < 0 ? 0 : busy > 1 ? 1 : busy;
+    return busy < 0 ? 0 : busy > 10 ? 10 : busy;
 }
 static int calibrate_rank(void *user)
 {
-    enum { LARGE = 4 << 20 };
+    enum { LARGE = 4 << 20, MOST = 16 << 20 };
     calibrate_job *j = (calibrate_job *)user;
     dt_comm_opts   o;
     memset((void *)&o, 0, sizeof o);
     o.transport = calibrate_links[j->tcp];
     dt_comm *c = dt_comm_init_with(o);
-    float   *x = c ? (float *)dt_comm_alloc(c, LARGE) : NULL;
+    float   *x = c ? (float *)dt_comm_alloc(c, MOST) : NULL;
     if (!x) return 1;
-    memset(x, 0, LARGE);
+    memset(x, 0, MOST);
     calibrate_link s, a;
     s.latency = calibrate_ping(c, (char *)x, 64, CALIBRATE_CALLS);
     s.rate = LARGE / fmax(1e-9, calibrate_ping(c, (char *)x, LARGE, 21) - s.latency);
     a.latency = calibrate_all(c, x, 64, CALIBRATE_CALLS);
     double each = calibrate_all(c, x, LARGE, 21);
     a.rate = LARGE / fmax(1e-9, each - a.latency);
+    for (int i = 0; i < CALIBRATE_SIZES; i++) {
+        int64_t n = (int64_t)calibrate_sizes[i] << 20;
+        a.sized[i] = n == LARGE ? a.rate : (double)n / fmax(1e-9, calibrate_all(c, x, n, 11) - a.latency);
+        s.sized[i] = 0;
+    }
     a.busy = calibrate_busy(c, x, LARGE, each, j->turns);
     s.busy = a.busy;
     if (dt_comm_rank(c) == 0) j->send = s, j->allreduce = a;
@@ -313,6 +341,7 @@ static int calibrate(calibration *c, int turns, FILE *progress)
     memset((void *)c, 0, sizeof *c);
     c->turns = turns > 1 && turns < CALIBRATE_TURNS ? turns : CALIBRATE_TURNS;
     c->cores = calibrate_cores();
+    double busy = calibrate_busy_cores(), used = calibrate_used(RUSAGE_SELF) + calibrate_used(RUSAGE_CHILDREN), t = calibrate_now();
     if (progress) fprintf(progress, "calibrate: %d cores: what processes reach together\n", c->cores);
     if (calibrate_together(c)) return -1;
     if (progress) fprintf(progress, "calibrate: memory\n");
@@ -321,6 +350,8 @@ static int calibrate(calibration *c, int turns, FILE *progress)
         if (progress) fprintf(progress, "calibrate: the link %s of two ranks\n", calibrate_links[tcp]);
         if (calibrate_links_of(c, tcp)) return -1;
     }
+    used = calibrate_used(RUSAGE_SELF) + calibrate_used(RUSAGE_CHILDREN) - used;
+    c->others = fmax(0, calibrate_busy_cores() - busy - used) / ((calibrate_now() - t) * c->cores);
     return 0;
 }
 /* The rate of a link between two ranks of a machine with which the planner's allreduce takes as long as a measured one of this rate */
@@ -350,19 +381,28 @@ static void calibrate_print(FILE *f, const calibration *c)
     fprintf(f, "intra shm rate %.0fB/s latency %.0fns\n", calibrate_link_rate(c->allreduce[0].rate),
             1e9 * c->allreduce[0].latency / 2);
     fprintf(f, "inter loopback rate %.0fB/s latency %.0fns\n", c->allreduce[1].rate, 1e9 * c->allreduce[1].latency / 2);
-    if (n > 1) fprintf(f, "together %.2f%%\nbusy %.1f%%\n", 100 * c->compute[n], 100 * c->allreduce[0].busy);
+    if (n > 1)
+        fprintf(f, "stream rate %.0fB/s together %.2f%%\n", c->moved[CALIBRATE_SETS - 1],
+                fmax(0.01, 100 * c->memory[n][CALIBRATE_SETS - 1]));
+    if (n > 1) fprintf(f, "together %.2f%%\nbusy %.1f%%\n", 100 * c->compute[n], 100 * fmin(1, c->allreduce[0].busy));
     fprintf(f, "spread %.2f%%\n", 100 * fmin(c->spread, 1));
     for (int k = 2; k <= n; k++) {
         fprintf(f, "# together %d products %.4f", k, c->compute[k]);
         for (int i = 0; i < CALIBRATE_SETS; i++) fprintf(f, " %dMiB %.4f", calibrate_sets[i], c->memory[k][i]);
         fprintf(f, "\n");
     }
-    fprintf(f, "# speed %.0fFLOP/s copy %.0fB/s sum %.0fB/s spread %.4f\n", c->flops, c->copy, c->sum, c->spread);
+    fprintf(f, "# speed %.0fFLOP/s copy %.0fB/s sum %.0fB/s spread %.4f others %.4f\n", c->flops, c->copy, c->sum, c->spread,
+            c->others);
+    fprintf(f, "# moved");
+    for (int i = 0; i < CALIBRATE_SETS; i++) fprintf(f, " %dMiB %.0fB/s", calibrate_sets[i], c->moved[i]);
+    fprintf(f, "\n");
     for (int tcp = 0; tcp < 2; tcp++)
         for (int k = 0; k < 2; k++) {
             const calibrate_link *l = k ? &c->allreduce[tcp] : &c->send[tcp];
-            fprintf(f, "# link %s %s ranks 2 latency %.0fns rate %.0fB/s busy %.3f\n", calibrate_links[tcp], ops[k],
+            fprintf(f, "# link %s %s ranks 2 latency %.0fns rate %.0fB/s busy %.3f", calibrate_links[tcp], ops[k],
                     1e9 * l->latency, l->rate, l->busy);
+            for (int i = 0; k && i < CALIBRATE_SIZES; i++) fprintf(f, " %dMiB %.0fB/s", calibrate_sizes[i], l->sized[i]);
+            fprintf(f, "\n");
         }
     fprintf(f, "end\n");
 }

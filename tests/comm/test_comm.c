@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 UTEST_MAIN()
@@ -955,6 +956,37 @@ static void slow_but_sure(team *t, dt_comm *c, int rank)
     check(t, !rc, "it moves all the time", rank, rc);
     free(x);
     dt_comm_free(c);
+}
+static int64_t clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+/* A wire that had a message to send, and then has none, saves up no bandwidth: the next message is as slow as the first. */
+static void slow_again(team *t, dt_comm *c, int rank)
+{
+    size_t  n = (size_t)(0.3 * spawn_bandwidth);
+    char   *x = (char *)calloc(n, 1);
+    int64_t begin = 0, end;
+    int     rc = 0;
+    for (int i = 0; i < 2 && !rc; i++) { /* messages alone: a collective would let go of what was saved */
+        struct timespec rest = { 0, 600 * 1000 * 1000 };
+        if (i) nanosleep(&rest, NULL); /* the wire is idle */
+        begin = clock_ns();
+        rc = rank ? dt_comm_recv(c, x, (int64_t)n, DT_COMM_U8, 0) : dt_comm_send(c, x, (int64_t)n, DT_COMM_U8, 1);
+        if (!rc) rc = rank ? dt_comm_send(c, x, 1, DT_COMM_U8, 0) : dt_comm_recv(c, x, 1, DT_COMM_U8, 1); /* it has arrived */
+    }
+    end = clock_ns();
+    check(t, !rc && (rank || end - begin > 200 * 1000 * 1000), "the second message is as slow as the first", rank, rc);
+    free(x);
+    dt_comm_free(c);
+}
+UTEST(faults, an_idle_wire_saves_up_no_bandwidth)
+{
+    spawn_bandwidth = 2e6;
+    EXPECT_EQ(0, spawn("tcp", 2, NULL, 4 * dt_test_slow(), slow_again, NULL));
+    spawn_bandwidth = 0;
 }
 UTEST(faults, a_slow_transfer_is_no_timeout)
 {
