@@ -1,0 +1,281 @@
+"""Known networks of examples/models.h: parameter lists, outputs and gradients of torchvision's and transformers' models in f64, with
+weights and inputs made by a formula that tests/nn/test_models.c has, too. Writes models.h beside itself.
+
+    python3 tests/golden/make_models.py            (five minutes, 6 GiB)
+
+Weights: element i of the tensor NAME is u = splitmix64(fnv1a(NAME) + (i + 1) * golden) in [-1, 1), scaled as scale() says. The
+loss is the sum of all outputs, each times an element of the tensor "probe" or "probe2"."""
+import hashlib
+import os
+import sys
+
+import numpy as np
+import torch
+import torchvision
+import transformers
+from torch import nn
+
+transformers.logging.set_verbosity_error()
+M = (1 << 64) - 1
+
+
+def unit(name, n):
+    h = 0xcbf29ce484222325
+    for b in name.encode():
+        h = ((h ^ b) * 0x100000001b3) & M
+    with np.errstate(over="ignore"):
+        z = np.uint64(h) + (np.arange(n, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9e3779b97f4a7c15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xbf58476d1ce4e5b9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94d049bb133111eb)
+        z = z ^ (z >> np.uint64(31))
+    return (z >> np.uint64(40)).astype(np.float64) * 2.0 ** -23 - 1
+
+
+def scale(name, shape):
+    """value = add + times * u"""
+    if name.endswith("running_mean"):
+        return 0.0, 0.125
+    if name.endswith("running_var"):
+        return 1.0, 0.5
+    if len(shape) > 1:
+        n = 1
+        for d in shape[1:]:
+            n *= d
+        return 0.0, float(np.sqrt((6.0 if len(shape) == 4 else 3.0) / n))
+    return (0.0, 0.125) if name.endswith("bias") else (0.75, 0.25)
+
+
+def values(name, shape):
+    add, times = scale(name, shape)
+    n = 1
+    for d in shape:
+        n *= d
+    return torch.from_numpy((add + times * unit(name, n)).astype(np.float32).reshape(shape))
+
+
+def floats(name, shape):
+    n = int(np.prod(shape))
+    return torch.from_numpy((unit(name, n) * 1.75).astype(np.float32).reshape(shape)).double()
+
+
+def tokens(name, shape, vocab):
+    n = int(np.prod(shape))
+    return torch.from_numpy((np.floor((unit(name, n) + 1) * 0.5 * vocab)).astype(np.int64).reshape(shape))
+
+
+def shrink(module, k, classes):
+    """Channels divided by k, except those of images and classes."""
+    for name, child in list(module.named_children()):
+        if isinstance(child, nn.Conv2d):
+            i = child.in_channels if child.in_channels == 3 else child.in_channels // k
+            new = nn.Conv2d(i, child.out_channels // k, child.kernel_size, child.stride, child.padding, bias=child.bias is not None)
+        elif isinstance(child, nn.BatchNorm2d):
+            new = nn.BatchNorm2d(child.num_features // k, eps=child.eps)
+        elif isinstance(child, nn.Linear):
+            o = child.out_features
+            new = nn.Linear(child.in_features // k, o if o == classes else o // k)
+        else:
+            shrink(child, k, classes)
+            continue
+        setattr(module, name, new)
+    return module
+
+
+class Twice(nn.Module):
+    def __init__(self, i, o):
+        super().__init__()
+        self.double_conv = nn.Sequential(nn.Conv2d(i, o, 3, padding=1, bias=False), nn.BatchNorm2d(o), nn.ReLU(),
+                                         nn.Conv2d(o, o, 3, padding=1, bias=False), nn.BatchNorm2d(o), nn.ReLU())
+
+    def forward(self, x):
+        return self.double_conv(x)
+
+
+class Down(nn.Module):
+    def __init__(self, i, o):
+        super().__init__()
+        self.maxpool_conv = nn.Sequential(nn.MaxPool2d(2), Twice(i, o))
+
+    def forward(self, x):
+        return self.maxpool_conv(x)
+
+
+class Up(nn.Module):
+    def __init__(self, i, o):
+        super().__init__()
+        self.up = nn.ConvTranspose2d(i, o, 2, stride=2)
+        self.conv = Twice(i, o)
+
+    def forward(self, x, side):
+        x = self.up(x)
+        h, w = side.shape[2] - x.shape[2], side.shape[3] - x.shape[3]
+        x = nn.functional.pad(x, (w // 2, w - w // 2, h // 2, h - h // 2))
+        return self.conv(torch.cat((side, x), 1))
+
+
+class Out(nn.Module):
+    def __init__(self, i, o):
+        super().__init__()
+        self.conv = nn.Conv2d(i, o, 1)
+
+    def forward(self, x):
+        return self.conv(x)
+
+
+class UNet(nn.Module):
+    def __init__(self, c, classes):
+        super().__init__()
+        self.inc = Twice(3, c)
+        for i in range(4):
+            setattr(self, "down%d" % (i + 1), Down(c << i, c << (i + 1)))
+        for i in range(4):
+            setattr(self, "up%d" % (i + 1), Up(c << (4 - i), c << (3 - i)))
+        self.outc = Out(c, classes)
+
+    def forward(self, x):
+        sides = [self.inc(x)]
+        for i in range(4):
+            sides.append(getattr(self, "down%d" % (i + 1))(sides[-1]))
+        x = sides.pop()
+        for i in range(4):
+            x = getattr(self, "up%d" % (i + 1))(x, sides.pop())
+        return self.outc(x)
+
+
+tv = torchvision.models
+CLASSES = {True: 1000, False: 10}
+
+
+def vision(name, full):
+    n, c = CLASSES[full], dict(num_classes=CLASSES[full], weights=None)
+    if name == "mobilenet_v2":
+        return tv.mobilenet_v2(width_mult=1.0 if full else 0.25, **c)
+    if name == "inception_v3":
+        model = tv.inception_v3(init_weights=False, **c)
+    elif name == "unet":
+        return UNet(64 if full else 8, 2)
+    elif name == "vit":
+        if full:
+            return tv.vit_b_16(**c)
+        return tv.VisionTransformer(image_size=32, patch_size=8, num_layers=2, num_heads=4, hidden_dim=32, mlp_dim=64, num_classes=n)
+    else:
+        model = getattr(tv, name)(**c)
+    return model if full else shrink(model, 16 if name == "inception_v3" else 8, n)
+
+
+def language(name, full):
+    eager = dict(attn_implementation="eager")
+    if name == "gpt2":
+        c = transformers.GPT2Config(**eager) if full else transformers.GPT2Config(n_layer=2, n_embd=32, n_head=4, vocab_size=99,
+                                                                                   n_positions=24, **eager)
+        return transformers.GPT2LMHeadModel(c)
+    if name == "bert":
+        c = transformers.BertConfig(**eager) if full else transformers.BertConfig(
+            num_hidden_layers=2, hidden_size=32, num_attention_heads=4, intermediate_size=64, vocab_size=99, max_position_embeddings=24, **eager)
+        return transformers.BertModel(c)
+    c = dict(num_hidden_layers=16, hidden_size=2048, num_attention_heads=32, num_key_value_heads=8, intermediate_size=8192, vocab_size=32000)
+    if not full:
+        c = dict(num_hidden_layers=2, hidden_size=32, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48, vocab_size=99)
+    with torch.device("meta" if full else "cpu"):
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(**c, **eager))
+
+
+def entries(name, model):
+    """state_dict as a safetensors file has it: shared tensors once; GPT-2 without its prefix."""
+    rows = []
+    for k, v in model.state_dict().items():
+        if name == "gpt2":
+            if k == "lm_head.weight":
+                continue
+            k = k[len("transformer."):]
+        rows.append((k, tuple(v.shape), v))
+    return rows
+
+
+def digest(rows):
+    text = "".join("%s %s\n" % (k, ",".join(map(str, s))) for k, s in sorted((k, s) for k, s, _ in rows))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def number(v):
+    return "%.12g" % v
+
+
+def case(out, table, name, full, shape, train, what, vocab=0):
+    model = language(name, full) if vocab else vision(name, full)
+    rows = entries(name, model)
+    total = sum(int(np.prod(s)) for _, s, _ in rows)
+    ident = "models_%s_%s" % (name, what)
+    if shape is None:
+        table.append('    { "%s", %d, 0, { 0 }, %d, %dll, "%s", 0, 0, { 0 }, 0, NULL },' % (name, full, len(rows), total, digest(rows)))
+        return
+    with torch.no_grad():
+        for k, s, v in rows:
+            v.copy_(torch.zeros(s) if k.endswith("num_batches_tracked") else values(k, s))
+    model = model.double().train(train)
+    for layer in model.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.p = 0.0
+    if vocab:
+        x = tokens("tokens", shape, vocab)
+        if name == "bert":
+            mask = torch.ones(shape, dtype=torch.int64)
+            mask[1, 7:] = 0
+            types = (torch.arange(shape[1]) >= shape[1] // 2).to(torch.int64).expand(shape)
+            r = model(x, attention_mask=mask, token_type_ids=types)
+            ys = [r.last_hidden_state, r.pooler_output]
+        else:
+            ys = [model(x).logits]
+    else:
+        r = model(floats("x", shape))
+        ys = [r[0], r[1]] if isinstance(r, tuple) else [r]
+    loss = sum((y * floats(p, y.shape)).sum() for y, p in zip(ys, ("probe", "probe2")))
+    loss.backward()
+    names = {p: n for n, p in model.named_parameters()}
+    grads = [(n[len("transformer."):] if name == "gpt2" else n, p.grad) for p, n in names.items() if p.grad is not None]
+    whole = float(torch.sqrt(sum((g * g).sum() for _, g in grads)))
+    n = len(grads)
+    picks = sorted({0, 1, n // 2, n // 2 + 1, n - 2, n - 1})
+    out.append("static const models_grad %s[] = {" % ident)
+    for i in picks:
+        k, g = grads[i]
+        out.append('    { "%s", %s, %s },' % (k, number(float(g.norm())), number(float((g.flatten() * torch.from_numpy(unit(k, g.numel()))).sum()))))
+    out.append("    { NULL, 0, 0 }\n};")
+    y = ys[0].detach().flatten()
+    dims = ", ".join(map(str, shape))
+    table.append('    { "%s", %d, %d, { %s }, %d, %dll, "%s", %s, %s, { %s }, %s, %s },' % (
+        name, full, train, dims, len(rows), total, digest(rows), number(float(loss)), number(float(y.norm())),
+        ", ".join(number(float(v)) for v in y[:: max(1, y.numel() // 8)][:8]), number(whole), ident))
+    print("%-14s %-6s loss %.6g, |y| %.4g, |grad| %.4g, %d parameters" % (name, what, loss, y.norm(), whole, total), flush=True)
+
+
+torch.manual_seed(1)
+out, table = [], []
+resnets = ["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
+for name in ["alexnet", "vgg16"] + resnets + ["mobilenet_v2", "unet"]:
+    case(out, table, name, False, (4, 3, 64, 64), name not in ("alexnet", "vgg16"), "train")
+case(out, table, "unet", False, (1, 3, 37, 50), True, "odd")
+for name in ["resnet18", "resnet50", "mobilenet_v2"]:
+    case(out, table, name, False, (2, 3, 96, 80), False, "eval")
+case(out, table, "inception_v3", False, (2, 3, 299, 299), True, "train")
+case(out, table, "inception_v3", False, (1, 3, 107, 91), False, "eval")
+case(out, table, "vit", False, (3, 3, 32, 32), False, "eval")
+for name in ["gpt2", "bert", "llama"]:
+    case(out, table, name, False, (2, 12), False, "eval", 99)
+for name in ["alexnet", "vgg16"] + resnets + ["mobilenet_v2", "unet"]:
+    case(out, table, name, True, (1, 3, 64, 64), False, "full")
+case(out, table, "inception_v3", True, (1, 3, 107, 91), False, "full")
+case(out, table, "vit", True, (1, 3, 224, 224), False, "full")
+case(out, table, "gpt2", True, (1, 24), False, "full", 50257)
+case(out, table, "bert", True, (2, 12), False, "full", 30522)
+case(out, table, "llama", True, None, False, "full", 32000)
+
+with open(os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "models.h"), "w") as f:
+    f.write("/* Made by make_models.py with PyTorch %s, torchvision %s, transformers %s. SHA-256 of the sorted lines \"name sizes\". */\n" % (
+        torch.__version__.split("+")[0], torchvision.__version__.split("+")[0], transformers.__version__))
+    f.write("typedef struct models_grad {\n    const char *name;\n    double      norm, along; /* along: times the formula's values of its name */\n} models_grad;\n")
+    f.write("\n".join(out) + "\n")
+    f.write("typedef struct models_case {\n    const char *net;\n    int         full, train;\n    int64_t     shape[4]; /* of the input; 0: only the list of parameters */\n"
+            "    int         count;    /* tensors in the state_dict */\n    int64_t     numel;\n    const char *sha256;\n"
+            "    double      loss, norm, y[8], grad_norm;\n    const models_grad *grads;\n} models_case;\n")
+    f.write("static const models_case models_cases[] = {\n" + "\n".join(table) + "\n};\n")
