@@ -120,6 +120,8 @@ static dt_tensor *forward(dt_model *m, const models_case *c, dt_tensor **second)
     if (!strcmp(c->net, "inception_v3")) {
         o.width = c->full ? 1 : 0.0625;
         if (c->train) o.aux = second;
+        dt_tensor *unused;
+        if (c->full) o.aux = &unused; /* the file has the head's parameters, but torchvision uses it in training only */
         return inception_v3(m, x, o);
     }
     return sscanf(c->net, "resnet%d", &depth) == 1 ? resnet(m, x, depth, o) : NULL;
@@ -219,14 +221,16 @@ static bool net_is_right(const models_case *c, double worst[2])
         worst[1] = apart(sqrt(total), c->grad_norm, c->grad_norm);
         for (const models_grad *g = c->grads; g->name && !dt_error(); g++) {
             dt_tensor *p = dt_model_find(m, g->name);
+            size = fmax(g->norm, 1e-3 * c->grad_norm);
             double     along = 0, norm = p ? norm_of(dt_grad(p), g->name, &along) : -1;
-            worst[1] = fmax(worst[1], fmax(apart(norm, g->norm, g->norm), apart(along, g->along, g->norm)));
+            worst[1] = fmax(worst[1], fmax(apart(norm, g->norm, size), apart(along, g->along, size)));
         }
-        ok = !dt_error() && worst[0] < 2e-4 && worst[1] < 2e-3;
+        ok = !dt_error() && worst[0] <= 1e-5 + 4 * c->own[0] && worst[1] <= 1e-5 + 4 * c->own[1];
         if (!ok || getenv("DT_TEST_TABLE"))
-            printf("    %s %s (%lld, %lld, %lld, %lld): outputs differ by %.1e of their size, gradients by %.1e%s%s\n", c->net,
+            printf("    %s %s (%lld, %lld, %lld, %lld): outputs differ by %.1e of their size, gradients by %.1e (PyTorch's "
+                   "f32 from its f64: %.1e, %.1e)%s%s\n", c->net,
                    c->full ? "full" : c->train ? "small, training" : "small", (long long)c->shape[0], (long long)c->shape[1],
-                   (long long)c->shape[2], (long long)c->shape[3], worst[0], worst[1], dt_error() ? ": " : "", dt_error() ? dt_error() : "");
+                   (long long)c->shape[2], (long long)c->shape[3], worst[0], worst[1], c->own[0], c->own[1], dt_error() ? ": " : "", dt_error() ? dt_error() : "");
     }
     dt_error_clear();
     dt_model_free(m);
