@@ -271,8 +271,8 @@ resnets = ["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
 for name in ["alexnet", "vgg16"] + resnets + ["mobilenet_v2", "unet"]:
     case(out, table, name, False, (2, 3, 64, 64), False, "small")
 case(out, table, "unet", False, (1, 3, 37, 50), False, "odd")
-for name in ["resnet18", "resnet50", "mobilenet_v2", "unet"]:
-    case(out, table, name, False, (4, 3, 96, 96), True, "train")
+for name, n in [("resnet18", 4), ("resnet50", 8), ("mobilenet_v2", 4), ("unet", 4)]:
+    case(out, table, name, False, (n, 3, 96, 96), True, "train")
 case(out, table, "inception_v3", False, (2, 3, 299, 299), True, "train")
 case(out, table, "inception_v3", False, (1, 3, 107, 91), False, "small")
 case(out, table, "vit", False, (3, 3, 32, 32), False, "small")
