@@ -94,7 +94,7 @@ static double held_out(dt_model *m, dt_pipeline *line, dt_loader *in, config *c)
 }
 
 /* Draws a token from the logits of the last position: 1-d, f32. */
-static int64_t draw(dt_tensor *y, const config *c)
+static int64_t draw_token(dt_tensor *y, const config *c)
 {
     int64_t    k = c->top_k > 0 && c->top_k < c->vocab ? c->top_k : 0, next = 0;
     dt_tensor *at = NULL;
@@ -112,7 +112,7 @@ static int64_t draw(dt_tensor *y, const config *c)
     free(place), free(p);
     return next;
 }
-static void show(const config *c, const int64_t *ids, int64_t n, bool bytes)
+static void show_tokens(const config *c, const int64_t *ids, int64_t n, bool bytes)
 {
     char text[8192];
     for (int64_t i = 0; i < n; i++) {
@@ -135,10 +135,10 @@ static void sample(dt_model *m, const config *c, int64_t *window, int64_t len, i
     dt_no_grad_begin();
     for (int i = 0; i < n && !dt_error(); i++) {
         dt_tensor *y = logits_of(m, dt_from(window + done, DT_SHAPE(1, len - done), .dtype = DT_I64, .device = dt_model_device(m)), c, cache);
-        int64_t    next = draw(dt_cast(dt_select(dt_select(y, 0, 0), 0, len - done - 1), DT_F32), c);
+        int64_t    next = draw_token(dt_cast(dt_select(dt_select(y, 0, 0), 0, len - done - 1), DT_F32), c);
         dt_end();
         if (dt_error()) break;
-        show(c, &next, 1, bytes);
+        show_tokens(c, &next, 1, bytes);
         done = cache ? len : 0;
         if (len == most) {
             int64_t keep = cache ? most / 2 : most - 1;
@@ -168,7 +168,7 @@ static bool look_into(const char *path, config *c, const char **strip, bool *mor
     for (int i = 0; i < 3; i++) {
         snprintf(name, sizeof name, "%s%s", *strip ? *strip : "", keys[i]);
         if (!dt_archive_info(a, dt_archive_find(a, name), &e[i]) || e[i].shape.ndim != (i < 2 ? 2 : 1)) {
-            dt_fail(DT_ERR_FILE, "gpt: %.300s has no tensor '%s' of %d dimensions: it is not a GPT-2 with the names of HuggingFace", path, name, i < 2 ? 2 : 1);
+            dt_fail(DT_ERR_FILE, "%.300s has no tensor '%s' of %d dimensions: it is not a GPT-2 with the names of HuggingFace", path, name, i < 2 ? 2 : 1);
             dt_archive_free(a);
             return false;
         }
@@ -186,7 +186,7 @@ static bool look_into(const char *path, config *c, const char **strip, bool *mor
     }
     *more = extra > 0;
     if (dt_archive_count(a) - extra != 12 * c->layers + 4)
-        dt_fail(DT_ERR_FILE, "gpt: %.300s has %lld tensors, expected 12 for each of %d layers and 4 more", path, (long long)(dt_archive_count(a) - extra),
+        dt_fail(DT_ERR_FILE, "%.300s has %lld tensors, expected 12 for each of %d layers and 4 more", path, (long long)(dt_archive_count(a) - extra),
                 c->layers);
     dt_archive_free(a);
     return !dt_error();
@@ -248,7 +248,7 @@ static dt_dataset *pair_windows(const bpe *b, const char *path, int64_t length)
         if (w->n > length)
             return dt_source(.n = (w->n - 1) / length, .x_dtype = DT_I64, .x_shape = DT_SHAPE(length), .has_y = true, .y_dtype = DT_I64,
                              .y_shape = DT_SHAPE(length), .get = window_get, .free = windows_free, .user = w);
-        dt_fail(DT_ERR_ARG, "gpt: %.300s has %lld tokens, expected more than --context %lld", path, (long long)w->n, (long long)length);
+        dt_fail(DT_ERR_ARG, "%.300s has %lld tokens, expected more than --context %lld", path, (long long)w->n, (long long)length);
     }
     if (w) free(w->ids);
     free(w);
@@ -276,7 +276,7 @@ static int64_t begin_with(const config *c, const char *prompt, const dt_dataset 
     if (n == 0) window[n++] = 0;
     for (int64_t i = 0; i < n; i++)
         if (window[i] >= c->vocab) {
-            dt_fail(DT_ERR_ARG, "gpt: token %lld is not below the model's vocabulary, %lld: the tokenizer is of another model", (long long)window[i],
+            dt_fail(DT_ERR_ARG, "token %lld is not below the model's vocabulary, %lld: the tokenizer is of another model", (long long)window[i],
                     (long long)c->vocab);
             return 0;
         }
@@ -327,7 +327,7 @@ static int learn(void *args)
         beside(load, "tokenizer.json", tokenizer, sizeof tokenizer);
         if (!tokens) c.pairs = bpe_open(example_option(argc, argv, "--tokenizer", tokenizer));
         if (c.pairs && bpe_vocab(c.pairs) > c.vocab)
-            dt_fail(DT_ERR_ARG, "gpt: the tokenizer has %lld tokens, the model %lld: they do not belong together", (long long)bpe_vocab(c.pairs),
+            dt_fail(DT_ERR_ARG, "the tokenizer has %lld tokens, the model %lld: they do not belong together", (long long)bpe_vocab(c.pairs),
                     (long long)c.vocab);
         if (dt_error()) {
             bpe_free(c.pairs);
@@ -407,7 +407,7 @@ static int learn(void *args)
         int     most = atoi(example_option(argc, argv, "--sample", load ? "100" : "400"));
         int64_t len = begin_with(&c, prompt, held, window);
         if (in) printf("%lld parameters, loss %.4f on the held-out data. Sample:\n", (long long)dt_model_numel(m, false), rest);
-        if (prompt && !dt_error()) show(&c, window, len, bytes);
+        if (prompt && !dt_error()) show_tokens(&c, window, len, bytes);
         if (!dt_error()) sample(m, &c, window, len, most, bytes);
     }
     free(window);

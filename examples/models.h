@@ -329,7 +329,7 @@ static inline dt_tensor *unet(dt_model *m, dt_tensor *x, net_opts o)
 /* ---------------------------------------------------------------------------------------------------- transformers */
 typedef struct transformer_opts { /* 0: the default of each model, which its table below lists */
     int64_t layers, heads, dim, ff, vocab, context;
-    int64_t kv_heads;   /* llama: heads of keys and values; default: as many as heads */
+    int64_t kv_heads;   /* llama: heads of keys and values; default, if heads is given: as many */
     int64_t classes;    /* vit: 1000 */
     int64_t patch;      /* vit: 16 */
     double  eps;        /* of the norms */
@@ -430,14 +430,14 @@ static inline dt_tensor *bert(dt_model *m, dt_tensor *tokens, transformer_opts o
     return x;
 }
 
-/* LlamaForCausalLM: tokens (b, t) -> logits (b, t, vocab). layers 16, heads 32, kv_heads = heads, dim 2048, ff 4 dim, vocab 32000,
-   context 2048, eps 1e-6, theta 10000 */
+/* LlamaForCausalLM: tokens (b, t) -> logits (b, t, vocab). layers 22, heads 32, kv_heads 4, dim 2048, ff 5632, vocab 32000
+   (TinyLlama-1.1B), eps 1e-5, theta 10000. The context has no limit but memory. */
 static inline dt_tensor *llama(dt_model *m, dt_tensor *tokens, transformer_opts o)
 {
-    int64_t    layers = o.layers ? o.layers : 16, heads = o.heads ? o.heads : 32, dim = o.dim ? o.dim : 2048;
-    int64_t    kv_heads = o.kv_heads ? o.kv_heads : heads, d = dim / heads, ff = o.ff ? o.ff : 4 * dim, vocab = o.vocab ? o.vocab : 32000;
+    int64_t    layers = o.layers ? o.layers : 22, heads = o.heads ? o.heads : 32, dim = o.dim ? o.dim : 2048;
+    int64_t    kv_heads = o.kv_heads ? o.kv_heads : o.heads ? heads : 4, d = dim / heads, ff = o.ff ? o.ff : o.dim ? 4 * dim : 5632, vocab = o.vocab ? o.vocab : 32000;
     int64_t    before = o.cache ? dt_kv_cache_length(o.cache[0]) : 0;
-    double     eps = o.eps > 0 ? o.eps : 1e-6;
+    double     eps = o.eps > 0 ? o.eps : 1e-5;
     dt_tensor *table = o.rope ? o.rope : dt_rope_table(before + dt_size(tokens, 1), d, o.theta > 0 ? o.theta : 10000,
                                                        .device = dt_device_of(tokens));
     dt_tensor *wte = dt_parameter(m, "model.embed_tokens.weight", DT_SHAPE(vocab, dim), .init = DT_INIT_NORMAL, .b = 0.02);

@@ -174,20 +174,21 @@ def language(name, full):
         c = transformers.BertConfig(**eager) if full else transformers.BertConfig(
             num_hidden_layers=2, hidden_size=32, num_attention_heads=4, intermediate_size=64, vocab_size=99, max_position_embeddings=24, **eager)
         return transformers.BertModel(c)
-    c = dict(num_hidden_layers=16, hidden_size=2048, num_attention_heads=32, num_key_value_heads=8, intermediate_size=8192, vocab_size=32000)
+    c = dict(num_hidden_layers=30, hidden_size=576, num_attention_heads=9, num_key_value_heads=3, intermediate_size=1536, vocab_size=49152,
+             rms_norm_eps=1e-5, tie_word_embeddings=True)  # SmolLM-135M
     if not full:
         c = dict(num_hidden_layers=2, hidden_size=32, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48, vocab_size=99)
-    with torch.device("meta" if full else "cpu"):
-        return transformers.LlamaForCausalLM(transformers.LlamaConfig(**c, **eager))
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**c, **eager))
 
 
 def entries(name, model):
     """state_dict as a safetensors file has it: shared tensors once; GPT-2 without its prefix."""
-    rows = []
+    rows, seen = [], set()
     for k, v in model.state_dict().items():
+        if v.data_ptr() in seen:
+            continue
+        seen.add(v.data_ptr())
         if name == "gpt2":
-            if k == "lm_head.weight":
-                continue
             k = k[len("transformer."):]
         rows.append((k, tuple(v.shape), v))
     return rows
@@ -207,9 +208,6 @@ def case(out, table, name, full, shape, train, what, vocab=0):
     rows = entries(name, model)
     total = sum(int(np.prod(s)) for _, s, _ in rows)
     ident = "models_%s_%s" % (name, what)
-    if shape is None:
-        table.append('    { "%s", %d, 0, { 0 }, %d, %dll, "%s", 0, 0, { 0 }, 0, { 0 }, NULL },' % (name, full, len(rows), total, digest(rows)))
-        return
     with torch.no_grad():
         for k, s, v in rows:
             v.copy_(torch.zeros(s) if k.endswith("num_batches_tracked") else values(k, s))
@@ -284,14 +282,14 @@ case(out, table, "inception_v3", True, (1, 3, 299, 299), False, "full")
 case(out, table, "vit", True, (1, 3, 224, 224), False, "full")
 case(out, table, "gpt2", True, (1, 24), False, "full", 50257)
 case(out, table, "bert", True, (2, 12), False, "full", 30522)
-case(out, table, "llama", True, None, False, "full", 32000)
+case(out, table, "llama", True, (1, 24), False, "full", 49152)
 
 with open(os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "models.h"), "w") as f:
     f.write("/* Made by make_models.py with PyTorch %s, torchvision %s, transformers %s. SHA-256 of the sorted lines \"name sizes\". */\n" % (
         torch.__version__.split("+")[0], torchvision.__version__.split("+")[0], transformers.__version__))
     f.write("typedef struct models_grad {\n    const char *name;\n    double      norm, along; /* along: times the formula's values of its name */\n} models_grad;\n")
     f.write("\n".join(out) + "\n")
-    f.write("typedef struct models_case {\n    const char *net;\n    int         full, train;\n    int64_t     shape[4]; /* of the input; 0: only the list of parameters */\n"
+    f.write("typedef struct models_case {\n    const char *net;\n    int         full, train;\n    int64_t     shape[4]; /* of the input; (b, t): tokens */\n"
             "    int         count;    /* tensors in the state_dict */\n    int64_t     numel;\n    const char *sha256;\n"
             "    double      loss, norm, y[8], grad_norm, own[2];\n    const models_grad *grads;\n} models_case;\n")
     f.write("static const models_case models_cases[] = {\n" + "\n".join(table) + "\n};\n")

@@ -300,10 +300,19 @@ static const models_grad models_bert_full[] = {
     { "pooler.dense.bias", 28.8602609857, 8.84527599037 },
     { NULL, 0, 0 }
 };
+static const models_grad models_llama_full[] = {
+    { "model.embed_tokens.weight", 36330.366365, 16752.0154344 },
+    { "model.layers.0.self_attn.q_proj.weight", 5758.30174075, 1472.02151432 },
+    { "model.layers.15.self_attn.q_proj.weight", 184.730614517, -82.2735131159 },
+    { "model.layers.15.self_attn.k_proj.weight", 192.12976801, -82.2735175253 },
+    { "model.layers.29.post_attention_layernorm.weight", 129.037894154, -77.8871081715 },
+    { "model.norm.weight", 1170.66231441, 1038.2052256 },
+    { NULL, 0, 0 }
+};
 typedef struct models_case {
     const char *net;
     int         full, train;
-    int64_t     shape[4]; /* of the input; 0: only the list of parameters */
+    int64_t     shape[4]; /* of the input; (b, t): tokens */
     int         count;    /* tensors in the state_dict */
     int64_t     numel;
     const char *sha256;
@@ -344,5 +353,5 @@ static const models_case models_cases[] = {
     { "vit", 1, 0, { 1, 3, 224, 224 }, 152, 86567656ll, "d8e5d51552d7e45bdd39c2e93b050f1bf87b77db4bd7922e30f61b6a862b78ed", 25.9726852368, 23.9213983268, { 0.760165790451, 0.376197919025, -0.0841905857444, 0.223143958222, -0.167231706717, 0.702384280208, -0.0864744875386, -1.27431916027 }, 2298.48955597, { 8.0e-07, 1.1e-06 }, models_vit_full },
     { "gpt2", 1, 0, { 1, 24 }, 148, 124439808ll, "42575adeaf5b6f2a7ffd0e0bf1c416c7bc92ae174ef6c57c415a90a5f962fcdf", 246.058146677, 829.513414235, { -1.05569345362, -0.0281853860154, 0.066030898017, 0.0870477367109, 0.0268274448723, -0.182477795993, -0.329370125005, -0.191320866628 }, 98547.0179344, { 1.3e-06, 3.6e-07 }, models_gpt2_full },
     { "bert", 1, 0, { 2, 12 }, 199, 109482240ll, "49f5a966696f2e34fa24b52c16fa58c39e801c57bcad72405840ee56d6db5782", -113.951523652, 104.730814272, { 0.00936811362243, -0.0564735997994, -0.0718623041069, -0.0119631616745, -0.0186484650931, -0.0726246530845, -0.0440626211998, -0.0244448515917 }, 15481.9996693, { 6.9e-07, 6.2e-07 }, models_bert_full },
-    { "llama", 1, 0, { 0 }, 147, 1104218112ll, "747402495d0bc92c4f7a84e6d5c04d33af35de7bd54bf5e98d3c1cb2ccc8f77d", 0, 0, { 0 }, 0, { 0 }, NULL },
+    { "llama", 1, 0, { 1, 24 }, 272, 134515008ll, "19ec8ba8a0462e8aa2040342f926864934a3261919dd214eb1fb29fac6fd679a", 1269.74264833, 838.163239169, { 0.063834732661, 0.520574734638, 0.802248966063, 0.615437559051, 0.319826172485, -0.0121334995949, 0.107792637769, 0.111519475653 }, 88940.2250217, { 1.9e-06, 1.3e-06 }, models_llama_full },
 };
