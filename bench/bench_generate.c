@@ -152,7 +152,8 @@ static int compare(const char *threads, int rounds, const char *tokens, const ch
     for (int i = 1; i < 3 && !bad; i++)
         for (int k = 0; k < LOSSES && !bad; k++)
             if (all[0].loss[k] != all[i].loss[k]) {
-                fprintf(stderr, "bench_generate: token %d: dt %g, %s %g: expected the same\n", k, all[0].loss[k], names[i], all[i].loss[k]);
+                fprintf(stderr, "bench_generate: token %d: dt %g, %s %g: expected the same\n", k, all[0].loss[k], names[i],
+                        all[i].loss[k]);
                 bad = 1;
             }
     for (int r = 0; r < rounds + 1 && !bad; r++) { /* the first round is a warm-up */
@@ -171,10 +172,11 @@ static int compare(const char *threads, int rounds, const char *tokens, const ch
     if (bad) return 1;
     int    fast = middle(all[1].rate, rounds) >= middle(all[2].rate, rounds) ? 1 : 2;
     double rate = middle(all[0].rate, rounds), bound = best / weights, ratio = ratio_of(&all[0], &all[fast], rounds);
-    printf("generate-gpt2-124m-%st: dt %.2f tokens/s, PyTorch %.2f tokens/s, ratio %.2f%s\n", threads, rate, middle(all[fast].rate, rounds), ratio,
-           ratio < 1 ? "  (below the target)" : "");
+    printf("generate-gpt2-124m-%st: dt %.2f tokens/s, PyTorch %.2f tokens/s, ratio %.2f%s\n", threads, rate,
+           middle(all[fast].rate, rounds), ratio, ratio < 1 ? "  (below the target)" : "");
     printf("    plain loop %.2f, transformers %.2f tokens/s; %.2f GB/s read, so at most %.2f tokens/s: %.2f of the bound%s\n",
-           middle(all[1].rate, rounds), middle(all[2].rate, rounds), best / 1e9, bound, rate / bound, rate / bound < 0.9 ? "  (below the target)" : "");
+           middle(all[1].rate, rounds), middle(all[2].rate, rounds), best / 1e9, bound, rate / bound,
+           rate / bound < 0.9 ? "  (below the target)" : "");
     fflush(stdout);
     return 0;
 }
@@ -189,6 +191,7 @@ int main(int argc, char **argv)
     if (make_file()) return 1;
     int failed = 0;
     for (int t = 1; t <= 2; t++)
-        if (strchr(threads, '0' + t)) failed |= compare(t == 1 ? "1" : "2", rounds, tokens, argv[0], option(argc, argv, "--python", "python3"));
+        if (strchr(threads, '0' + t))
+            failed |= compare(t == 1 ? "1" : "2", rounds, tokens, argv[0], option(argc, argv, "--python", "python3"));
     return failed;
 }

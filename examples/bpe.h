@@ -7,10 +7,10 @@
 
    Include it after dt_base.h; errors are those of dt: NULL or a negative status, and dt_error() says file, line and column.
 
-   What it understands: models of type BPE on bytes, with the pre-tokenizer ByteLevel (GPT-2, RoBERTa and others; not the Split of
-   Llama 3), without a normalizer; added and special tokens; merges as pairs or as "a b"; ignore_merges. A file that asks for
-   anything else is refused, by name. The tokens are those of tokenizers' encode(text, add_special_tokens=False); bytes that are not
-   UTF-8 become U+FFFD, as in Python's errors="replace". */
+   What it understands: models of type BPE on bytes, with the pre-tokenizer ByteLevel (GPT-2, RoBERTa and others; not the Split
+   of Llama 3), without a normalizer; added and special tokens; merges as pairs or as "a b"; ignore_merges. A file that asks for
+   anything else is refused, by name. The tokens are those of tokenizers' encode(text, add_special_tokens=False); bytes that are
+   not UTF-8 become U+FFFD, as in Python's errors="replace". */
 #ifndef EXAMPLE_BPE_H_INCLUDED
 #define EXAMPLE_BPE_H_INCLUDED
 
@@ -25,9 +25,11 @@ static inline bpe    *bpe_open(const char *path);
 static inline bpe    *bpe_parse(const char *json, size_t n, const char *name); /* name: for messages */
 static inline void    bpe_free(bpe *b);
 static inline int64_t bpe_vocab(const bpe *b);                       /* the largest token + 1 */
-static inline int64_t bpe_find(const bpe *b, const char *token);     /* as it is written in the file: "<|endoftext|>"; -1: there is none */
-static inline int64_t bpe_encode(const bpe *b, const char *text, size_t n, int64_t *ids, int64_t room); /* or a negative status */
-/* The bytes of the tokens, which may end inside a character; unknown tokens have none. special: with the text of special tokens */
+static inline int64_t bpe_find(const bpe  *b,
+                               const char *token); /* as it is written in the file: "<|endoftext|>"; -1: there is none */
+static inline int64_t bpe_encode(const bpe *b, const char *text, size_t n, int64_t *ids,
+                                 int64_t room); /* or a negative status */
+/* The bytes of the tokens, which may end inside a character; unknown tokens have none. special: with special tokens */
 static inline size_t  bpe_decode(const bpe *b, const int64_t *ids, int64_t n, bool special, char *out, size_t room);
 /* The text with U+FFFD in place of what is not UTF-8; returns its bytes, of which at most room are stored. */
 static inline size_t  bpe_repair(const char *text, size_t n, char *out, size_t room);
@@ -71,7 +73,11 @@ static inline bool json_expect(json_text *j, char c)
 /* The length of the UTF-8 character at s, at most n bytes; 0: it is none. If bad: how many bytes one U+FFFD stands for. */
 static inline size_t json__character(const unsigned char *s, size_t n, uint32_t *code, size_t *bad)
 {
-    size_t   need = s[0] < 0x80 ? 0 : s[0] >= 0xc2 && s[0] < 0xe0 ? 1 : s[0] >= 0xe0 && s[0] < 0xf0 ? 2 : s[0] >= 0xf0 && s[0] < 0xf5 ? 3 : 9;
+    size_t   need = s[0] < 0x80                   ? 0
+                    : s[0] >= 0xc2 && s[0] < 0xe0 ? 1
+                    : s[0] >= 0xe0 && s[0] < 0xf0 ? 2
+                    : s[0] >= 0xf0 && s[0] < 0xf5 ? 3
+                                                  : 9;
     unsigned low = s[0] == 0xe0 ? 0xa0 : s[0] == 0xf0 ? 0x90 : 0x80, high = s[0] == 0xed ? 0x9f : s[0] == 0xf4 ? 0x8f : 0xbf;
     uint32_t c = need == 0 ? s[0] : s[0] & (0x3fu >> need);
     *bad = 1;
@@ -97,7 +103,8 @@ static inline bool json__hex(json_text *j, uint32_t *c)
     *c = 0;
     for (int i = 0; i < 4; i++, j->at++) {
         const char *digits = "0123456789abcdef", *d = NULL;
-        if (j->at < j->n) d = strchr(digits, j->text[j->at] >= 'A' && j->text[j->at] <= 'F' ? j->text[j->at] + 32 : j->text[j->at]);
+        if (j->at < j->n)
+            d = strchr(digits, j->text[j->at] >= 'A' && j->text[j->at] <= 'F' ? j->text[j->at] + 32 : j->text[j->at]);
         if (!d || !*d) return json_wrong(j, j->at, "\\u needs four hexadecimal digits");
         *c = *c << 4 | (uint32_t)(d - digits);
     }
@@ -167,7 +174,8 @@ static inline bool json_number(json_text *j, double *x)
     text[n] = 0;
     char *end = text;
     if (n && (text[0] == '-' || (text[0] >= '0' && text[0] <= '9'))) *x = strtod(text, &end);
-    if (end == text || *end) return json_wrong(j, j->at, j->at < j->n ? "expected a value" : "the text ends where a value was expected");
+    if (end == text || *end)
+        return json_wrong(j, j->at, j->at < j->n ? "expected a value" : "the text ends where a value was expected");
     j->at += n;
     return true;
 }
@@ -188,7 +196,7 @@ static inline bool json_skip(json_text *j, int depth)
     } while (json_next(j, ','));
     return json_expect(j, close);
 }
-/* The object at the cursor: finds the values of n keys; places[i]: where each begins, 0: there is none. The cursor is behind it then. */
+/* Goes over the object at the cursor, and finds the values of n keys: places[i] is where each begins, 0: there is none. */
 static inline bool json_members(json_text *j, const char *const *keys, size_t *places, int n)
 {
     for (int i = 0; i < n; i++) places[i] = 0;
@@ -235,7 +243,10 @@ static inline char *json_file(const char *path, size_t *n)
         *n += fread(text + *n, 1, room - 1 - *n, f);
     }
     if (!text || !more || ferror(f)) {
-        dt_fail(DT_ERR_FILE, "%.400s: %s", path ? path : "(null)", !f ? "this file cannot be opened" : !more ? "the file is too large" : "it cannot be read");
+        dt_fail(DT_ERR_FILE, "%.400s: %s", path ? path : "(null)",
+                !f      ? "this file cannot be opened"
+                : !more ? "the file is too large"
+                        : "it cannot be read");
         free(text);
         text = NULL;
     } else text[*n] = 0;
@@ -418,7 +429,10 @@ static inline bool bpe__in(const uint32_t table[][2], size_t n, uint32_t c)
 enum { BPE__END, BPE__SPACE, BPE__LETTER, BPE__NUMBER, BPE__OTHER };
 static inline int bpe__kind(uint32_t c)
 {
-    return BPE__IN(bpe__letters, c) ? BPE__LETTER : BPE__IN(bpe__numbers, c) ? BPE__NUMBER : BPE__IN(bpe__spaces, c) ? BPE__SPACE : BPE__OTHER;
+    return BPE__IN(bpe__letters, c)   ? BPE__LETTER
+           : BPE__IN(bpe__numbers, c) ? BPE__NUMBER
+           : BPE__IN(bpe__spaces, c)  ? BPE__SPACE
+                                      : BPE__OTHER;
 }
 static inline int bpe__kind_at(const char *s, size_t n, size_t at, size_t *length)
 {
@@ -441,7 +455,8 @@ static inline size_t bpe__word(const char *s, size_t n, size_t at)
     static const char *const short_forms[] = { "'s", "'t", "'re", "'ve", "'m", "'ll", "'d" };
     size_t                   k, from = at + (s[at] == ' ');
     for (int i = 0; i < 7; i++)
-        if (n - at >= strlen(short_forms[i]) && !memcmp(s + at, short_forms[i], strlen(short_forms[i]))) return at + strlen(short_forms[i]);
+        if (n - at >= strlen(short_forms[i]) && !memcmp(s + at, short_forms[i], strlen(short_forms[i])))
+            return at + strlen(short_forms[i]);
     int kind = bpe__kind_at(s, n, from, &k);
     if (kind == BPE__LETTER || kind == BPE__NUMBER || kind == BPE__OTHER) return bpe__run(s, n, from, kind);
     size_t end = at, last = at;
@@ -565,7 +580,8 @@ static inline bool bpe__store(bpe *b, const char *s, size_t n, size_t *at)
 /* The string of the cursor becomes token id. added: its text is what it stands for. Returns false after an error. */
 static inline bool bpe__add_token(bpe *b, json_text *j, size_t at, double id, bool added)
 {
-    if (!(id >= 0 && id < BPE__MOST) || id != (double)(int32_t)id) return json_wrong(j, at, "a token's number must be 0 to 1048575");
+    if (!(id >= 0 && id < BPE__MOST) || id != (double)(int32_t)id)
+        return json_wrong(j, at, "a token's number must be 0 to 1048575");
     int32_t k = (int32_t)id, old = bpe__find(b, j->string, j->nstring);
     if (old >= 0 && old != k) return json_wrong(j, at, "this token is there twice, with two numbers");
     if (k >= b->tokens_room) {
@@ -610,11 +626,13 @@ static inline bool bpe__read_vocab(bpe *b, json_text *j)
     do {
         json_blank(j);
         size_t at = j->at;
-        if (!json_string(j) || !json_expect(j, ':') || !json_number(j, &id) || !bpe__add_token(b, j, at, id, false)) return false;
+        if (!json_string(j) || !json_expect(j, ':') || !json_number(j, &id) || !bpe__add_token(b, j, at, id, false))
+            return false;
     } while (json_next(j, ','));
     return json_expect(j, '}');
 }
-static inline bool bpe__add_merge(bpe *b, json_text *j, size_t at, const char *left, size_t nleft, const char *right, size_t nright, int64_t rank)
+static inline bool bpe__add_merge(bpe *b, json_text *j, size_t at, const char *left, size_t nleft, const char *right,
+                                  size_t nright, int64_t rank)
 {
     char    both[1024];
     int32_t l = bpe__find(b, left, nleft), r = bpe__find(b, right, nright), made = -1;
@@ -624,7 +642,8 @@ static inline bool bpe__add_merge(bpe *b, json_text *j, size_t at, const char *l
         made = bpe__find(b, both, nleft + nright);
     }
     if (l < 0 || r < 0 || made < 0) return json_wrong(j, at, "this merge has or makes a token that is not in the vocabulary");
-    if (rank >= BPE__MOST || (2 * (b->merged + 1) > b->merges && !bpe__grow_merges(b))) return json_wrong(j, at, "out of memory");
+    if (rank >= BPE__MOST || (2 * (b->merged + 1) > b->merges && !bpe__grow_merges(b)))
+        return json_wrong(j, at, "out of memory");
     size_t slot = bpe__pair(l, r);
     for (; b->merge[slot & (b->merges - 1)].left >= 0; slot++) {
         const bpe__merge *e = &b->merge[slot & (b->merges - 1)];
@@ -650,7 +669,9 @@ static inline bool bpe__read_merges(bpe *b, json_text *j)
             n = j->nstring;
             if (n >= sizeof left) return json_wrong(j, at, "a token of more than 511 bytes");
             memcpy(left, j->string, n);
-            if (!json_expect(j, ',') || !json_string(j) || !json_expect(j, ']') || !bpe__add_merge(b, j, at, left, n, j->string, j->nstring, rank)) return false;
+            if (!json_expect(j, ',') || !json_string(j) || !json_expect(j, ']') ||
+                !bpe__add_merge(b, j, at, left, n, j->string, j->nstring, rank))
+                return false;
         } else { /* "a b" */
             if (!json_string(j)) return false;
             const char *blank = (const char *)memchr(j->string, ' ', j->nstring);
@@ -718,8 +739,10 @@ static inline bool bpe__read(bpe *b, json_text *j)
 {
     static const char *const top[] = { "normalizer", "pre_tokenizer", "model", "added_tokens" };
     static const char *const pre[] = { "add_prefix_space", "use_regex" };
-    static const char *const in[] = { "vocab", "merges", "dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "unk_token",
-                                      "ignore_merges" };
+    static const char *const in[] = {
+        "vocab",         "merges",    "dropout",      "continuing_subword_prefix", "end_of_word_suffix",
+        "byte_fallback", "unk_token", "ignore_merges"
+    };
     size_t t[4], p[2], m[8];
     if (!json_members(j, top, t, 4)) return false;
     json_blank(j);
@@ -748,7 +771,8 @@ static inline bool bpe__read(bpe *b, json_text *j)
         char   four[4];
         size_t n = json__put(bpe__shown(i), four);
         b->byte[i] = bpe__find(b, four, n);
-        if (b->byte[i] < 0 && !bpe__unset(j, m[6])) return json_wrong(j, m[6], "unk_token needs a vocabulary with all 256 bytes");
+        if (b->byte[i] < 0 && !bpe__unset(j, m[6]))
+            return json_wrong(j, m[6], "unk_token needs a vocabulary with all 256 bytes");
     }
     return true;
 }
@@ -797,7 +821,10 @@ typedef struct bpe__work {
     size_t       room, nheap; /* of symbols; the heap has room for three times as many */
     int64_t     *ids, n, most;
 } bpe__work;
-static inline bool bpe__sooner(const bpe__chance *a, const bpe__chance *b) { return a->rank != b->rank ? a->rank < b->rank : a->at < b->at; }
+static inline bool bpe__sooner(const bpe__chance *a, const bpe__chance *b)
+{
+    return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
+}
 static inline void bpe__offer(bpe__work *w, int64_t at, int64_t next)
 {
     if (at < 0 || next < 0) return;
@@ -859,7 +886,8 @@ static inline bool bpe__encode_word(bpe__work *w, const char *s, size_t n)
     while (w->nheap) {
         bpe__chance c = bpe__take(w);
         bpe__symbol *a = &w->symbol[c.at];
-        if (a->id != c.left || a->next != c.next || w->symbol[c.next].id != c.right) continue; /* one of them was merged since */
+        if (a->id != c.left || a->next != c.next || w->symbol[c.next].id != c.right)
+            continue; /* one of them was merged since */
         a->id = c.made;
         a->next = w->symbol[c.next].next;
         w->symbol[c.next].id = -1;
@@ -898,8 +926,8 @@ static inline bool bpe__encode_added(bpe__work *w, const char *s, size_t n, bool
         int32_t best = -1;
         for (int64_t i = 0; i < b->nadded; i++) {
             const bpe__token *t = &b->token[b->added[i]];
-            if (t->normalized == normalized && t->ntext <= n - at && b->pool[t->text] == s[at] && !memcmp(b->pool + t->text, s + at, t->ntext) &&
-                (best < 0 || t->ntext > b->token[best].ntext))
+            if (t->normalized == normalized && t->ntext <= n - at && b->pool[t->text] == s[at] &&
+                !memcmp(b->pool + t->text, s + at, t->ntext) && (best < 0 || t->ntext > b->token[best].ntext))
                 best = b->added[i];
         }
         if (best < 0) {
@@ -915,7 +943,8 @@ static inline bool bpe__encode_added(bpe__work *w, const char *s, size_t n, bool
                 if (bpe__kind_at(s, at, i, &k) != BPE__SPACE) run = i + k;
                 if (i == at) break;
             }
-        if (!(normalized ? bpe__encode_words(w, s + from, start - from) : bpe__encode_added(w, s + from, start - from, true))) return false;
+        if (!(normalized ? bpe__encode_words(w, s + from, start - from) : bpe__encode_added(w, s + from, start - from, true)))
+            return false;
         bpe__emit(w, best);
         at = from = end;
     }

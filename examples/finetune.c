@@ -76,7 +76,9 @@ static void load_without(dt_model *m, const char *path, const char *head, const 
         if (dt_name_matches(pattern, p.name)) continue;
         snprintf(name, sizeof name, "%s%s", strip, p.name);
         if (dt_archive_find(a, name) < 0)
-            dt_fail(DT_ERR_FILE, "%.200s has no tensor '%s': it is not a state_dict of this net; see --depth, --head and --strip", path, name);
+            dt_fail(DT_ERR_FILE,
+                    "%.200s has no tensor '%s': it is not a state_dict of this net; see --depth, --head and --strip", path,
+                    name);
         else if (dt_archive_read(a, name, p.value) == DT_OK) filled++; /* shapes must be equal: see --width */
     }
     for (int64_t i = 0; i < n; i++) {
@@ -96,14 +98,19 @@ int main(int argc, char **argv)
     const char *load = example_option(argc, argv, "--load", NULL), *make = example_option(argc, argv, "--make", NULL);
     const char *save = example_option(argc, argv, "--save", make), *data = example_option(argc, argv, "--data", "data/digits");
     const char *head = example_option(argc, argv, "--head", "fc");
-    int64_t     size = atoi(example_option(argc, argv, "--batch", "32")), epochs = atoi(example_option(argc, argv, "--epochs", "3")), step = 0;
+    int64_t     size = atoi(example_option(argc, argv, "--batch", "32")),
+            epochs = atoi(example_option(argc, argv, "--epochs", "3")), step = 0;
     int64_t     limit = atoi(example_option(argc, argv, "--steps", "0"));
     double      lr = atof(example_option(argc, argv, "--lr", "0.01")), first = 0, last = 0;
-    recipe      r = { .depth = atoi(example_option(argc, argv, "--depth", "18")), .side = atoi(example_option(argc, argv, "--side", "64")),
-                      .turn = make != NULL, .width = atof(example_option(argc, argv, "--width", make ? "0.25" : "1")),
+    recipe      r = { .depth = atoi(example_option(argc, argv, "--depth", "18")),
+                      .side = atoi(example_option(argc, argv, "--side", "64")),
+                      .turn = make != NULL,
+                      .width = atof(example_option(argc, argv, "--width", make ? "0.25" : "1")),
                       .freeze = example_flag(argc, argv, "--freeze") };
-    if (r.side < 16 || r.side > 1024 || !(r.width > 0 && r.width <= 4) || size < 2 || epochs < 1 || (make && load) || (r.freeze && !load)) {
-        fprintf(stderr, "finetune: --side must be 16 to 1024, --width above 0 and at most 4, --batch 2 or more, --epochs 1 or more; --freeze needs --load, "
+    if (r.side < 16 || r.side > 1024 || !(r.width > 0 && r.width <= 4) || size < 2 || epochs < 1 || (make && load) ||
+        (r.freeze && !load)) {
+        fprintf(stderr, "finetune: --side must be 16 to 1024, --width above 0 and at most 4, --batch 2 or more, --epochs 1 or "
+                        "more; --freeze needs --load, "
                         "--make is without it\n");
         return 1;
     }
@@ -128,8 +135,9 @@ int main(int argc, char **argv)
         dt_model_freeze(m, all);
         dt_model_unfreeze(m, name);
     }
-    if (!dt_error()) printf("test accuracy %.2f %% before, %lld parameters, %lld of them learn\n", 100 * before, (long long)dt_model_numel(m, false),
-                            (long long)dt_model_numel(m, true));
+    if (!dt_error())
+        printf("test accuracy %.2f %% before, %lld parameters, %lld of them learn\n", 100 * before,
+               (long long)dt_model_numel(m, false), (long long)dt_model_numel(m, true));
     dt_optimizer *opt = dt_sgd(m, .lr = lr, .momentum = 0.9, .weight_decay = 1e-4);
     dt_scheduler *s = dt_cosine_annealing_lr(opt, .t_max = steps > 0 ? steps : 1);
     dt_progress  *p = dt_progress_new(.epochs = 1, .steps = steps, .unit = "images");
@@ -148,7 +156,9 @@ int main(int argc, char **argv)
     }
     dt_progress_free(p);
     double after = accuracy(m, exam, &r);
-    if (!dt_error()) printf("test accuracy %.2f %% after %lld steps, loss %.3f at the start, %.3f at the end\n", 100 * after, (long long)step, first, last);
+    if (!dt_error())
+        printf("test accuracy %.2f %% after %lld steps, loss %.3f at the start, %.3f at the end\n", 100 * after,
+               (long long)step, first, last);
     if (save && !dt_error() && dt_model_save(m, save) == DT_OK) printf("saved as %s\n", save);
 
     dt_scheduler_free(s);

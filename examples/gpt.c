@@ -26,8 +26,8 @@ static const char *const gpt_help =
     "    --device D    cpu; cuda or cuda:N: a GPU (docs/gpu.md)\n"
     "    --prompt TEXT what the sample continues           --temperature X  1; 0: always the most probable token\n"
     "    --top-k N     draw from the N most probable tokens (all)\n"
-    "    --load FILE   a GPT-2 as safetensors, with HuggingFace's names: --layers, --dim and the vocabulary are the file's, --sample is in\n"
-    "                  tokens (100); --steps 0 only writes; --heads N is that of config.json beside it, if it is there\n"
+    "    --load FILE   a GPT-2 as safetensors, with HuggingFace's names: --layers, --dim and the vocabulary are the file's, --sample\n"
+    "                  is in tokens (100); --steps 0 only writes; --heads N is that of config.json beside it, if it is there\n"
     "    --tokenizer FILE   tokenizer.json of byte-pair tokens (the one beside --load)\n"
     "    --save FILE   the weights at the end, as safetensors with the same names\n"
     "    --data N --pipe N --tensor N   on this many processes (dt_pipe.h): --data batches at a time, the blocks on --pipe of them one\n"
@@ -68,14 +68,21 @@ static dt_tensor *gpt(dt_model *m, dt_tensor *tokens, const config *c)
 static dt_tensor *logits_of(dt_model *m, dt_tensor *tokens, const config *c, dt_kv_cache **cache)
 {
     if (!c->loaded) return gpt(m, tokens, c);
-    return gpt2(m, tokens, (transformer_opts){ .layers = c->layers, .heads = c->heads, .dim = c->dim, .ff = c->ff, .vocab = c->vocab,
-                                               .context = c->positions, .cache = cache });
+    return gpt2(m, tokens,
+                (transformer_opts){ .layers = c->layers,
+                                    .heads = c->heads,
+                                    .dim = c->dim,
+                                    .ff = c->ff,
+                                    .vocab = c->vocab,
+                                    .context = c->positions,
+                                    .cache = cache });
 }
 static dt_tensor *loss_of(dt_model *m, dt_tensor *x, dt_tensor *y, void *user) /* y is x shifted by one token */
 {
     const config *c = (const config *)user;
     int64_t       n = dt_size(x, 0) * c->context;
-    return dt_cross_entropy_parts(m, dt_reshape(logits_of(m, x, c, NULL), DT_SHAPE(n, c->vocab / c->tensor)), dt_reshape(y, DT_SHAPE(n)));
+    return dt_cross_entropy_parts(m, dt_reshape(logits_of(m, x, c, NULL), DT_SHAPE(n, c->vocab / c->tensor)),
+                                  dt_reshape(y, DT_SHAPE(n)));
 }
 static double held_out(dt_model *m, dt_pipeline *line, dt_loader *in, config *c)
 {
@@ -104,7 +111,8 @@ static int64_t draw_token(dt_tensor *y, const config *c)
     y = dt_softmax(dt_div_scalar(y, c->temperature), 0);
     int64_t n = dt_numel(y), *place = k ? (int64_t *)malloc((size_t)k * sizeof *place) : NULL;
     float  *p = (float *)malloc((size_t)(n + 1) * sizeof *p);
-    if (p && !dt_copy_out(y, p, (size_t)n * sizeof *p) && (!k || (place && !dt_copy_out(at, place, (size_t)k * sizeof *place)))) {
+    if (p && !dt_copy_out(y, p, (size_t)n * sizeof *p) &&
+        (!k || (place && !dt_copy_out(at, place, (size_t)k * sizeof *place)))) {
         dt_rng_uniform(NULL, &u, 1, 0, 1);
         while (next < n - 1 && (u -= p[next]) > 0) next++;
         if (k) next = place[next];
@@ -134,7 +142,8 @@ static void sample(dt_model *m, const config *c, int64_t *window, int64_t len, i
     dt_model_eval(m);
     dt_no_grad_begin();
     for (int i = 0; i < n && !dt_error(); i++) {
-        dt_tensor *y = logits_of(m, dt_from(window + done, DT_SHAPE(1, len - done), .dtype = DT_I64, .device = dt_model_device(m)), c, cache);
+        dt_tensor *y = logits_of(
+            m, dt_from(window + done, DT_SHAPE(1, len - done), .dtype = DT_I64, .device = dt_model_device(m)), c, cache);
         int64_t    next = draw_token(dt_cast(dt_select(dt_select(y, 0, 0), 0, len - done - 1), DT_F32), c);
         dt_end();
         if (dt_error()) break;
@@ -168,7 +177,8 @@ static bool look_into(const char *path, config *c, const char **strip, bool *mor
     for (int i = 0; i < 3; i++) {
         snprintf(name, sizeof name, "%s%s", *strip ? *strip : "", keys[i]);
         if (!dt_archive_info(a, dt_archive_find(a, name), &e[i]) || e[i].shape.ndim != (i < 2 ? 2 : 1)) {
-            dt_fail(DT_ERR_FILE, "%.300s has no tensor '%s' of %d dimensions: it is not a GPT-2 with the names of HuggingFace", path, name, i < 2 ? 2 : 1);
+            dt_fail(DT_ERR_FILE, "%.300s has no tensor '%s' of %d dimensions: it is not a GPT-2 with the names of HuggingFace",
+                    path, name, i < 2 ? 2 : 1);
             dt_archive_free(a);
             return false;
         }
@@ -186,8 +196,8 @@ static bool look_into(const char *path, config *c, const char **strip, bool *mor
     }
     *more = extra > 0;
     if (dt_archive_count(a) - extra != 12 * c->layers + 4)
-        dt_fail(DT_ERR_FILE, "%.300s has %lld tensors, expected 12 for each of %d layers and 4 more", path, (long long)(dt_archive_count(a) - extra),
-                c->layers);
+        dt_fail(DT_ERR_FILE, "%.300s has %lld tensors, expected 12 for each of %d layers and 4 more", path,
+                (long long)(dt_archive_count(a) - extra), c->layers);
     dt_archive_free(a);
     return !dt_error();
 }
@@ -246,15 +256,17 @@ static dt_dataset *pair_windows(const bpe *b, const char *path, int64_t length)
     if (w && w->ids) {
         w->length = length;
         if (w->n > length)
-            return dt_source(.n = (w->n - 1) / length, .x_dtype = DT_I64, .x_shape = DT_SHAPE(length), .has_y = true, .y_dtype = DT_I64,
-                             .y_shape = DT_SHAPE(length), .get = window_get, .free = windows_free, .user = w);
-        dt_fail(DT_ERR_ARG, "%.300s has %lld tokens, expected more than --context %lld", path, (long long)w->n, (long long)length);
+            return dt_source(.n = (w->n - 1) / length, .x_dtype = DT_I64, .x_shape = DT_SHAPE(length), .has_y = true,
+                             .y_dtype = DT_I64, .y_shape = DT_SHAPE(length), .get = window_get, .free = windows_free,
+                             .user = w);
+        dt_fail(DT_ERR_ARG, "%.300s has %lld tokens, expected more than --context %lld", path, (long long)w->n,
+                (long long)length);
     }
     if (w) free(w->ids);
     free(w);
     return NULL;
 }
-/* Where the sample begins: the tokens of --prompt, the last ones if they are too many; or the first token of the held-out data */
+/* Where the sample begins: the last tokens of --prompt that fit; or the first token of the held-out data */
 static int64_t begin_with(const config *c, const char *prompt, const dt_dataset *held, int64_t *window)
 {
     int64_t most = c->loaded ? c->positions : c->context, n = 0, *first;
@@ -276,8 +288,8 @@ static int64_t begin_with(const config *c, const char *prompt, const dt_dataset 
     if (n == 0) window[n++] = 0;
     for (int64_t i = 0; i < n; i++)
         if (window[i] >= c->vocab) {
-            dt_fail(DT_ERR_ARG, "token %lld is not below the model's vocabulary, %lld: the tokenizer is of another model", (long long)window[i],
-                    (long long)c->vocab);
+            dt_fail(DT_ERR_ARG, "token %lld is not below the model's vocabulary, %lld: the tokenizer is of another model",
+                    (long long)window[i], (long long)c->vocab);
             return 0;
         }
     return n;
@@ -288,14 +300,15 @@ static int learn(void *args)
     int         argc = ((example_args *)args)->argc;
     char      **argv = ((example_args *)args)->argv;
     const char *level = example_option(argc, argv, "--opt-level", NULL),
-               *dir = example_option(argc, argv, "--checkpoint", NULL),
-               *tokens = example_option(argc, argv, "--tokens", NULL), *load = example_option(argc, argv, "--load", NULL),
-               *prompt = example_option(argc, argv, "--prompt", NULL), *save = example_option(argc, argv, "--save", NULL), *strip = NULL,
+               *dir = example_option(argc, argv, "--checkpoint", NULL), *tokens = example_option(argc, argv, "--tokens", NULL),
+               *load = example_option(argc, argv, "--load", NULL), *prompt = example_option(argc, argv, "--prompt", NULL),
+               *save = example_option(argc, argv, "--save", NULL), *strip = NULL,
                *text = example_option(argc, argv, "--text", "dt.h");
     int64_t     steps = atoi(example_option(argc, argv, "--steps", "500")),
             size = atoi(example_option(argc, argv, "--batch", "16")), epoch = 0, step = 0;
     int         workers = atoi(example_option(argc, argv, "--workers", "1")), stop = 0;
-    config      c = { .temperature = atof(example_option(argc, argv, "--temperature", "1")), .top_k = atoi(example_option(argc, argv, "--top-k", "0")) };
+    config      c = { .temperature = atof(example_option(argc, argv, "--temperature", "1")),
+                      .top_k = atoi(example_option(argc, argv, "--top-k", "0")) };
     char        tokenizer[1024];
     bool        more = false, bytes = !tokens;
     c.layers = atoi(example_option(argc, argv, "--layers", "4"));
@@ -320,15 +333,17 @@ static int learn(void *args)
         c.heads = atoi(example_option(argc, argv, "--heads", "0"));
         if (c.heads <= 0) c.heads = heads_beside(load, c.dim >= 64 ? (int)(c.dim / 64) : 1);
         if (c.heads < 1 || c.dim % c.heads || c.context > c.positions) {
-            fprintf(stderr, "gpt: %s has %lld columns and %lld positions: --heads %d must divide the columns, --context %lld is at most the positions\n",
+            fprintf(stderr,
+                    "gpt: %s has %lld columns and %lld positions: --heads %d must divide the columns, --context %lld is at "
+                    "most the positions\n",
                     load, (long long)c.dim, (long long)c.positions, c.heads, (long long)c.context);
             return 1;
         }
         beside(load, "tokenizer.json", tokenizer, sizeof tokenizer);
         if (!tokens) c.pairs = bpe_open(example_option(argc, argv, "--tokenizer", tokenizer));
         if (c.pairs && bpe_vocab(c.pairs) > c.vocab)
-            dt_fail(DT_ERR_ARG, "the tokenizer has %lld tokens, the model %lld: they do not belong together", (long long)bpe_vocab(c.pairs),
-                    (long long)c.vocab);
+            dt_fail(DT_ERR_ARG, "the tokenizer has %lld tokens, the model %lld: they do not belong together",
+                    (long long)bpe_vocab(c.pairs), (long long)c.vocab);
         if (dt_error()) {
             bpe_free(c.pairs);
             return dt_check("gpt");
@@ -345,19 +360,24 @@ static int learn(void *args)
     dt_grid *grid = comm ? dt_grid_new(comm, .data = c.data, .pipe = c.pipe, .tensor = c.tensor) : NULL;
     /* an item is a window of --context tokens; windows do not overlap */
     bool        reads = steps > 0 || !load; /* a loaded model may write at once */
-    dt_dataset *all = !reads ? NULL : tokens ? dt_tokens_open(tokens, .length = c.context, .nbytes = 2, .vocab = c.vocab)
-                      : c.pairs ? pair_windows(c.pairs, text, c.context) : dt_tokens_open(text, .length = c.context, .nbytes = 1);
+    dt_dataset *all = !reads    ? NULL
+                      : tokens  ? dt_tokens_open(tokens, .length = c.context, .nbytes = 2, .vocab = c.vocab)
+                      : c.pairs ? pair_windows(c.pairs, text, c.context)
+                                : dt_tokens_open(text, .length = c.context, .nbytes = 1);
     int64_t     n = all ? dt_dataset_len(all) : 0, last = (n + 9) / 10;
     if (n == 1)
         dt_fail(DT_ERR_ARG, "the text has one window of %lld tokens, expected two or more; use a longer text or a smaller "
                             "--context", (long long)c.context);
-    dt_dataset *train = all ? dt_dataset_range(all, 0, n - last) : NULL, *held = all ? dt_dataset_range(all, n - last, last) : NULL;
+    dt_dataset *train = all ? dt_dataset_range(all, 0, n - last) : NULL,
+               *held = all ? dt_dataset_range(all, n - last, last) : NULL;
     dt_device  *dev = example_device(argc, argv, rank, rank);
-    dt_loader  *in = !all ? NULL :
-        dt_loader_new(train, .batch = size, .shuffle = true, .drop_last = many, .seed = 1, .rank = dt_grid_rank(grid, DT_AXIS_DATA),
-                      .world = dt_grid_size(grid, DT_AXIS_DATA), .workers = workers, .device = dev);
-    dt_loader  *exam = !all ? NULL : dt_loader_new(held, .batch = size, .drop_last = many, .rank = dt_grid_rank(grid, DT_AXIS_DATA),
-                                     .world = dt_grid_size(grid, DT_AXIS_DATA), .workers = workers, .device = dev);
+    dt_loader  *in = !all ? NULL
+                          : dt_loader_new(train, .batch = size, .shuffle = true, .drop_last = many, .seed = 1,
+                                          .rank = dt_grid_rank(grid, DT_AXIS_DATA), .world = dt_grid_size(grid, DT_AXIS_DATA),
+                                          .workers = workers, .device = dev);
+    dt_loader  *exam = !all ? NULL
+                            : dt_loader_new(held, .batch = size, .drop_last = many, .rank = dt_grid_rank(grid, DT_AXIS_DATA),
+                                            .world = dt_grid_size(grid, DT_AXIS_DATA), .workers = workers, .device = dev);
 
     dt_model     *m = dt_model_new(.seed = 1, .device = dev);
     if (load) dt_model_load(m, load, .strip = strip, .no_strict = more);
@@ -387,8 +407,8 @@ static int learn(void *args)
                 dt_amp_backward(amp, loss);
             else
                 dt_backward(loss);
-            dt_progress_step(p, line ? value : dt_item(loss), .items = (double)(b.n * c.context * c.data), .lr = dt_optimizer_lr(opt, 0),
-                             .scale = amp ? dt_amp_scale(amp, 0) : 0);
+            dt_progress_step(p, line ? value : dt_item(loss), .items = (double)(b.n * c.context * c.data),
+                             .lr = dt_optimizer_lr(opt, 0), .scale = amp ? dt_amp_scale(amp, 0) : 0);
             dt_step(opt);
             dt_scheduler_step(s);
             step++;

@@ -9,8 +9,8 @@
    evaluation mode, except that dropout draws other numbers. Dropout is in the places where the original has it.
 
    Which file fits: a state_dict with the names of
-       alexnet vgg16 resnet mobilenet_v2 inception_v3 vit    torchvision.models
-       unet                                                  Ronneberger et al. 2015 with batch norms, as in many PyTorch programs
+       alexnet, vgg16, resnet, mobilenet_v2, inception_v3, vit: torchvision.models
+       unet            Ronneberger et al. 2015 with batch norms, as in many PyTorch programs
        gpt2            GPT2Model; of GPT2LMHeadModel:        dt_model_load(m, path, .strip = "transformer.")
        bert            BertModel; of BertForPreTraining:     .strip = "bert.", .no_strict = true
        llama           LlamaForCausalLM */
@@ -70,7 +70,8 @@ static inline dt_tensor *alexnet(dt_model *m, dt_tensor *x, net_opts o)
 
 static inline dt_tensor *vgg16(dt_model *m, dt_tensor *x, net_opts o)
 {
-    static const int channels[] = { 64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0 }, at[3] = { 0, 3, 6 };
+    static const int channels[] = { 64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0 };
+    static const int at[3] = { 0, 3, 6 };
     char             name[24];
     for (size_t i = 0, layer = 0; i < sizeof channels / sizeof *channels; i++) {
         snprintf(name, sizeof name, "features.%d", (int)layer);
@@ -83,24 +84,24 @@ static inline dt_tensor *vgg16(dt_model *m, dt_tensor *x, net_opts o)
 
 /* A convolution without bias, and a batch norm */
 typedef struct net__unit {
-    const char *conv, *bn;
-    int64_t     out;
-    int         kernel, kernel_w, stride, pad, pad_w, groups;
-    double      eps;
-    dt_act      act;
-    dt_tensor  *add;
+    int        kernel_w, stride, pad, pad_w, groups;
+    double     eps;
+    dt_act     act;
+    dt_tensor *add;
 } net__unit;
-static inline dt_tensor *net__conv_bn(dt_model *m, dt_tensor *x, net__unit u)
+static inline dt_tensor *net__conv_bn(dt_model *m, dt_tensor *x, const char *conv, const char *bn, int64_t out, int kernel,
+                                      net__unit u)
 {
-    x = dt_conv2d(m, u.conv, x, .out = u.out, .kernel = u.kernel, .kernel_w = u.kernel_w, .stride = u.stride, .pad = u.pad,
+    x = dt_conv2d(m, conv, x, .out = out, .kernel = kernel, .kernel_w = u.kernel_w, .stride = u.stride, .pad = u.pad,
                   .pad_w = u.pad_w, .groups = u.groups, .no_bias = true);
-    return dt_batchnorm2d(m, u.bn, x, .eps = u.eps, .act = u.act, .add = u.add);
+    return dt_batchnorm2d(m, bn, x, .eps = u.eps, .act = u.act, .add = u.add);
 }
 
 /* depth: 18, 34, 50, 101 or 152 */
 static inline dt_tensor *resnet(dt_model *m, dt_tensor *x, int depth, net_opts o)
 {
-    static const int all[5][5] = { { 18, 2, 2, 2, 2 }, { 34, 3, 4, 6, 3 }, { 50, 3, 4, 6, 3 }, { 101, 3, 4, 23, 3 }, { 152, 3, 8, 36, 3 } };
+    static const int all[5][5] = { { 18, 2, 2, 2, 2 }, { 34, 3, 4, 6, 3 }, { 50, 3, 4, 6, 3 }, { 101, 3, 4, 23, 3 },
+                                   { 152, 3, 8, 36, 3 } };
     int              row = 0;
     while (row < 5 && all[row][0] != depth) row++;
     if (row == 5) {
@@ -108,7 +109,7 @@ static inline dt_tensor *resnet(dt_model *m, dt_tensor *x, int depth, net_opts o
         return NULL;
     }
     bool deep = depth >= 50; /* blocks of three convolutions, the last of which makes four times as many channels */
-    x = net__conv_bn(m, x, (net__unit){ .conv = "conv1", .bn = "bn1", .out = net__wide(o, 64), .kernel = 7, .stride = 2, .pad = 3, .act = DT_ACT_RELU });
+    x = net__conv_bn(m, x, "conv1", "bn1", net__wide(o, 64), 7, (net__unit){ .stride = 2, .pad = 3, .act = DT_ACT_RELU });
     x = dt_maxpool2d(x, .kernel = 3, .stride = 2, .pad = 1);
     for (int s = 0; s < 4; s++)
         for (int b = 0; b < all[row][1 + s]; b++) {
@@ -116,13 +117,13 @@ static inline dt_tensor *resnet(dt_model *m, dt_tensor *x, int depth, net_opts o
             int        stride = b == 0 && s > 0 ? 2 : 1;
             dt_tensor *y = x, *skip = x;
             dt_scope_begin(m, "layer%d.%d", s + 1, b);
-            if (deep) y = net__conv_bn(m, y, (net__unit){ .conv = "conv1", .bn = "bn1", .out = c, .kernel = 1, .act = DT_ACT_RELU });
-            y = net__conv_bn(m, y, (net__unit){ .conv = deep ? "conv2" : "conv1", .bn = deep ? "bn2" : "bn1", .out = c, .kernel = 3,
-                                                .stride = stride, .pad = 1, .act = DT_ACT_RELU });
+            if (deep) y = net__conv_bn(m, y, "conv1", "bn1", c, 1, (net__unit){ .act = DT_ACT_RELU });
+            y = net__conv_bn(m, y, deep ? "conv2" : "conv1", deep ? "bn2" : "bn1", c, 3,
+                             (net__unit){ .stride = stride, .pad = 1, .act = DT_ACT_RELU });
             if (stride > 1 || dt_size(x, 1) != out)
-                skip = net__conv_bn(m, x, (net__unit){ .conv = "downsample.0", .bn = "downsample.1", .out = out, .kernel = 1, .stride = stride });
-            x = net__conv_bn(m, y, (net__unit){ .conv = deep ? "conv3" : "conv2", .bn = deep ? "bn3" : "bn2", .out = out, .kernel = deep ? 1 : 3,
-                                                .pad = deep ? 0 : 1, .act = DT_ACT_RELU, .add = skip });
+                skip = net__conv_bn(m, x, "downsample.0", "downsample.1", out, 1, (net__unit){ .stride = stride });
+            x = net__conv_bn(m, y, deep ? "conv3" : "conv2", deep ? "bn3" : "bn2", out, deep ? 1 : 3,
+                             (net__unit){ .pad = deep ? 0 : 1, .act = DT_ACT_RELU, .add = skip });
             dt_scope_end(m);
         }
     return dt_linear(m, "fc", dt_flatten(dt_adaptive_avgpool2d(x, 1, 1)), .out = net__classes(o));
@@ -138,37 +139,42 @@ static inline int64_t net__eights(double channels)
 static inline dt_tensor *mobilenet_v2(dt_model *m, dt_tensor *x, net_opts o)
 {
     /* each row: expansion, channels, blocks, stride of the first block */
-    static const int rows[7][4] = { { 1, 16, 1, 1 }, { 6, 24, 2, 2 }, { 6, 32, 3, 2 }, { 6, 64, 4, 2 }, { 6, 96, 3, 1 }, { 6, 160, 3, 2 }, { 6, 320, 1, 1 } };
+    static const int rows[7][4] = { { 1, 16, 1, 1 }, { 6, 24, 2, 2 }, { 6, 32, 3, 2 }, { 6, 64, 4, 2 }, { 6, 96, 3, 1 },
+                                    { 6, 160, 3, 2 }, { 6, 320, 1, 1 } };
     double           width = o.width > 0 ? o.width : 1;
     int              layer = 1;
-    x = dt_clamp(net__conv_bn(m, x, (net__unit){ .conv = "features.0.0", .bn = "features.0.1", .out = net__eights(32 * width), .kernel = 3,
-                                                 .stride = 2, .pad = 1 }), 0, 6);
+    x = net__conv_bn(m, x, "features.0.0", "features.0.1", net__eights(32 * width), 3, (net__unit){ .stride = 2, .pad = 1 });
+    x = dt_clamp(x, 0, 6);
     for (int r = 0; r < 7; r++)
         for (int b = 0; b < rows[r][2]; b++, layer++) {
             int64_t    in = dt_size(x, 1), hidden = in * rows[r][0], out = net__eights(rows[r][1] * width);
             int        stride = b ? 1 : rows[r][3], wide = rows[r][0] > 1;
             dt_tensor *y = x;
             dt_scope_begin(m, "features.%d.conv", layer);
-            if (wide) y = dt_clamp(net__conv_bn(m, y, (net__unit){ .conv = "0.0", .bn = "0.1", .out = hidden, .kernel = 1 }), 0, 6);
-            y = dt_clamp(net__conv_bn(m, y, (net__unit){ .conv = wide ? "1.0" : "0.0", .bn = wide ? "1.1" : "0.1", .out = hidden, .kernel = 3,
-                                                         .stride = stride, .pad = 1, .groups = (int)hidden }), 0, 6);
-            x = net__conv_bn(m, y, (net__unit){ .conv = wide ? "2" : "1", .bn = wide ? "3" : "2", .out = out, .kernel = 1,
-                                                .add = stride == 1 && in == out ? x : NULL });
+            if (wide) y = dt_clamp(net__conv_bn(m, y, "0.0", "0.1", hidden, 1, (net__unit){ .stride = 1 }), 0, 6);
+            y = net__conv_bn(m, y, wide ? "1.0" : "0.0", wide ? "1.1" : "0.1", hidden, 3,
+                             (net__unit){ .stride = stride, .pad = 1, .groups = (int)hidden });
+            y = dt_clamp(y, 0, 6);
+            x = net__conv_bn(m, y, wide ? "2" : "1", wide ? "3" : "2", out, 1,
+                             (net__unit){ .add = stride == 1 && in == out ? x : NULL });
             dt_scope_end(m);
         }
-    x = dt_clamp(net__conv_bn(m, x, (net__unit){ .conv = "features.18.0", .bn = "features.18.1",
-                                                 .out = net__eights(1280 * (width > 1 ? width : 1)), .kernel = 1 }), 0, 6);
+    int64_t last = net__eights(1280 * (width > 1 ? width : 1));
+    x = net__conv_bn(m, x, "features.18.0", "features.18.1", last, 1, (net__unit){ .stride = 1 });
+    x = dt_clamp(x, 0, 6);
     x = net__dropout(m, dt_flatten(dt_adaptive_avgpool2d(x, 1, 1)), o, 0.2);
     return dt_linear(m, "classifier.1", x, .out = net__classes(o));
 }
 
 /* ---- Inception: branches of convolutions over one input, joined by channel */
-static inline dt_tensor *net__basic(dt_model *m, const char *name, dt_tensor *x, int64_t out, int kernel, int kernel_w, int stride)
+static inline dt_tensor *net__basic(dt_model *m, const char *name, dt_tensor *x, int64_t out, int kernel, int kernel_w,
+                                    int stride)
 {
     dt_scope_begin(m, "%s", name);
-    int pad = stride == 1 ? kernel / 2 : 0, pad_w = stride == 1 ? kernel_w / 2 : 0; /* those that halve the image have no padding */
-    x = net__conv_bn(m, x, (net__unit){ .conv = "conv", .bn = "bn", .out = out, .kernel = kernel, .kernel_w = kernel_w, .stride = stride,
-                                        .pad = pad, .pad_w = pad_w ? pad_w : DT_ZERO, .eps = 0.001, .act = DT_ACT_RELU });
+    int pad = stride == 1 ? kernel / 2 : 0, pad_w = stride == 1 ? kernel_w / 2 : 0; /* no padding where the image is halved */
+    x = net__conv_bn(m, x, "conv", "bn", out, kernel,
+                     (net__unit){ .kernel_w = kernel_w, .stride = stride, .pad = pad, .pad_w = pad_w ? pad_w : DT_ZERO,
+                                  .eps = 0.001, .act = DT_ACT_RELU });
     dt_scope_end(m);
     return x;
 }
@@ -254,19 +260,20 @@ static inline dt_tensor *net__inception_e(dt_model *m, const char *name, dt_tens
     dt_scope_end(m);
     return dt_cat(y, 4, 1);
 }
-/* x (n, 3, 299, 299), or another size from 75 on, with .aux from 299 on; in -1 .. 1 (torchvision's transform_input is not done here) */
+/* x (n, 3, 299, 299), or another size from 75 on, with .aux from 299 on; in -1 .. 1: torchvision's transform_input is not done
+   here */
 static inline dt_tensor *inception_v3(dt_model *m, dt_tensor *x, net_opts o)
 {
     static const int inner[4] = { 128, 160, 160, 192 };
     x = net__basic(m, "Conv2d_1a_3x3", x, net__wide(o, 32), 3, 3, 2);
     dt_scope_begin(m, "Conv2d_2a_3x3"); /* the one of stride 1 without padding */
-    x = net__conv_bn(m, x, (net__unit){ .conv = "conv", .bn = "bn", .out = net__wide(o, 32), .kernel = 3, .eps = 0.001, .act = DT_ACT_RELU });
+    x = net__conv_bn(m, x, "conv", "bn", net__wide(o, 32), 3, (net__unit){ .eps = 0.001, .act = DT_ACT_RELU });
     dt_scope_end(m);
     x = net__basic(m, "Conv2d_2b_3x3", x, net__wide(o, 64), 3, 3, 1);
     x = dt_maxpool2d(x, .kernel = 3, .stride = 2);
     x = net__basic(m, "Conv2d_3b_1x1", x, net__wide(o, 80), 1, 1, 1);
     dt_scope_begin(m, "Conv2d_4a_3x3");
-    x = net__conv_bn(m, x, (net__unit){ .conv = "conv", .bn = "bn", .out = net__wide(o, 192), .kernel = 3, .eps = 0.001, .act = DT_ACT_RELU });
+    x = net__conv_bn(m, x, "conv", "bn", net__wide(o, 192), 3, (net__unit){ .eps = 0.001, .act = DT_ACT_RELU });
     dt_scope_end(m);
     x = dt_maxpool2d(x, .kernel = 3, .stride = 2);
     x = net__inception_a(m, "Mixed_5b", x, 32, o);
@@ -282,7 +289,7 @@ static inline dt_tensor *inception_v3(dt_model *m, dt_tensor *x, net_opts o)
         dt_scope_begin(m, "AuxLogits");
         dt_tensor *a = net__basic(m, "conv0", dt_avgpool2d(x, .kernel = 5, .stride = 3), net__wide(o, 128), 1, 1, 1);
         dt_scope_begin(m, "conv1");
-        a = net__conv_bn(m, a, (net__unit){ .conv = "conv", .bn = "bn", .out = net__wide(o, 768), .kernel = 5, .eps = 0.001, .act = DT_ACT_RELU });
+        a = net__conv_bn(m, a, "conv", "bn", net__wide(o, 768), 5, (net__unit){ .eps = 0.001, .act = DT_ACT_RELU });
         dt_scope_end(m);
         *o.aux = dt_linear(m, "fc", dt_flatten(dt_adaptive_avgpool2d(a, 1, 1)), .out = net__classes(o));
         dt_scope_end(m);
@@ -298,8 +305,8 @@ static inline dt_tensor *inception_v3(dt_model *m, dt_tensor *x, net_opts o)
 static inline dt_tensor *net__twice(dt_model *m, const char *name, dt_tensor *x, int64_t out)
 {
     dt_scope_begin(m, "%s.double_conv", name);
-    x = net__conv_bn(m, x, (net__unit){ .conv = "0", .bn = "1", .out = out, .kernel = 3, .pad = 1, .act = DT_ACT_RELU });
-    x = net__conv_bn(m, x, (net__unit){ .conv = "3", .bn = "4", .out = out, .kernel = 3, .pad = 1, .act = DT_ACT_RELU });
+    x = net__conv_bn(m, x, "0", "1", out, 3, (net__unit){ .pad = 1, .act = DT_ACT_RELU });
+    x = net__conv_bn(m, x, "3", "4", out, 3, (net__unit){ .pad = 1, .act = DT_ACT_RELU });
     dt_scope_end(m);
     return x;
 }
@@ -377,14 +384,16 @@ static inline dt_tensor *gpt2(dt_model *m, dt_tensor *tokens, transformer_opts o
     int64_t    layers = o.layers ? o.layers : 12, heads = o.heads ? o.heads : 12, dim = o.dim ? o.dim : 768;
     int64_t    vocab = o.vocab ? o.vocab : 50257, ff = o.ff ? o.ff : 4 * dim;
     dt_tensor *wte = dt_parameter(m, "wte.weight", DT_SHAPE(vocab, dim), .init = DT_INIT_NORMAL, .b = 0.02);
-    dt_tensor *wpe = dt_parameter(m, "wpe.weight", DT_SHAPE(o.context ? o.context : 1024, dim), .init = DT_INIT_NORMAL, .b = 0.02);
+    int64_t    context = o.context ? o.context : 1024;
+    dt_tensor *wpe = dt_parameter(m, "wpe.weight", DT_SHAPE(context, dim), .init = DT_INIT_NORMAL, .b = 0.02);
     dt_tensor *x = dt_add(dt_op_embedding(tokens, wte), dt_op_embedding(net__positions(tokens, o.cache), wpe));
     x = o.dropout > 0 ? dt_dropout(m, x, o.dropout) : x;
     for (int64_t i = 0; i < layers; i++) {
         dt_scope_begin(m, "h.%d", (int)i);
         dt_tensor *a = net__conv1d(m, "attn.c_attn", dt_layernorm(m, "ln_1", x, .eps = o.eps), 3 * dim), *qkv[3];
         for (int k = 0; k < 3; k++) qkv[k] = net__heads(dt_narrow(a, 2, k * dim, dim), heads);
-        a = o.cache ? dt_attention_cached(qkv[0], qkv[1], qkv[2], o.cache[i]) : dt_attention(qkv[0], qkv[1], qkv[2], .causal = true);
+        a = o.cache ? dt_attention_cached(qkv[0], qkv[1], qkv[2], o.cache[i])
+                    : dt_attention(qkv[0], qkv[1], qkv[2], .causal = true);
         a = net__conv1d(m, "attn.c_proj", net__joined(a), dim);
         x = dt_add(x, o.dropout > 0 ? dt_dropout(m, a, o.dropout) : a);
         a = net__conv1d(m, "mlp.c_fc", dt_layernorm(m, "ln_2", x, .eps = o.eps), ff);
@@ -396,17 +405,18 @@ static inline dt_tensor *gpt2(dt_model *m, dt_tensor *tokens, transformer_opts o
     return dt_op_linear(dt_cast(x, dt_dtype_of(wte)), wte, NULL);
 }
 
-/* BertModel: tokens (b, t) -> the last hidden states (b, t, dim). layers 12, heads 12, dim 768, ff 4 dim, vocab 30522, context 512,
-   eps 1e-12 */
+/* BertModel: tokens (b, t) -> the last hidden states (b, t, dim). layers 12, heads 12, dim 768, ff 4 dim, vocab 30522, context
+   512, eps 1e-12 */
 static inline dt_tensor *bert(dt_model *m, dt_tensor *tokens, transformer_opts o)
 {
-    int64_t    layers = o.layers ? o.layers : 12, heads = o.heads ? o.heads : 12, dim = o.dim ? o.dim : 768, b = dt_size(tokens, 0);
+    int64_t    layers = o.layers ? o.layers : 12, heads = o.heads ? o.heads : 12, dim = o.dim ? o.dim : 768;
+    int64_t    b = dt_size(tokens, 0), context = o.context ? o.context : 512;
     double     eps = o.eps > 0 ? o.eps : 1e-12;
     dt_tensor *types = o.types ? o.types : dt_zeros(dt_shape_of(tokens), .dtype = DT_I64, .device = dt_device_of(tokens));
     dt_tensor *mask = o.mask ? dt_reshape(o.mask, DT_SHAPE(b, 1, 1, dt_size(tokens, 1))) : NULL;
     dt_scope_begin(m, "embeddings");
     dt_tensor *x = dt_embedding(m, "word_embeddings", tokens, .num = o.vocab ? o.vocab : 30522, .dim = dim);
-    x = dt_add(x, dt_embedding(m, "position_embeddings", net__positions(tokens, NULL), .num = o.context ? o.context : 512, .dim = dim));
+    x = dt_add(x, dt_embedding(m, "position_embeddings", net__positions(tokens, NULL), .num = context, .dim = dim));
     x = dt_add(x, dt_embedding(m, "token_type_embeddings", types, .num = 2, .dim = dim));
     x = dt_layernorm(m, "LayerNorm", x, .eps = eps);
     x = o.dropout > 0 ? dt_dropout(m, x, o.dropout) : x;
@@ -435,7 +445,8 @@ static inline dt_tensor *bert(dt_model *m, dt_tensor *tokens, transformer_opts o
 static inline dt_tensor *llama(dt_model *m, dt_tensor *tokens, transformer_opts o)
 {
     int64_t    layers = o.layers ? o.layers : 22, heads = o.heads ? o.heads : 32, dim = o.dim ? o.dim : 2048;
-    int64_t    kv_heads = o.kv_heads ? o.kv_heads : o.heads ? heads : 4, d = dim / heads, ff = o.ff ? o.ff : o.dim ? 4 * dim : 5632, vocab = o.vocab ? o.vocab : 32000;
+    int64_t    kv_heads = o.kv_heads ? o.kv_heads : o.heads ? heads : 4, d = dim / heads;
+    int64_t    ff = o.ff ? o.ff : o.dim ? 4 * dim : 5632, vocab = o.vocab ? o.vocab : 32000;
     int64_t    before = o.cache ? dt_kv_cache_length(o.cache[0]) : 0;
     double     eps = o.eps > 0 ? o.eps : 1e-5;
     dt_tensor *table = o.rope ? o.rope : dt_rope_table(before + dt_size(tokens, 1), d, o.theta > 0 ? o.theta : 10000,
@@ -445,10 +456,10 @@ static inline dt_tensor *llama(dt_model *m, dt_tensor *tokens, transformer_opts 
     for (int64_t i = 0; i < layers; i++) {
         dt_scope_begin(m, "model.layers.%d", (int)i);
         dt_tensor *a = dt_rmsnorm(m, "input_layernorm", x, .eps = eps);
-        dt_tensor *q = dt_rope(net__heads(dt_linear(m, "self_attn.q_proj", a, .out = dim, .no_bias = true), heads), table, .offset = before);
-        dt_tensor *k = dt_rope(net__heads(dt_linear(m, "self_attn.k_proj", a, .out = kv_heads * d, .no_bias = true), kv_heads), table,
-                               .offset = before);
+        dt_tensor *q = net__heads(dt_linear(m, "self_attn.q_proj", a, .out = dim, .no_bias = true), heads);
+        dt_tensor *k = net__heads(dt_linear(m, "self_attn.k_proj", a, .out = kv_heads * d, .no_bias = true), kv_heads);
         dt_tensor *v = net__heads(dt_linear(m, "self_attn.v_proj", a, .out = kv_heads * d, .no_bias = true), kv_heads);
+        q = dt_rope(q, table, .offset = before), k = dt_rope(k, table, .offset = before);
         a = o.cache ? dt_attention_cached(q, k, v, o.cache[i]) : dt_attention(q, k, v, .causal = true);
         x = dt_add(x, dt_linear(m, "self_attn.o_proj", net__joined(a), .out = dim, .no_bias = true));
         a = dt_rmsnorm(m, "post_attention_layernorm", x, .eps = eps);
@@ -458,7 +469,8 @@ static inline dt_tensor *llama(dt_model *m, dt_tensor *tokens, transformer_opts 
         dt_scope_end(m);
     }
     x = dt_rmsnorm(m, "model.norm", x, .eps = eps);
-    return o.tied ? dt_op_linear(dt_cast(x, dt_dtype_of(wte)), wte, NULL) : dt_linear(m, "lm_head", x, .out = vocab, .no_bias = true);
+    if (o.tied) return dt_op_linear(dt_cast(x, dt_dtype_of(wte)), wte, NULL);
+    return dt_linear(m, "lm_head", x, .out = vocab, .no_bias = true);
 }
 
 /* vit_b_16: x (n, 3, h, w) -> logits; h and w are multiples of the patch. layers 12, heads 12, dim 768, ff 4 dim, eps 1e-6. All
@@ -470,7 +482,7 @@ static inline dt_tensor *vit(dt_model *m, dt_tensor *x, transformer_opts o)
     int     heads = o.heads ? (int)o.heads : 12;
     x = dt_conv2d(m, "conv_proj", x, .out = dim, .kernel = (int)patch, .stride = (int)patch);
     x = dt_transpose(dt_reshape(x, DT_SHAPE(n, dim, dt_size(x, 2) * dt_size(x, 3))), 1, 2);
-    dt_tensor *class_token = dt_parameter(m, "class_token", DT_SHAPE(1, 1, dim)), *both[2] = { dt_expand(class_token, DT_SHAPE(n, 1, dim)), x };
+    dt_tensor *both[2] = { dt_expand(dt_parameter(m, "class_token", DT_SHAPE(1, 1, dim)), DT_SHAPE(n, 1, dim)), x };
     x = dt_cat(both, 2, 1);
     x = dt_add(x, dt_parameter(m, "encoder.pos_embedding", DT_SHAPE(1, dt_size(x, 1), dim), .init = DT_INIT_NORMAL, .b = 0.02));
     x = o.dropout > 0 ? dt_dropout(m, x, o.dropout) : x;

@@ -95,7 +95,9 @@ static dt_tensor *forward(dt_model *m, const models_case *c, dt_tensor **second)
         if (!strcmp(c->net, "gpt2")) return gpt2(m, x, t);
         if (!strcmp(c->net, "llama")) {
             if (c->full) /* SmolLM-135M */
-                t = (transformer_opts){ .layers = 30, .heads = 9, .kv_heads = 3, .dim = 576, .ff = 1536, .vocab = 49152, .eps = 1e-5, .tied = true };
+                t = (transformer_opts){
+                    .layers = 30, .heads = 9, .kv_heads = 3, .dim = 576, .ff = 1536, .vocab = 49152, .eps = 1e-5, .tied = true
+                };
             return llama(m, x, t);
         }
         uint8_t mask[64];
@@ -170,7 +172,7 @@ static double norm_of(dt_tensor *t, const char *along, double *dot)
 static double apart(double got, double want, double size) { return fabs(got - want) / size; }
 static dt_tensor *weighted(dt_tensor *y, const char *probe) { return dt_sum(dt_mul(y, floats(probe, dt_shape_of(y)))); }
 
-/* Returns false after a message. worst[0]: of outputs, relative to their root mean square; worst[1]: of gradients, relative to norms */
+/* False after a message. worst[0]: of outputs, relative to their root mean square; worst[1]: of gradients, to their norms */
 static bool net_is_right(const models_case *c, double worst[2])
 {
     dt_model  *m = dt_model_new(.seed = 1);
@@ -193,19 +195,22 @@ static bool net_is_right(const models_case *c, double worst[2])
     if (ok) list_digest(m, hex);
     if (!ok || dt_error() || dt_model_count(m) != c->count || numel != c->numel || strcmp(hex, c->sha256)) {
         printf("    %s: %s; %d tensors of %lld elements, expected %d of %lld with the names of PyTorch\n", c->net,
-               dt_error() ? dt_error() : "parameters differ", dt_model_count(m), (long long)numel, c->count, (long long)c->numel);
+               dt_error() ? dt_error() : "parameters differ", dt_model_count(m), (long long)numel, c->count,
+               (long long)c->numel);
         ok = false;
     }
     if (ok) {
         y = forward(m, c, &second);
-        double rms = c->norm / sqrt((double)dt_numel(y)), size = c->norm * 1.01; /* the probe's values have a root mean square of 1.01 */
+        double rms = c->norm / sqrt((double)dt_numel(y)),
+               size = c->norm * 1.01; /* the probe's values have a root mean square of 1.01 */
         double total = 0;
         dt_tensor *loss = weighted(y, "probe");
         if (second) loss = dt_add(loss, weighted(second, "probe2")), size *= 2;
         int64_t n = dt_numel(y), step = n / 8 > 1 ? n / 8 : 1;
         float  *v = malloc((size_t)n * sizeof *v);
         dt_copy_out(y, v, (size_t)n * sizeof *v);
-        for (int64_t i = 0; i < 8 && i * step < n && !dt_error(); i++) worst[0] = fmax(worst[0], apart(v[i * step], c->y[i], rms));
+        for (int64_t i = 0; i < 8 && i * step < n && !dt_error(); i++)
+            worst[0] = fmax(worst[0], apart(v[i * step], c->y[i], rms));
         free(v);
         worst[0] = fmax(worst[0], apart(norm_of(y, NULL, NULL), c->norm, c->norm));
         worst[0] = fmax(worst[0], apart(dt_item(loss), c->loss, size));
@@ -227,9 +232,13 @@ static bool net_is_right(const models_case *c, double worst[2])
         ok = !dt_error() && worst[0] <= 1e-5 + 4 * c->own[0] && worst[1] <= 1e-5 + 4 * c->own[1];
         if (!ok || getenv("DT_TEST_TABLE"))
             printf("    %s %s (%lld, %lld, %lld, %lld): outputs differ by %.1e of their size, gradients by %.1e (PyTorch's "
-                   "f32 from its f64: %.1e, %.1e)%s%s\n", c->net,
-                   c->full ? "full" : c->train ? "small, training" : "small", (long long)c->shape[0], (long long)c->shape[1],
-                   (long long)c->shape[2], (long long)c->shape[3], worst[0], worst[1], c->own[0], c->own[1], dt_error() ? ": " : "", dt_error() ? dt_error() : "");
+                   "f32 from its f64: %.1e, %.1e)%s%s\n",
+                   c->net,
+                   c->full    ? "full"
+                   : c->train ? "small, training"
+                              : "small",
+                   (long long)c->shape[0], (long long)c->shape[1], (long long)c->shape[2], (long long)c->shape[3], worst[0],
+                   worst[1], c->own[0], c->own[1], dt_error() ? ": " : "", dt_error() ? dt_error() : "");
     }
     dt_error_clear();
     dt_model_free(m);
@@ -242,7 +251,8 @@ static bool nets_are_right(int full, const char *names)
     bool ok = true;
     for (size_t i = 0; i < sizeof models_cases / sizeof *models_cases; i++) {
         double worst[2];
-        if (models_cases[i].full == full && (!names || strstr(names, models_cases[i].net))) ok &= net_is_right(&models_cases[i], worst);
+        if (models_cases[i].full == full && (!names || strstr(names, models_cases[i].net)))
+            ok &= net_is_right(&models_cases[i], worst);
     }
     return ok;
 }
@@ -265,7 +275,8 @@ FULL(llama, "llama")
 UTEST(models, a_resnet_of_another_depth_is_refused)
 {
     dt_model *m = dt_model_new(.seed = 1);
-    EXPECT_ERROR(resnet(m, dt_zeros(DT_SHAPE(1, 3, 32, 32)), 42, (net_opts){ .classes = 10 }), "depth 42; it must be 18, 34, 50, 101 or 152");
+    EXPECT_ERROR(resnet(m, dt_zeros(DT_SHAPE(1, 3, 32, 32)), 42, (net_opts){ .classes = 10 }),
+                 "depth 42; it must be 18, 34, 50, 101 or 152");
     dt_model_free(m);
     dt_end();
 }
@@ -284,7 +295,8 @@ UTEST(generation, greedy_tokens_are_those_of_transformers)
     dt_kv_cache *cache[2];
     int64_t      ids[PROMPT + NEXT];
     memcpy(ids, gpt2_prompt_ids, sizeof gpt2_prompt_ids);
-    EXPECT_TRUE(dt_model_load(m, "tests/golden/gpt2.safetensors", .strip = "transformer.") >= 0); /* strictly: nothing missing or left over */
+    EXPECT_TRUE(dt_model_load(m, "tests/golden/gpt2.safetensors", .strip = "transformer.") >=
+                0); /* strictly: nothing missing or left over */
     dt_model_eval(m);
     for (int i = 0; i < 2; i++) cache[i] = dt_kv_cache_new(1, 2, 64, 8);
     dt_no_grad_begin();

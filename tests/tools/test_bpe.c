@@ -36,7 +36,8 @@ UTEST(bpe, decodes_parts_of_characters_and_unknown_tokens)
             char    bytes[64], text[256];
             int64_t ids[8];
             for (int k = 0; k < bpe_parts[i].n; k++) ids[k] = bpe_parts[i].ids[k];
-            size_t n = bpe_decode(b, ids, bpe_parts[i].n, special, bytes, sizeof bytes), m = bpe_repair(bytes, n, text, sizeof text);
+            size_t n = bpe_decode(b, ids, bpe_parts[i].n, special, bytes, sizeof bytes),
+                   m = bpe_repair(bytes, n, text, sizeof text);
             text[m] = 0;
             EXPECT_STREQ(special ? bpe_parts[i].back : bpe_parts[i].without, text);
         }
@@ -77,10 +78,11 @@ UTEST(bpe, takes_long_words)
 }
 
 /* ---- other files. A small tokenizer with a part replaced */
-static const char *const small = "{\"added_tokens\": [{\"id\": 4, \"content\": \"<x>\", \"special\": true}], \"normalizer\": null,\n"
-                                 " \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"use_regex\": true},\n"
-                                 " \"model\": {\"type\": \"BPE\", \"merges\": [\"a b\"], \"ignore_merges\": false,\n"
-                                 "  \"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2, \"\\u0120\": 3, \"\\u0120aa\": 5}}}";
+static const char *const small =
+    "{\"added_tokens\": [{\"id\": 4, \"content\": \"<x>\", \"special\": true}], \"normalizer\": null,\n"
+    " \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"use_regex\": true},\n"
+    " \"model\": {\"type\": \"BPE\", \"merges\": [\"a b\"], \"ignore_merges\": false,\n"
+    "  \"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2, \"\\u0120\": 3, \"\\u0120aa\": 5}}}";
 static bpe *with(const char *from, const char *to)
 {
     char        text[4096];
@@ -102,7 +104,8 @@ static bool gives(bpe *b, const char *text, const char *want)
 }
 UTEST(bpe, options_of_a_file)
 {
-    EXPECT_TRUE(gives(with("true,", "true,"), "abc a", "3 2 3 0")); /* a blank is put in front; c has no token and is left out */
+    EXPECT_TRUE(
+        gives(with("true,", "true,"), "abc a", "3 2 3 0")); /* a blank is put in front; c has no token and is left out */
     EXPECT_TRUE(gives(with("\"add_prefix_space\": true", "\"add_prefix_space\": false"), "ab", "2"));
     EXPECT_TRUE(gives(with("\"ignore_merges\": false", "\"ignore_merges\": true"), "aa", "5"));
     EXPECT_TRUE(gives(with("\"a b\"", "[\"a\", \"b\"]"), "ab", "3 2"));
@@ -111,15 +114,18 @@ UTEST(bpe, options_of_a_file)
 }
 UTEST(bpe, refuses_what_it_does_not_do)
 {
-    EXPECT_ERROR(with("\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}"), "small: line 1, column 80: a normalizer is not supported");
-    EXPECT_ERROR(with("\"ByteLevel\"", "\"Sequence\""), "line 2, column 28: a pre_tokenizer of type Sequence is not supported; it must be ByteLevel");
+    EXPECT_ERROR(with("\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}"),
+                 "small: line 1, column 80: a normalizer is not supported");
+    EXPECT_ERROR(with("\"ByteLevel\"", "\"Sequence\""),
+                 "line 2, column 28: a pre_tokenizer of type Sequence is not supported; it must be ByteLevel");
     EXPECT_ERROR(with("\"BPE\"", "\"WordPiece\""), "a model of type WordPiece is not supported; it must be BPE");
     EXPECT_ERROR(with("\"special\": true", "\"single_word\": true"), "single_word is not supported");
     EXPECT_ERROR(with("\"ignore_merges\": false", "\"dropout\": 0.1"), "dropout is not supported");
     EXPECT_ERROR(with("\"ignore_merges\": false", "\"byte_fallback\": true"), "byte_fallback is not supported");
     EXPECT_ERROR(with("\"ignore_merges\": false", "\"unk_token\": \"a\""), "unk_token needs a vocabulary with all 256 bytes");
     EXPECT_ERROR(with("\"ignore_merges\": false", "\"end_of_word_suffix\": \"</w>\""), "prefixes and suffixes");
-    EXPECT_ERROR(with("\"a b\"", "\"a c\""), "small: line 3, column 38: this merge has or makes a token that is not in the vocabulary");
+    EXPECT_ERROR(with("\"a b\"", "\"a c\""),
+                 "small: line 3, column 38: this merge has or makes a token that is not in the vocabulary");
     EXPECT_ERROR(with("\"a b\"", "\"ab\""), "two tokens with a blank");
     EXPECT_ERROR(with("\"a b\"", "\"a b\", [\"a\", \"b\"]"), "this merge is there twice");
     EXPECT_ERROR(with("\"b\": 1", "\"b\": 0"), "line 4, column 21: another token has this number");
@@ -157,7 +163,8 @@ UTEST(bpe, damaged_files_are_errors)
     }
     for (int k = 0; k < (dt_test_quick() ? 200 : 3000); k++) {
         memcpy(other, text, n);
-        for (int i = 0; i < 3; i++) r = r * 6364136223846793005ull + 1442695040888963407ull, other[(r >> 33) % n] = (char)(r >> 25);
+        for (int i = 0; i < 3; i++)
+            r = r * 6364136223846793005ull + 1442695040888963407ull, other[(r >> 33) % n] = (char)(r >> 25);
         bpe *b = bpe_parse(other, n, "other");
         if (b) bpe_encode(b, "some text <|endoftext|>", 23, NULL, 0);
         else EXPECT_TRUE(strstr(dt_error(), "other: line ") != NULL);
