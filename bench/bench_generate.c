@@ -34,7 +34,7 @@ static double generate(dt_model *m, dt_kv_cache **cache, int64_t *ids, int n)
     dt_no_grad_begin();
     for (int i = 0, at = 0; i < n; i++) {
         int        len = PROMPT + i - at;
-        dt_tensor *y = gpt2(m, dt_from(ids + at, DT_SHAPE(1, len), .dtype = DT_I64), (transformer_opts){ .cache = cache });
+        dt_tensor *y = gpt2(m, dt_from(ids + at, DT_SHAPE(1, len), .dtype = DT_I64), TRANSFORMER_OPTS(.cache = cache));
         at += len;
         ids[at] = (int64_t)dt_item(dt_argmax(dt_select(dt_select(y, 0, 0), 0, len - 1)));
         dt_end();
@@ -77,7 +77,7 @@ static int make_file(void)
     int64_t   id = 0;
     dt_model *m = dt_model_new(.seed = 1);
     dt_no_grad_begin();
-    gpt2(m, dt_from(&id, DT_SHAPE(1, 1), .dtype = DT_I64), (transformer_opts){ .layers = 0 });
+    gpt2(m, dt_from(&id, DT_SHAPE(1, 1), .dtype = DT_I64), TRANSFORMER_OPTS(.layers = 0));
     dt_end();
     dt_no_grad_end();
     /* larger weights than the initial ones, so that tokens differ clearly */

@@ -580,7 +580,7 @@ static inline bool bpe__store(bpe *b, const char *s, size_t n, size_t *at)
 /* The string of the cursor becomes token id. added: its text is what it stands for. Returns false after an error. */
 static inline bool bpe__add_token(bpe *b, json_text *j, size_t at, double id, bool added)
 {
-    if (!(id >= 0 && id < BPE__MOST) || id != (double)(int32_t)id)
+    if (!(id >= 0 && id < (double)BPE__MOST) || id != (double)(int32_t)id)
         return json_wrong(j, at, "a token's number must be 0 to 1048575");
     int32_t k = (int32_t)id, old = bpe__find(b, j->string, j->nstring);
     if (old >= 0 && old != k) return json_wrong(j, at, "this token is there twice, with two numbers");

@@ -48,7 +48,7 @@ static dt_tensor *images(dt_tensor *x, const recipe *r)
 }
 static dt_tensor *classify(dt_model *m, dt_tensor *x, const recipe *r)
 {
-    return resnet(m, images(x, r), r->depth, (net_opts){ .classes = 10, .width = r->width });
+    return resnet(m, images(x, r), r->depth, NET_OPTS(.classes = 10, .width = r->width));
 }
 static double accuracy(dt_model *m, dt_loader *in, const recipe *r)
 {
@@ -138,7 +138,7 @@ int main(int argc, char **argv)
     if (!dt_error())
         printf("test accuracy %.2f %% before, %lld parameters, %lld of them learn\n", 100 * before,
                (long long)dt_model_numel(m, false), (long long)dt_model_numel(m, true));
-    dt_optimizer *opt = dt_sgd(m, .lr = lr, .momentum = 0.9, .weight_decay = 1e-4);
+    dt_optimizer *opt = dt_sgd(m, .lr = lr, .weight_decay = 1e-4, .momentum = 0.9);
     dt_scheduler *s = dt_cosine_annealing_lr(opt, .t_max = steps > 0 ? steps : 1);
     dt_progress  *p = dt_progress_new(.epochs = 1, .steps = steps, .unit = "images");
     while (step < steps && !dt_error()) {

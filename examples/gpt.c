@@ -69,13 +69,13 @@ static dt_tensor *logits_of(dt_model *m, dt_tensor *tokens, const config *c, dt_
 {
     if (!c->loaded) return gpt(m, tokens, c);
     return gpt2(m, tokens,
-                (transformer_opts){ .layers = c->layers,
+                TRANSFORMER_OPTS(.layers = c->layers,
                                     .heads = c->heads,
                                     .dim = c->dim,
                                     .ff = c->ff,
                                     .vocab = c->vocab,
                                     .context = c->positions,
-                                    .cache = cache });
+                                    .cache = cache));
 }
 static dt_tensor *loss_of(dt_model *m, dt_tensor *x, dt_tensor *y, void *user) /* y is x shifted by one token */
 {
@@ -217,8 +217,10 @@ static int heads_beside(const char *path, int otherwise)
     FILE *f = fopen(config_path, "rb");
     if (!f) return otherwise;
     fclose(f);
-    json_text j = { .name = config_path };
-    char     *text = json_file(config_path, &j.n);
+    json_text j;
+    memset(&j, 0, sizeof j);
+    j.name = config_path;
+    char *text = json_file(config_path, &j.n);
     j.text = text;
     if (text && json_members(&j, keys, place, 1) && place[0]) {
         j.at = place[0];
@@ -250,18 +252,18 @@ static dt_dataset *pair_windows(const bpe *b, const char *path, int64_t length)
     size_t   n;
     char    *text = json_file(path, &n);
     windows *w = text ? (windows *)calloc(1, sizeof *w) : NULL;
-    if (w) w->ids = (int64_t *)malloc((n + 1) * sizeof *w->ids); /* a token has a byte or more, but for a blank in front */
-    if (w && w->ids) w->n = bpe_encode(b, text, n, w->ids, (int64_t)n + 1);
+    if (w) w->n = bpe_encode(b, text, n, NULL, 0);
+    if (w && w->n > 0) w->ids = (int64_t *)malloc((size_t)w->n * sizeof *w->ids);
+    if (w && w->ids) bpe_encode(b, text, n, w->ids, w->n);
     free(text);
-    if (w && w->ids) {
+    if (w && w->ids && w->n > length) {
         w->length = length;
-        if (w->n > length)
-            return dt_source(.n = (w->n - 1) / length, .x_dtype = DT_I64, .x_shape = DT_SHAPE(length), .has_y = true,
-                             .y_dtype = DT_I64, .y_shape = DT_SHAPE(length), .get = window_get, .free = windows_free,
-                             .user = w);
-        dt_fail(DT_ERR_ARG, "%.300s has %lld tokens, expected more than --context %lld", path, (long long)w->n,
-                (long long)length);
+        return dt_source(.n = (w->n - 1) / length, .x_dtype = DT_I64, .x_shape = DT_SHAPE(length), .has_y = true,
+                         .y_dtype = DT_I64, .y_shape = DT_SHAPE(length), .get = window_get, .free = windows_free, .user = w);
     }
+    if (!dt_error())
+        dt_fail(DT_ERR_ARG, "%.300s has %lld tokens, expected more than --context %lld", path, (long long)(w ? w->n : 0),
+                (long long)length);
     if (w) free(w->ids);
     free(w);
     return NULL;
@@ -271,8 +273,9 @@ static int64_t begin_with(const config *c, const char *prompt, const dt_dataset 
 {
     int64_t most = c->loaded ? c->positions : c->context, n = 0, *first;
     if (prompt && c->pairs) {
-        int64_t  all = (int64_t)strlen(prompt) + 1, *ids = (int64_t *)malloc((size_t)all * sizeof *ids);
-        n = ids ? bpe_encode(c->pairs, prompt, strlen(prompt), ids, all) : 0;
+        n = bpe_encode(c->pairs, prompt, strlen(prompt), NULL, 0);
+        int64_t *ids = n > 0 ? (int64_t *)malloc((size_t)n * sizeof *ids) : NULL;
+        n = ids ? bpe_encode(c->pairs, prompt, strlen(prompt), ids, n) : 0;
         for (int64_t i = n > most ? n - most : 0, k = 0; i < n; i++, k++) window[k] = ids[i];
         free(ids);
     } else if (prompt) {
@@ -307,10 +310,12 @@ static int learn(void *args)
     int64_t     steps = atoi(example_option(argc, argv, "--steps", "500")),
             size = atoi(example_option(argc, argv, "--batch", "16")), epoch = 0, step = 0;
     int         workers = atoi(example_option(argc, argv, "--workers", "1")), stop = 0;
-    config      c = { .temperature = atof(example_option(argc, argv, "--temperature", "1")),
-                      .top_k = atoi(example_option(argc, argv, "--top-k", "0")) };
+    config      c;
     char        tokenizer[1024];
     bool        more = false, bytes = !tokens;
+    memset(&c, 0, sizeof c);
+    c.temperature = atof(example_option(argc, argv, "--temperature", "1"));
+    c.top_k = atoi(example_option(argc, argv, "--top-k", "0"));
     c.layers = atoi(example_option(argc, argv, "--layers", "4"));
     c.heads = atoi(example_option(argc, argv, "--heads", "4"));
     c.dim = atoi(example_option(argc, argv, "--dim", "128"));
@@ -321,6 +326,10 @@ static int learn(void *args)
     c.vocab = tokens ? atoi(example_option(argc, argv, "--vocab", "50257")) : 256;
     if (c.context < 2 || c.context > 1024 || c.vocab < 2 || size < 1) {
         fprintf(stderr, "gpt: --context must be 2 to 1024, --vocab 2 or more, --batch 1 or more\n");
+        return 1;
+    }
+    if (tokens && prompt) {
+        fprintf(stderr, "gpt: --prompt is a text, --tokens are numbers: leave one of them out\n");
         return 1;
     }
     if (load) {
@@ -380,7 +389,7 @@ static int learn(void *args)
                                             .world = dt_grid_size(grid, DT_AXIS_DATA), .workers = workers, .device = dev);
 
     dt_model     *m = dt_model_new(.seed = 1, .device = dev);
-    if (load) dt_model_load(m, load, .strip = strip, .no_strict = more);
+    if (load) dt_model_load(m, load, .no_strict = more, .strip = strip);
     dt_optimizer *opt =
         dt_adamw(m, .lr = atof(example_option(argc, argv, "--lr", "0.003")), .weight_decay = 0.1, .clip_norm = 1);
     dt_optimizer_add_group(opt, "*bias|*ln_*|wte.*|wpe.*", .weight_decay = DT_ZERO);

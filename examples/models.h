@@ -3,7 +3,7 @@
        dt_model *m = dt_model_new(.seed = 1);
        dt_model_load(m, "resnet18.safetensors");       the state_dict of torchvision's resnet18, saved by safetensors
        dt_model_eval(m);
-       dt_tensor *y = resnet(m, x, 18, (net_opts){ .classes = 1000 });
+       dt_tensor *y = resnet(m, x, 18, NET_OPTS(.classes = 1000));
 
    Include it after dt_layers.h. x is (n, 3, h, w); tokens are (b, t), i64. The results are those of PyTorch, in training and in
    evaluation mode, except that dropout draws other numbers. Dropout is in the places where the original has it.
@@ -21,12 +21,23 @@
 #include <stdint.h>
 #include <stdio.h>
 
+/* Options: designated initialisers, in C++20 in the order of the struct: NET_OPTS(.classes = 10, .width = 0.5) */
+#ifdef __cplusplus
+#define NET_OPTS(...) net_opts{ __VA_ARGS__ }
+#define TRANSFORMER_OPTS(...) transformer_opts{ __VA_ARGS__ }
+#define NET__UNIT(...) net__unit{ __VA_ARGS__ }
+#else
+#define NET_OPTS(...) (net_opts){ __VA_ARGS__ }
+#define TRANSFORMER_OPTS(...) (transformer_opts){ __VA_ARGS__ }
+#define NET__UNIT(...) (net__unit){ __VA_ARGS__ }
+#endif
+
 /* ---------------------------------------------------------------------------------------------------- images */
 typedef struct net_opts {
-    int64_t     classes; /* 1000; unet: 2 */
-    double      width;   /* channels inside the net: those of the original times this; 1 */
-    double      dropout; /* default: the original's (alexnet, vgg16, inception_v3: 0.5; mobilenet_v2: 0.2); DT_ZERO: none */
-    dt_tensor **aux;     /* inception_v3: makes the auxiliary head, and puts its logits here; default: without the head */
+    int64_t     classes DT_D; /* 1000; unet: 2 */
+    double      width DT_D;   /* channels inside the net: those of the original times this; 1 */
+    double      dropout DT_D; /* default: the original's (alexnet, vgg16, inception_v3: 0.5; mobilenet_v2: 0.2); DT_ZERO: none */
+    dt_tensor **aux DT_D;     /* inception_v3: makes the auxiliary head, and puts its logits here; default: without the head */
 } net_opts;
 
 static inline int64_t net__classes(net_opts o) { return o.classes ? o.classes : 1000; }
@@ -84,10 +95,10 @@ static inline dt_tensor *vgg16(dt_model *m, dt_tensor *x, net_opts o)
 
 /* A convolution without bias, and a batch norm */
 typedef struct net__unit {
-    int        kernel_w, stride, pad, pad_w, groups;
-    double     eps;
-    dt_act     act;
-    dt_tensor *add;
+    int        kernel_w DT_D, stride DT_D, pad DT_D, pad_w DT_D, groups DT_D;
+    double     eps DT_D;
+    dt_act     act DT_D;
+    dt_tensor *add DT_D;
 } net__unit;
 static inline dt_tensor *net__conv_bn(dt_model *m, dt_tensor *x, const char *conv, const char *bn, int64_t out, int kernel,
                                       net__unit u)
@@ -109,7 +120,7 @@ static inline dt_tensor *resnet(dt_model *m, dt_tensor *x, int depth, net_opts o
         return NULL;
     }
     bool deep = depth >= 50; /* blocks of three convolutions, the last of which makes four times as many channels */
-    x = net__conv_bn(m, x, "conv1", "bn1", net__wide(o, 64), 7, (net__unit){ .stride = 2, .pad = 3, .act = DT_ACT_RELU });
+    x = net__conv_bn(m, x, "conv1", "bn1", net__wide(o, 64), 7, NET__UNIT(.stride = 2, .pad = 3, .act = DT_ACT_RELU));
     x = dt_maxpool2d(x, .kernel = 3, .stride = 2, .pad = 1);
     for (int s = 0; s < 4; s++)
         for (int b = 0; b < all[row][1 + s]; b++) {
@@ -117,13 +128,13 @@ static inline dt_tensor *resnet(dt_model *m, dt_tensor *x, int depth, net_opts o
             int        stride = b == 0 && s > 0 ? 2 : 1;
             dt_tensor *y = x, *skip = x;
             dt_scope_begin(m, "layer%d.%d", s + 1, b);
-            if (deep) y = net__conv_bn(m, y, "conv1", "bn1", c, 1, (net__unit){ .act = DT_ACT_RELU });
+            if (deep) y = net__conv_bn(m, y, "conv1", "bn1", c, 1, NET__UNIT(.act = DT_ACT_RELU));
             y = net__conv_bn(m, y, deep ? "conv2" : "conv1", deep ? "bn2" : "bn1", c, 3,
-                             (net__unit){ .stride = stride, .pad = 1, .act = DT_ACT_RELU });
+                             NET__UNIT(.stride = stride, .pad = 1, .act = DT_ACT_RELU));
             if (stride > 1 || dt_size(x, 1) != out)
-                skip = net__conv_bn(m, x, "downsample.0", "downsample.1", out, 1, (net__unit){ .stride = stride });
+                skip = net__conv_bn(m, x, "downsample.0", "downsample.1", out, 1, NET__UNIT(.stride = stride));
             x = net__conv_bn(m, y, deep ? "conv3" : "conv2", deep ? "bn3" : "bn2", out, deep ? 1 : 3,
-                             (net__unit){ .pad = deep ? 0 : 1, .act = DT_ACT_RELU, .add = skip });
+                             NET__UNIT(.pad = deep ? 0 : 1, .act = DT_ACT_RELU, .add = skip));
             dt_scope_end(m);
         }
     return dt_linear(m, "fc", dt_flatten(dt_adaptive_avgpool2d(x, 1, 1)), .out = net__classes(o));
@@ -143,7 +154,7 @@ static inline dt_tensor *mobilenet_v2(dt_model *m, dt_tensor *x, net_opts o)
                                     { 6, 160, 3, 2 }, { 6, 320, 1, 1 } };
     double           width = o.width > 0 ? o.width : 1;
     int              layer = 1;
-    x = net__conv_bn(m, x, "features.0.0", "features.0.1", net__eights(32 * width), 3, (net__unit){ .stride = 2, .pad = 1 });
+    x = net__conv_bn(m, x, "features.0.0", "features.0.1", net__eights(32 * width), 3, NET__UNIT(.stride = 2, .pad = 1));
     x = dt_clamp(x, 0, 6);
     for (int r = 0; r < 7; r++)
         for (int b = 0; b < rows[r][2]; b++, layer++) {
@@ -151,16 +162,16 @@ static inline dt_tensor *mobilenet_v2(dt_model *m, dt_tensor *x, net_opts o)
             int        stride = b ? 1 : rows[r][3], wide = rows[r][0] > 1;
             dt_tensor *y = x;
             dt_scope_begin(m, "features.%d.conv", layer);
-            if (wide) y = dt_clamp(net__conv_bn(m, y, "0.0", "0.1", hidden, 1, (net__unit){ .stride = 1 }), 0, 6);
+            if (wide) y = dt_clamp(net__conv_bn(m, y, "0.0", "0.1", hidden, 1, NET__UNIT(.stride = 1)), 0, 6);
             y = net__conv_bn(m, y, wide ? "1.0" : "0.0", wide ? "1.1" : "0.1", hidden, 3,
-                             (net__unit){ .stride = stride, .pad = 1, .groups = (int)hidden });
+                             NET__UNIT(.stride = stride, .pad = 1, .groups = (int)hidden));
             y = dt_clamp(y, 0, 6);
             x = net__conv_bn(m, y, wide ? "2" : "1", wide ? "3" : "2", out, 1,
-                             (net__unit){ .add = stride == 1 && in == out ? x : NULL });
+                             NET__UNIT(.add = stride == 1 && in == out ? x : NULL));
             dt_scope_end(m);
         }
     int64_t last = net__eights(1280 * (width > 1 ? width : 1));
-    x = net__conv_bn(m, x, "features.18.0", "features.18.1", last, 1, (net__unit){ .stride = 1 });
+    x = net__conv_bn(m, x, "features.18.0", "features.18.1", last, 1, NET__UNIT(.stride = 1));
     x = dt_clamp(x, 0, 6);
     x = net__dropout(m, dt_flatten(dt_adaptive_avgpool2d(x, 1, 1)), o, 0.2);
     return dt_linear(m, "classifier.1", x, .out = net__classes(o));
@@ -173,8 +184,8 @@ static inline dt_tensor *net__basic(dt_model *m, const char *name, dt_tensor *x,
     dt_scope_begin(m, "%s", name);
     int pad = stride == 1 ? kernel / 2 : 0, pad_w = stride == 1 ? kernel_w / 2 : 0; /* no padding where the image is halved */
     x = net__conv_bn(m, x, "conv", "bn", out, kernel,
-                     (net__unit){ .kernel_w = kernel_w, .stride = stride, .pad = pad, .pad_w = pad_w ? pad_w : DT_ZERO,
-                                  .eps = 0.001, .act = DT_ACT_RELU });
+                     NET__UNIT(.kernel_w = kernel_w, .stride = stride, .pad = pad, .pad_w = pad_w ? pad_w : DT_ZERO,
+                                  .eps = 0.001, .act = DT_ACT_RELU));
     dt_scope_end(m);
     return x;
 }
@@ -267,13 +278,13 @@ static inline dt_tensor *inception_v3(dt_model *m, dt_tensor *x, net_opts o)
     static const int inner[4] = { 128, 160, 160, 192 };
     x = net__basic(m, "Conv2d_1a_3x3", x, net__wide(o, 32), 3, 3, 2);
     dt_scope_begin(m, "Conv2d_2a_3x3"); /* the one of stride 1 without padding */
-    x = net__conv_bn(m, x, "conv", "bn", net__wide(o, 32), 3, (net__unit){ .eps = 0.001, .act = DT_ACT_RELU });
+    x = net__conv_bn(m, x, "conv", "bn", net__wide(o, 32), 3, NET__UNIT(.eps = 0.001, .act = DT_ACT_RELU));
     dt_scope_end(m);
     x = net__basic(m, "Conv2d_2b_3x3", x, net__wide(o, 64), 3, 3, 1);
     x = dt_maxpool2d(x, .kernel = 3, .stride = 2);
     x = net__basic(m, "Conv2d_3b_1x1", x, net__wide(o, 80), 1, 1, 1);
     dt_scope_begin(m, "Conv2d_4a_3x3");
-    x = net__conv_bn(m, x, "conv", "bn", net__wide(o, 192), 3, (net__unit){ .eps = 0.001, .act = DT_ACT_RELU });
+    x = net__conv_bn(m, x, "conv", "bn", net__wide(o, 192), 3, NET__UNIT(.eps = 0.001, .act = DT_ACT_RELU));
     dt_scope_end(m);
     x = dt_maxpool2d(x, .kernel = 3, .stride = 2);
     x = net__inception_a(m, "Mixed_5b", x, 32, o);
@@ -289,7 +300,7 @@ static inline dt_tensor *inception_v3(dt_model *m, dt_tensor *x, net_opts o)
         dt_scope_begin(m, "AuxLogits");
         dt_tensor *a = net__basic(m, "conv0", dt_avgpool2d(x, .kernel = 5, .stride = 3), net__wide(o, 128), 1, 1, 1);
         dt_scope_begin(m, "conv1");
-        a = net__conv_bn(m, a, "conv", "bn", net__wide(o, 768), 5, (net__unit){ .eps = 0.001, .act = DT_ACT_RELU });
+        a = net__conv_bn(m, a, "conv", "bn", net__wide(o, 768), 5, NET__UNIT(.eps = 0.001, .act = DT_ACT_RELU));
         dt_scope_end(m);
         *o.aux = dt_linear(m, "fc", dt_flatten(dt_adaptive_avgpool2d(a, 1, 1)), .out = net__classes(o));
         dt_scope_end(m);
@@ -305,8 +316,8 @@ static inline dt_tensor *inception_v3(dt_model *m, dt_tensor *x, net_opts o)
 static inline dt_tensor *net__twice(dt_model *m, const char *name, dt_tensor *x, int64_t out)
 {
     dt_scope_begin(m, "%s.double_conv", name);
-    x = net__conv_bn(m, x, "0", "1", out, 3, (net__unit){ .pad = 1, .act = DT_ACT_RELU });
-    x = net__conv_bn(m, x, "3", "4", out, 3, (net__unit){ .pad = 1, .act = DT_ACT_RELU });
+    x = net__conv_bn(m, x, "0", "1", out, 3, NET__UNIT(.pad = 1, .act = DT_ACT_RELU));
+    x = net__conv_bn(m, x, "3", "4", out, 3, NET__UNIT(.pad = 1, .act = DT_ACT_RELU));
     dt_scope_end(m);
     return x;
 }
@@ -335,18 +346,19 @@ static inline dt_tensor *unet(dt_model *m, dt_tensor *x, net_opts o)
 
 /* ---------------------------------------------------------------------------------------------------- transformers */
 typedef struct transformer_opts { /* 0: the default of each model, which its table below lists */
-    int64_t layers, heads, dim, ff, vocab, context;
-    int64_t kv_heads;   /* llama: heads of keys and values; default, if heads is given: as many */
-    int64_t classes;    /* vit: 1000 */
-    int64_t patch;      /* vit: 16 */
-    double  eps;        /* of the norms */
-    double  theta;      /* llama: the base of the rotary positions */
-    double  dropout;    /* default none; HuggingFace's GPT-2 and BERT train with 0.1 */
-    bool    tied;       /* llama: the output layer has the weights of the embedding */
-    dt_tensor    *rope; /* llama: dt_rope_table(context, dim / heads, theta), kept; default: computed in each forward */
-    dt_tensor    *types, *mask; /* bert: token types (b, t), i64; (b, t), u8, 0: padding. Default: type 0, no padding */
-    dt_tensor   **pooled;       /* bert: receives the pooled output (b, dim) */
-    dt_kv_cache **cache;        /* gpt2, llama: one for each layer, to generate: dt_layers.h */
+    int64_t layers DT_D, heads DT_D, dim DT_D, ff DT_D, vocab DT_D, context DT_D;
+    int64_t kv_heads DT_D;   /* llama: heads of keys and values; default, if heads is given: as many */
+    int64_t classes DT_D;    /* vit: 1000 */
+    int64_t patch DT_D;      /* vit: 16 */
+    double  eps DT_D;        /* of the norms */
+    double  theta DT_D;      /* llama: the base of the rotary positions */
+    double  dropout DT_D;    /* default none; HuggingFace's GPT-2 and BERT train with 0.1 */
+    bool    tied DT_D;       /* llama: the output layer has the weights of the embedding */
+    dt_tensor    *rope DT_D;   /* llama: dt_rope_table(context, dim / heads, theta), kept; default: made in each forward */
+    dt_tensor    *types DT_D;  /* bert: token types (b, t), i64; default: 0 */
+    dt_tensor    *mask DT_D;   /* bert: (b, t), u8, 0: padding; default: no padding */
+    dt_tensor   **pooled DT_D; /* bert: receives the pooled output (b, dim) */
+    dt_kv_cache **cache DT_D;  /* gpt2, llama: one for each layer, to generate: dt_layers.h */
 } transformer_opts;
 
 /* (b, t, h d) -> (b, h, t, d), and back */

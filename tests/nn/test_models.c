@@ -275,7 +275,7 @@ FULL(llama, "llama")
 UTEST(models, a_resnet_of_another_depth_is_refused)
 {
     dt_model *m = dt_model_new(.seed = 1);
-    EXPECT_ERROR(resnet(m, dt_zeros(DT_SHAPE(1, 3, 32, 32)), 42, (net_opts){ .classes = 10 }),
+    EXPECT_ERROR(resnet(m, dt_zeros(DT_SHAPE(1, 3, 32, 32)), 42, NET_OPTS(.classes = 10)),
                  "depth 42; it must be 18, 34, 50, 101 or 152");
     dt_model_free(m);
     dt_end();

@@ -407,10 +407,12 @@ UTEST(gpt, continues_a_prompt_as_transformers_does)
 {
     static char out[65536], fixed[65536];
     char        arguments[512];
-    snprintf(arguments, sizeof arguments, "gpt %s --prompt '%s' --sample 40 --temperature 0 --steps 0", tiny_gpt2, gpt2_prompt);
-    EXPECT_TRUE(run("env", arguments, out, sizeof out));
-    fixed[bpe_repair(out, strlen(out), fixed, sizeof fixed - 1)] = 0;
-    EXPECT_TRUE_MSG(!strncmp(fixed, gpt2_text, strlen(gpt2_text)) && !strcmp(fixed + strlen(gpt2_text), "\n"), fixed);
+    for (int i = 0; i < 2; i++) {
+        snprintf(arguments, sizeof arguments, "gpt %s --prompt '%s' --sample 40 --steps 0 %s", tiny_gpt2, gpt2_prompt, i ? "--top-k 1" : "--temperature 0");
+        EXPECT_TRUE(run("env", arguments, out, sizeof out));
+        fixed[bpe_repair(out, strlen(out), fixed, sizeof fixed - 1)] = 0;
+        EXPECT_TRUE_MSG(!strncmp(fixed, gpt2_text, strlen(gpt2_text)) && !strcmp(fixed + strlen(gpt2_text), "\n"), fixed);
+    }
     /* more tokens than the context of 64 holds */
     snprintf(arguments, sizeof arguments, "gpt %s --prompt x --sample 150 --top-k 5 --temperature 0.8 --steps 0", tiny_gpt2);
     EXPECT_TRUE(run("env", arguments, out, sizeof out));
@@ -443,6 +445,10 @@ UTEST(gpt, refuses_files_that_do_not_fit)
     EXPECT_FALSE(run("env", "gpt --load tests/golden/gpt2.safetensors --heads 3 --steps 0", out, sizeof out));
     EXPECT_TRUE(strstr(out, "--heads 3 must divide the columns") != NULL);
     EXPECT_FALSE(run("env", "gpt --load tests/golden/gpt2.safetensors --context 65 --steps 0", out, sizeof out));
+    char arguments[512];
+    snprintf(arguments, sizeof arguments, "gpt %s --text /dev/null --steps 1", tiny_gpt2);
+    EXPECT_FALSE(run("env", arguments, out, sizeof out));
+    EXPECT_TRUE(strstr(out, "/dev/null has 0 tokens, expected more than --context 64") != NULL);
     EXPECT_FALSE(run("env", "gpt --load tests/golden/gpt2.safetensors --pipe 2", out, sizeof out));
     EXPECT_TRUE(strstr(out, "--load is for one process") != NULL);
 }
