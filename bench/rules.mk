@@ -39,6 +39,11 @@ bench-lstm: build/bench/bench_lstm ## training of LSTM and GRU layers beside PyT
 	@+$(peer_python)
 	build/bench/bench_lstm --python $(PEER_PYTHON)
 
+bench-generate: build/bench/bench_generate ## a GPT-2 of 124M parameters writes, beside PyTorch and the bandwidth of memory
+	@+$(peer_python)
+	@$(PEER_PYTHON) -c 'import transformers' 2>/dev/null || $(PEER_PYTHON) -m pip install -q transformers
+	build/bench/bench_generate --python $(PEER_PYTHON)
+
 bench-ops: build/bench/bench_ops ## single ops beside PyTorch, forward and backward, one and two threads
 	@+$(peer_python)
 	build/bench/bench_ops --python $(PEER_PYTHON)

@@ -1,12 +1,13 @@
-/* test_examples.c: examples/mnist.c, resnet_cifar.c, gpt.c, lstm.c, messages.c, pipeline.c, elastic.c, two_devices.c and
-   batch_sweep.c as they are, on their own and under each launcher. This program is also the one that is started:
-   test_examples mnist|resnet|gpt|lstm|messages|pipeline|elastic|two_devices|batch_sweep ARGUMENTS
+/* test_examples.c: examples/mnist.c, resnet_cifar.c, gpt.c, lstm.c, messages.c, pipeline.c, elastic.c, two_devices.c, batch_sweep.c
+   and finetune.c as they are, on their own and under each launcher. This program is also the one that is started:
+   test_examples mnist|resnet|gpt|lstm|messages|pipeline|elastic|two_devices|batch_sweep|finetune ARGUMENTS
    run: alone, asan-later */
 #include "dt_test.h"
 
 #include "dt_data.h"
 #include "dt_dist.h"
 #include "dt_pipe.h"
+#include "golden/gpt2.h"
 #include "launchers.h"
 #include "temp_files.h"
 
@@ -25,9 +26,11 @@
 #undef trainer
 #undef accuracy
 #define main resnet_main
+#define resnet cifar_resnet /* models.h has one, too */
 #include "examples/resnet_cifar.c"
 #undef DT_IMPLEMENTATION
 #undef main
+#undef resnet
 #define main gpt_main
 #include "examples/gpt.c"
 #undef DT_IMPLEMENTATION
@@ -71,10 +74,12 @@
 #undef accuracy
 #define main two_devices_main
 #define accuracy two_devices_accuracy
+#define alexnet two_devices_alexnet
 #include "examples/two_devices.c"
 #undef DT_IMPLEMENTATION
 #undef main
 #undef accuracy
+#undef alexnet
 #define main batch_sweep_main
 #define net batch_sweep_net
 #define accuracy batch_sweep_accuracy
@@ -87,6 +92,12 @@
 #undef accuracy
 #undef train
 #undef draw
+#define main finetune_main
+#define accuracy finetune_accuracy
+#include "examples/finetune.c"
+#undef DT_IMPLEMENTATION
+#undef main
+#undef accuracy
 
 UTEST_STATE();
 static char self[4096];
@@ -101,6 +112,7 @@ int         main(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "elastic")) return elastic_main(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "two_devices")) return two_devices_main(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "batch_sweep")) return batch_sweep_main(argc - 1, argv + 1);
+    if (argc > 1 && !strcmp(argv[1], "finetune")) return finetune_main(argc - 1, argv + 1);
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     self[n > 0 ? n : 0] = 0;
     launchers_forget();
@@ -182,7 +194,7 @@ UTEST(resnet, takes_the_recipe_for_large_batches_under_dtrun)
 
 UTEST(options, are_listed_and_others_refused_by_each_example)
 {
-    static const char *const names[] = { "mnist", "resnet", "gpt", "lstm", "messages", "pipeline", "elastic", "two_devices" };
+    static const char *const names[] = { "mnist", "resnet", "gpt", "lstm", "messages", "pipeline", "elastic", "two_devices", "finetune" };
     static char              out[65536];
     char                     arguments[64];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -412,6 +424,81 @@ UTEST(gpt, on_a_grid_learns_as_on_one_rank)
     char *two = many;
     EXPECT_FALSE(run("env", "gpt --text LICENSE --layers 1 --pipe 2", two, sizeof many));
     EXPECT_TRUE(strstr(two, "--pipe 2 needs as many --layers") != NULL);
+}
+static const char *const tiny_gpt2 = "--load tests/golden/gpt2.safetensors --tokenizer tests/golden/bpe.json --heads 2";
+UTEST(gpt, continues_a_prompt_as_transformers_does)
+{
+    static char out[65536], fixed[65536];
+    char        arguments[512];
+    for (int i = 0; i < 2; i++) {
+        snprintf(arguments, sizeof arguments, "gpt %s --prompt '%s' --sample 40 --steps 0 %s", tiny_gpt2, gpt2_prompt, i ? "--top-k 1" : "--temperature 0");
+        EXPECT_TRUE(run("env", arguments, out, sizeof out));
+        fixed[bpe_repair(out, strlen(out), fixed, sizeof fixed - 1)] = 0;
+        EXPECT_TRUE_MSG(!strncmp(fixed, gpt2_text, strlen(gpt2_text)) && !strcmp(fixed + strlen(gpt2_text), "\n"), fixed);
+    }
+    /* more tokens than the context of 64 holds */
+    snprintf(arguments, sizeof arguments, "gpt %s --prompt x --sample 150 --top-k 5 --temperature 0.8 --steps 0", tiny_gpt2);
+    EXPECT_TRUE(run("env", arguments, out, sizeof out));
+    EXPECT_TRUE(strlen(out) > 150);
+}
+UTEST(gpt, learns_more_and_saves)
+{
+    static char out[65536];
+    char       *dir = temp_dir(), arguments[1024];
+    double      first = 0, last = 0;
+    snprintf(arguments, sizeof arguments, "gpt %s --text LICENSE --context 16 --batch 4 --steps 40 --sample 5 --save '%s/more.safetensors'", tiny_gpt2, dir);
+    EXPECT_TRUE(run("env", arguments, out, sizeof out));
+    const char *at = strstr(out, "  loss ");
+    for (; at; at = strstr(at + 1, "  loss ")) {
+        if (sscanf(at, "  loss %lf", &last) != 1) break;
+        if (first == 0) first = last;
+    }
+    EXPECT_TRUE_MSG(first > last && last > 0, out);
+    snprintf(arguments, sizeof arguments, "gpt --load '%s/more.safetensors' --tokenizer tests/golden/bpe.json --heads 2 --steps 0 --sample 5", dir);
+    EXPECT_TRUE(run("env", arguments, out, sizeof out));
+    temp_remove(dir);
+}
+UTEST(gpt, refuses_files_that_do_not_fit)
+{
+    static char out[65536];
+    EXPECT_FALSE(run("env", "gpt --load tests/golden/foreign.safetensors --steps 0", out, sizeof out));
+    EXPECT_TRUE(strstr(out, "it is not a GPT-2 with the names of HuggingFace") != NULL);
+    EXPECT_FALSE(run("env", "gpt --load tests/golden/gpt2.safetensors --heads 2 --steps 0", out, sizeof out));
+    EXPECT_TRUE(strstr(out, "tests/golden/tokenizer.json: this file cannot be opened") != NULL);
+    EXPECT_FALSE(run("env", "gpt --load tests/golden/gpt2.safetensors --heads 3 --steps 0", out, sizeof out));
+    EXPECT_TRUE(strstr(out, "--heads 3 must divide the columns") != NULL);
+    EXPECT_FALSE(run("env", "gpt --load tests/golden/gpt2.safetensors --context 65 --steps 0", out, sizeof out));
+    char arguments[512];
+    snprintf(arguments, sizeof arguments, "gpt %s --text /dev/null --steps 1", tiny_gpt2);
+    EXPECT_FALSE(run("env", arguments, out, sizeof out));
+    EXPECT_TRUE(strstr(out, "/dev/null has 0 tokens, expected more than --context 64") != NULL);
+    EXPECT_FALSE(run("env", "gpt --load tests/golden/gpt2.safetensors --pipe 2", out, sizeof out));
+    EXPECT_TRUE(strstr(out, "--load is for one process") != NULL);
+}
+UTEST(finetune, goes_on_from_a_file_with_a_new_head)
+{
+    static char out[65536];
+    char       *dir = temp_dir(), arguments[1024];
+    double      before = 0, after = 0, first = 0, last = 0;
+    snprintf(arguments, sizeof arguments, "finetune --make '%s/small.safetensors' --width 0.125 --side 32 --epochs 1", dir);
+    EXPECT_TRUE(run("env", arguments, out, sizeof out));
+    for (int freeze = 0; freeze < 2; freeze++) {
+        snprintf(arguments, sizeof arguments, "finetune --load '%s/small.safetensors' --width 0.125 --side 32 --steps 25 %s", dir, freeze ? "--freeze --lr 0.05" : "");
+        EXPECT_TRUE(run("env", arguments, out, sizeof out));
+        const char *a = strstr(out, "test accuracy "), *b = a ? strstr(a + 1, "test accuracy ") : NULL;
+        ASSERT_TRUE_MSG(b && strstr(out, "120 tensors of ") && strstr(out, "the layer 'fc' is new"), out);
+        EXPECT_TRUE(sscanf(a, "test accuracy %lf", &before) == 1);
+        EXPECT_TRUE(sscanf(b, "test accuracy %lf %% after 25 steps, loss %lf at the start, %lf", &after, &first, &last) == 3);
+        EXPECT_TRUE_MSG(after > before + 10 && last < first, out);
+        EXPECT_TRUE(strstr(out, freeze ? " parameters, 650 of them learn" : "177362 parameters, 177362 of them learn") != NULL);
+    }
+    snprintf(arguments, sizeof arguments, "finetune --load '%s/small.safetensors' --width 0.25 --side 32", dir);
+    EXPECT_FALSE(run("env", arguments, out, sizeof out));
+    EXPECT_TRUE(strstr(out, "'conv1.weight' has shape (8, 3, 7, 7), the tensor has (16, 3, 7, 7)") != NULL);
+    snprintf(arguments, sizeof arguments, "finetune --load '%s/small.safetensors' --width 0.125 --side 32 --strip module.", dir);
+    EXPECT_FALSE(run("env", arguments, out, sizeof out));
+    EXPECT_TRUE(strstr(out, "has no tensor 'module.conv1.weight'") != NULL);
+    temp_remove(dir);
 }
 UTEST(lstm, learns_and_writes)
 {
