@@ -105,10 +105,27 @@ PROGRESS
     The progress line, the CSV table and the loss curve are in dt_plot.h. This header includes it because most training
     programs show their progress; nothing in this header uses it.
 
-ERRORS, MEMORY, THREADS, DEVICES
+THREADS
 
-    As in dt.h. A model, its optimisers, schedulers, mixed precision and checkpoints are used by one thread at a time. A
-    model is on one device, or its parts are on several (dt_device_begin).
+    A model, its optimisers, schedulers, mixed precision and checkpoints are used by one thread at a time. Two threads do not
+    train one model: if their calls meet, the second one is an error. dt_dist.h trains on several.
+    Several threads compute with one trained model through readers, one for each thread. A reader is a second model with the
+    same parameters in the same memory, in evaluation mode for ever:
+
+        dt_model_eval(m);                                     once, after the first forward and dt_model_seal (or a training)
+        dt_model *r = dt_model_reader(m);                     for each thread
+        y = net(r, x); ... dt_end();                          in the thread, with its own tensors
+        dt_model_free(r);
+
+    Each thread has its own step and its own memory, nothing is locked, and the results have the bits of one thread. Kernels that
+    run at the same time share the CPU's threads: one has the pool, the others run on their thread alone; with as many threads as
+    cores, dt_set_num_threads(1) is best. A reader's parameters have no gradients. While a model has readers, what would change
+    its values (dt_step, loads, dt_model_train, dt_model_to) is an error. A reader may outlive its model. Autocast (mixed
+    precision "O1") is a setting of each thread: dt_autocast_set.
+
+ERRORS, MEMORY, DEVICES
+
+    As in dt.h. A model is on one device, or its parts are on several (dt_device_begin).
 
 LICENCE
 
@@ -171,6 +188,9 @@ DT_API void      dt_device_end(dt_model *m);
    stage of this name. Returns x. Without a pipeline it does nothing. */
 DT_API dt_tensor *dt_stage(dt_model *m, const char *name, dt_tensor *x);
 
+/* A model for another thread, with the parameters of m and nothing of its own: THREADS above. m is sealed and in evaluation mode, and
+   this rank has it whole (no .shard, pipeline or .split). Free it with dt_model_free. */
+DT_API dt_model *dt_model_reader(dt_model *m);
 DT_API void dt_model_train(dt_model *m); /* training mode: the mode of a new model */
 DT_API void dt_model_eval(dt_model *m);  /* batch norms use their running statistics and do not change them; no dropout */
 DT_API bool dt_model_is_training(const dt_model *m);
@@ -992,6 +1012,9 @@ struct dt_model {
     uint8_t      lost;         /* it was sharded, and its ddp ended with an error */
     const dt__split_axis *axis;      /* NULL: no layer is split over ranks */
     uint8_t      bn_mean;      /* batch norms track the mean over all batches: dt_update_bn_begin in training (1) or eval mode (2) */
+    uint8_t      reader;       /* made by dt_model_reader */
+    int          inside;       /* a layer begins or an optimiser steps: atomic */
+    struct dt__sharers *sharers; /* of a model that has or had readers, and of these; else NULL */
     uint8_t      again;        /* this forward repeats another one: buffers do not change */
     uint8_t      timed;        /* DT__TIMED_... */
     struct dt__profile *profile; /* if timed is DT__TIMED */
@@ -1089,6 +1112,8 @@ DT__INSIDE uint32_t dt__name_hash(const char *a, size_t na, const char *b); /* F
 DT__INSIDE char *dt__joined(const char *a, size_t na, const char *b, const char *c); /* a, b, and ".c" if c is not NULL */
 DT__INSIDE int dt__table_add(dt__slot **table, int *slots, const char *name, uint32_t hash, int index);
 DT__INSIDE bool dt__model_ok(const char *call, const dt_model *m);
+/* For calls that change a model or its values: false after dt_fail if it is a reader, or if it has readers. */
+DT__INSIDE bool dt__model_own(const char *call, const dt_model *m);
 /* The device of a layer that is called now: that of the open device scope, otherwise the model's. */
 static inline __attribute__((unused)) dt_device *dt__model_here(const dt_model *m)
 {
@@ -1341,6 +1366,7 @@ DT__INSIDE dt__watch *dt__watch_find(const dt_model *m, const void *user)
 }
 DT__INSIDE const char *dt__watch_taken(const dt_model *m)
 {
+    if (m->reader) return "is a reader, which only computes";
     if (!m->watch) return NULL;
     switch (m->watch->kind) {
     case DT__WATCH_DDP: return "has a ddp already";
@@ -1495,6 +1521,14 @@ static void dt__mblock_free(dt__mblock *b)
     for (int k = 0; k < DT__MAX_STATES; k++) dt__unref(b->state[k]);
     dt_mem_free(b->range, (size_t)b->nranges * sizeof *b->range);
 }
+typedef struct dt__sharers { /* a model and its readers */
+    int refs, readers;       /* atomic */
+} dt__sharers;
+static void dt__sharers_leave(dt__sharers *s, bool reader)
+{
+    if (s && reader) __atomic_sub_fetch(&s->readers, 1, __ATOMIC_RELEASE);
+    if (s && __atomic_sub_fetch(&s->refs, 1, __ATOMIC_ACQ_REL) == 0) dt_mem_free(s, sizeof *s);
+}
 static void dt__own_free(dt__param *p)
 {
     for (int k = 0; k < DT__MAX_STATES; k++) {
@@ -1519,6 +1553,7 @@ DT_API void dt_model_free(dt_model *m)
         if (w->gone) w->gone(w->user);
     dt__model_unhook(m);
     dt__model_drop_loads(m);
+    dt__sharers_leave(m->sharers, m->reader);
     for (int i = 0; i < m->nopts; i++) dt__optimizer_orphan(m->opt[i]);
     for (int i = 0; i < m->nparams; i++) {
         dt__unref(m->param[i]->t);
@@ -1546,6 +1581,26 @@ DT_API void dt_model_free(dt_model *m)
     dt__list_free(&m->on_seal);
     dt_mem_free(m, sizeof *m);
 }
+DT__INSIDE bool dt__model_own(const char *call, const dt_model *m)
+{
+    if (!dt__model_ok(call, m)) return false;
+    int readers = m->sharers ? __atomic_load_n(&m->sharers->readers, __ATOMIC_ACQUIRE) : 0;
+    if (m->reader)
+        dt_fail(DT_ERR_STATE, "%s: the model is a reader, which has the parameters of another model and only computes; call it for "
+                "that model", call);
+    else if (readers)
+        dt_fail(DT_ERR_STATE, "%s: other threads may be computing with the model through %d reader%s; free them first "
+                "(dt_model_free)", call, readers, readers > 1 ? "s" : "");
+    return dt__err.code == DT_OK;
+}
+static bool dt__model_enter(const char *call, dt_model *m) /* true: until dt__model_leave no other thread enters */
+{
+    if (!__atomic_exchange_n(&m->inside, 1, __ATOMIC_ACQUIRE)) return true;
+    dt_fail(DT_ERR_STATE, "%s: another call uses the model at this moment; it is used by one thread at a time, and each thread that "
+            "only computes has a reader (dt_model_reader)", call);
+    return false;
+}
+static void dt__model_leave(dt_model *m) { __atomic_store_n(&m->inside, 0, __ATOMIC_RELEASE); }
 DT__INSIDE bool dt__model_ok(const char *call, const dt_model *m)
 {
     if (dt__err.code != DT_OK) return false;
@@ -1649,9 +1704,83 @@ DT_API dt_tensor *dt_stage(dt_model *m, const char *name, dt_tensor *x)
     }
     return m->parts ? m->parts->stage(m->parts->user, name, x) : x;
 }
+/* A second handle on a parameter of another model: the same memory, no gradient. Its name, flags and place in the list are equal. */
+static int dt__reader_param(dt_model *r, const dt__param *of)
+{
+    dt__param  *p = (dt__param *)dt__alloc_zero(sizeof *p);
+    dt__param **list = p ? (dt__param **)dt__enlarge(r->param, r->nparams, &r->param_cap, sizeof *list) : NULL;
+    if (list) {
+        r->param = list;
+        p->name = dt__joined("", 0, of->name, NULL);
+        p->t = dt__alias(of->t);
+    }
+    if (!list || !p->name || !p->t || dt__table_add(&r->param_table, &r->param_slots, p->name, of->hash, r->nparams)) {
+        if (p) dt__unref(p->t);
+        if (p) dt__free_text(p->name);
+        dt_mem_free(p, sizeof *p);
+        return dt_fail(DT_ERR_MEMORY, "dt_model_reader: out of memory");
+    }
+    p->hash = of->hash;
+    p->buffer = of->buffer;
+    p->frozen = of->frozen;
+    p->keep_f32 = of->keep_f32;
+    p->block = p->opt = p->group = -1;
+    r->param[r->nparams++] = p;
+    return 0;
+}
+static int dt__reader_layer(dt_model *r, const dt_model *m, const dt__layer *of)
+{
+    dt__layer *l = dt__layer_new(r, of->kind, of->name, dt__name_hash("", 0, of->name));
+    if (!l || dt__layer_room(l, of->np)) return DT_ERR_MEMORY;
+    for (int k = 0; k < of->np; k++) {
+        int at = of->p[k] ? dt__table_find(m->param_table, m->param_slots, of->p[k]->hash, "", 0, of->p[k]->name) : -1;
+        l->p[k] = at >= 0 ? r->param[at] : NULL;
+    }
+    return 0;
+}
+DT_API dt_model *dt_model_reader(dt_model *m)
+{
+    const char *call = "dt_model_reader", *bad = NULL;
+    if (!dt__model_ok(call, m)) return NULL;
+    if (m->reader) bad = "it is a reader itself; make all readers of the model that has the parameters";
+    else if (!m->sealed) bad = "it is not sealed; run its forward once and call dt_model_seal";
+    else if (m->training) bad = "it is in training mode, in which a forward changes it; call dt_model_eval";
+    else if (m->shards || m->parts || m->axis || m->lost) bad = "this rank does not have it whole (.shard, a pipeline or .split)";
+    if (bad) {
+        dt_fail(DT_ERR_STATE, "%s: the model cannot have a reader: %s", call, bad);
+        return NULL;
+    }
+    if (!m->sharers) {
+        m->sharers = (dt__sharers *)dt__alloc_zero(sizeof *m->sharers);
+        if (m->sharers) m->sharers->refs = 1;
+    }
+    dt_model *r = m->sharers ? (dt_model *)dt__alloc_zero(sizeof *r) : NULL;
+    if (!r) {
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+        return NULL;
+    }
+    r->device = m->device;
+    r->dtype = m->dtype;
+    r->norms_f32 = m->norms_f32;
+    r->rng = m->rng;
+    r->hook = -1;
+    r->timed = DT__TIMED_NEVER;
+    r->amp = m->amp;
+    r->reader = 1;
+    r->sharers = m->sharers;
+    __atomic_add_fetch(&m->sharers->refs, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&m->sharers->readers, 1, __ATOMIC_RELAXED);
+    int rc = 0;
+    for (int i = 0; i < m->nparams && !rc; i++) rc = dt__reader_param(r, m->param[i]);
+    for (int i = 0; i < m->nlayers && !rc; i++) rc = dt__reader_layer(r, m, m->layer[i]);
+    r->sealed = 1;
+    if (!rc) return r;
+    dt_model_free(r);
+    return NULL;
+}
 DT_API void dt_model_train(dt_model *m)
 {
-    if (m) m->training = 1;
+    if (m && (m->training || (!m->reader && !m->sharers) || dt__model_own("dt_model_train", m))) m->training = 1;
 }
 DT_API void dt_model_eval(dt_model *m)
 {
@@ -2280,6 +2409,7 @@ static int dt__param_assign(dt_model *m, dt__param *p, dt_tensor *src)
 
 static int dt__model_convert(dt_model *m, const char *call, dt_dtype dtype, dt_device *dev) /* NULL: each stays on its device */
 {
+    if (!dt__model_own(call, m)) return dt_error_code();
     if (dt__tls.tape.n)
         return dt_fail(DT_ERR_STATE, "%s: the tape of the current step uses the parameters; call it after dt_end()", call);
     bool stepped = false;
@@ -2319,7 +2449,7 @@ DT_API dt_status dt_model_cast(dt_model *m, dt_dtype dtype)
 }
 static int dt__set_frozen(dt_model *m, const char *call, const char *pattern, bool on)
 {
-    if (!dt__model_ok(call, m)) return dt_error_code();
+    if (!dt__model_own(call, m)) return dt_error_code();
     if (!pattern || !*pattern)
         return dt_fail(DT_ERR_ARG, "%s: the pattern is %s; it needs a pattern of names", call, pattern ? "empty" : "NULL");
     dt__frozen *list = (dt__frozen *)dt__enlarge(m->frozen, m->nfrozen, &m->frozen_cap, sizeof *list);
@@ -2493,9 +2623,8 @@ DT__INSIDE dt__layer *dt__layer_new(dt_model *m, const char *kind, const char *n
     return NULL;
 }
 /* The layer of this name and kind, created if it is new; NULL after an error. */
-DT__INSIDE dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name, bool shared)
+static dt__layer *dt__layer_seek(dt_model *m, const char *kind, const char *name, bool shared)
 {
-    if (!dt__model_ok(kind, m)) return NULL;
     if (!name || !*name) {
         dt_fail(DT_ERR_ARG, "%s: the name is %s; a layer needs a name", kind, name ? "empty" : "NULL");
         return NULL;
@@ -2533,6 +2662,13 @@ DT__INSIDE dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *
         l->began = b ? dt__trace_touch(b) : 0;
     }
     if (__builtin_expect(m->timed != DT__TIMED_NEVER, 0)) dt__profile_layer(m, l);
+    return l;
+}
+DT__INSIDE dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name, bool shared)
+{
+    if (!dt__model_ok(kind, m) || !dt__model_enter(kind, m)) return NULL;
+    dt__layer *l = dt__layer_seek(m, kind, name, shared);
+    dt__model_leave(m);
     return l;
 }
 DT__INSIDE dt__layer *dt__layer_begin(dt_model *m, const char *kind, const char *name, dt_tensor *x, const dt_layer_opts *o,
@@ -3765,6 +3901,7 @@ static dt_optimizer *dt__optim_new(dt_model *m, int kind, dt__custom *custom, dt
     dt_optimizer_opts     base = dt__optim_defaults(k);
     const char           *pattern = o->params;
     if (!dt__model_ok(k->call, m) || !dt__optim_options_ok(k->call, o, dt__optim_takes(k))) return NULL;
+    if (m->reader && !dt__model_own(k->call, m)) return NULL;
     if (m->nopts == DT__MAX_OPTIMIZERS)
         dt_fail(DT_ERR_STATE, "%s: the model has %d optimisers at most, and has them already; free one", k->call,
                 DT__MAX_OPTIMIZERS);
@@ -5216,6 +5353,7 @@ static int dt__step(dt_optimizer *opt)
     int       rc = 0;
     if (!m->sealed)
         return dt_fail(DT_ERR_STATE, "dt_step: no backward yet; the order is: forward, dt_backward(loss), dt_step");
+    if (m->sharers && !dt__model_own("dt_step", m)) return dt_error_code();
     if (m->lost)
         return dt_fail(DT_ERR_STATE, "dt_step: the model was sharded, and its ddp ended with an error; load a checkpoint into a new model");
     if (m->amp && (rc = dt__amp_before_step(m->amp, opt))) return rc;
@@ -5267,7 +5405,9 @@ static dt_status dt__update_step(dt_optimizer *opt, bool ends)
     if (opt && opt->busy) return (dt_status)dt_fail(DT_ERR_STATE, "dt_step: called inside the update of a rule; return from it first");
     bool     timed = opt && opt->m && opt->m->timed == DT__TIMED;
     uint64_t t0 = timed ? dt__profile_now(opt->m->profile) : 0;
-    dt__update(opt);
+    bool     inside = opt && opt->m && dt__model_enter("dt_step", opt->m);
+    if (!opt || !opt->m || inside) dt__update(opt);
+    if (inside) dt__model_leave(opt->m);
     if (ends) dt_end();
     if (timed) dt__profile_step(opt->m->profile, opt, t0);
     return dt_error_code();
@@ -6133,7 +6273,7 @@ static int dt__amp_numbers(dt_amp *a, const dt_amp_opts *o)
 }
 DT_API dt_amp *dt_amp_new_with(dt_model *m, dt_amp_opts o)
 {
-    int level = dt__model_ok("dt_amp_new", m) ? dt__amp_level(o.level) : DT_ERR_ARG;
+    int level = dt__model_own("dt_amp_new", m) ? dt__amp_level(o.level) : DT_ERR_ARG;
     if (level < 0 || dt__amp_check(&o, level)) return NULL;
     dt_amp *a = (dt_amp *)dt__alloc_zero(sizeof *a);
     if (!a) {
@@ -7850,7 +7990,7 @@ DT_API dt_status dt_model_save(dt_model *m, const char *path)
 DT_API int dt_model_load_with(dt_model *m, const char *path, dt_load_opts o)
 {
     static const char call[] = "dt_model_load";
-    if (!dt__model_ok(call, m)) return dt_error_code();
+    if (!dt__model_own(call, m)) return dt_error_code();
     if (!path) return dt_fail(DT_ERR_ARG, "%s: path is NULL", call);
     dt__why     why;
     dt_archive *a = dt__archive_load(path, &why);
@@ -8422,6 +8562,7 @@ DT_API int dt_checkpoint_resume(dt_checkpoint *c, int64_t *epoch, int64_t *step)
     char             *path = NULL;
     int64_t           e = 0, s = 0;
     if (dt__checkpoint_ok(call, c, 0, 0)) return dt_error_code();
+    if (!dt__model_own(call, c->o.model)) return dt_error_code();
     dt_archive *a = dt__checkpoint_newest(call, c->dir, c->name, &path);
     if (a) {
         dt__integer_parse(dt_archive_get_string(a, "dt.epoch"), &e);
