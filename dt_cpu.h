@@ -4861,7 +4861,111 @@ typedef struct DT__K(conv_sum_t) {
     int64_t        ldb, k;
 } DT__K(conv_sum_t);
 
-/* Rows i are at a + off[i], the segments are single pixels. */
+/* Rows i are at a + i, the segments are single pixels. With AVX2 and AVX-512 there is a kernel for each number of rows, up to
+   DT__WROWS, in which the rows need no pointers of their own. The sums are those of the micro-kernel, bit for bit. */
+#if DT__HAS_AVX2
+typedef void (*DT__K(wrows_fn))(const DT__K(conv_sum_t) *r, const float *a, float *out);
+#define DT__WROWS 12
+#define DT__WROWS_1(X) X(0)
+#define DT__WROWS_2(X) DT__WROWS_1(X) X(1)
+#define DT__WROWS_3(X) DT__WROWS_2(X) X(2)
+#define DT__WROWS_4(X) DT__WROWS_3(X) X(3)
+#define DT__WROWS_5(X) DT__WROWS_4(X) X(4)
+#define DT__WROWS_6(X) DT__WROWS_5(X) X(5)
+#define DT__WROWS_7(X) DT__WROWS_6(X) X(6)
+#define DT__WROWS_8(X) DT__WROWS_7(X) X(7)
+#define DT__WROWS_9(X) DT__WROWS_8(X) X(8)
+#define DT__WROWS_10(X) DT__WROWS_9(X) X(9)
+#define DT__WROWS_11(X) DT__WROWS_10(X) X(10)
+#define DT__WROWS_12(X) DT__WROWS_11(X) X(11)
+#define DT__WROW_ZERO(i) dt__wf c##i = { 0 };
+#define DT__WROW_FMA(i) __asm__("vfmadd231ps {%2%{1to16%}, %1, %0|%0, %1, %2%{1to16%}}" : "+v"(c##i) : "v"(v_), "m"(x_[i]));
+#define DT__WROW_ADD(i) DT__WST(out + i * DT__NR, DT__WLD(out + i * DT__NR) + c##i);
+#define DT__WROWS_WIDE(n)                                                                                              \
+    static DT__WIDE_CODE __attribute__((noinline)) void DT__K(wrows_wide##n)(const DT__K(conv_sum_t) *r, const float *a, \
+                                                                             float *out)                               \
+    {                                                                                                                  \
+        const float   *b = r->b;                                                                                       \
+        const int64_t *at = r->aoff, ldb = r->ldb;                                                                     \
+        DT__WROWS_##n(DT__WROW_ZERO)                                                                                   \
+        for (int64_t k = r->k; k > 0; k--, at++, b += ldb) {                                                           \
+            dt__wf       v_ = DT__WLD(b);                                                                              \
+            const float *x_ = a + *at;                                                                                 \
+            DT__WROWS_##n(DT__WROW_FMA)                                                                                \
+        }                                                                                                              \
+        DT__WROWS_##n(DT__WROW_ADD)                                                                                    \
+    }
+DT__WROWS_WIDE(1) DT__WROWS_WIDE(2) DT__WROWS_WIDE(3) DT__WROWS_WIDE(4) DT__WROWS_WIDE(5) DT__WROWS_WIDE(6)
+DT__WROWS_WIDE(7) DT__WROWS_WIDE(8) DT__WROWS_WIDE(9) DT__WROWS_WIDE(10) DT__WROWS_WIDE(11) DT__WROWS_WIDE(12)
+#undef DT__WROWS_WIDE
+#undef DT__WROW_ZERO
+#undef DT__WROW_FMA
+#undef DT__WROW_ADD
+#define DT__WROW_ZERO(i) dt__vf c##i = DT__K(zero)(), d##i = c##i;
+#define DT__WROW_FMA(i)                                                                     \
+    y_ = DT__K(set1)(x_[i]);                                                                \
+    __asm__("vfmadd231ps {%2, %1, %0|%0, %1, %2}" : "+x"(c##i) : "x"(y_), "x"(v_));         \
+    __asm__("vfmadd231ps {%2, %1, %0|%0, %1, %2}" : "+x"(d##i) : "x"(y_), "x"(w_));
+#define DT__WROW_ADD(i) DT__K(conv_add)(out + i * DT__NR, c##i, d##i);
+#define DT__WROWS_NARROW(n)                                                                                            \
+    static __attribute__((noinline)) void DT__K(wrows##n)(const DT__K(conv_sum_t) *r, const float *a, float *out)      \
+    {                                                                                                                  \
+        const float   *b = r->b;                                                                                       \
+        const int64_t *at = r->aoff, ldb = r->ldb;                                                                     \
+        DT__WROWS_##n(DT__WROW_ZERO)                                                                                   \
+        for (int64_t k = r->k; k > 0; k--, at++, b += ldb) {                                                           \
+            dt__vf       v_ = DT__K(ld)(b), w_ = DT__K(ld)(b + DT__W), y_;                                             \
+            const float *x_ = a + *at;                                                                                 \
+            DT__WROWS_##n(DT__WROW_FMA)                                                                                \
+        }                                                                                                              \
+        DT__WROWS_##n(DT__WROW_ADD)                                                                                    \
+    }
+DT__WROWS_NARROW(1) DT__WROWS_NARROW(2) DT__WROWS_NARROW(3) DT__WROWS_NARROW(4) DT__WROWS_NARROW(5) DT__WROWS_NARROW(6)
+#undef DT__WROWS_NARROW
+#undef DT__WROW_ZERO
+#undef DT__WROW_FMA
+#undef DT__WROW_ADD
+static const DT__K(wrows_fn) DT__K(wrows_wide)[DT__WROWS + 1] = {
+    NULL, DT__K(wrows_wide1), DT__K(wrows_wide2), DT__K(wrows_wide3), DT__K(wrows_wide4), DT__K(wrows_wide5), DT__K(wrows_wide6),
+    DT__K(wrows_wide7), DT__K(wrows_wide8), DT__K(wrows_wide9), DT__K(wrows_wide10), DT__K(wrows_wide11), DT__K(wrows_wide12)
+};
+static const DT__K(wrows_fn) DT__K(wrows_narrow)[DT__MR + 1] = { NULL, DT__K(wrows1), DT__K(wrows2), DT__K(wrows3), DT__K(wrows4),
+                                                                 DT__K(wrows5), DT__K(wrows6) };
+static void DT__K(conv_wrows)(int64_t n, const DT__K(conv_sum_t) *r, const float *a, float *out) /* in even tiles */
+{
+    int                    wide = DT__K(wide)();
+    const DT__K(wrows_fn) *fn = wide ? DT__K(wrows_wide) : DT__K(wrows_narrow);
+    int64_t                most = wide ? DT__WROWS : DT__MR, tiles = (n + most - 1) / most;
+    for (int64_t i = 0; i < tiles; i++) {
+        int64_t m0 = n * i / tiles, m1 = n * (i + 1) / tiles;
+        fn[m1 - m0](r, a + m0, out + m0 * DT__NR);
+    }
+}
+#undef DT__WROWS
+#undef DT__WROWS_1
+#undef DT__WROWS_2
+#undef DT__WROWS_3
+#undef DT__WROWS_4
+#undef DT__WROWS_5
+#undef DT__WROWS_6
+#undef DT__WROWS_7
+#undef DT__WROWS_8
+#undef DT__WROWS_9
+#undef DT__WROWS_10
+#undef DT__WROWS_11
+#undef DT__WROWS_12
+#else
+static void DT__K(conv_wrows)(int64_t n, const DT__K(conv_sum_t) *r, const float *a, float *out)
+{
+    static const int64_t near[DT__MR] = { 0, 1, 2, 3, 4, 5 };
+    for (int64_t i = 0; i < n; i += DT__MR) {
+        int64_t     mr = DT__K(conv_min)(n - i, DT__MR);
+        DT__K(mk_t) m = { r->b, NULL, NULL, r->aoff, r->k, 1, 1, 0, r->ldb, 0, DT__NR, 1, 0 };
+        DT__K(mk_best)()[mr](&m, (int)mr, a + i, near, out + i * DT__NR, NULL);
+    }
+}
+#endif
+/* The same for rows at a + off[i], of which some may follow each other */
 static void DT__K(conv_wtile)(int64_t mr, const DT__K(conv_sum_t) *r, const float *a, const int64_t *off, float *out)
 {
     DT__K(mk_t) m = { r->b, NULL, NULL, r->aoff, r->k, 1, 1, 0, r->ldb, 0, DT__NR, 1, 0 };
@@ -4955,10 +5059,16 @@ static void DT__K(conv_wdepth)(const DT__K(conv_t) *p, const DT__K(conv_sum_t) *
 /* All taps of one panel over one block of pixels, for the source channels of the chunk at c0. */
 static void DT__K(conv_wblock)(const DT__K(conv_t) *p, const DT__K(conv_sum_t) *r, int64_t c0, float *out)
 {
-    static const int64_t near[DT__MR] = { 0, 1, 2, 3, 4, 5 };
     int     merged = DT__K(conv_merged)(p, 0);
-    if (p->fine) { /* few channels: the rows of all taps together, in even tiles */
-        int64_t m = p->ntap * p->kd, nt = (m + DT__MR - 1) / DT__MR;
+    if (p->fine) { /* few channels: the rows of all taps together, in even tiles, or those that follow each other */
+        int64_t m = p->ntap * p->kd, nt = (m + DT__MR - 1) / DT__MR, first = 0, runs = 1;
+        for (int64_t i = 1; i < m; i++) runs += p->segoff[i] != p->segoff[i - 1] + 1;
+        for (int64_t i = 1; i <= m && m >= 5 * runs; i++) {
+            if (i < m && p->segoff[i] == p->segoff[i - 1] + 1) continue;
+            DT__K(conv_wrows)(i - first, r, r->a + p->segoff[first], out + first * DT__NR);
+            first = i;
+        }
+        if (first == m) return;
         for (int64_t i = 0; i < nt; i++) {
             int64_t m0 = m * i / nt, m1 = m * (i + 1) / nt;
             DT__K(conv_wtile)(m1 - m0, r, r->a, p->segoff + m0, out + m0 * DT__NR);
@@ -4970,8 +5080,7 @@ static void DT__K(conv_wblock)(const DT__K(conv_t) *p, const DT__K(conv_sum_t) *
     for (int64_t s = 0; s < nseg; s++) {
         const float *a = r->a + p->segoff[s];
         float       *o = out + (s * step + c0) * DT__NR;
-        for (int64_t i = 0; i < len; i += DT__MR)
-            DT__K(conv_wtile)(DT__K(conv_min)(len - i, DT__MR), r, a + i, near, o + i * DT__NR);
+        DT__K(conv_wrows)(len, r, a, o);
     }
 }
 
