@@ -4500,6 +4500,13 @@ static void DT__K(conv_channels)(DT__K(conv_t) *p, const dt_view *w, int64_t gro
     }
 }
 
+DT__INLINE int64_t DT__K(conv_short)(void) /* segments shorter than this are taken element by element: the same sums */
+{
+#if DT__HAS_AVX2
+    if (DT__K(wide)()) return 4;
+#endif
+    return DT__CONV_SHORT;
+}
 static void DT__K(conv_geometry)(DT__K(conv_t) *p, const dt_call *c, const dt_view *src, const dt_view *dst,
                                  const dt_view *w, int kind)
 {
@@ -4522,7 +4529,7 @@ static void DT__K(conv_geometry)(DT__K(conv_t) *p, const dt_call *c, const dt_vi
         DT__K(conv_axis)(a, fwd, c->u.conv.stride[i], c->u.conv.pad[i], c->u.conv.dilation[i]);
     }
     p->ntap = p->y.nt * p->x.nt;
-    p->fine = !p->depth && p->kd * (p->groups == 1 ? p->x.k : 1) < DT__CONV_SHORT;
+    p->fine = !p->depth && p->kd * (p->groups == 1 ? p->x.k : 1) < DT__K(conv_short)();
     p->pw = (p->x.nq - 1) * p->x.ss + p->x.span + 1;
     p->direct = p->src.dtype == DT_F32 && p->x.lo >= 0 && p->y.lo >= 0 && p->x.lo + p->pw <= p->x.src &&
                 p->y.lo + (p->y.nq - 1) * p->y.ss + p->y.span + 1 <= p->y.src;
@@ -4812,6 +4819,113 @@ static void DT__K(conv_bias)(DT__K(conv_t) *p, const dt_view *bias)
     }
 }
 
+/* The gradient of an image with few channels, such as a network's input: a panel of channels would be nearly empty. Instead a row of
+   dy pixels times all weights, [tap][channel] side by side, gives what each pixel adds to its window, and the windows are added to a
+   band of dx in f32. An element's terms are the sums over dy's channels, in the order of dy's pixels, whatever the bands are. */
+#define DT__COLS_PIXELS 48
+typedef struct DT__K(conv_cols_t) {
+    const dt_view *src, *dst;
+    int64_t  sc, oc, kh, kw, stride[2], pad[2];
+    int64_t  np, rows, nband; /* panels; rows of dx in a band; bands of an image */
+    int      add;
+    float   *wpack; /* [panel][source channel][NR] */
+    char    *work;
+    size_t   work_nbytes;
+} DT__K(conv_cols_t);
+static void DT__K(conv_window)(float *d, const float *s, int64_t n) /* d += s */
+{
+    int64_t i = 0;
+    for (; i + DT__W <= n; i += DT__W) DT__K(st)(d + i, DT__K(ld)(d + i) + DT__K(ld)(s + i));
+    for (; i < n; i++) d[i] += s[i];
+}
+/* A row of dy: pixels x0 .. x0 + n - 1 at a, kernel rows ky0 .. ky1 - 1; out: row 0 of the kernel in the band */
+static void DT__K(conv_cols_part)(const DT__K(conv_cols_t) *p, const float *a, int64_t x0, int64_t n, int64_t ky0, int64_t ky1, float *col,
+                                  float *out)
+{
+    int64_t     w = p->dst->shape[3], row = p->kw * p->oc, ldo = p->np * DT__NR, whole = n / DT__MR * DT__MR;
+    DT__K(mk_t) m = { NULL, NULL, NULL, DT__K(mk_whole), 1, p->sc, 1, p->sc, DT__NR, 0, ldo, 0, 0 };
+    for (int64_t i = ky0 * row / DT__NR; i < (ky1 * row + DT__NR - 1) / DT__NR; i++) {
+        m.b = p->wpack + i * p->sc * DT__NR;
+        if (whole) DT__K(mk_best)()[DT__MR](&m, whole, a, NULL, col + i * DT__NR, NULL);
+        if (n > whole)
+            DT__K(mk_best)()[n - whole](&m, n - whole, a + whole * p->sc, NULL, col + whole * ldo + i * DT__NR, NULL);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = (x0 + i) * p->stride[1] - p->pad[1], k0 = DT__K(conv_max)(-at, 0), k1 = DT__K(conv_min)(p->kw, w - at);
+        for (int64_t ky = ky0; ky < ky1 && k0 < k1; ky++)
+            DT__K(conv_window)(out + (ky * w + at + k0) * p->oc, col + i * ldo + ky * row + k0 * p->oc, (k1 - k0) * p->oc);
+    }
+}
+static void DT__K(conv_cols_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(conv_cols_t) *p = (const DT__K(conv_cols_t) *)ctx;
+    int64_t n = task / p->nband, y0 = task % p->nband * p->rows, h = p->dst->shape[2], w = p->dst->shape[3];
+    int64_t y1 = DT__K(conv_min)(y0 + p->rows, h), sh = p->src->shape[2], sw = p->src->shape[3];
+    int64_t es = p->src->dtype == DT_F32 ? 4 : 2, os = p->dst->dtype == DT_F32 ? 4 : 2, line = w * p->oc;
+    char   *mem = p->work + p->work_nbytes * (size_t)worker;
+    float  *band = (float *)DT__K(conv_take)(&mem, p->rows * line, 4);
+    float  *col = (float *)DT__K(conv_take)(&mem, DT__COLS_PIXELS * p->np * DT__NR, 4);
+    float  *half = (float *)DT__K(conv_take)(&mem, es == 4 ? 0 : sw * p->sc, 4);
+    memset(band, 0, (size_t)((y1 - y0) * line) * 4);
+    for (int64_t y = 0; y < sh; y++) {
+        int64_t at = y * p->stride[0] - p->pad[0], k0 = DT__K(conv_max)(y0 - at, 0), k1 = DT__K(conv_min)(p->kh, y1 - at);
+        if (k0 >= k1) continue;
+        const char  *s = (const char *)p->src->data + (n * sh + y) * sw * p->sc * es;
+        const float *f = (const float *)(const void *)s;
+        if (es != 4) {
+            DT__K(load_row)(half, s, p->src->dtype, sw * p->sc);
+            f = half;
+        }
+        for (int64_t x = 0; x < sw; x += DT__COLS_PIXELS)
+            DT__K(conv_cols_part)(p, f + x * p->sc, x, DT__K(conv_min)(sw - x, DT__COLS_PIXELS), k0, k1, col, band + (at - y0) * line);
+    }
+    DT__K(put_row)((char *)p->dst->data + (n * h + y0) * line * os, p->dst->dtype, band, (y1 - y0) * line, p->add);
+}
+static int DT__K(conv_cols)(const dt_call *c, const dt_view *src, const dt_view *w)
+{
+    DT__K(conv_cols_t) p;
+    memset(&p, 0, sizeof p);
+    p.src = src;
+    p.dst = &c->out[0];
+    p.sc = src->shape[1];
+    p.oc = p.dst->shape[1];
+    p.kh = w->shape[2];
+    p.kw = w->shape[3];
+    for (int i = 0; i < 2; i++) {
+        p.stride[i] = c->u.conv.stride[i];
+        p.pad[i] = c->u.conv.pad[i];
+    }
+    p.add = (int)(c->acc & 1u);
+    int64_t cols = p.kh * p.kw * p.oc, h = p.dst->shape[2], line = p.dst->shape[3] * p.oc, wn = cols * p.sc;
+    p.np = (cols + DT__NR - 1) / DT__NR;
+    p.rows = DT__K(conv_max)(32 * 1024 / DT__K(conv_max)(line, 1), 3 * p.kh); /* 128 KiB; the edges of bands are computed twice in part */
+    p.rows = DT__K(conv_min)((p.rows + p.stride[0] - 1) / p.stride[0] * p.stride[0], h);
+    p.nband = (h + p.rows - 1) / p.rows;
+    p.work_nbytes = DT__K(conv_nbytes)(p.rows * line, 4) + DT__K(conv_nbytes)(DT__COLS_PIXELS * p.np * DT__NR, 4) +
+                    DT__K(conv_nbytes)(src->dtype == DT_F32 ? 0 : src->shape[3] * p.sc, 4);
+    size_t need = DT__K(conv_nbytes)(p.np * p.sc * DT__NR, 4) + DT__K(conv_nbytes)(w->dtype == DT_F32 ? 0 : wn, 4);
+    char  *mem = (char *)dt_scratch(need + p.work_nbytes * (size_t)dt__pool_size());
+    if (!mem) return DT_ERR_MEMORY;
+    p.wpack = (float *)DT__K(conv_take)(&mem, p.np * p.sc * DT__NR, 4);
+    float       *w32 = (float *)DT__K(conv_take)(&mem, w->dtype == DT_F32 ? 0 : wn, 4);
+    const float *f = w->dtype == DT_F32 ? (const float *)w->data : w32;
+    p.work = mem;
+    if (w->dtype != DT_F32) DT__K(load_row)(w32, w->data, w->dtype, wn);
+    for (int64_t k = 0; k < p.sc; k++)
+        for (int64_t j = 0; j < p.np * DT__NR; j++)
+            p.wpack[(j / DT__NR * p.sc + k) * DT__NR + j % DT__NR] =
+                j < cols ? f[(k * p.oc + j % p.oc) * p.kh * p.kw + j / p.oc] : 0.0f;
+    dt__pool_run(src->shape[0] * p.nband, DT__K(conv_cols_task), &p);
+    return 0;
+}
+static int DT__K(conv_is_cols)(const dt_call *c, const dt_view *src, const dt_view *w) /* is conv_cols faster for this gradient? */
+{
+    const dt_view *dst = &c->out[0];
+    return c->u.conv.groups == 1 && dst->shape[1] <= DT__NR / 4 && src->shape[1] >= 16 && c->u.conv.dilation[0] == 1 &&
+           c->u.conv.dilation[1] == 1 && w->shape[2] * w->shape[3] >= 9;
+}
+#undef DT__COLS_PIXELS
+
 /* dst := or += the convolution of src with w, forward or transposed */
 static int DT__K(conv_apply)(const dt_call *c, const dt_view *src, const dt_view *w, const dt_view *bias, int fwd)
 {
@@ -4819,6 +4933,7 @@ static int DT__K(conv_apply)(const dt_call *c, const dt_view *src, const dt_view
     const dt_view *dst = &c->out[0];
     int64_t wn = w->shape[0] * w->shape[1] * w->shape[2] * w->shape[3];
     if (dst->shape[0] == 0 || dst->shape[1] == 0 || dst->shape[2] == 0 || dst->shape[3] == 0) return 0;
+    if (!fwd && DT__K(conv_is_cols)(c, src, w)) return DT__K(conv_cols)(c, src, w);
     DT__K(conv_geometry)(&p, c, src, dst, w, fwd ? DT__CONV_FORWARD : DT__CONV_DATA);
     int64_t gp = p.groups * p.np, pn = gp * p.ntap * p.kd * DT__NR, npix = p.images * p.rows * p.x.nq;
     p.work_nbytes = DT__K(conv_nbytes)(DT__K(conv_copy_numel)(&p), 4) + DT__K(conv_nbytes)(npix + DT__MR, 8) +
