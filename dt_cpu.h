@@ -1468,6 +1468,105 @@ DT__ROW(u_SCALE) DT__ROW(u_SHIFT) DT__ROW(u_SQUARE) DT__ROW(u_CUBE) DT__ROW(d_SQ
 DT__ROW(b_PLUS) DT__ROW(b_TIMES) DT__ROW(b_OVER)
 #undef DT__ROW
 #undef DT__V
+#if DT__HAS_AVX2
+/* GELU and its gradient with AVX-512: the same operations on 16 lanes, the same bits. n is a multiple of DT__W. */
+DT__INLINE bool DT__K(wide)(void);
+#define DT__WIDE_CODE __attribute__((target("avx512f,avx2,fma,f16c")))
+#define DT__WIDE_INLINE static inline __attribute__((always_inline)) DT__WIDE_CODE
+typedef float    DT__K(gf_t) __attribute__((vector_size(64)));
+typedef int32_t  DT__K(gi_t) __attribute__((vector_size(64)));
+typedef uint32_t DT__K(gu_t) __attribute__((vector_size(64)));
+typedef float    DT__K(gf_at) __attribute__((vector_size(64), aligned(4), may_alias));
+#define dt__gf DT__K(gf_t)
+#define dt__gi DT__K(gi_t)
+#define dt__gu DT__K(gu_t)
+DT__WIDE_INLINE dt__gf DT__K(g1)(float x)
+{
+    dt__gf zero = { 0 };
+    return zero + x;
+}
+#define DT__GFMA(p, z, c) __asm__("vfmadd213ps {%2, %1, %0|%0, %1, %2}" : "+v"(p) : "v"(z), "v"(c))
+#define DT__GHORNER(p, z, c) DT__GFMA(p, z, DT__K(g1)(c))
+DT__WIDE_INLINE dt__gf DT__K(wide_exp_parts)(dt__gf x, dt__gi *n) /* exp_parts */
+{
+    dt__gf magic = DT__K(g1)(12582912.0f), t = x, r, k, p = DT__K(g1)(0.00138131413f);
+    DT__GFMA(t, DT__K(g1)(1.44269504f), magic);
+    k = t - magic;
+    r = k;
+    DT__GFMA(r, DT__K(g1)(-0.693359375f), x);
+    DT__GFMA(k, DT__K(g1)(2.12194440e-4f), r);
+    DT__GHORNER(p, k, 0.00836941879f);
+    DT__GHORNER(p, k, 0.041668456f);
+    DT__GHORNER(p, k, 0.166665152f);
+    DT__GHORNER(p, k, 0.49999994f);
+    DT__GFMA(p, k * k, k);
+    *n = (dt__gi)((dt__gu)t - (dt__gu)magic);
+    return p + 1.0f;
+}
+DT__WIDE_INLINE dt__gf DT__K(wide_pow2i)(dt__gi n) { return (dt__gf)(((dt__gu)n + 127u) << 23); }
+DT__WIDE_INLINE dt__gf DT__K(wide_erf)(dt__gf x)
+{
+    dt__gu zero = { 0 };
+    dt__gi sign = (dt__gi)(zero + 0x80000000u), n;
+    dt__gf a = (dt__gf)((dt__gi)x & ~sign), z = x * x, p = DT__K(g1)(8.18507615e-05f), g = DT__K(g1)(-0.000191500149f);
+    dt__gf most = DT__K(g1)(4.1f);
+    DT__GHORNER(p, z, -0.000809769845f);
+    DT__GHORNER(p, z, 0.00519695133f);
+    DT__GHORNER(p, z, -0.0268577039f);
+    DT__GHORNER(p, z, 0.112836637f);
+    DT__GHORNER(p, z, -0.376126319f);
+    DT__GHORNER(p, z, 0.128379166f);
+    DT__GFMA(p, x, x);
+    __asm__("vminps {%2, %1, %0|%0, %1, %2}" : "=v"(a) : "v"(most), "v"(a)); /* NaN stays */
+    DT__GHORNER(g, a, 0.00299950177f);
+    DT__GHORNER(g, a, -0.0220518429f);
+    DT__GHORNER(g, a, 0.103566572f);
+    DT__GHORNER(g, a, 0.637600422f);
+    DT__GHORNER(g, a, 1.12742591f);
+    DT__GHORNER(g, a, 0.000256495492f);
+    g = (dt__gf)((dt__gi)g ^ sign);
+    g = DT__K(wide_exp_parts)(g, &n);
+    dt__gf q = 1.0f - g * DT__K(wide_pow2i)(n);
+    dt__gi near = (dt__gi)(a < DT__K(g1)(0.95f));
+    return (dt__gf)(((dt__gi)p & near) | ((((dt__gi)q & ~sign) | ((dt__gi)x & sign)) & ~near));
+}
+static DT__WIDE_CODE __attribute__((noinline)) void DT__K(row_u_gelu_wide)(float *out, const float *x, const float *y, int64_t n, float a,
+                                                                           float b)
+{
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        dt__gf v = *(const DT__K(gf_at) *)(x + i);
+        v = 0.5f * v * (1.0f + DT__K(wide_erf)(v * 0.70710678f));
+        *(DT__K(gf_at) *)(out + i) = (DT__K(gf_at))v;
+    }
+    if (i < n) DT__K(row_u_GELU)(out + i, x + i, y + i, n - i, a, b);
+}
+static DT__WIDE_CODE __attribute__((noinline)) void DT__K(row_d_gelu_wide)(float *out, const float *x, const float *y, int64_t n, float a,
+                                                                           float b)
+{
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        dt__gf g = *(const DT__K(gf_at) *)(x + i), v = *(const DT__K(gf_at) *)(y + i), e = -0.5f * v * v;
+        dt__gf c = 0.5f * (1.0f + DT__K(wide_erf)(v * 0.70710678f)), low = DT__K(g1)(-104.5f), high = DT__K(g1)(89.0f);
+        dt__gi k;
+        __asm__("vmaxps {%2, %1, %0|%0, %1, %2}" : "=v"(e) : "v"(low), "v"(e)); /* NaN stays */
+        __asm__("vminps {%2, %1, %0|%0, %1, %2}" : "=v"(e) : "v"(high), "v"(e));
+        e = DT__K(wide_exp_parts)(e, &k);
+        dt__gi h = k >> 1;
+        dt__gf p = 0.39894228f * (e * DT__K(wide_pow2i)(h) * DT__K(wide_pow2i)((dt__gi)((dt__gu)k - (dt__gu)h)));
+        DT__GFMA(p, v, c);
+        *(DT__K(gf_at) *)(out + i) = (DT__K(gf_at))(g * p);
+    }
+    if (i < n) DT__K(row_d_GELU)(out + i, x + i, y + i, n - i, a, b);
+}
+#undef dt__gf
+#undef dt__gi
+#undef dt__gu
+#undef DT__GHORNER
+#undef DT__GFMA
+#undef DT__WIDE_INLINE
+#undef DT__WIDE_CODE
+#endif
 
 /* The same for integers: computed modulo 2^64. */
 typedef void (*DT__K(irow_fn))(int64_t *out, const int64_t *x, const int64_t *y, int64_t n, int64_t a, int64_t b);
@@ -2028,6 +2127,9 @@ static int DT__K(unary)(dt_device *dev, const dt_call *c)
         else if (a == 0.5) e.row = DT__K(row_u_SQRT);
         else if (a == -1) e.row = DT__K(row_u_RECIP), e.a = 1.0f;
     }
+#if DT__HAS_AVX2
+    if (fn == DT_U_GELU && DT__K(wide)()) e.row = DT__K(row_u_gelu_wide);
+#endif
     return DT__K(plan_apply)(&e, "unary", rows[fn].cost != DT_COST_CHEAP);
 }
 
@@ -2048,6 +2150,9 @@ static int DT__K(unary_bwd)(dt_device *dev, const dt_call *c)
     e.a = (float)c->u.ew.a;
     e.b = (float)c->u.ew.b;
     e.row = fn == DT_U_POW && c->u.ew.a == 2 ? DT__K(row_d_SQUARE) : rows[fn].row;
+#if DT__HAS_AVX2
+    if (fn == DT_U_GELU && DT__K(wide)()) e.row = DT__K(row_d_gelu_wide);
+#endif
     return DT__K(plan_apply)(&e, "unary_bwd", rows[fn].cost != DT_COST_CHEAP);
 }
 
@@ -8829,6 +8934,113 @@ static void DT__K(attn_fwd_block)(const DT__K(attn_t) *a, DT__K(attn_fwd_t) *w, 
     DT__K(attn_fwd_finish)(a, w, head, q0, g.nq);
 }
 
+/* One query, as in generation, where a block would be nearly empty: scores are products of rows, and the keys of a block lie side by
+   side. d is a multiple of DT__W. */
+static void DT__K(attn_one_scores)(float *s, const float *k, int64_t ld, int64_t n, const float *q, int64_t d)
+{
+    int64_t j = 0;
+    for (; j + 4 <= n; j += 4, k += 4 * ld) {
+        const float *k1 = k + ld, *k2 = k1 + ld, *k3 = k2 + ld;
+        dt__vf       s0 = DT__K(zero)(), s1 = s0, s2 = s0, s3 = s0, t0 = s0, t1 = s0, t2 = s0, t3 = s0;
+        int64_t      i = 0;
+        for (; i + 2 * DT__W <= d; i += 2 * DT__W) {
+            dt__vf a = DT__K(ld)(q + i), b = DT__K(ld)(q + i + DT__W);
+            s0 = DT__K(fma)(a, DT__K(ld)(k + i), s0);
+            s1 = DT__K(fma)(a, DT__K(ld)(k1 + i), s1);
+            s2 = DT__K(fma)(a, DT__K(ld)(k2 + i), s2);
+            s3 = DT__K(fma)(a, DT__K(ld)(k3 + i), s3);
+            t0 = DT__K(fma)(b, DT__K(ld)(k + i + DT__W), t0);
+            t1 = DT__K(fma)(b, DT__K(ld)(k1 + i + DT__W), t1);
+            t2 = DT__K(fma)(b, DT__K(ld)(k2 + i + DT__W), t2);
+            t3 = DT__K(fma)(b, DT__K(ld)(k3 + i + DT__W), t3);
+        }
+        for (; i < d; i += DT__W) {
+            dt__vf a = DT__K(ld)(q + i);
+            s0 = DT__K(fma)(a, DT__K(ld)(k + i), s0);
+            s1 = DT__K(fma)(a, DT__K(ld)(k1 + i), s1);
+            s2 = DT__K(fma)(a, DT__K(ld)(k2 + i), s2);
+            s3 = DT__K(fma)(a, DT__K(ld)(k3 + i), s3);
+        }
+        s[j] = DT__K(hsum)(s0 + t0);
+        s[j + 1] = DT__K(hsum)(s1 + t1);
+        s[j + 2] = DT__K(hsum)(s2 + t2);
+        s[j + 3] = DT__K(hsum)(s3 + t3);
+    }
+    for (; j < n; j++, k += ld) {
+        dt__vf  s0 = DT__K(zero)(), t0 = s0;
+        int64_t i = 0;
+        for (; i + 2 * DT__W <= d; i += 2 * DT__W) {
+            s0 = DT__K(fma)(DT__K(ld)(q + i), DT__K(ld)(k + i), s0);
+            t0 = DT__K(fma)(DT__K(ld)(q + i + DT__W), DT__K(ld)(k + i + DT__W), t0);
+        }
+        for (; i < d; i += DT__W) s0 = DT__K(fma)(DT__K(ld)(q + i), DT__K(ld)(k + i), s0);
+        s[j] = DT__K(hsum)(s0 + t0);
+    }
+}
+static void DT__K(attn_one_values)(float *o, const float *v, int64_t ld, int64_t n, const float *p, int64_t d, float alpha)
+{
+    dt__vf  keep = DT__K(set1)(alpha);
+    int64_t i = 0;
+    for (; i + 4 * DT__W <= d; i += 4 * DT__W) {
+        dt__vf       o0 = DT__K(ld)(o + i) * keep, o1 = DT__K(ld)(o + i + DT__W) * keep;
+        dt__vf       o2 = DT__K(ld)(o + i + 2 * DT__W) * keep, o3 = DT__K(ld)(o + i + 3 * DT__W) * keep;
+        const float *x = v + i;
+        for (int64_t j = 0; j < n; j++, x += ld) {
+            dt__vf w = DT__K(set1)(p[j]);
+            o0 = DT__K(fma)(w, DT__K(ld)(x), o0);
+            o1 = DT__K(fma)(w, DT__K(ld)(x + DT__W), o1);
+            o2 = DT__K(fma)(w, DT__K(ld)(x + 2 * DT__W), o2);
+            o3 = DT__K(fma)(w, DT__K(ld)(x + 3 * DT__W), o3);
+        }
+        DT__K(st)(o + i, o0);
+        DT__K(st)(o + i + DT__W, o1);
+        DT__K(st)(o + i + 2 * DT__W, o2);
+        DT__K(st)(o + i + 3 * DT__W, o3);
+    }
+    for (; i < d; i += DT__W) {
+        dt__vf o0 = DT__K(ld)(o + i) * keep;
+        for (int64_t j = 0; j < n; j++) o0 = DT__K(fma)(DT__K(set1)(p[j]), DT__K(ld)(v + j * ld + i), o0);
+        DT__K(st)(o + i, o0);
+    }
+}
+static void DT__K(attn_fwd_one)(const DT__K(attn_t) *a, DT__K(attn_fwd_t) *w, int64_t head)
+{
+    const dt_view *q = &a->c->in[0], *k = &a->c->in[1], *v = &a->c->in[2];
+    int64_t        ld, seen = DT__K(attn_keys_seen)(a, 0), from = DT__K(attn_keys_from)(a, 0), len = DT__K(attn_length)(a, head);
+    const float   *rows = DT__K(attn_rows)(&ld, w->rows, a, q, head, 0, 1);
+    float          p[DT__AK], m = -INFINITY, l = 0;
+    if (seen > len) seen = len;
+    for (int64_t i = 0; i < a->d; i++) w->q[i] = rows[i] * a->scale;
+    memset(w->o, 0, (size_t)a->dp * 4);
+    for (int64_t k0 = from; k0 < seen; k0 += DT__AK) {
+        DT__K(attn_block_t) g = { 1, DT__K(attn_min)(DT__AK, seen - k0), DT__AK };
+        rows = DT__K(attn_rows)(&ld, w->rows, a, k, head, k0, g.nk);
+        DT__K(attn_one_scores)(p, rows, ld, g.nk, w->q, a->d);
+        for (int j = g.nk; j < DT__AK; j++) p[j] = -INFINITY;
+        if (a->hides) {
+            for (int j = 0; j < g.nk; j++) w->s[j * DT__AQ] = p[j];
+            DT__K(attn_hide)(a, w->s, head, 0, k0, &g);
+            for (int j = 0; j < g.nk; j++) p[j] = w->s[j * DT__AQ];
+        }
+        float top = m;
+        for (int j = 0; j < g.nk; j++) top = p[j] > top ? p[j] : top;
+        float  base = top == -INFINITY ? 0.0f : top, lane[DT__W] = { m - base };
+        dt__vf sum = DT__K(zero)(), b = DT__K(set1)(base);
+        for (int j = 0; j < DT__AK; j += DT__W) {
+            dt__vf e = DT__K(exp_low)(DT__K(ld)(p + j) - b);
+            DT__K(st)(p + j, e);
+            sum += e;
+        }
+        DT__K(st)(lane, DT__K(exp_low)(DT__K(ld)(lane)));
+        l = l * lane[0] + DT__K(hsum)(sum);
+        m = top;
+        rows = DT__K(attn_rows)(&ld, w->rows, a, v, head, k0, g.nk);
+        DT__K(attn_one_values)(w->o, rows, ld, g.nk, p, a->d, lane[0]);
+    }
+    for (int i = 0; i < DT__W; i++) w->m[i] = m, w->l[i] = seen > from ? l : 1.0f;
+    DT__K(attn_fwd_finish)(a, w, head, 0, 1);
+}
+
 static void DT__K(attn_fwd_task)(void *ctx, int64_t task, int worker)
 {
     const DT__K(attn_t) *a = (const DT__K(attn_t) *)ctx;
@@ -8841,6 +9053,9 @@ static void DT__K(attn_fwd_task)(void *ctx, int64_t task, int worker)
     w.m = w.o + DT__AQ * a->dp;
     w.l = w.m + DT__AQ;
     w.alpha = w.l + DT__AQ;
+    for (int64_t n = task * a->per; a->t == 1 && a->d % DT__W == 0 && n < a->items && n < (task + 1) * a->per; n++)
+        DT__K(attn_fwd_one)(a, &w, n);
+    if (a->t == 1 && a->d % DT__W == 0) return;
     for (int64_t n = task * a->per; n < a->items && n < (task + 1) * a->per; n++) /* longest of a head first */
         DT__K(attn_fwd_block)(a, &w, n / a->nqb, (a->nqb - 1 - n % a->nqb) * DT__AQ);
 }
@@ -8870,7 +9085,7 @@ static void DT__K(attn_init)(DT__K(attn_t) *a, const dt_call *c, const dt_view *
 /* tasks of about a million multiply-adds; an item is 'products' products of a block with all blocks it sees */
 static void DT__K(attn_run)(DT__K(attn_t) *a, int64_t items, int64_t products, int64_t other, dt__task_fn fn)
 {
-    int64_t ntasks = dt__cut(items, products * DT__AQ * (other < 1 ? 1 : other) * (a->d + 1), 1000000, &a->per);
+    int64_t ntasks = dt__cut(items, products * (a->t == 1 ? 4 : DT__AQ) * (other < 1 ? 1 : other) * (a->d + 1), 1000000, &a->per);
     a->items = items;
     dt__pool_run(ntasks, fn, a);
 }
