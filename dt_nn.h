@@ -693,7 +693,7 @@ DT_API size_t    dt_amp_describe(const dt_amp *amp, char *buf, size_t nbytes); /
 /* ---------------------------------------------------------------------------------------------------- >>archives
    Tensors in the archives of dt_io.h. dt_archive_get returns a CPU tensor of the current step. It is a view of the
    file's memory, or a copy if the data is not aligned, and stays valid after the archive is freed. Writing to it does not
-   change the file. */
+   change the file. Of files of other programs F64 becomes f32, I8, I16 and U16 become i32, U32 becomes i64. */
 DT_API dt_tensor *dt_archive_get(dt_archive *a, const char *name);
 /* Copies into a tensor of equal shape, of any dtype (it converts) and on any device. */
 DT_API dt_status  dt_archive_read(dt_archive *a, const char *name, dt_tensor *into);
@@ -7295,11 +7295,45 @@ static int dt__archive_add(const char *call, dt_archive *a, const char *name, dt
     if (!rc) dt__ref(t);
     return rc;
 }
+/* Dtypes that dt lacks and converts to the nearest one that it has, as its datasets do; -1: it does not */
+static const struct {
+    char stored[4];
+    int  nbytes, becomes;
+} dt__nearest[] = { { "F64", 8, DT_F32 }, { "I8", 1, DT_I32 }, { "I16", 2, DT_I32 }, { "U16", 2, DT_I32 }, { "U32", 4, DT_I64 } };
+static int dt__archive_nearest(const dt_archive_entry *e) /* its row; -1: there is none */
+{
+    for (int i = 0; i < (int)(sizeof dt__nearest / sizeof *dt__nearest); i++)
+        if (!strcmp(dt__nearest[i].stored, e->stored)) return i;
+    return -1;
+}
+static dt_tensor *dt__archive_converted(const char *call, dt_archive *a, int64_t i, const dt_archive_entry *e, int row)
+{
+    const char *at = (const char *)dt_archive_data(a, i);
+    int         nbytes = dt__nearest[row].nbytes, becomes = dt__nearest[row].becomes;
+    dt_tensor  *t = dt__new(call, dt_cpu(), becomes, e->shape.dim, e->shape.ndim, DT_LAYOUT_PLAIN);
+    char       *to = t ? (char *)t->st->ptr : NULL;
+    for (int64_t k = 0; to && k < t->numel; k++, at += nbytes) {
+        int64_t v = 0;
+        if (becomes == DT_F32) {
+            double x;
+            memcpy(&x, at, sizeof x);
+            ((float *)(void *)to)[k] = (float)x;
+            continue;
+        }
+        memcpy(&v, at, (size_t)nbytes); /* little-endian, as the file */
+        if (e->stored[0] == 'I') v = nbytes == 1 ? (int64_t)(int8_t)v : (int64_t)(int16_t)v;
+        if (becomes == DT_I32) ((int32_t *)(void *)to)[k] = (int32_t)v;
+        else ((int64_t *)(void *)to)[k] = v;
+    }
+    return t;
+}
 /* Entry i on the CPU; the caller owns it. */
 static dt_tensor *dt__archive_view(const char *call, dt_archive *a, int64_t i)
 {
     dt_archive_entry e;
     dt_archive_info(a, i, &e);
+    int row = e.known ? -1 : dt__archive_nearest(&e);
+    if (row >= 0) return dt__archive_converted(call, a, i, &e, row);
     if (!e.known) {
         dt_fail(DT_ERR_DTYPE, "%s: %s holds %s, which dt does not have; convert the file to F32, F16, BF16, I32, I64 or U8",
                 call, dt__show(e.name), e.stored);
@@ -7701,7 +7735,7 @@ static int dt__load_fits(const dt__load *l, int64_t i, const dt__param *p)
 {
     dt_archive_entry e;
     dt_shape         whole = dt__param_shape(p);
-    return dt_archive_info(l->a, i, &e) && e.known && dt__shapes_equal(&whole, &e.shape);
+    return dt_archive_info(l->a, i, &e) && (e.known || dt__archive_nearest(&e) >= 0) && dt__shapes_equal(&whole, &e.shape);
 }
 static int dt__load_fill(const dt__load *l, int64_t i, dt__param *p, int made)
 {
@@ -7753,7 +7787,7 @@ static void dt__load_other(const dt__load *l, int64_t i, const dt__param *p, cha
     dt_archive_info(l->a, i, &e);
     snprintf(text, nbytes, " is %s %.56s in the file, %.56s in the model%s", e.stored,
              dt__shape_text(e.shape.dim, e.shape.ndim), dt__shape_text(whole.dim, whole.ndim),
-             e.known ? "" : " (dt reads F32, F16, BF16, I32, I64 and U8: convert it)");
+             e.known || dt__archive_nearest(&e) >= 0 ? "" : " (dt reads F64, F32, F16, BF16, I8 to I64 and U8 to U32: convert it)");
 }
 /* Names that do not fit: three lists of at most 8 names. */
 typedef struct dt__misfits {
