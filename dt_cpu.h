@@ -2735,6 +2735,21 @@ DT__INLINE void DT__K(cols_extreme)(DT__K(colbuf_t) *b, const float *const *p, i
     int64_t i = 0;
     if (b->first) memcpy(b->acc, p[0], (size_t)w * 4);
     b->first = false;
+#if DT__HAS_AVX2
+    if (nrows == 8) { /* copies of the pointers, as in cols_sum; one comparison finds a NaN in two rows */
+        const float *r[8] = { p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7] };
+        for (; i + DT__W <= w; i += DT__W) {
+            dt__vf m = DT__K(ld)(b->acc + i), bad = (dt__vf)(m != m);
+            for (int j = 0; j < 8; j += 2) {
+                dt__vf x = DT__K(ld)(r[j] + i), y = DT__K(ld)(r[j + 1] + i), u;
+                __asm__("vcmpunordps {%2, %1, %0|%0, %1, %2}" : "=x"(u) : "x"(x), "x"(y));
+                bad = (dt__vf)((dt__vi)bad | (dt__vi)u);
+                m = DT__K(vmore)(y, DT__K(vmore)(x, m, least), least);
+            }
+            DT__K(st)(b->acc + i, DT__K(sel)((dt__vi)bad, DT__C(NAN), m));
+        }
+    }
+#endif
     for (; i + DT__W <= w; i += DT__W) {
         dt__vf m = DT__K(ld)(b->acc + i);
         dt__vi nan = (dt__vi)(m != m);

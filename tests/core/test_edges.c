@@ -202,7 +202,7 @@ static uint64_t bits_of_kernels(void)
     static const int64_t size[][3] = { { 7, 33, 50 }, { 64, 64, 64 }, { 130, 100, 600 }, { 1, 300, 700 }, { 300, 1, 700 }, { 23, 17, 1 } };
     uint64_t             hash = 1469598103934665603u;
     dt_manual_seed(4);
-    for (int k = 0; k < 13; k++) {
+    for (int k = 0; k < 15; k++) {
         dt_tensor *x, *w, *y, *out[3] = { NULL, NULL, NULL };
         if (k < 6) {
             x = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(size[k][0], size[k][2])));
@@ -213,10 +213,18 @@ static uint64_t bits_of_kernels(void)
             x = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(2, 16, 13, 11)));
             w = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(k == 11 ? 16 : 24, k == 11 ? 1 : k == 10 ? 8 : 16, kernel, kernel)));
             y = dt_op_conv2d(x, w, NULL, .stride = k == 7 ? 2 : 1, .pad = kernel / 2, .groups = k == 11 ? 16 : k == 10 ? 2 : 1, .act = k % 2 ? DT_ACT_RELU : DT_ACT_NONE);
-        } else {
+        } else if (k == 12) {
             x = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(1, 2, 37, 24)));
             w = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(1, 2, 37, 24)));
             y = dt_attention(x, w, w, .causal = true);
+        } else if (k == 13) { /* the window's gradient, and taps whose rows follow each other */
+            x = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(2, 3, 31, 29)));
+            w = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(20, 3, 7, 7)));
+            y = dt_op_conv2d(x, w, NULL, .stride = 2, .pad = 3);
+        } else {
+            x = dt_set_requires_grad(dt_mul_scalar(dt_normal(0, 1, DT_SHAPE(999)), 4));
+            w = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(999)));
+            y = dt_mul(dt_gelu(x), w);
         }
         dt_backward(dt_sum(dt_mul(y, y)));
         out[0] = y, out[1] = dt_grad(x), out[2] = dt_grad(w);
