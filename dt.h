@@ -128,7 +128,8 @@ ERRORS
 THREADS
 
     Each thread has its own step, tape, pending error, generator, default device and streams. Several threads may read a
-    kept tensor at the same time. CPU kernels share one thread pool. A kernel that is called inside another kernel, or
+    kept tensor at the same time; dt_nn.h has models for several threads (dt_model_reader). CPU kernels share one thread
+    pool. A kernel that is called inside another kernel, or
     while another thread uses the pool, runs on its calling thread alone. The results are bit-identical for any number of
     threads.
 

@@ -1468,6 +1468,105 @@ DT__ROW(u_SCALE) DT__ROW(u_SHIFT) DT__ROW(u_SQUARE) DT__ROW(u_CUBE) DT__ROW(d_SQ
 DT__ROW(b_PLUS) DT__ROW(b_TIMES) DT__ROW(b_OVER)
 #undef DT__ROW
 #undef DT__V
+#if DT__HAS_AVX2
+/* GELU and its gradient with AVX-512: the same operations on 16 lanes, the same bits. n is a multiple of DT__W. */
+DT__INLINE bool DT__K(wide)(void);
+#define DT__WIDE_CODE __attribute__((target("avx512f,avx2,fma,f16c")))
+#define DT__WIDE_INLINE static inline __attribute__((always_inline)) DT__WIDE_CODE
+typedef float    DT__K(gf_t) __attribute__((vector_size(64)));
+typedef int32_t  DT__K(gi_t) __attribute__((vector_size(64)));
+typedef uint32_t DT__K(gu_t) __attribute__((vector_size(64)));
+typedef float    DT__K(gf_at) __attribute__((vector_size(64), aligned(4), may_alias));
+#define dt__gf DT__K(gf_t)
+#define dt__gi DT__K(gi_t)
+#define dt__gu DT__K(gu_t)
+DT__WIDE_INLINE dt__gf DT__K(g1)(float x)
+{
+    dt__gf zero = { 0 };
+    return zero + x;
+}
+#define DT__GFMA(p, z, c) __asm__("vfmadd213ps {%2, %1, %0|%0, %1, %2}" : "+v"(p) : "v"(z), "v"(c))
+#define DT__GHORNER(p, z, c) DT__GFMA(p, z, DT__K(g1)(c))
+DT__WIDE_INLINE dt__gf DT__K(wide_exp_parts)(dt__gf x, dt__gi *n) /* exp_parts */
+{
+    dt__gf magic = DT__K(g1)(12582912.0f), t = x, r, k, p = DT__K(g1)(0.00138131413f);
+    DT__GFMA(t, DT__K(g1)(1.44269504f), magic);
+    k = t - magic;
+    r = k;
+    DT__GFMA(r, DT__K(g1)(-0.693359375f), x);
+    DT__GFMA(k, DT__K(g1)(2.12194440e-4f), r);
+    DT__GHORNER(p, k, 0.00836941879f);
+    DT__GHORNER(p, k, 0.041668456f);
+    DT__GHORNER(p, k, 0.166665152f);
+    DT__GHORNER(p, k, 0.49999994f);
+    DT__GFMA(p, k * k, k);
+    *n = (dt__gi)((dt__gu)t - (dt__gu)magic);
+    return p + 1.0f;
+}
+DT__WIDE_INLINE dt__gf DT__K(wide_pow2i)(dt__gi n) { return (dt__gf)(((dt__gu)n + 127u) << 23); }
+DT__WIDE_INLINE dt__gf DT__K(wide_erf)(dt__gf x)
+{
+    dt__gu zero = { 0 };
+    dt__gi sign = (dt__gi)(zero + 0x80000000u), n;
+    dt__gf a = (dt__gf)((dt__gi)x & ~sign), z = x * x, p = DT__K(g1)(8.18507615e-05f), g = DT__K(g1)(-0.000191500149f);
+    dt__gf most = DT__K(g1)(4.1f);
+    DT__GHORNER(p, z, -0.000809769845f);
+    DT__GHORNER(p, z, 0.00519695133f);
+    DT__GHORNER(p, z, -0.0268577039f);
+    DT__GHORNER(p, z, 0.112836637f);
+    DT__GHORNER(p, z, -0.376126319f);
+    DT__GHORNER(p, z, 0.128379166f);
+    DT__GFMA(p, x, x);
+    __asm__("vminps {%2, %1, %0|%0, %1, %2}" : "=v"(a) : "v"(most), "v"(a)); /* NaN stays */
+    DT__GHORNER(g, a, 0.00299950177f);
+    DT__GHORNER(g, a, -0.0220518429f);
+    DT__GHORNER(g, a, 0.103566572f);
+    DT__GHORNER(g, a, 0.637600422f);
+    DT__GHORNER(g, a, 1.12742591f);
+    DT__GHORNER(g, a, 0.000256495492f);
+    g = (dt__gf)((dt__gi)g ^ sign);
+    g = DT__K(wide_exp_parts)(g, &n);
+    dt__gf q = 1.0f - g * DT__K(wide_pow2i)(n);
+    dt__gi near = (dt__gi)(a < DT__K(g1)(0.95f));
+    return (dt__gf)(((dt__gi)p & near) | ((((dt__gi)q & ~sign) | ((dt__gi)x & sign)) & ~near));
+}
+static DT__WIDE_CODE __attribute__((noinline)) void DT__K(row_u_gelu_wide)(float *out, const float *x, const float *y, int64_t n, float a,
+                                                                           float b)
+{
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        dt__gf v = *(const DT__K(gf_at) *)(x + i);
+        v = 0.5f * v * (1.0f + DT__K(wide_erf)(v * 0.70710678f));
+        *(DT__K(gf_at) *)(out + i) = (DT__K(gf_at))v;
+    }
+    if (i < n) DT__K(row_u_GELU)(out + i, x + i, y + i, n - i, a, b);
+}
+static DT__WIDE_CODE __attribute__((noinline)) void DT__K(row_d_gelu_wide)(float *out, const float *x, const float *y, int64_t n, float a,
+                                                                           float b)
+{
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        dt__gf g = *(const DT__K(gf_at) *)(x + i), v = *(const DT__K(gf_at) *)(y + i), e = -0.5f * v * v;
+        dt__gf c = 0.5f * (1.0f + DT__K(wide_erf)(v * 0.70710678f)), low = DT__K(g1)(-104.5f), high = DT__K(g1)(89.0f);
+        dt__gi k;
+        __asm__("vmaxps {%2, %1, %0|%0, %1, %2}" : "=v"(e) : "v"(low), "v"(e)); /* NaN stays */
+        __asm__("vminps {%2, %1, %0|%0, %1, %2}" : "=v"(e) : "v"(high), "v"(e));
+        e = DT__K(wide_exp_parts)(e, &k);
+        dt__gi h = k >> 1;
+        dt__gf p = 0.39894228f * (e * DT__K(wide_pow2i)(h) * DT__K(wide_pow2i)((dt__gi)((dt__gu)k - (dt__gu)h)));
+        DT__GFMA(p, v, c);
+        *(DT__K(gf_at) *)(out + i) = (DT__K(gf_at))(g * p);
+    }
+    if (i < n) DT__K(row_d_GELU)(out + i, x + i, y + i, n - i, a, b);
+}
+#undef dt__gf
+#undef dt__gi
+#undef dt__gu
+#undef DT__GHORNER
+#undef DT__GFMA
+#undef DT__WIDE_INLINE
+#undef DT__WIDE_CODE
+#endif
 
 /* The same for integers: computed modulo 2^64. */
 typedef void (*DT__K(irow_fn))(int64_t *out, const int64_t *x, const int64_t *y, int64_t n, int64_t a, int64_t b);
@@ -2028,6 +2127,9 @@ static int DT__K(unary)(dt_device *dev, const dt_call *c)
         else if (a == 0.5) e.row = DT__K(row_u_SQRT);
         else if (a == -1) e.row = DT__K(row_u_RECIP), e.a = 1.0f;
     }
+#if DT__HAS_AVX2
+    if (fn == DT_U_GELU && DT__K(wide)()) e.row = DT__K(row_u_gelu_wide);
+#endif
     return DT__K(plan_apply)(&e, "unary", rows[fn].cost != DT_COST_CHEAP);
 }
 
@@ -2048,6 +2150,9 @@ static int DT__K(unary_bwd)(dt_device *dev, const dt_call *c)
     e.a = (float)c->u.ew.a;
     e.b = (float)c->u.ew.b;
     e.row = fn == DT_U_POW && c->u.ew.a == 2 ? DT__K(row_d_SQUARE) : rows[fn].row;
+#if DT__HAS_AVX2
+    if (fn == DT_U_GELU && DT__K(wide)()) e.row = DT__K(row_d_gelu_wide);
+#endif
     return DT__K(plan_apply)(&e, "unary_bwd", rows[fn].cost != DT_COST_CHEAP);
 }
 
@@ -2630,6 +2735,21 @@ DT__INLINE void DT__K(cols_extreme)(DT__K(colbuf_t) *b, const float *const *p, i
     int64_t i = 0;
     if (b->first) memcpy(b->acc, p[0], (size_t)w * 4);
     b->first = false;
+#if DT__HAS_AVX2
+    if (nrows == 8) { /* copies of the pointers, as in cols_sum; one comparison finds a NaN in two rows */
+        const float *r[8] = { p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7] };
+        for (; i + DT__W <= w; i += DT__W) {
+            dt__vf m = DT__K(ld)(b->acc + i), bad = (dt__vf)(m != m);
+            for (int j = 0; j < 8; j += 2) {
+                dt__vf x = DT__K(ld)(r[j] + i), y = DT__K(ld)(r[j + 1] + i), u;
+                __asm__("vcmpunordps {%2, %1, %0|%0, %1, %2}" : "=x"(u) : "x"(x), "x"(y));
+                bad = (dt__vf)((dt__vi)bad | (dt__vi)u);
+                m = DT__K(vmore)(y, DT__K(vmore)(x, m, least), least);
+            }
+            DT__K(st)(b->acc + i, DT__K(sel)((dt__vi)bad, DT__C(NAN), m));
+        }
+    }
+#endif
     for (; i + DT__W <= w; i += DT__W) {
         dt__vf m = DT__K(ld)(b->acc + i);
         dt__vi nan = (dt__vi)(m != m);
@@ -4500,6 +4620,13 @@ static void DT__K(conv_channels)(DT__K(conv_t) *p, const dt_view *w, int64_t gro
     }
 }
 
+DT__INLINE int64_t DT__K(conv_short)(void) /* segments shorter than this are taken element by element: the same sums */
+{
+#if DT__HAS_AVX2
+    if (DT__K(wide)()) return 4;
+#endif
+    return DT__CONV_SHORT;
+}
 static void DT__K(conv_geometry)(DT__K(conv_t) *p, const dt_call *c, const dt_view *src, const dt_view *dst,
                                  const dt_view *w, int kind)
 {
@@ -4522,7 +4649,7 @@ static void DT__K(conv_geometry)(DT__K(conv_t) *p, const dt_call *c, const dt_vi
         DT__K(conv_axis)(a, fwd, c->u.conv.stride[i], c->u.conv.pad[i], c->u.conv.dilation[i]);
     }
     p->ntap = p->y.nt * p->x.nt;
-    p->fine = !p->depth && p->kd * (p->groups == 1 ? p->x.k : 1) < DT__CONV_SHORT;
+    p->fine = !p->depth && p->kd * (p->groups == 1 ? p->x.k : 1) < DT__K(conv_short)();
     p->pw = (p->x.nq - 1) * p->x.ss + p->x.span + 1;
     p->direct = p->src.dtype == DT_F32 && p->x.lo >= 0 && p->y.lo >= 0 && p->x.lo + p->pw <= p->x.src &&
                 p->y.lo + (p->y.nq - 1) * p->y.ss + p->y.span + 1 <= p->y.src;
@@ -4812,6 +4939,113 @@ static void DT__K(conv_bias)(DT__K(conv_t) *p, const dt_view *bias)
     }
 }
 
+/* The gradient of an image with few channels, such as a network's input: a panel of channels would be nearly empty. Instead a row of
+   dy pixels times all weights, [tap][channel] side by side, gives what each pixel adds to its window, and the windows are added to a
+   band of dx in f32. An element's terms are the sums over dy's channels, in the order of dy's pixels, whatever the bands are. */
+#define DT__COLS_PIXELS 48
+typedef struct DT__K(conv_cols_t) {
+    const dt_view *src, *dst;
+    int64_t  sc, oc, kh, kw, stride[2], pad[2];
+    int64_t  np, rows, nband; /* panels; rows of dx in a band; bands of an image */
+    int      add;
+    float   *wpack; /* [panel][source channel][NR] */
+    char    *work;
+    size_t   work_nbytes;
+} DT__K(conv_cols_t);
+static void DT__K(conv_window)(float *d, const float *s, int64_t n) /* d += s */
+{
+    int64_t i = 0;
+    for (; i + DT__W <= n; i += DT__W) DT__K(st)(d + i, DT__K(ld)(d + i) + DT__K(ld)(s + i));
+    for (; i < n; i++) d[i] += s[i];
+}
+/* A row of dy: pixels x0 .. x0 + n - 1 at a, kernel rows ky0 .. ky1 - 1; out: row 0 of the kernel in the band */
+static void DT__K(conv_cols_part)(const DT__K(conv_cols_t) *p, const float *a, int64_t x0, int64_t n, int64_t ky0, int64_t ky1, float *col,
+                                  float *out)
+{
+    int64_t     w = p->dst->shape[3], row = p->kw * p->oc, ldo = p->np * DT__NR, whole = n / DT__MR * DT__MR;
+    DT__K(mk_t) m = { NULL, NULL, NULL, DT__K(mk_whole), 1, p->sc, 1, p->sc, DT__NR, 0, ldo, 0, 0 };
+    for (int64_t i = ky0 * row / DT__NR; i < (ky1 * row + DT__NR - 1) / DT__NR; i++) {
+        m.b = p->wpack + i * p->sc * DT__NR;
+        if (whole) DT__K(mk_best)()[DT__MR](&m, whole, a, NULL, col + i * DT__NR, NULL);
+        if (n > whole)
+            DT__K(mk_best)()[n - whole](&m, n - whole, a + whole * p->sc, NULL, col + whole * ldo + i * DT__NR, NULL);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = (x0 + i) * p->stride[1] - p->pad[1], k0 = DT__K(conv_max)(-at, 0), k1 = DT__K(conv_min)(p->kw, w - at);
+        for (int64_t ky = ky0; ky < ky1 && k0 < k1; ky++)
+            DT__K(conv_window)(out + (ky * w + at + k0) * p->oc, col + i * ldo + ky * row + k0 * p->oc, (k1 - k0) * p->oc);
+    }
+}
+static void DT__K(conv_cols_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(conv_cols_t) *p = (const DT__K(conv_cols_t) *)ctx;
+    int64_t n = task / p->nband, y0 = task % p->nband * p->rows, h = p->dst->shape[2], w = p->dst->shape[3];
+    int64_t y1 = DT__K(conv_min)(y0 + p->rows, h), sh = p->src->shape[2], sw = p->src->shape[3];
+    int64_t es = p->src->dtype == DT_F32 ? 4 : 2, os = p->dst->dtype == DT_F32 ? 4 : 2, line = w * p->oc;
+    char   *mem = p->work + p->work_nbytes * (size_t)worker;
+    float  *band = (float *)DT__K(conv_take)(&mem, p->rows * line, 4);
+    float  *col = (float *)DT__K(conv_take)(&mem, DT__COLS_PIXELS * p->np * DT__NR, 4);
+    float  *half = (float *)DT__K(conv_take)(&mem, es == 4 ? 0 : sw * p->sc, 4);
+    memset(band, 0, (size_t)((y1 - y0) * line) * 4);
+    for (int64_t y = 0; y < sh; y++) {
+        int64_t at = y * p->stride[0] - p->pad[0], k0 = DT__K(conv_max)(y0 - at, 0), k1 = DT__K(conv_min)(p->kh, y1 - at);
+        if (k0 >= k1) continue;
+        const char  *s = (const char *)p->src->data + (n * sh + y) * sw * p->sc * es;
+        const float *f = (const float *)(const void *)s;
+        if (es != 4) {
+            DT__K(load_row)(half, s, p->src->dtype, sw * p->sc);
+            f = half;
+        }
+        for (int64_t x = 0; x < sw; x += DT__COLS_PIXELS)
+            DT__K(conv_cols_part)(p, f + x * p->sc, x, DT__K(conv_min)(sw - x, DT__COLS_PIXELS), k0, k1, col, band + (at - y0) * line);
+    }
+    DT__K(put_row)((char *)p->dst->data + (n * h + y0) * line * os, p->dst->dtype, band, (y1 - y0) * line, p->add);
+}
+static int DT__K(conv_cols)(const dt_call *c, const dt_view *src, const dt_view *w)
+{
+    DT__K(conv_cols_t) p;
+    memset(&p, 0, sizeof p);
+    p.src = src;
+    p.dst = &c->out[0];
+    p.sc = src->shape[1];
+    p.oc = p.dst->shape[1];
+    p.kh = w->shape[2];
+    p.kw = w->shape[3];
+    for (int i = 0; i < 2; i++) {
+        p.stride[i] = c->u.conv.stride[i];
+        p.pad[i] = c->u.conv.pad[i];
+    }
+    p.add = (int)(c->acc & 1u);
+    int64_t cols = p.kh * p.kw * p.oc, h = p.dst->shape[2], line = p.dst->shape[3] * p.oc, wn = cols * p.sc;
+    p.np = (cols + DT__NR - 1) / DT__NR;
+    p.rows = DT__K(conv_max)(32 * 1024 / DT__K(conv_max)(line, 1), 3 * p.kh); /* 128 KiB; the edges of bands are computed twice in part */
+    p.rows = DT__K(conv_min)((p.rows + p.stride[0] - 1) / p.stride[0] * p.stride[0], h);
+    p.nband = (h + p.rows - 1) / p.rows;
+    p.work_nbytes = DT__K(conv_nbytes)(p.rows * line, 4) + DT__K(conv_nbytes)(DT__COLS_PIXELS * p.np * DT__NR, 4) +
+                    DT__K(conv_nbytes)(src->dtype == DT_F32 ? 0 : src->shape[3] * p.sc, 4);
+    size_t need = DT__K(conv_nbytes)(p.np * p.sc * DT__NR, 4) + DT__K(conv_nbytes)(w->dtype == DT_F32 ? 0 : wn, 4);
+    char  *mem = (char *)dt_scratch(need + p.work_nbytes * (size_t)dt__pool_size());
+    if (!mem) return DT_ERR_MEMORY;
+    p.wpack = (float *)DT__K(conv_take)(&mem, p.np * p.sc * DT__NR, 4);
+    float       *w32 = (float *)DT__K(conv_take)(&mem, w->dtype == DT_F32 ? 0 : wn, 4);
+    const float *f = w->dtype == DT_F32 ? (const float *)w->data : w32;
+    p.work = mem;
+    if (w->dtype != DT_F32) DT__K(load_row)(w32, w->data, w->dtype, wn);
+    for (int64_t k = 0; k < p.sc; k++)
+        for (int64_t j = 0; j < p.np * DT__NR; j++)
+            p.wpack[(j / DT__NR * p.sc + k) * DT__NR + j % DT__NR] =
+                j < cols ? f[(k * p.oc + j % p.oc) * p.kh * p.kw + j / p.oc] : 0.0f;
+    dt__pool_run(src->shape[0] * p.nband, DT__K(conv_cols_task), &p);
+    return 0;
+}
+static int DT__K(conv_is_cols)(const dt_call *c, const dt_view *src, const dt_view *w) /* is conv_cols faster for this gradient? */
+{
+    const dt_view *dst = &c->out[0];
+    return c->u.conv.groups == 1 && dst->shape[1] <= DT__NR / 4 && src->shape[1] >= 16 && c->u.conv.dilation[0] == 1 &&
+           c->u.conv.dilation[1] == 1 && w->shape[2] * w->shape[3] >= 9;
+}
+#undef DT__COLS_PIXELS
+
 /* dst := or += the convolution of src with w, forward or transposed */
 static int DT__K(conv_apply)(const dt_call *c, const dt_view *src, const dt_view *w, const dt_view *bias, int fwd)
 {
@@ -4819,6 +5053,7 @@ static int DT__K(conv_apply)(const dt_call *c, const dt_view *src, const dt_view
     const dt_view *dst = &c->out[0];
     int64_t wn = w->shape[0] * w->shape[1] * w->shape[2] * w->shape[3];
     if (dst->shape[0] == 0 || dst->shape[1] == 0 || dst->shape[2] == 0 || dst->shape[3] == 0) return 0;
+    if (!fwd && DT__K(conv_is_cols)(c, src, w)) return DT__K(conv_cols)(c, src, w);
     DT__K(conv_geometry)(&p, c, src, dst, w, fwd ? DT__CONV_FORWARD : DT__CONV_DATA);
     int64_t gp = p.groups * p.np, pn = gp * p.ntap * p.kd * DT__NR, npix = p.images * p.rows * p.x.nq;
     p.work_nbytes = DT__K(conv_nbytes)(DT__K(conv_copy_numel)(&p), 4) + DT__K(conv_nbytes)(npix + DT__MR, 8) +
@@ -4861,7 +5096,111 @@ typedef struct DT__K(conv_sum_t) {
     int64_t        ldb, k;
 } DT__K(conv_sum_t);
 
-/* Rows i are at a + off[i], the segments are single pixels. */
+/* Rows i are at a + i, the segments are single pixels. With AVX2 and AVX-512 there is a kernel for each number of rows, up to
+   DT__WROWS, in which the rows need no pointers of their own. The sums are those of the micro-kernel, bit for bit. */
+#if DT__HAS_AVX2
+typedef void (*DT__K(wrows_fn))(const DT__K(conv_sum_t) *r, const float *a, float *out);
+#define DT__WROWS 12
+#define DT__WROWS_1(X) X(0)
+#define DT__WROWS_2(X) DT__WROWS_1(X) X(1)
+#define DT__WROWS_3(X) DT__WROWS_2(X) X(2)
+#define DT__WROWS_4(X) DT__WROWS_3(X) X(3)
+#define DT__WROWS_5(X) DT__WROWS_4(X) X(4)
+#define DT__WROWS_6(X) DT__WROWS_5(X) X(5)
+#define DT__WROWS_7(X) DT__WROWS_6(X) X(6)
+#define DT__WROWS_8(X) DT__WROWS_7(X) X(7)
+#define DT__WROWS_9(X) DT__WROWS_8(X) X(8)
+#define DT__WROWS_10(X) DT__WROWS_9(X) X(9)
+#define DT__WROWS_11(X) DT__WROWS_10(X) X(10)
+#define DT__WROWS_12(X) DT__WROWS_11(X) X(11)
+#define DT__WROW_ZERO(i) dt__wf c##i = { 0 };
+#define DT__WROW_FMA(i) __asm__("vfmadd231ps {%2%{1to16%}, %1, %0|%0, %1, %2%{1to16%}}" : "+v"(c##i) : "v"(v_), "m"(x_[i]));
+#define DT__WROW_ADD(i) DT__WST(out + i * DT__NR, DT__WLD(out + i * DT__NR) + c##i);
+#define DT__WROWS_WIDE(n)                                                                                              \
+    static DT__WIDE_CODE __attribute__((noinline)) void DT__K(wrows_wide##n)(const DT__K(conv_sum_t) *r, const float *a, \
+                                                                             float *out)                               \
+    {                                                                                                                  \
+        const float   *b = r->b;                                                                                       \
+        const int64_t *at = r->aoff, ldb = r->ldb;                                                                     \
+        DT__WROWS_##n(DT__WROW_ZERO)                                                                                   \
+        for (int64_t k = r->k; k > 0; k--, at++, b += ldb) {                                                           \
+            dt__wf       v_ = DT__WLD(b);                                                                              \
+            const float *x_ = a + *at;                                                                                 \
+            DT__WROWS_##n(DT__WROW_FMA)                                                                                \
+        }                                                                                                              \
+        DT__WROWS_##n(DT__WROW_ADD)                                                                                    \
+    }
+DT__WROWS_WIDE(1) DT__WROWS_WIDE(2) DT__WROWS_WIDE(3) DT__WROWS_WIDE(4) DT__WROWS_WIDE(5) DT__WROWS_WIDE(6)
+DT__WROWS_WIDE(7) DT__WROWS_WIDE(8) DT__WROWS_WIDE(9) DT__WROWS_WIDE(10) DT__WROWS_WIDE(11) DT__WROWS_WIDE(12)
+#undef DT__WROWS_WIDE
+#undef DT__WROW_ZERO
+#undef DT__WROW_FMA
+#undef DT__WROW_ADD
+#define DT__WROW_ZERO(i) dt__vf c##i = DT__K(zero)(), d##i = c##i;
+#define DT__WROW_FMA(i)                                                                     \
+    y_ = DT__K(set1)(x_[i]);                                                                \
+    __asm__("vfmadd231ps {%2, %1, %0|%0, %1, %2}" : "+x"(c##i) : "x"(y_), "x"(v_));         \
+    __asm__("vfmadd231ps {%2, %1, %0|%0, %1, %2}" : "+x"(d##i) : "x"(y_), "x"(w_));
+#define DT__WROW_ADD(i) DT__K(conv_add)(out + i * DT__NR, c##i, d##i);
+#define DT__WROWS_NARROW(n)                                                                                            \
+    static __attribute__((noinline)) void DT__K(wrows##n)(const DT__K(conv_sum_t) *r, const float *a, float *out)      \
+    {                                                                                                                  \
+        const float   *b = r->b;                                                                                       \
+        const int64_t *at = r->aoff, ldb = r->ldb;                                                                     \
+        DT__WROWS_##n(DT__WROW_ZERO)                                                                                   \
+        for (int64_t k = r->k; k > 0; k--, at++, b += ldb) {                                                           \
+            dt__vf       v_ = DT__K(ld)(b), w_ = DT__K(ld)(b + DT__W), y_;                                             \
+            const float *x_ = a + *at;                                                                                 \
+            DT__WROWS_##n(DT__WROW_FMA)                                                                                \
+        }                                                                                                              \
+        DT__WROWS_##n(DT__WROW_ADD)                                                                                    \
+    }
+DT__WROWS_NARROW(1) DT__WROWS_NARROW(2) DT__WROWS_NARROW(3) DT__WROWS_NARROW(4) DT__WROWS_NARROW(5) DT__WROWS_NARROW(6)
+#undef DT__WROWS_NARROW
+#undef DT__WROW_ZERO
+#undef DT__WROW_FMA
+#undef DT__WROW_ADD
+static const DT__K(wrows_fn) DT__K(wrows_wide)[DT__WROWS + 1] = {
+    NULL, DT__K(wrows_wide1), DT__K(wrows_wide2), DT__K(wrows_wide3), DT__K(wrows_wide4), DT__K(wrows_wide5), DT__K(wrows_wide6),
+    DT__K(wrows_wide7), DT__K(wrows_wide8), DT__K(wrows_wide9), DT__K(wrows_wide10), DT__K(wrows_wide11), DT__K(wrows_wide12)
+};
+static const DT__K(wrows_fn) DT__K(wrows_narrow)[DT__MR + 1] = { NULL, DT__K(wrows1), DT__K(wrows2), DT__K(wrows3), DT__K(wrows4),
+                                                                 DT__K(wrows5), DT__K(wrows6) };
+static void DT__K(conv_wrows)(int64_t n, const DT__K(conv_sum_t) *r, const float *a, float *out) /* in even tiles */
+{
+    int                    wide = DT__K(wide)();
+    const DT__K(wrows_fn) *fn = wide ? DT__K(wrows_wide) : DT__K(wrows_narrow);
+    int64_t                most = wide ? DT__WROWS : DT__MR, tiles = (n + most - 1) / most;
+    for (int64_t i = 0; i < tiles; i++) {
+        int64_t m0 = n * i / tiles, m1 = n * (i + 1) / tiles;
+        fn[m1 - m0](r, a + m0, out + m0 * DT__NR);
+    }
+}
+#undef DT__WROWS
+#undef DT__WROWS_1
+#undef DT__WROWS_2
+#undef DT__WROWS_3
+#undef DT__WROWS_4
+#undef DT__WROWS_5
+#undef DT__WROWS_6
+#undef DT__WROWS_7
+#undef DT__WROWS_8
+#undef DT__WROWS_9
+#undef DT__WROWS_10
+#undef DT__WROWS_11
+#undef DT__WROWS_12
+#else
+static void DT__K(conv_wrows)(int64_t n, const DT__K(conv_sum_t) *r, const float *a, float *out)
+{
+    static const int64_t near[DT__MR] = { 0, 1, 2, 3, 4, 5 };
+    for (int64_t i = 0; i < n; i += DT__MR) {
+        int64_t     mr = DT__K(conv_min)(n - i, DT__MR);
+        DT__K(mk_t) m = { r->b, NULL, NULL, r->aoff, r->k, 1, 1, 0, r->ldb, 0, DT__NR, 1, 0 };
+        DT__K(mk_best)()[mr](&m, (int)mr, a + i, near, out + i * DT__NR, NULL);
+    }
+}
+#endif
+/* The same for rows at a + off[i], of which some may follow each other */
 static void DT__K(conv_wtile)(int64_t mr, const DT__K(conv_sum_t) *r, const float *a, const int64_t *off, float *out)
 {
     DT__K(mk_t) m = { r->b, NULL, NULL, r->aoff, r->k, 1, 1, 0, r->ldb, 0, DT__NR, 1, 0 };
@@ -4955,10 +5294,16 @@ static void DT__K(conv_wdepth)(const DT__K(conv_t) *p, const DT__K(conv_sum_t) *
 /* All taps of one panel over one block of pixels, for the source channels of the chunk at c0. */
 static void DT__K(conv_wblock)(const DT__K(conv_t) *p, const DT__K(conv_sum_t) *r, int64_t c0, float *out)
 {
-    static const int64_t near[DT__MR] = { 0, 1, 2, 3, 4, 5 };
     int     merged = DT__K(conv_merged)(p, 0);
-    if (p->fine) { /* few channels: the rows of all taps together, in even tiles */
-        int64_t m = p->ntap * p->kd, nt = (m + DT__MR - 1) / DT__MR;
+    if (p->fine) { /* few channels: the rows of all taps together, in even tiles, or those that follow each other */
+        int64_t m = p->ntap * p->kd, nt = (m + DT__MR - 1) / DT__MR, first = 0, runs = 1;
+        for (int64_t i = 1; i < m; i++) runs += p->segoff[i] != p->segoff[i - 1] + 1;
+        for (int64_t i = 1; i <= m && m >= 5 * runs; i++) {
+            if (i < m && p->segoff[i] == p->segoff[i - 1] + 1) continue;
+            DT__K(conv_wrows)(i - first, r, r->a + p->segoff[first], out + first * DT__NR);
+            first = i;
+        }
+        if (first == m) return;
         for (int64_t i = 0; i < nt; i++) {
             int64_t m0 = m * i / nt, m1 = m * (i + 1) / nt;
             DT__K(conv_wtile)(m1 - m0, r, r->a, p->segoff + m0, out + m0 * DT__NR);
@@ -4970,8 +5315,7 @@ static void DT__K(conv_wblock)(const DT__K(conv_t) *p, const DT__K(conv_sum_t) *
     for (int64_t s = 0; s < nseg; s++) {
         const float *a = r->a + p->segoff[s];
         float       *o = out + (s * step + c0) * DT__NR;
-        for (int64_t i = 0; i < len; i += DT__MR)
-            DT__K(conv_wtile)(DT__K(conv_min)(len - i, DT__MR), r, a + i, near, o + i * DT__NR);
+        DT__K(conv_wrows)(len, r, a, o);
     }
 }
 
@@ -8605,6 +8949,113 @@ static void DT__K(attn_fwd_block)(const DT__K(attn_t) *a, DT__K(attn_fwd_t) *w, 
     DT__K(attn_fwd_finish)(a, w, head, q0, g.nq);
 }
 
+/* One query, as in generation, where a block would be nearly empty: scores are products of rows, and the keys of a block lie side by
+   side. d is a multiple of DT__W. */
+static void DT__K(attn_one_scores)(float *s, const float *k, int64_t ld, int64_t n, const float *q, int64_t d)
+{
+    int64_t j = 0;
+    for (; j + 4 <= n; j += 4, k += 4 * ld) {
+        const float *k1 = k + ld, *k2 = k1 + ld, *k3 = k2 + ld;
+        dt__vf       s0 = DT__K(zero)(), s1 = s0, s2 = s0, s3 = s0, t0 = s0, t1 = s0, t2 = s0, t3 = s0;
+        int64_t      i = 0;
+        for (; i + 2 * DT__W <= d; i += 2 * DT__W) {
+            dt__vf a = DT__K(ld)(q + i), b = DT__K(ld)(q + i + DT__W);
+            s0 = DT__K(fma)(a, DT__K(ld)(k + i), s0);
+            s1 = DT__K(fma)(a, DT__K(ld)(k1 + i), s1);
+            s2 = DT__K(fma)(a, DT__K(ld)(k2 + i), s2);
+            s3 = DT__K(fma)(a, DT__K(ld)(k3 + i), s3);
+            t0 = DT__K(fma)(b, DT__K(ld)(k + i + DT__W), t0);
+            t1 = DT__K(fma)(b, DT__K(ld)(k1 + i + DT__W), t1);
+            t2 = DT__K(fma)(b, DT__K(ld)(k2 + i + DT__W), t2);
+            t3 = DT__K(fma)(b, DT__K(ld)(k3 + i + DT__W), t3);
+        }
+        for (; i < d; i += DT__W) {
+            dt__vf a = DT__K(ld)(q + i);
+            s0 = DT__K(fma)(a, DT__K(ld)(k + i), s0);
+            s1 = DT__K(fma)(a, DT__K(ld)(k1 + i), s1);
+            s2 = DT__K(fma)(a, DT__K(ld)(k2 + i), s2);
+            s3 = DT__K(fma)(a, DT__K(ld)(k3 + i), s3);
+        }
+        s[j] = DT__K(hsum)(s0 + t0);
+        s[j + 1] = DT__K(hsum)(s1 + t1);
+        s[j + 2] = DT__K(hsum)(s2 + t2);
+        s[j + 3] = DT__K(hsum)(s3 + t3);
+    }
+    for (; j < n; j++, k += ld) {
+        dt__vf  s0 = DT__K(zero)(), t0 = s0;
+        int64_t i = 0;
+        for (; i + 2 * DT__W <= d; i += 2 * DT__W) {
+            s0 = DT__K(fma)(DT__K(ld)(q + i), DT__K(ld)(k + i), s0);
+            t0 = DT__K(fma)(DT__K(ld)(q + i + DT__W), DT__K(ld)(k + i + DT__W), t0);
+        }
+        for (; i < d; i += DT__W) s0 = DT__K(fma)(DT__K(ld)(q + i), DT__K(ld)(k + i), s0);
+        s[j] = DT__K(hsum)(s0 + t0);
+    }
+}
+static void DT__K(attn_one_values)(float *o, const float *v, int64_t ld, int64_t n, const float *p, int64_t d, float alpha)
+{
+    dt__vf  keep = DT__K(set1)(alpha);
+    int64_t i = 0;
+    for (; i + 4 * DT__W <= d; i += 4 * DT__W) {
+        dt__vf       o0 = DT__K(ld)(o + i) * keep, o1 = DT__K(ld)(o + i + DT__W) * keep;
+        dt__vf       o2 = DT__K(ld)(o + i + 2 * DT__W) * keep, o3 = DT__K(ld)(o + i + 3 * DT__W) * keep;
+        const float *x = v + i;
+        for (int64_t j = 0; j < n; j++, x += ld) {
+            dt__vf w = DT__K(set1)(p[j]);
+            o0 = DT__K(fma)(w, DT__K(ld)(x), o0);
+            o1 = DT__K(fma)(w, DT__K(ld)(x + DT__W), o1);
+            o2 = DT__K(fma)(w, DT__K(ld)(x + 2 * DT__W), o2);
+            o3 = DT__K(fma)(w, DT__K(ld)(x + 3 * DT__W), o3);
+        }
+        DT__K(st)(o + i, o0);
+        DT__K(st)(o + i + DT__W, o1);
+        DT__K(st)(o + i + 2 * DT__W, o2);
+        DT__K(st)(o + i + 3 * DT__W, o3);
+    }
+    for (; i < d; i += DT__W) {
+        dt__vf o0 = DT__K(ld)(o + i) * keep;
+        for (int64_t j = 0; j < n; j++) o0 = DT__K(fma)(DT__K(set1)(p[j]), DT__K(ld)(v + j * ld + i), o0);
+        DT__K(st)(o + i, o0);
+    }
+}
+static void DT__K(attn_fwd_one)(const DT__K(attn_t) *a, DT__K(attn_fwd_t) *w, int64_t head)
+{
+    const dt_view *q = &a->c->in[0], *k = &a->c->in[1], *v = &a->c->in[2];
+    int64_t        ld, seen = DT__K(attn_keys_seen)(a, 0), from = DT__K(attn_keys_from)(a, 0), len = DT__K(attn_length)(a, head);
+    const float   *rows = DT__K(attn_rows)(&ld, w->rows, a, q, head, 0, 1);
+    float          p[DT__AK], m = -INFINITY, l = 0;
+    if (seen > len) seen = len;
+    for (int64_t i = 0; i < a->d; i++) w->q[i] = rows[i] * a->scale;
+    memset(w->o, 0, (size_t)a->dp * 4);
+    for (int64_t k0 = from; k0 < seen; k0 += DT__AK) {
+        DT__K(attn_block_t) g = { 1, DT__K(attn_min)(DT__AK, seen - k0), DT__AK };
+        rows = DT__K(attn_rows)(&ld, w->rows, a, k, head, k0, g.nk);
+        DT__K(attn_one_scores)(p, rows, ld, g.nk, w->q, a->d);
+        for (int j = g.nk; j < DT__AK; j++) p[j] = -INFINITY;
+        if (a->hides) {
+            for (int j = 0; j < g.nk; j++) w->s[j * DT__AQ] = p[j];
+            DT__K(attn_hide)(a, w->s, head, 0, k0, &g);
+            for (int j = 0; j < g.nk; j++) p[j] = w->s[j * DT__AQ];
+        }
+        float top = m;
+        for (int j = 0; j < g.nk; j++) top = p[j] > top ? p[j] : top;
+        float  base = top == -INFINITY ? 0.0f : top, lane[DT__W] = { m - base };
+        dt__vf sum = DT__K(zero)(), b = DT__K(set1)(base);
+        for (int j = 0; j < DT__AK; j += DT__W) {
+            dt__vf e = DT__K(exp_low)(DT__K(ld)(p + j) - b);
+            DT__K(st)(p + j, e);
+            sum += e;
+        }
+        DT__K(st)(lane, DT__K(exp_low)(DT__K(ld)(lane)));
+        l = l * lane[0] + DT__K(hsum)(sum);
+        m = top;
+        rows = DT__K(attn_rows)(&ld, w->rows, a, v, head, k0, g.nk);
+        DT__K(attn_one_values)(w->o, rows, ld, g.nk, p, a->d, lane[0]);
+    }
+    for (int i = 0; i < DT__W; i++) w->m[i] = m, w->l[i] = seen > from ? l : 1.0f;
+    DT__K(attn_fwd_finish)(a, w, head, 0, 1);
+}
+
 static void DT__K(attn_fwd_task)(void *ctx, int64_t task, int worker)
 {
     const DT__K(attn_t) *a = (const DT__K(attn_t) *)ctx;
@@ -8617,6 +9068,9 @@ static void DT__K(attn_fwd_task)(void *ctx, int64_t task, int worker)
     w.m = w.o + DT__AQ * a->dp;
     w.l = w.m + DT__AQ;
     w.alpha = w.l + DT__AQ;
+    for (int64_t n = task * a->per; a->t == 1 && a->d % DT__W == 0 && n < a->items && n < (task + 1) * a->per; n++)
+        DT__K(attn_fwd_one)(a, &w, n);
+    if (a->t == 1 && a->d % DT__W == 0) return;
     for (int64_t n = task * a->per; n < a->items && n < (task + 1) * a->per; n++) /* longest of a head first */
         DT__K(attn_fwd_block)(a, &w, n / a->nqb, (a->nqb - 1 - n % a->nqb) * DT__AQ);
 }
@@ -8646,7 +9100,7 @@ static void DT__K(attn_init)(DT__K(attn_t) *a, const dt_call *c, const dt_view *
 /* tasks of about a million multiply-adds; an item is 'products' products of a block with all blocks it sees */
 static void DT__K(attn_run)(DT__K(attn_t) *a, int64_t items, int64_t products, int64_t other, dt__task_fn fn)
 {
-    int64_t ntasks = dt__cut(items, products * DT__AQ * (other < 1 ? 1 : other) * (a->d + 1), 1000000, &a->per);
+    int64_t ntasks = dt__cut(items, products * (a->t == 1 ? 4 : DT__AQ) * (other < 1 ? 1 : other) * (a->d + 1), 1000000, &a->per);
     a->items = items;
     dt__pool_run(ntasks, fn, a);
 }

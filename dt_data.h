@@ -121,6 +121,7 @@ typedef struct dt_open_opts {
     int         dt__first DT_D;
     const char *labels DT_D;  /* the file or pattern of y: as many files as x has, with as many items each */
     int64_t     classes DT_D; /* y is an integer in 0..classes-1 and becomes i64; default: y is not checked */
+    bool        channel DT_D; /* x is (n, h, w): an item becomes an image of one channel, (1, h, w), as the loader's .crop wants it */
 } dt_open_opts;
 DT_API dt_dataset *dt_idx_open_with(const char *path, dt_open_opts o DT_OPT0(dt_open_opts));
 DT_API dt_dataset *dt_npy_open_with(const char *path, dt_open_opts o DT_OPT0(dt_open_opts));
@@ -1212,7 +1213,7 @@ static int dt__head_field(const char *call, const char *what, dt__field *f, cons
     return dt__field_set(call, what, f, h->elem, dt__elem_dtype(h->elem), shape, classes);
 }
 /* Opens the files of s->file and s->yfile. hold: labels are read into memory and checked now, not at each read. */
-static dt_dataset *dt__arrays_open(const char *call, dt_dataset *s, dt__head_fn head, bool hold, bool image,
+static dt_dataset *dt__arrays_open(const char *call, dt_dataset *s, dt__head_fn head, bool hold, bool image, bool channel,
                                    int64_t classes)
 {
     dt__head h;
@@ -1225,7 +1226,12 @@ static dt_dataset *dt__arrays_open(const char *call, dt_dataset *s, dt__head_fn 
                 s->file[0].path, dt__elem_text(h.elem, kind, sizeof kind), dt__shape_text(h.dim, h.ndim));
         return dt__set_done(s);
     }
-    if (dt__head_field(call, "x", &s->x, &h, image, 0)) return dt__set_done(s);
+    if (channel && h.ndim != 3) {
+        dt_fail(DT_ERR_FILE, "%s: %.300s holds shape %s; .channel is for images of shape (n, h, w)", call, s->file[0].path,
+                dt__shape_text(h.dim, h.ndim));
+        return dt__set_done(s);
+    }
+    if (dt__head_field(call, "x", &s->x, &h, image || channel, 0)) return dt__set_done(s);
     s->step = (int64_t)s->x.stored;
     if (!s->nyfiles) return s;
     s->has_y = true;
@@ -1249,7 +1255,7 @@ static dt_dataset *dt__arrays_find(const char *call, const char *path, dt_open_o
     dt_dataset *s = dt__set_new(call, DT__SET_FILES);
     if (!s || dt__files_find(call, path, &s->file, &s->nfiles)) return dt__set_done(s);
     if (o.labels && dt__files_find(call, o.labels, &s->yfile, &s->nyfiles)) return dt__set_done(s);
-    return dt__arrays_open(call, s, head, hold, false, o.classes);
+    return dt__arrays_open(call, s, head, hold, false, o.channel, o.classes);
 }
 
 /* ==================================================================================================== >>idx
@@ -1485,7 +1491,7 @@ static dt_dataset *dt__mnist_open(const char *call, const char *dir, const char 
     if (dt__idx_file(call, dir, name, &s->file, &s->nfiles)) return dt__set_done(s);
     snprintf(name, sizeof name, "%s%s-labels-idx1-ubyte", prefix, part);
     if (dt__idx_file(call, dir, name, &s->yfile, &s->nyfiles)) return dt__set_done(s);
-    return dt__arrays_open(call, s, dt__idx_head, true, true, classes);
+    return dt__arrays_open(call, s, dt__idx_head, true, true, false, classes);
 }
 /* Checks the directory and part of a well-known dataset. */
 static bool dt__dir_ok(const char *call, const char *dir, dt_part part)

@@ -97,7 +97,7 @@ extern "C" {
    Safetensors files hold named tensors and strings. dt reads the files of other programs, and they read dt's files.
    dt_archive_open maps the file and checks all of it: header, names, shapes, every offset, and the checksum in files
    written by dt. F32, F16, BF16, I32, I64 and U8 are dt's dtypes; BOOL is read as u8. Entries of other dtypes (F64, I8,
-   U32, F8_E4M3 ...) are listed, and their bytes can be read, but they cannot become dt tensors. */
+   U32, F8_E4M3 ...) are listed, and their bytes can be read; dt_archive_get of dt_nn.h converts F64, I8, I16, U16 and U32. */
 typedef struct dt_archive dt_archive;
 typedef struct dt_archive_entry {
     const char *name;   /* UTF-8; valid until the archive is freed */

@@ -1354,6 +1354,7 @@ DT_API dt_status dt_average_swap(dt_average *a)
     if (!dt__average_ok(call, a)) return dt_error_code();
     if (a->updates == 0)
         return (dt_status)dt_fail(DT_ERR_STATE, "%s: there was no dt_average_update yet", call);
+    if (!dt__model_own(call, a->m)) return dt_error_code();
     dt_no_grad_begin();
     for (int i = 0; i < a->n && dt__err.code == DT_OK; i++) {
         if (!a->t[i]) continue;

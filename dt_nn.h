@@ -60,7 +60,7 @@ CONTENTS
 
     >>models         models by name: scopes, modes, parameters, groups, summary
     >>layers         layers with parameters
-    >>optimizers     SGD, Adam, AdamW, RMSProp, Adagrad, LARS, LAMB, Lion, Muon; clipping; the step
+    >>optimizers     SGD, Adam, AdamW, RMSProp, Adagrad, LARS, LAMB, Lion, Muon, Adafactor, your own; clipping; the step
     >>schedules      learning rates over time
     >>amp            mixed precision O0..O3 and loss scaling
     >>archives       tensors in the safetensors files of dt_io.h
@@ -105,10 +105,27 @@ PROGRESS
     The progress line, the CSV table and the loss curve are in dt_plot.h. This header includes it because most training
     programs show their progress; nothing in this header uses it.
 
-ERRORS, MEMORY, THREADS, DEVICES
+THREADS
 
-    As in dt.h. A model, its optimisers, schedulers, mixed precision and checkpoints are used by one thread at a time. A
-    model is on one device, or its parts are on several (dt_device_begin).
+    A model, its optimisers, schedulers, mixed precision and checkpoints are used by one thread at a time. Two threads do not
+    train one model: if their calls meet, the second one is an error. dt_dist.h trains on several.
+    Several threads compute with one trained model through readers, one for each thread. A reader is a second model with the
+    same parameters in the same memory, in evaluation mode for ever:
+
+        dt_model_eval(m);                                     once, after the first forward and dt_model_seal (or a training)
+        dt_model *r = dt_model_reader(m);                     for each thread
+        y = net(r, x); ... dt_end();                          in the thread, with its own tensors
+        dt_model_free(r);
+
+    Each thread has its own step and its own memory, nothing is locked, and the results have the bits of one thread. Kernels that
+    run at the same time share the CPU's threads: one has the pool, the others run on their thread alone; with as many threads as
+    cores, dt_set_num_threads(1) is best. A reader's parameters have no gradients. While a model has readers, what would change
+    its values (dt_step, loads, dt_model_train, dt_model_to) is an error. A reader may outlive its model. Autocast (mixed
+    precision "O1") is a setting of each thread: dt_autocast_set.
+
+ERRORS, MEMORY, DEVICES
+
+    As in dt.h. A model is on one device, or its parts are on several (dt_device_begin).
 
 LICENCE
 
@@ -171,6 +188,9 @@ DT_API void      dt_device_end(dt_model *m);
    stage of this name. Returns x. Without a pipeline it does nothing. */
 DT_API dt_tensor *dt_stage(dt_model *m, const char *name, dt_tensor *x);
 
+/* A model for another thread, with the parameters of m and nothing of its own: THREADS above. m is sealed and in evaluation mode, and
+   this rank has it whole (no .shard, pipeline or .split). Free it with dt_model_free. */
+DT_API dt_model *dt_model_reader(dt_model *m);
 DT_API void dt_model_train(dt_model *m); /* training mode: the mode of a new model */
 DT_API void dt_model_eval(dt_model *m);  /* batch norms use their running statistics and do not change them; no dropout */
 DT_API bool dt_model_is_training(const dt_model *m); /* as dt_model_train and dt_model_eval have set it */
@@ -344,18 +364,22 @@ DT_API dt_tensor *dt_cross_entropy_parts_with(dt_model *m, dt_tensor *logits, dt
 typedef struct dt_optimizer_opts {
     const char *dt__first DT_D;         /* the options as written, if a macro set them */
     const char *params DT_D;            /* pattern of names; default: all that no earlier optimiser of the model has */
-    double      lr DT_D;                /* 1e-3; RMSProp, Adagrad: 1e-2; LARS: 0.1; Lion: 1e-4 */
+    double      lr DT_D;                /* 1e-3; RMSProp, Adagrad, Adafactor: 1e-2; LARS: 0.1; Lion: 1e-4 */
     double      weight_decay DT_D;      /* 0; AdamW, LAMB: 1e-2; Muon: 0.1 */
     double      momentum DT_D;          /* SGD, RMSProp: 0; LARS: 0.9; Muon: 0.95 */
     double      dampening DT_D;         /* SGD: 0 */
     bool        nesterov DT_D;          /* SGD, LARS */
     double      beta1 DT_D, beta2 DT_D; /* Adam, AdamW, LAMB: 0.9, 0.999; Lion: 0.9, 0.99 */
-    double      eps DT_D;               /* Adam, AdamW, RMSProp, LARS: 1e-8; Adagrad: 1e-10; LAMB: 1e-6; Muon: 1e-7 */
+    double      eps DT_D;               /* Adam, AdamW, RMSProp, LARS: 1e-8; Adagrad: 1e-10; LAMB: 1e-6; Muon: 1e-7; Adafactor
+                                           (eps[0]): the machine epsilon of the values' dtype */
     bool        amsgrad DT_D;           /* Adam, AdamW */
     double      alpha DT_D;             /* RMSProp: 0.99 */
     bool        centered DT_D;          /* RMSProp */
     double      lr_decay DT_D;          /* Adagrad: 0 */
     double      initial_accumulator_value DT_D; /* Adagrad: 0 */
+    double      beta2_decay DT_D;       /* Adafactor: -0.8 */
+    double      eps2 DT_D;              /* Adafactor (eps[1]): 1e-3 */
+    double      d DT_D;                 /* Adafactor: 1; at least 1: the largest root mean square of an update */
     double      trust_coefficient DT_D; /* LARS: 0.001 */
     bool        no_trust_ratio DT_D;    /* LARS, LAMB: no layer-wise ratio; for groups of biases and norms */
     bool        maximize DT_D;
@@ -376,6 +400,46 @@ DT_API dt_optimizer *dt_lion_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_op
        dt_muon(m, .params = "blocks.*.weight", .lr = 0.02);  dt_adamw(m);                       AdamW has the rest
    It needs whole matrices: not with .shard, .split or a parameter server. */
 DT_API dt_optimizer *dt_muon_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
+/* torch.optim.Adafactor with its defaults. Of a parameter with two or more dimensions it keeps means of squares for rows and columns
+   of the last two dimensions instead of one number for each element; of a vector it keeps them all. It needs whole parameters: not
+   with .shard, a pipeline, .split or a parameter server. */
+DT_API dt_optimizer *dt_adafactor_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
+/* An optimiser of your own. dt_step calls update for each vector of consecutive parameters of one group (.each: for each
+   parameter, in its shape) that have gradients. The function reads and writes tensors with any public op; what it makes is freed
+   when it returns, and nothing is recorded. It changes values and states in place, by dt_copy, dt_add_to or through dt_data_ptr on the
+   CPU. A status other than DT_OK makes dt_step fail. Groups, schedules, clipping, mixed precision, DDP and checkpoints work as
+   with the other optimisers. With .shard update gets this rank's ranges, and a rule with .each is refused; a parameter
+   server refuses all rules. The texts, user and what they point to must stay until dt_optimizer_free.
+
+       static dt_status signum(dt_rule_call *u, void *user)
+       {
+           double m = u->o->momentum;
+           dt_copy(u->state[0], dt_add(dt_mul_scalar(u->state[0], m), dt_mul_scalar(u->grad, 1 - m)));
+           dt_add_to(u->value, dt_sign(u->state[0]), -u->o->lr);
+           return dt_error_code();
+       }
+       static const dt_rule rule = { "signum", { "momentum_buffer" }, false, signum, NULL };
+       dt_optimizer *opt = dt_optimizer_new(m, &rule, .lr = 0.01, .momentum = 0.9);
+
+   docs/extending.md has a complete one. */
+#define DT_RULE_STATES 4
+typedef struct dt_rule_call {
+    dt_tensor  *value;                   /* f32; of half parameters the master weights, or an f32 copy that is rounded back */
+    dt_tensor  *grad;                    /* f32, clipped, negated with .maximize; read it only */
+    dt_tensor  *state[DT_RULE_STATES];   /* f32, as many elements as value, 0 before the first update */
+    int64_t     t;                       /* the number of this update of these parameters: 1, 2 ... */
+    const dt_optimizer_opts *o;          /* of the group, with defaults filled in */
+    const char *name;                    /* of the parameter, or of the first one */
+} dt_rule_call;
+typedef struct dt_rule {
+    const char       *name;                  /* for messages; a checkpoint is resumed only by a rule of the same name */
+    const char       *state[DT_RULE_STATES]; /* names in checkpoints, the used ones first */
+    bool              each;                  /* one call for each parameter, in its shape */
+    dt_status       (*update)(dt_rule_call *u, void *user);
+    void             *user;
+    dt_optimizer_opts defaults;              /* the numbers of options that a program leaves out; .lr 0: 1e-3 */
+} dt_rule;
+DT_API dt_optimizer *dt_optimizer_new_with(dt_model *m, const dt_rule *rule, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
 /* Adds a parameter group: parameters of the optimiser whose names match the pattern get these options. Options that are
    0 are inherited from the optimiser. If several groups match, the latest one applies. Call it before the seal or between
    steps. Returns the group's index (the optimiser itself is group 0) or a negative status:
@@ -392,6 +456,9 @@ DT_API int dt_optimizer_add_group_with(dt_optimizer *opt, const char *pattern,
 #define dt_lamb(...) dt_lamb_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
 #define dt_lion(...) dt_lion_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
 #define dt_muon(...) dt_muon_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
+#define dt_adafactor(...) dt_adafactor_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
+#define dt_optimizer_new(m, ...) \
+    dt_optimizer_new_with(m, DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
 #define dt_optimizer_add_group(opt, ...) \
     dt_optimizer_add_group_with(opt, DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
 #else /* C++17: options as a struct, or none */
@@ -404,6 +471,8 @@ DT_API int dt_optimizer_add_group_with(dt_optimizer *opt, const char *pattern,
 #define dt_lamb dt_lamb_with
 #define dt_lion dt_lion_with
 #define dt_muon dt_muon_with
+#define dt_adafactor dt_adafactor_with
+#define dt_optimizer_new dt_optimizer_new_with
 #define dt_optimizer_add_group dt_optimizer_add_group_with
 #endif
 DT_API void      dt_optimizer_free(dt_optimizer *opt);
@@ -625,7 +694,7 @@ DT_API size_t    dt_amp_describe(const dt_amp *amp, char *buf, size_t nbytes); /
 /* ---------------------------------------------------------------------------------------------------- >>archives
    Tensors in the archives of dt_io.h. dt_archive_get returns a CPU tensor of the current step. It is a view of the
    file's memory, or a copy if the data is not aligned, and stays valid after the archive is freed. Writing to it does not
-   change the file. */
+   change the file. Of files of other programs F64 becomes f32, I8, I16 and U16 become i32, U32 becomes i64. */
 DT_API dt_tensor *dt_archive_get(dt_archive *a, const char *name);
 /* Copies into a tensor of equal shape, of any dtype (it converts) and on any device. */
 DT_API dt_status  dt_archive_read(dt_archive *a, const char *name, dt_tensor *into);
@@ -759,6 +828,7 @@ typedef struct dt__param { /* a parameter or buffer of a model */
     int64_t    first_zero; /* row + 1 that begins as 0; 0: none */
     dt_rng    *first_rng;  /* of a model with a pipeline, before the seal: the generator before its values were drawn */
     dt__portion    cut;
+    dt_tensor *own[DT__MAX_STATES]; /* DT__OWN_STATES: f32 states of other shapes than its own; else NULL */
     uint8_t    elsewhere;  /* another rank has the same values, and counts its gradient in the norm of all */
 } dt__param;
 
@@ -943,6 +1013,9 @@ struct dt_model {
     uint8_t      lost;         /* it was sharded, and its ddp ended with an error */
     const dt__split_axis *axis;      /* NULL: no layer is split over ranks */
     uint8_t      bn_mean;      /* batch norms track the mean over all batches: dt_update_bn_begin in training (1) or eval mode (2) */
+    uint8_t      reader;       /* made by dt_model_reader */
+    int          inside;       /* a layer begins or an optimiser steps: atomic */
+    struct dt__sharers *sharers; /* of a model that has or had readers, and of these; else NULL */
     uint8_t      again;        /* this forward repeats another one: buffers do not change */
     uint8_t      timed;        /* DT__TIMED_... */
     struct dt__profile *profile; /* if timed is DT__TIMED */
@@ -970,7 +1043,10 @@ typedef struct dt__run { /* consecutive parameters of a block that one kernel ca
 struct dt_optimizer {
     dt_model     *m;
     int           index; /* in m->opt */
-    int           kind;  /* DT__KIND_sgd ...: a row of dt__optim_kinds */
+    int           kind;  /* DT__KIND_sgd ...: a row of dt__optim_kinds; of a rule: a number made from its name */
+    struct dt__custom *custom; /* the rule, or NULL */
+    bool          busy;  /* the update of a rule runs */
+    dt__list      aside[2]; /* step and tape of what it computes with ops */
     int           ngroups;
     dt_optimizer_opts group[DT__MAX_GROUPS]; /* with defaults filled in: 0 means 0 */
     char         *pattern[DT__MAX_GROUPS];
@@ -1037,6 +1113,8 @@ DT__INSIDE uint32_t dt__name_hash(const char *a, size_t na, const char *b); /* F
 DT__INSIDE char *dt__joined(const char *a, size_t na, const char *b, const char *c); /* a, b, and ".c" if c is not NULL */
 DT__INSIDE int dt__table_add(dt__slot **table, int *slots, const char *name, uint32_t hash, int index);
 DT__INSIDE bool dt__model_ok(const char *call, const dt_model *m);
+/* For calls that change a model or its values: false after dt_fail if it is a reader, or if it has readers. */
+DT__INSIDE bool dt__model_own(const char *call, const dt_model *m);
 /* The device of a layer that is called now: that of the open device scope, otherwise the model's. */
 static inline __attribute__((unused)) dt_device *dt__model_here(const dt_model *m)
 {
@@ -1289,6 +1367,7 @@ DT__INSIDE dt__watch *dt__watch_find(const dt_model *m, const void *user)
 }
 DT__INSIDE const char *dt__watch_taken(const dt_model *m)
 {
+    if (m->reader) return "is a reader, which only computes";
     if (!m->watch) return NULL;
     switch (m->watch->kind) {
     case DT__WATCH_DDP: return "has a ddp already";
@@ -1443,6 +1522,27 @@ static void dt__mblock_free(dt__mblock *b)
     for (int k = 0; k < DT__MAX_STATES; k++) dt__unref(b->state[k]);
     dt_mem_free(b->range, (size_t)b->nranges * sizeof *b->range);
 }
+typedef struct dt__sharers { /* a model and its readers */
+    int refs, readers;       /* atomic */
+} dt__sharers;
+static void dt__sharers_leave(dt__sharers *s, bool reader)
+{
+    if (s && reader) __atomic_sub_fetch(&s->readers, 1, __ATOMIC_RELEASE);
+    if (s && __atomic_sub_fetch(&s->refs, 1, __ATOMIC_ACQ_REL) == 0) dt_mem_free(s, sizeof *s);
+}
+static void dt__own_free(dt__param *p)
+{
+    for (int k = 0; k < DT__MAX_STATES; k++) {
+        dt__unref(p->own[k]);
+        p->own[k] = NULL;
+    }
+}
+static bool dt__own_any(const dt__param *p)
+{
+    for (int k = 0; k < DT__MAX_STATES; k++)
+        if (p->own[k]) return true;
+    return false;
+}
 static void dt__optimizer_orphan(dt_optimizer *opt);
 static void dt__model_drop_loads(dt_model *m);
 DT_API void dt_model_free(dt_model *m)
@@ -1454,10 +1554,12 @@ DT_API void dt_model_free(dt_model *m)
         if (w->gone) w->gone(w->user);
     dt__model_unhook(m);
     dt__model_drop_loads(m);
+    dt__sharers_leave(m->sharers, m->reader);
     for (int i = 0; i < m->nopts; i++) dt__optimizer_orphan(m->opt[i]);
     for (int i = 0; i < m->nparams; i++) {
         dt__unref(m->param[i]->t);
         dt__unref(m->param[i]->init);
+        dt__own_free(m->param[i]);
         dt_mem_free(m->param[i]->first_rng, sizeof m->rng);
         dt__free_text(m->param[i]->name);
         dt_mem_free(m->param[i], sizeof *m->param[i]);
@@ -1480,6 +1582,26 @@ DT_API void dt_model_free(dt_model *m)
     dt__list_free(&m->on_seal);
     dt_mem_free(m, sizeof *m);
 }
+DT__INSIDE bool dt__model_own(const char *call, const dt_model *m)
+{
+    if (!dt__model_ok(call, m)) return false;
+    int readers = m->sharers ? __atomic_load_n(&m->sharers->readers, __ATOMIC_ACQUIRE) : 0;
+    if (m->reader)
+        dt_fail(DT_ERR_STATE, "%s: the model is a reader, which has the parameters of another model and only computes; call it for "
+                "that model", call);
+    else if (readers)
+        dt_fail(DT_ERR_STATE, "%s: other threads may be computing with the model through %d reader%s; free them first "
+                "(dt_model_free)", call, readers, readers > 1 ? "s" : "");
+    return dt__err.code == DT_OK;
+}
+static bool dt__model_enter(const char *call, dt_model *m) /* true: until dt__model_leave no other thread enters */
+{
+    if (!__atomic_exchange_n(&m->inside, 1, __ATOMIC_ACQUIRE)) return true;
+    dt_fail(DT_ERR_STATE, "%s: another call uses the model at this moment; it is used by one thread at a time, and each thread that "
+            "only computes has a reader (dt_model_reader)", call);
+    return false;
+}
+static void dt__model_leave(dt_model *m) { __atomic_store_n(&m->inside, 0, __ATOMIC_RELEASE); }
 DT__INSIDE bool dt__model_ok(const char *call, const dt_model *m)
 {
     if (dt__err.code != DT_OK) return false;
@@ -1583,9 +1705,83 @@ DT_API dt_tensor *dt_stage(dt_model *m, const char *name, dt_tensor *x)
     }
     return m->parts ? m->parts->stage(m->parts->user, name, x) : x;
 }
+/* A second handle on a parameter of another model: the same memory, no gradient. Its name, flags and place in the list are equal. */
+static int dt__reader_param(dt_model *r, const dt__param *of)
+{
+    dt__param  *p = (dt__param *)dt__alloc_zero(sizeof *p);
+    dt__param **list = p ? (dt__param **)dt__enlarge(r->param, r->nparams, &r->param_cap, sizeof *list) : NULL;
+    if (list) {
+        r->param = list;
+        p->name = dt__joined("", 0, of->name, NULL);
+        p->t = dt__alias(of->t);
+    }
+    if (!list || !p->name || !p->t || dt__table_add(&r->param_table, &r->param_slots, p->name, of->hash, r->nparams)) {
+        if (p) dt__unref(p->t);
+        if (p) dt__free_text(p->name);
+        dt_mem_free(p, sizeof *p);
+        return dt_fail(DT_ERR_MEMORY, "dt_model_reader: out of memory");
+    }
+    p->hash = of->hash;
+    p->buffer = of->buffer;
+    p->frozen = of->frozen;
+    p->keep_f32 = of->keep_f32;
+    p->block = p->opt = p->group = -1;
+    r->param[r->nparams++] = p;
+    return 0;
+}
+static int dt__reader_layer(dt_model *r, const dt_model *m, const dt__layer *of)
+{
+    dt__layer *l = dt__layer_new(r, of->kind, of->name, dt__name_hash("", 0, of->name));
+    if (!l || dt__layer_room(l, of->np)) return DT_ERR_MEMORY;
+    for (int k = 0; k < of->np; k++) {
+        int at = of->p[k] ? dt__table_find(m->param_table, m->param_slots, of->p[k]->hash, "", 0, of->p[k]->name) : -1;
+        l->p[k] = at >= 0 ? r->param[at] : NULL;
+    }
+    return 0;
+}
+DT_API dt_model *dt_model_reader(dt_model *m)
+{
+    const char *call = "dt_model_reader", *bad = NULL;
+    if (!dt__model_ok(call, m)) return NULL;
+    if (m->reader) bad = "it is a reader itself; make all readers of the model that has the parameters";
+    else if (!m->sealed) bad = "it is not sealed; run its forward once and call dt_model_seal";
+    else if (m->training) bad = "it is in training mode, in which a forward changes it; call dt_model_eval";
+    else if (m->shards || m->parts || m->axis || m->lost) bad = "this rank does not have it whole (.shard, a pipeline or .split)";
+    if (bad) {
+        dt_fail(DT_ERR_STATE, "%s: the model cannot have a reader: %s", call, bad);
+        return NULL;
+    }
+    if (!m->sharers) {
+        m->sharers = (dt__sharers *)dt__alloc_zero(sizeof *m->sharers);
+        if (m->sharers) m->sharers->refs = 1;
+    }
+    dt_model *r = m->sharers ? (dt_model *)dt__alloc_zero(sizeof *r) : NULL;
+    if (!r) {
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+        return NULL;
+    }
+    r->device = m->device;
+    r->dtype = m->dtype;
+    r->norms_f32 = m->norms_f32;
+    r->rng = m->rng;
+    r->hook = -1;
+    r->timed = DT__TIMED_NEVER;
+    r->amp = m->amp;
+    r->reader = 1;
+    r->sharers = m->sharers;
+    __atomic_add_fetch(&m->sharers->refs, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&m->sharers->readers, 1, __ATOMIC_RELAXED);
+    int rc = 0;
+    for (int i = 0; i < m->nparams && !rc; i++) rc = dt__reader_param(r, m->param[i]);
+    for (int i = 0; i < m->nlayers && !rc; i++) rc = dt__reader_layer(r, m, m->layer[i]);
+    r->sealed = 1;
+    if (!rc) return r;
+    dt_model_free(r);
+    return NULL;
+}
 DT_API void dt_model_train(dt_model *m)
 {
-    if (m) m->training = 1;
+    if (m && (m->training || (!m->reader && !m->sharers) || dt__model_own("dt_model_train", m))) m->training = 1;
 }
 DT_API void dt_model_eval(dt_model *m)
 {
@@ -2214,15 +2410,16 @@ static int dt__param_assign(dt_model *m, dt__param *p, dt_tensor *src)
 
 static int dt__model_convert(dt_model *m, const char *call, dt_dtype dtype, dt_device *dev) /* NULL: each stays on its device */
 {
+    if (!dt__model_own(call, m)) return dt_error_code();
     if (dt__tls.tape.n)
         return dt_fail(DT_ERR_STATE, "%s: the tape of the current step uses the parameters; call it after dt_end()", call);
+    bool stepped = false;
     for (int i = 0; i < m->nblocks; i++)
-        for (int k = 0; k < DT__MAX_STATES; k++)
-            if (m->block[i].state[k])
-                return dt_fail(DT_ERR_STATE,
-                               "%s: an optimiser has stepped already; convert the model before the first step, or save a "
-                               "checkpoint and load it into a model of that dtype and device",
-                               call);
+        for (int k = 0; k < DT__MAX_STATES; k++) stepped |= m->block[i].state[k] != NULL;
+    for (int i = 0; i < m->nparams; i++) stepped |= dt__own_any(m->param[i]);
+    if (stepped)
+        return dt_fail(DT_ERR_STATE, "%s: an optimiser has stepped already; convert the model before the first step, or save a "
+                       "checkpoint and load it into a model of that dtype and device", call);
     m->dtype = dtype;
     if (dev) m->device = dev;
     for (int i = 0; i < m->nblocks; i++) dt_block_free(&m->block[i].b);
@@ -2253,7 +2450,7 @@ DT_API dt_status dt_model_cast(dt_model *m, dt_dtype dtype)
 }
 static int dt__set_frozen(dt_model *m, const char *call, const char *pattern, bool on)
 {
-    if (!dt__model_ok(call, m)) return dt_error_code();
+    if (!dt__model_own(call, m)) return dt_error_code();
     if (!pattern || !*pattern)
         return dt_fail(DT_ERR_ARG, "%s: the pattern is %s; it needs a pattern of names", call, pattern ? "empty" : "NULL");
     dt__frozen *list = (dt__frozen *)dt__enlarge(m->frozen, m->nfrozen, &m->frozen_cap, sizeof *list);
@@ -2427,9 +2624,8 @@ DT__INSIDE dt__layer *dt__layer_new(dt_model *m, const char *kind, const char *n
     return NULL;
 }
 /* The layer of this name and kind, created if it is new; NULL after an error. */
-DT__INSIDE dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name, bool shared)
+static dt__layer *dt__layer_seek(dt_model *m, const char *kind, const char *name, bool shared)
 {
-    if (!dt__model_ok(kind, m)) return NULL;
     if (!name || !*name) {
         dt_fail(DT_ERR_ARG, "%s: the name is %s; a layer needs a name", kind, name ? "empty" : "NULL");
         return NULL;
@@ -2467,6 +2663,13 @@ DT__INSIDE dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *
         l->began = b ? dt__trace_touch(b) : 0;
     }
     if (__builtin_expect(m->timed != DT__TIMED_NEVER, 0)) dt__profile_layer(m, l);
+    return l;
+}
+DT__INSIDE dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name, bool shared)
+{
+    if (!dt__model_ok(kind, m) || !dt__model_enter(kind, m)) return NULL;
+    dt__layer *l = dt__layer_seek(m, kind, name, shared);
+    dt__model_leave(m);
     return l;
 }
 DT__INSIDE dt__layer *dt__layer_begin(dt_model *m, const char *kind, const char *name, dt_tensor *x, const dt_layer_opts *o,
@@ -3345,6 +3548,9 @@ static int dt__amp_before_step(dt_amp *amp, dt_optimizer *opt);
     X(alpha, "alpha", 0, INFINITY, "0 (DT_ZERO) or more")                                         \
     X(lr_decay, "lr_decay", 0, INFINITY, "0 or more")                                             \
     X(initial_accumulator_value, "initial_accumulator", 0, INFINITY, "0 or more")                 \
+    X(beta2_decay, "beta2_decay", -INFINITY, 2.3e-308, "0 (DT_ZERO) or less")                      \
+    X(eps2, "eps2", 0, INFINITY, "0 (DT_ZERO) or more")                                           \
+    X(d, "d", 0, INFINITY, "1 or more")                                                           \
     X(trust_coefficient, "trust", 0, INFINITY, "0 (DT_ZERO) or more")                             \
     X(clip_norm, "clip_norm", 0, INFINITY, "above 0, or DT_ZERO for no clipping")                 \
     X(clip_value, "clip_value", 0, INFINITY, "above 0")
@@ -3392,7 +3598,8 @@ enum {
     DT__NORM_INPUTS = 4,     /* the kernel has the optional inputs wnorm, gnorm, segments */
     DT__DIVIDES = 8,         /* the update divides by a state plus eps */
     DT__COUNT_MOMENTUM = 16, /* a parameter's updates are counted only while .momentum is not 0 */
-    DT__UPDATE_TENSOR = 32   /* dt__step_temp.update is needed */
+    DT__UPDATE_TENSOR = 32,  /* dt__step_temp.update is needed */
+    DT__OWN_STATES = 64      /* states are tensors of each parameter, with shapes of dt__own_shape */
 };
 #define DT__ALWAYS 0xffffffffu
 #define DT__OPTION(n, value) { DT__O(n), value }
@@ -3438,7 +3645,12 @@ enum {
       DT__STATES(DT__STATE("exp_avg", DT__ALWAYS)), DT__DECOUPLED, dt__arguments_lion, NULL, dt__update_fused)        \
     X(muon, DT_K_sgd, DT__OPTIONS(DT__COMMON(1e-3, 0.1, 0), DT__OPTION(momentum, 0.95), DT__OPTION(eps, 1e-7)),       \
       DT__STATES(DT__STATE("momentum_buffer", DT__ALWAYS)), DT__DECOUPLED | DT__UPDATE_TENSOR, dt__arguments_lion,    \
-      dt__before_muon, dt__update_muon)
+      dt__before_muon, dt__update_muon)                                                                               \
+    X(adafactor, DT_K_sgd,                                                                                            \
+      DT__OPTIONS(DT__COMMON(1e-2, 0, 0), DT__OPTION(beta2_decay, -0.8), DT__OPTION(eps, 0), DT__OPTION(eps2, 1e-3),  \
+                  DT__OPTION(d, 1)),                                                                                  \
+      DT__STATES(DT__STATE("row_var", DT__ALWAYS), DT__STATE("col_var", DT__ALWAYS), DT__STATE("variance", DT__ALWAYS)), \
+      DT__DECOUPLED | DT__UPDATE_TENSOR | DT__OWN_STATES, dt__arguments_lion, dt__before_adafactor, dt__update_adafactor)
 
 typedef struct dt__step_temp { /* for each of opt->places */
     dt_tensor *gscale[DT__MAX_PLACES]; /* the clip coefficient, or NULL */
@@ -3460,6 +3672,7 @@ typedef struct dt__optim_operands { /* of one update, 1-d; an absent one has ndi
     dt_view    wnorm, unorm, segments, slots; /* see dt__run */
     dt_view    parts, wparts, uparts;  /* of the run */
     dt_view    wall, uall;             /* of its whole parameters, on all ranks */
+    dt_tensor *clip;                   /* gscale as a tensor, or NULL */
     dt_model  *m;        /* with run: what is updated; NULL for arrays that are in no model */
     const dt__run *run;
 } dt__optim_operands;
@@ -3485,6 +3698,10 @@ static int  dt__update_lamb(const dt__optim_operands *v, const dt__optim_kind *k
 static void dt__arguments_lion(dt_call *c, const dt_optimizer_opts *o, double t);
 static int  dt__before_muon(const dt__optim_operands *v, const dt_optimizer_opts *g, double t);
 static int  dt__update_muon(const dt__optim_operands *v, const dt__optim_kind *k, const dt_optimizer_opts *g, double t);
+static int  dt__before_adafactor(const dt__optim_operands *v, const dt_optimizer_opts *g, double t);
+static int  dt__update_adafactor(const dt__optim_operands *v, const dt__optim_kind *k, const dt_optimizer_opts *g, double t);
+static int  dt__before_rule(const dt__optim_operands *v, const dt_optimizer_opts *g, double t);
+static int  dt__update_rule(const dt__optim_operands *v, const dt__optim_kind *k, const dt_optimizer_opts *g, double t);
 #define DT__OPTIM_KIND(name, kernel, options, states, traits, arguments, before, update) DT__KIND_##name,
 enum { DT__OPTIMIZERS(DT__OPTIM_KIND) DT__OPTIM_KINDS };
 #undef DT__OPTIM_KIND
@@ -3492,7 +3709,19 @@ enum { DT__OPTIMIZERS(DT__OPTIM_KIND) DT__OPTIM_KINDS };
     { "dt_" #name, kernel, options, states, traits, arguments, before, update },
 static const dt__optim_kind dt__optim_kinds[DT__OPTIM_KINDS] = { DT__OPTIMIZERS(DT__OPTIM_ROW) };
 #undef DT__OPTIM_ROW
-static const dt__optim_kind *dt__optim_kind_of(const dt_optimizer *opt) { return &dt__optim_kinds[opt->kind]; }
+typedef struct dt__custom { /* the kind of a dt_rule; several optimisers may share it */
+    dt__optim_kind kind;
+    dt_rule        rule;
+    int            refs;
+} dt__custom;
+static const dt__optim_kind *dt__optim_kind_of(const dt_optimizer *opt)
+{
+    return opt->custom ? &opt->custom->kind : &dt__optim_kinds[opt->kind];
+}
+static void dt__custom_unref(dt__custom *c)
+{
+    if (c && __atomic_sub_fetch(&c->refs, 1, __ATOMIC_ACQ_REL) == 0) dt_mem_free(c, sizeof *c);
+}
 static uint32_t dt__optim_takes(const dt__optim_kind *k)
 {
     uint32_t takes = 0;
@@ -3574,6 +3803,7 @@ static int dt__optim_check(const char *call, dt_optimizer_opts *o)
         if (!(isfinite(x) && x >= f->lo && x < f->below))
             return dt_fail(DT_ERR_ARG, "%s: .%s is %g; it must be %s", call, f->name, x, f->must);
     }
+    if (o->d != 0 && o->d < 1) return dt_fail(DT_ERR_ARG, "%s: .d is %g; it must be 1 or more", call, o->d);
     if (o->nesterov && (o->momentum <= 0 || o->dampening != 0))
         return dt_fail(DT_ERR_ARG, "%s: .nesterov needs .momentum above 0 and no .dampening; they are %g and %g", call,
                        o->momentum, o->dampening);
@@ -3635,6 +3865,7 @@ static void dt__optimizer_leave(dt_optimizer *opt)
     for (int i = 0; i < m->nparams; i++) {
         dt__param *p = m->param[i];
         if (p->opt == opt->index) p->steps = 0;
+        if (p->opt == opt->index) dt__own_free(p);
         p->opt = p->opt == opt->index ? -1 : p->opt > opt->index ? p->opt - 1 : p->opt;
     }
     opt->m = NULL;
@@ -3645,6 +3876,8 @@ DT_API void dt_optimizer_free(dt_optimizer *opt)
     dt__optimizer_leave(opt);
     for (int g = 0; g < opt->ngroups; g++) dt__free_text(opt->pattern[g]);
     dt_mem_free(opt->run, (size_t)opt->run_cap * sizeof *opt->run);
+    dt__custom_unref(opt->custom);
+    for (int i = 0; i < 2; i++) dt_mem_free(opt->aside[i].at, (size_t)opt->aside[i].cap * sizeof *opt->aside[i].at);
     dt_mem_free(opt, sizeof *opt);
 }
 DT__INSIDE int dt__optimizer_claims(const dt_optimizer *opt, const char *name)
@@ -3663,12 +3896,13 @@ static dt_optimizer_opts dt__optim_defaults(const dt__optim_kind *k)
             if (d->option == 1u << i) *dt__optim_at(&o, i) = d->value;
     return o;
 }
-static dt_optimizer *dt__optim_new(dt_model *m, int kind, dt_optimizer_opts *o)
+static dt_optimizer *dt__optim_new(dt_model *m, int kind, dt__custom *custom, dt_optimizer_opts *o) /* takes a reference to custom */
 {
-    const dt__optim_kind *k = &dt__optim_kinds[kind];
+    const dt__optim_kind *k = custom ? &custom->kind : &dt__optim_kinds[kind];
     dt_optimizer_opts     base = dt__optim_defaults(k);
     const char           *pattern = o->params;
     if (!dt__model_ok(k->call, m) || !dt__optim_options_ok(k->call, o, dt__optim_takes(k))) return NULL;
+    if (m->reader && !dt__model_own(k->call, m)) return NULL;
     if (m->nopts == DT__MAX_OPTIMIZERS)
         dt_fail(DT_ERR_STATE, "%s: the model has %d optimisers at most, and has them already; free one", k->call,
                 DT__MAX_OPTIMIZERS);
@@ -3682,6 +3916,8 @@ static dt_optimizer *dt__optim_new(dt_model *m, int kind, dt_optimizer_opts *o)
         return NULL;
     }
     opt->kind = kind;
+    opt->custom = custom;
+    if (custom) custom->refs++;
     opt->ngroups = 1;
     opt->group[0] = *o;
     opt->run_version = -1;
@@ -3699,10 +3935,51 @@ static dt_optimizer *dt__optim_new(dt_model *m, int kind, dt_optimizer_opts *o)
     enum { dt__declared_##name = sizeof(&dt_##name##_with) }; /* an error if >>optimizers lacks it */ \
     DT_API dt_optimizer *dt_##name##_with(dt_model *m, dt_optimizer_opts o)                            \
     {                                                                                                  \
-        return dt__optim_new(m, DT__KIND_##name, &o);                                                  \
+        return dt__optim_new(m, DT__KIND_##name, NULL, &o);                                            \
     }
 DT__OPTIMIZERS(DT__OPTIM_NEW)
 #undef DT__OPTIM_NEW
+DT_API dt_optimizer *dt_optimizer_new_with(dt_model *m, const dt_rule *rule, dt_optimizer_opts o)
+{
+    const char *call = "dt_optimizer_new";
+    if (dt__err.code != DT_OK) return NULL;
+    if (!rule || !rule->name || !*rule->name || !rule->update) {
+        dt_fail(DT_ERR_ARG, "%s: %s; it needs .name and .update", call, !rule ? "the rule is NULL" : !rule->update ? "the rule has no "
+                "function" : "the rule has no name");
+        return NULL;
+    }
+    for (int i = 1; i < DT_RULE_STATES; i++)
+        if (rule->state[i] && !rule->state[i - 1]) {
+            dt_fail(DT_ERR_ARG, "%s: rule '%s': .state[%d] has a name and .state[%d] has none; name the used ones first", call, rule->name,
+                    i, i - 1);
+            return NULL;
+        }
+    dt__custom *c = (dt__custom *)dt__alloc_zero(sizeof *c);
+    if (!c) {
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+        return NULL;
+    }
+    c->refs = 1;
+    c->rule = *rule;
+    c->kind.call = rule->name;
+    c->kind.kernel = DT_K_sgd;
+    for (int i = 0; i < DT__O_COUNT; i++) {
+        c->kind.option[i].option = 1u << i;
+        if (i < DT__O_NUMBERS) c->kind.option[i].value = *dt__optim_at(&c->rule.defaults, i);
+    }
+    if (c->rule.defaults.lr == 0) c->kind.option[DT__O_lr].value = 1e-3;
+    for (int i = 0; i < DT_RULE_STATES; i++) {
+        c->kind.state[i].name = rule->state[i];
+        c->kind.state[i].option = DT__ALWAYS;
+    }
+    c->kind.arguments = dt__arguments_lion;
+    c->kind.before = dt__before_rule;
+    c->kind.update = dt__update_rule;
+    int           number = (int)(dt__name_hash(rule->name, strlen(rule->name), "") & 0x3fffffff) | 0x40000000;
+    dt_optimizer *opt = dt__optim_new(m, number, c, &o);
+    dt__custom_unref(c);
+    return opt;
+}
 
 DT_API int dt_optimizer_add_group_with(dt_optimizer *opt, const char *pattern, dt_optimizer_opts o)
 {
@@ -4229,9 +4506,45 @@ static unsigned dt__optim_slots(const dt__optim_kind *k, const dt_optimizer_opts
         if (k->state[i].option == DT__ALWAYS || k->state[i].option & given) slots |= 1u << i;
     return slots;
 }
+/* p->own of an optimiser with DT__OWN_STATES: of a vector [2] is its state and [3] has the next one while a step prepares it; of
+   other parameters [0] and [1] are rows and columns, [2] and [3] the next ones. shape: that of [k]; false: it is not used. */
+static bool dt__own_shape(const dt_tensor *t, int k, int64_t *shape)
+{
+    bool vector = t->ndim < 2;
+    memcpy(shape, t->shape, sizeof t->shape);
+    if (!vector) shape[t->ndim - 1 - (k & 1)] = 1;
+    return !vector || k >= 2;
+}
+static bool dt__own_saved(const dt_tensor *t, int k) { return t->ndim < 2 ? k == 2 : k < 2; }
+static void dt__own_commit(dt__param *p) /* the next states become the states */
+{
+    for (int k = p->t->ndim < 2 ? 2 : 0, to = p->t->ndim < 2 ? 3 : 2; to < DT__MAX_STATES; k++, to++) {
+        dt_tensor *t = p->own[k];
+        p->own[k] = p->own[to];
+        p->own[to] = t;
+    }
+}
+static int dt__own_make(dt__param *p)
+{
+    int64_t shape[DT_MAX_DIMS];
+    for (int k = 0; k < DT__MAX_STATES; k++) {
+        if (!dt__own_shape(p->t, k, shape) || p->own[k]) continue;
+        dt_tensor *t = dt__new("dt_step", p->t->st->dev, DT_F32, shape, p->t->ndim, DT_LAYOUT_PLAIN);
+        if (!t || dt__fill(t, 0)) {
+            dt__unref(t);
+            return DT_ERR_MEMORY;
+        }
+        p->own[k] = t;
+    }
+    return 0;
+}
 static int dt__states_make(const dt_model *m, dt__mblock *b, unsigned slots)
 {
     int rc = 0;
+    if (b->opt >= 0 && dt__optim_kind_of(m->opt[b->opt])->traits & DT__OWN_STATES) {
+        for (int i = b->first; i < b->first + b->n && slots && !rc; i++) rc = dt__own_make(m->order[i]);
+        return rc;
+    }
     for (int k = 0; k < DT__MAX_STATES && !rc; k++) {
         if (!(slots >> k & 1u) || b->state[k]) continue;
         if (b->opt >= 0 && m->opt[b->opt]->lost)
@@ -4542,9 +4855,220 @@ static dt__optim_operands dt__run_operands(const dt_optimizer *opt, const dt__ru
     dt__view_or_none(&v.uparts, ratio ? w->uparts[r->place] : NULL, r->part, r->nparts);
     dt__view_or_none(&v.wall, ratio ? w->wparts[r->place] : NULL, r->part0, r->nslots);
     dt__view_or_none(&v.uall, ratio ? w->uparts[r->place] : NULL, r->part0, r->nslots);
+    v.clip = w->gscale[r->place];
     v.m = opt->m;
     v.run = r;
     return v;
+}
+/* ---- computing with public ops inside a step: what they make is freed at the end, and nothing is recorded */
+static dt_autocast dt__aside_begin(dt_optimizer *opt)
+{
+    dt_autocast before = dt__tls.autocast;
+    dt__step_swap(&opt->aside[0], &opt->aside[1]);
+    dt__tls.autocast.mode = DT_AUTOCAST_OFF;
+    dt_no_grad_begin();
+    return before;
+}
+static void dt__aside_end(dt_optimizer *opt, dt_autocast before)
+{
+    dt_no_grad_end();
+    dt__step_end();
+    dt__step_swap(&opt->aside[0], &opt->aside[1]);
+    dt__tls.autocast = before;
+}
+/* n elements of an array from `at` on, as a vector, or in the shape of like. It belongs to the step. */
+static dt_tensor *dt__aside_part(dt_tensor *array, int64_t at, int64_t n, const dt_tensor *like)
+{
+    dt_tensor *t = array ? dt__slice(array, 0, at, n) : NULL;
+    if (!t) return NULL;
+    if (like) {
+        t->ndim = like->ndim;
+        memcpy(t->shape, like->shape, sizeof t->shape);
+        dt__dense_strides(t->stride, t->shape, t->ndim);
+    }
+    return dt__give(t);
+}
+/* The gradient of elements of a run in f32, clipped, and negated with .maximize */
+static dt_tensor *dt__aside_grad(const dt__optim_operands *v, const dt_optimizer_opts *g, int64_t from, int64_t n, const dt_tensor *like)
+{
+    const dt_optimizer *opt = v->m->opt[v->m->block[v->run->block].opt];
+    dt__place           p = dt__run_grad(opt, v->run);
+    dt_tensor          *x = dt_cast(dt__aside_part(p.t, p.at + from, n, like), DT_F32);
+    if (v->clip) x = dt_mul(x, v->clip);
+    return g->maximize ? dt_neg(x) : x;
+}
+
+/* ---- rules of the program */
+static int dt__before_rule(const dt__optim_operands *v, const dt_optimizer_opts *g, double t)
+{
+    (void)g;
+    (void)t;
+    const dt_optimizer *opt = v->m && v->run ? v->m->opt[v->m->block[v->run->block].opt] : NULL;
+    if (!opt) return dt_fail(DT_ERR_STATE, "dt_step: a parameter server cannot run a rule of the program; use one of dt's optimisers");
+    if (!opt->custom->rule.each) return 0;
+    for (int i = 0; i < v->run->nparams; i++)
+        if (v->m->shards || v->m->order[v->run->first + i]->cut.parts)
+            return dt_fail(DT_ERR_STATE, "%s: it takes each parameter whole (.each), and '%s' is divided over ranks; use a rule of vectors",
+                           opt->custom->rule.name, v->m->order[v->run->first + i]->name);
+    return 0;
+}
+/* One call of the rule: elements from .. from + n of the run; like: the parameter whose shape they get, or NULL. */
+static int dt__rule_call(const dt__optim_operands *v, dt_optimizer *opt, const dt_optimizer_opts *g, int64_t from, int64_t n,
+                         const dt__param *p, bool each)
+{
+    const dt_rule    *rule = &opt->custom->rule;
+    const dt__mblock *b = &v->m->block[v->run->block];
+    dt__place         value = dt__run_value(opt, v->run), half = dt__run_half(opt, v->run);
+    const dt_tensor  *like = each ? p->t : NULL;
+    dt_rule_call      u;
+    memset((void *)&u, 0, sizeof u);
+    dt_autocast before = dt__aside_begin(opt);
+    dt_tensor *x = dt__aside_part(value.t, value.at + from, n, like);
+    u.value = dt_cast(x, DT_F32);
+    u.grad = dt__aside_grad(v, g, from, n, like);
+    for (int k = 0; k < DT_RULE_STATES && rule->state[k]; k++) {
+        dt__place s = dt__run_place(opt, v->run, b->state[k], DT__CUT_STATE);
+        u.state[k] = dt__aside_part(s.t, s.at + from, n, like);
+    }
+    u.t = p->steps + 1;
+    u.o = g;
+    u.name = p->name;
+    if (dt__err.code == DT_OK) {
+        opt->busy = true;
+        dt_status status = rule->update(&u, rule->user);
+        opt->busy = false;
+        if (status && dt__err.code == DT_OK)
+            dt_fail(status, "%s: its update of '%s' returned %d without a message; end it with dt_fail", rule->name, p->name, (int)status);
+    }
+    if (dt__err.code == DT_OK && x != u.value) dt_copy(x, u.value);
+    if (dt__err.code == DT_OK && b->master) dt_copy(dt__aside_part(half.t, half.at + from, n, like), u.value);
+    dt__aside_end(opt, before);
+    return dt_error_code();
+}
+static int dt__update_rule(const dt__optim_operands *v, const dt__optim_kind *k, const dt_optimizer_opts *g, double t)
+{
+    dt_model     *m = v->m;
+    dt_optimizer *opt = m->opt[m->block[v->run->block].opt];
+    int           rc = 0;
+    (void)k;
+    (void)t;
+    if (!opt->custom->rule.each) {
+        rc = dt__rule_call(v, opt, g, 0, v->run->n, m->order[v->run->first], false);
+        dt__place half = dt__run_half(opt, v->run), value = dt__run_value(opt, v->run);
+        if (!rc) rc = dt__run_clear_gaps(opt, v->run, half); /* a rule may have made anything of their zeros */
+        if (!rc && value.t != half.t) rc = dt__run_clear_gaps(opt, v->run, value);
+        for (int s = 0; s < DT_RULE_STATES && !rc; s++)
+            rc = dt__run_clear_gaps(opt, v->run, dt__run_place(opt, v->run, m->block[v->run->block].state[s], DT__CUT_STATE));
+        return rc;
+    }
+    for (int i = 0; i < v->run->nparams && !rc; i++) {
+        const dt__param *p = m->order[v->run->first + i];
+        rc = dt__rule_call(v, opt, g, p->offset - v->run->offset, p->t->numel, p, true);
+    }
+    return rc;
+}
+
+/* ---- Adafactor (Shazeer and Stern 2018) as torch.optim.Adafactor has it. The update of each parameter, times its own learning
+   rate, is made in v->update by ops; the weights change in one kernel. */
+static dt_tensor *dt__adafactor_lerp(dt_tensor *next, dt_tensor *state, dt_tensor *x, double w) /* next = state + w (x - state) */
+{
+    dt_tensor *d = dt_sub(x, state);
+    dt_copy(next, w < 0.5 ? dt_add(state, dt_mul_scalar(d, w)) : dt_sub(x, dt_mul_scalar(d, 1 - w)));
+    return next;
+}
+static dt_tensor *dt__adafactor_mean(dt_tensor *x, int dim) /* of the squares along a dimension, which stays with size 1 */
+{
+    dt_reduce_opts o;
+    memset((void *)&o, 0, sizeof o);
+    o.dims = DT_DIM(x->ndim + dim);
+    o.keepdim = true;
+    return dt_mean_with(dt_mul(x, x), o);
+}
+static dt_tensor *dt__adafactor_rms(dt_tensor *x) /* root of the mean of the squares of all elements */
+{
+    dt_reduce_opts o;
+    memset((void *)&o, 0, sizeof o);
+    return dt_sqrt(dt_mean_with(dt_mul(x, x), o));
+}
+static dt_tensor *dt__at_least(dt_tensor *x, double low) { return dt_clamp(x, low, INFINITY); }
+static int dt__adafactor_one(const dt__optim_operands *v, const dt_optimizer_opts *g, dt__param *p, double t)
+{
+    dt_optimizer       *opt = v->m->opt[v->m->block[v->run->block].opt];
+    dt__place           at = dt__run_value(opt, v->run);
+    int64_t             from = p->offset - v->run->offset, n = p->t->numel;
+    int                 dtype = at.t->dtype;
+    double              rest = pow(t, g->beta2_decay), rho = g->lr < 1 / sqrt(t) ? g->lr : 1 / sqrt(t);
+    double              eps = g->eps > 0 ? g->eps : dtype == DT_F16 ? 9.765625e-4 : dtype == DT_BF16 ? 7.8125e-3 : 1.1920928955078125e-7;
+    dt_tensor          *var;
+    dt_autocast         before = dt__aside_begin(opt);
+    dt_tensor *x = dt_cast(dt__aside_part(at.t, at.at + from, n, p->t), DT_F32), *grad = dt__aside_grad(v, g, from, n, p->t);
+    dt_tensor *alpha = dt_mul_scalar(dt__at_least(dt__adafactor_rms(x), g->eps2), rho);
+    if (!grad) {
+        var = NULL;
+    } else if (grad->ndim > 1) {
+        dt_reduce_opts rows;
+        memset((void *)&rows, 0, sizeof rows);
+        rows.dims = DT_DIM(grad->ndim - 2);
+        rows.keepdim = true;
+        dt_tensor *row = dt__adafactor_lerp(p->own[2], p->own[0], dt__adafactor_mean(grad, -1), rest);
+        dt_tensor *col = dt__adafactor_lerp(p->own[3], p->own[1], dt__adafactor_mean(grad, -2), rest);
+        var = dt_div(dt_mul(row, col), dt__at_least(dt_mean_with(row, rows), eps));
+    } else {
+        var = dt__adafactor_lerp(p->own[3], p->own[2], dt_mul(grad, grad), rest);
+    }
+    dt_tensor *u = dt_mul(dt_rsqrt(dt__at_least(var, eps * eps)), grad);
+    dt_tensor *k = dt_div(alpha, dt__at_least(dt_mul_scalar(dt__adafactor_rms(u), 1 / g->d), 1));
+    dt_tensor *y = dt_mul(u, k);
+    if (y && y->numel) {
+        dt_view z = v->update, w;
+        dt__view_part(&z, from, n);
+        dt_tensor *flat = dt__flat(dt_contiguous(y));
+        dt_call    c;
+        if (flat) {
+            dt__view_of(&w, flat);
+            dt__call_begin(&c, DT_K_copy);
+            dt__out_view(&c, &z);
+            dt__in_view(&c, &w);
+            dt__go(v->dev, &c);
+        }
+        dt__unref(flat);
+    }
+    dt__aside_end(opt, before);
+    return dt_error_code();
+}
+static int dt__before_adafactor(const dt__optim_operands *v, const dt_optimizer_opts *g, double t)
+{
+    int rc = 0;
+    if (!v->m || !v->run || v->m->shards || v->m->parts || v->m->axis)
+        return dt_fail(DT_ERR_STATE, "dt_adafactor: it needs whole parameters, and %s; use another optimiser", !v->m || !v->run ?
+                       "a parameter server has parts of them" : v->m->shards ? "the model is sharded (.shard)" : "the model is divided over ranks");
+    if (!(g->d >= 1)) return dt_fail(DT_ERR_ARG, "dt_adafactor: .d is %g; it must be 1 or more", g->d);
+    for (int i = 0; i < v->run->nparams && !rc; i++)
+        if (v->m->order[v->run->first + i]->t->numel) rc = dt__adafactor_one(v, g, v->m->order[v->run->first + i], t);
+    return rc;
+}
+static int dt__update_adafactor(const dt__optim_operands *v, const dt__optim_kind *k, const dt_optimizer_opts *g, double t)
+{
+    int rc = 0;
+    (void)k;
+    (void)t;
+    for (int i = 0; i < v->run->nparams && !rc; i++) {
+        dt__param *p = v->m->order[v->run->first + i];
+        dt_view    value = dt__muon_part(v, &v->value, i), half = dt__muon_part(v, &v->half, i), u = dt__muon_part(v, &v->update, i), none;
+        dt_call    c;
+        if (!p->t->numel) continue;
+        dt__own_commit(p);
+        none.ndim = -1;
+        dt__call_begin(&c, DT_K_sgd);
+        dt__out_view(&c, &value);
+        dt__out_view(&c, &none);
+        dt__out_view(&c, &half);
+        dt__in_view(&c, &u);
+        c.u.opt.lr = 1; /* p = (1 - lr wd) p - u */
+        c.u.opt.wd = g->lr * g->weight_decay;
+        rc = dt__go(v->dev, &c);
+    }
+    return rc;
 }
 static int dt__run_begin(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w)
 {
@@ -4619,6 +5143,7 @@ DT__INSIDE int dt__optim_raw(const dt_optimizer *opt, const dt__raw_update *r)
     dt__raw_view(&v.wnorm, ratio ? &wnorm : NULL, DT_F32, 1);
     dt__raw_view(&v.unorm, ratio ? &unorm : NULL, DT_F32, 1);
     v.m = NULL;
+    v.clip = NULL;
     v.run = NULL;
     dt__raw_view(&v.segments, ratio ? ends : NULL, DT_I64, 2);
     dt__raw_view(&v.slots, ratio ? whole : NULL, DT_I64, 2);
@@ -4708,6 +5233,8 @@ DT__INSIDE dt_optimizer *dt__optimizer_copy(const dt_optimizer *opt)
     dt_optimizer *copy = (dt_optimizer *)dt__alloc_zero(sizeof *copy);
     if (!copy) return NULL;
     copy->kind = opt->kind;
+    copy->custom = opt->custom;
+    if (copy->custom) __atomic_add_fetch(&copy->custom->refs, 1, __ATOMIC_RELAXED);
     copy->ngroups = opt->ngroups;
     memcpy((void *)copy->group, opt->group, sizeof copy->group);
     copy->run_version = -1;
@@ -4827,6 +5354,7 @@ static int dt__step(dt_optimizer *opt)
     int       rc = 0;
     if (!m->sealed)
         return dt_fail(DT_ERR_STATE, "dt_step: no backward yet; the order is: forward, dt_backward(loss), dt_step");
+    if (m->sharers && !dt__model_own("dt_step", m)) return dt_error_code();
     if (m->lost)
         return dt_fail(DT_ERR_STATE, "dt_step: the model was sharded, and its ddp ended with an error; load a checkpoint into a new model");
     if (m->amp && (rc = dt__amp_before_step(m->amp, opt))) return rc;
@@ -4875,10 +5403,13 @@ static dt_status dt__update_step(dt_optimizer *opt, bool ends)
 {
     if (dt__tls.in_backward)
         return (dt_status)dt_fail(DT_ERR_STATE, "dt_step: called inside a backward; call it after dt_backward() returns");
+    if (opt && opt->busy) return (dt_status)dt_fail(DT_ERR_STATE, "dt_step: called inside the update of a rule; return from it first");
     bool     timed = opt && opt->m && opt->m->timed == DT__TIMED;
     uint64_t t0 = timed ? dt__profile_now(opt->m->profile) : 0;
+    bool     inside = opt && opt->m && dt__model_enter("dt_step", opt->m);
     dt__measured.update = dt__nanoseconds();
-    dt__update(opt);
+    if (!opt || !opt->m || inside) dt__update(opt);
+    if (inside) dt__model_leave(opt->m);
     if (ends) dt_end();
     dt__measured.updated = dt__nanoseconds();
     if (timed) dt__profile_step(opt->m->profile, opt, t0);
@@ -4983,9 +5514,16 @@ static int dt__visit_param(dt_optimizer *opt, dt__visit *v, const char *prefix, 
     if (!rc) p->steps = steps;
     for (int s = 0; s < DT__MAX_STATES && !rc; s++)
         if (slots >> s & 1 && k->state[s].name) {
-            char what[40];
-            snprintf(what, sizeof what, ".%s", k->state[s].name);
-            rc = dt__visit_state(v, opt->m, prefix, what, b, b->state[s], p);
+            char *what = dt__joined(".", 1, k->state[s].name, NULL);
+            if (!what) return DT_ERR_MEMORY;
+            if (!(k->traits & DT__OWN_STATES)) {
+                rc = dt__visit_state(v, opt->m, prefix, what, b, b->state[s], p);
+            } else if (dt__own_saved(p->t, s)) {
+                char *name = dt__joined(prefix, strlen(prefix), what, p->name);
+                rc = name ? v->tensor(v, name, p->own[s]) : DT_ERR_MEMORY;
+                dt__free_text(name);
+            }
+            dt__free_text(what);
         }
     return rc;
 }
@@ -4997,6 +5535,9 @@ static __attribute__((unused)) int dt__optimizer_visit(dt_optimizer *opt, dt__vi
     for (int i = 0; i < m->nblocks; i++)
         for (int k = 0; k < DT__MAX_STATES && m->block[i].opt == opt->index; k++)
             if (m->block[i].state[k]) slots[m->block[i].group] |= (int64_t)1 << k;
+    for (int i = 0; i < m->nparams; i++) /* of a group all, whatever the shapes */
+        if (m->param[i]->opt == opt->index && m->param[i]->block >= 0 && dt__own_any(m->param[i]))
+            slots[m->param[i]->group] = ((int64_t)1 << dt__optim_nstates(dt__optim_kind_of(opt))) - 1;
     for (int g = 0; g < opt->ngroups; g++) any |= slots[g];
     any = any != 0;
     int rc = dt__visit_integer(v, prefix, ".has_state", NULL, &any);
@@ -5013,6 +5554,7 @@ static __attribute__((unused)) int dt__optimizer_visit(dt_optimizer *opt, dt__vi
     for (int i = 0; i < m->nparams && !rc; i++) {
         dt__param *p = m->param[i];
         if (p->opt != opt->index || p->block < 0) continue;
+        if (v->loading) dt__own_free(p);
         if (any) rc = dt__visit_param(opt, v, prefix, p, slots[p->group]);
         else if (v->loading) p->steps = 0;
     }
@@ -5734,7 +6276,7 @@ static int dt__amp_numbers(dt_amp *a, const dt_amp_opts *o)
 }
 DT_API dt_amp *dt_amp_new_with(dt_model *m, dt_amp_opts o)
 {
-    int level = dt__model_ok("dt_amp_new", m) ? dt__amp_level(o.level) : DT_ERR_ARG;
+    int level = dt__model_own("dt_amp_new", m) ? dt__amp_level(o.level) : DT_ERR_ARG;
     if (level < 0 || dt__amp_check(&o, level)) return NULL;
     dt_amp *a = (dt_amp *)dt__alloc_zero(sizeof *a);
     if (!a) {
@@ -6319,7 +6861,7 @@ static int dt__profile_text(dt__text_buf *b, const dt__profile *p, int64_t n)
     dt__text_put(b, "\n# dtype ");
     dt__text_put(b, dt_dtype_name(m->dtype));
     dt__text_put(b, "\n# optimizer ");
-    dt__text_put(b, dt__optim_kinds[p->opt_kind].call + 3);
+    dt__text_put(b, p->opt_kind < DT__OPTIM_KINDS ? dt__optim_kinds[p->opt_kind].call + 3 : "own");
     dt__profile_number(b, "\n# threads ", dt_get_num_threads(), "");
     dt__profile_number(b, "\n# ranks ", ranks > 1 ? ranks : 1, "");
     dt__profile_number(b, "\nbatch ", p->batch > 0 ? (double)p->batch : 1, " sample");
@@ -6756,11 +7298,45 @@ static int dt__archive_add(const char *call, dt_archive *a, const char *name, dt
     if (!rc) dt__ref(t);
     return rc;
 }
+/* Dtypes that dt lacks and converts to the nearest one that it has, as its datasets do; -1: it does not */
+static const struct {
+    char stored[4];
+    int  nbytes, becomes;
+} dt__nearest[] = { { "F64", 8, DT_F32 }, { "I8", 1, DT_I32 }, { "I16", 2, DT_I32 }, { "U16", 2, DT_I32 }, { "U32", 4, DT_I64 } };
+static int dt__archive_nearest(const dt_archive_entry *e) /* its row; -1: there is none */
+{
+    for (int i = 0; i < (int)(sizeof dt__nearest / sizeof *dt__nearest); i++)
+        if (!strcmp(dt__nearest[i].stored, e->stored)) return i;
+    return -1;
+}
+static dt_tensor *dt__archive_converted(const char *call, dt_archive *a, int64_t i, const dt_archive_entry *e, int row)
+{
+    const char *at = (const char *)dt_archive_data(a, i);
+    int         nbytes = dt__nearest[row].nbytes, becomes = dt__nearest[row].becomes;
+    dt_tensor  *t = dt__new(call, dt_cpu(), becomes, e->shape.dim, e->shape.ndim, DT_LAYOUT_PLAIN);
+    char       *to = t ? (char *)t->st->ptr : NULL;
+    for (int64_t k = 0; to && k < t->numel; k++, at += nbytes) {
+        int64_t v = 0;
+        if (becomes == DT_F32) {
+            double x;
+            memcpy(&x, at, sizeof x);
+            ((float *)(void *)to)[k] = (float)x;
+            continue;
+        }
+        memcpy(&v, at, (size_t)nbytes); /* little-endian, as the file */
+        if (e->stored[0] == 'I') v = nbytes == 1 ? (int64_t)(int8_t)v : (int64_t)(int16_t)v;
+        if (becomes == DT_I32) ((int32_t *)(void *)to)[k] = (int32_t)v;
+        else ((int64_t *)(void *)to)[k] = v;
+    }
+    return t;
+}
 /* Entry i on the CPU; the caller owns it. */
 static dt_tensor *dt__archive_view(const char *call, dt_archive *a, int64_t i)
 {
     dt_archive_entry e;
     dt_archive_info(a, i, &e);
+    int row = e.known ? -1 : dt__archive_nearest(&e);
+    if (row >= 0) return dt__archive_converted(call, a, i, &e, row);
     if (!e.known) {
         dt_fail(DT_ERR_DTYPE, "%s: %s holds %s, which dt does not have; convert the file to F32, F16, BF16, I32, I64 or U8",
                 call, dt__show(e.name), e.stored);
@@ -7162,7 +7738,7 @@ static int dt__load_fits(const dt__load *l, int64_t i, const dt__param *p)
 {
     dt_archive_entry e;
     dt_shape         whole = dt__param_shape(p);
-    return dt_archive_info(l->a, i, &e) && e.known && dt__shapes_equal(&whole, &e.shape);
+    return dt_archive_info(l->a, i, &e) && (e.known || dt__archive_nearest(&e) >= 0) && dt__shapes_equal(&whole, &e.shape);
 }
 static int dt__load_fill(const dt__load *l, int64_t i, dt__param *p, int made)
 {
@@ -7214,7 +7790,7 @@ static void dt__load_other(const dt__load *l, int64_t i, const dt__param *p, cha
     dt_archive_info(l->a, i, &e);
     snprintf(text, nbytes, " is %s %.56s in the file, %.56s in the model%s", e.stored,
              dt__shape_text(e.shape.dim, e.shape.ndim), dt__shape_text(whole.dim, whole.ndim),
-             e.known ? "" : " (dt reads F32, F16, BF16, I32, I64 and U8: convert it)");
+             e.known || dt__archive_nearest(&e) >= 0 ? "" : " (dt reads F64, F32, F16, BF16, I8 to I64 and U8 to U32: convert it)");
 }
 /* Names that do not fit: three lists of at most 8 names. */
 typedef struct dt__misfits {
@@ -7451,7 +8027,7 @@ DT_API dt_status dt_model_save(dt_model *m, const char *path)
 DT_API int dt_model_load_with(dt_model *m, const char *path, dt_load_opts o)
 {
     static const char call[] = "dt_model_load";
-    if (!dt__model_ok(call, m)) return dt_error_code();
+    if (!dt__model_own(call, m)) return dt_error_code();
     if (!path) return dt_fail(DT_ERR_ARG, "%s: path is NULL", call);
     dt__why     why;
     dt_archive *a = dt__archive_load(path, &why);
@@ -8023,6 +8599,7 @@ DT_API int dt_checkpoint_resume(dt_checkpoint *c, int64_t *epoch, int64_t *step)
     char             *path = NULL;
     int64_t           e = 0, s = 0;
     if (dt__checkpoint_ok(call, c, 0, 0)) return dt_error_code();
+    if (!dt__model_own(call, c->o.model)) return dt_error_code();
     dt_archive *a = dt__checkpoint_newest(call, c->dir, c->name, &path);
     if (a) {
         dt__integer_parse(dt_archive_get_string(a, "dt.epoch"), &e);

@@ -1,6 +1,10 @@
 /* Compares single ops with PyTorch, forward and backward, one and two threads: make bench-ops
 
-       bench_ops [--threads 1,2] [--rounds N] [--ms N] [--only TEXT] [--work fwd,both] [--worst N] [--python PATH]
+       bench_ops [--threads 1,2] [--rounds N] [--ms N] [--only TEXT,TEXT] [--work fwd,both] [--worst N] [--python PATH]
+                 [--log FILE] [--seconds N]
+
+   --only: cases whose names contain one of the texts. --seconds: no case begins after this time. --log: each result is appended to this
+   file, and what is there is not measured again: several calls with --seconds make one table, and the summary is of all of it.
 
    Each case is an op and its numbers. Two processes compute it on the same inputs: this program and bench/peer_ops.py, which has
    a function with the name of the op. First their results (outputs, and gradients for the same gradient of the output) are
@@ -9,7 +13,7 @@
 
    A new op: a function make_NAME here, its line in the list of ops, a function in the peer, and lines in the list of cases. */
 #define DT_IMPLEMENTATION
-#include "dt_nn.h"
+#include "dt_layers.h"
 
 #include <math.h>
 #include <signal.h>
@@ -48,7 +52,7 @@ static dt_tensor *integers(uint64_t seed, int64_t high, dt_shape s)
 }
 
 /* ---- the ops */
-enum { MAX_INPUTS = 8, MAX_NUMBERS = 10 };
+enum { MAX_INPUTS = 8, MAX_WITH = 4, MAX_NUMBERS = 10 };
 typedef struct op_case op_case;
 struct op_case {
     const char *name, *op;
@@ -56,8 +60,9 @@ struct op_case {
     int         nv, loose; /* loose: random by another generator, so that only the means are compared */
     dt_tensor  *in[MAX_INPUTS]; /* with gradients */
     int         nin;
-    dt_tensor  *with[2]; /* without */
+    dt_tensor  *with[MAX_WITH]; /* without */
     dt_model   *model;
+    dt_kv_cache *cache;
     dt_tensor *(*call)(op_case *);
 };
 static dt_shape shape_from(const int64_t *v, int n)
@@ -160,6 +165,50 @@ OP(uniform, (void)0, dt_uniform(0, 1, DT_SHAPE(V[0])))
 OP(crossentropy, (leaf(c, ALL(0)), c->with[0] = integers(2, V[1], DT_SHAPE(V[0]))), dt_cross_entropy(I(0), c->with[0]))
 OP(mse, (leaf(c, ALL(0)), c->with[0] = numbers(2, ALL(0))), dt_mse_loss(I(0), c->with[0]))
 OP(attention, (leaf(c, ALL(1)), leaf(c, ALL(1)), leaf(c, ALL(1))), dt_attention(I(0), I(1), I(2), .causal = V[0] != 0))
+static dt_tensor *attention_mask(int64_t added, int64_t t) /* (t, t): about a third of the keys is hidden, or numbers are added */
+{
+    dt_tensor *x = numbers(4, DT_SHAPE(t, t));
+    if (added) return x;
+    dt_tensor *m = dt_keep(dt_gt(x, dt_full(-0.3, DT_SHAPE(1))));
+    dt_free(x);
+    return m;
+}
+OP(maskattention,
+   (leaf(c, ALL(1)), leaf(c, ALL(1)), leaf(c, ALL(1)), c->with[0] = attention_mask(V[0], V[3])),
+   dt_attention(I(0), I(1), I(2), .mask = c->with[0]))
+/* one token behind V[2] others: its key and value go into the cache, and it attends to all of them */
+static void make_filled_cache(op_case *c)
+{
+    c->cache = dt_kv_cache_new(V[0], V[1], V[2] + 1, V[3]);
+    for (int i = 0; i < 3; i++) c->with[i] = numbers((uint64_t)i + 1, DT_SHAPE(V[0], V[1], 1, V[3]));
+    dt_tensor *past = numbers(4, DT_SHAPE(V[0], V[1], V[2], V[3])), *q = numbers(5, DT_SHAPE(V[0], V[1], V[2], V[3]));
+    dt_no_grad_begin();
+    dt_attention_cached(q, past, past, c->cache);
+    dt_no_grad_end();
+    dt_free(past);
+    dt_free(q);
+}
+static dt_tensor *next_token(op_case *c)
+{
+    dt_no_grad_begin();
+    dt_kv_cache_truncate(c->cache, V[2]);
+    dt_tensor *y = dt_attention_cached(c->with[0], c->with[1], c->with[2], c->cache);
+    dt_no_grad_end();
+    return y;
+}
+OP(cached, make_filled_cache(c), next_token(c))
+static void make_recurrent(op_case *c, int64_t gates) /* time steps, sequences, inputs, units */
+{
+    leaf(c, DT_SHAPE(V[0], V[1], V[2]));
+    leaf(c, DT_SHAPE(gates * V[3], V[2]));
+    leaf(c, DT_SHAPE(gates * V[3], V[3]));
+    for (int i = 0; i < 2; i++) leaf(c, DT_SHAPE(gates * V[3]));
+    dt_no_grad_begin();
+    for (int i = 1; i < 3; i++) dt_copy(I(i), dt_mul_scalar(I(i), 0.0625));
+    dt_no_grad_end();
+}
+OP(lstm, make_recurrent(c, 4), dt_op_recurrent(DT_CELL_LSTM, I(0), &I(1)))
+OP(gru, make_recurrent(c, 3), dt_op_recurrent(DT_CELL_GRU, I(0), &I(1)))
 OP(dropout, (leaf(c, ALL(0)), c->loose = 1), dt_op_dropout(I(0), 0.1))
 static void make_groupnorm_layer(op_case *c)
 {
@@ -181,7 +230,8 @@ static const struct {
     O(conv), O(linear), O(matmul), O(gemv), O(gevm), O(dot), O(relu), O(gelu), O(exp), O(tanh), O(softmax), O(log_softmax),
     O(sum), O(mean), O(var), O(amax), O(argmax), O(layernorm), O(rmsnorm), O(groupnorm), O(batchnorm), O(maxpool),
     O(avgpool), O(adaptive), O(embedding), O(gather), O(cat), O(permute), O(cast), O(add), O(mul), O(addi), O(where),
-    O(normal), O(uniform), O(crossentropy), O(mse), O(attention), O(dropout),
+    O(normal), O(uniform), O(crossentropy), O(mse), O(attention), O(maskattention), O(cached),
+    O(lstm), O(gru), O(dropout),
 };
 
 /* ---- the cases: a name, the op and its numbers (see the functions above) */
@@ -289,6 +339,15 @@ static const char *const cases[][2] = {
     { "mse", "mse 1000 1000" },
     { "attention-causal", "attention 1 4 8 128 64" },
     { "attention-full", "attention 0 2 8 256 64" },
+    { "attention-mask", "maskattention 0 4 8 128 64" },
+    { "attention-bias", "maskattention 1 2 8 256 64" },
+    { "generate-128", "cached 1 12 128 64" },
+    { "generate-1000", "cached 1 12 1000 64" },
+    { "generate-batch", "cached 8 12 256 64" },
+    { "lstm-step-1x256", "lstm 1 1 256 256" },
+    { "lstm-step-32x256", "lstm 1 32 256 256" },
+    { "lstm-16x32x128", "lstm 16 32 128 128" },
+    { "gru-step-32x256", "gru 1 32 256 256" },
     { "dropout-1e6", "dropout 1000000" },
 };
 
@@ -309,7 +368,8 @@ static void case_end(op_case *c)
 {
     int own = c->model ? 1 : c->nin;
     for (int i = 0; i < own; i++) dt_free(c->in[i]);
-    for (int i = 0; i < 2; i++) dt_free(c->with[i]);
+    for (int i = 0; i < MAX_WITH; i++) dt_free(c->with[i]);
+    dt_kv_cache_free(c->cache);
     dt_model_free(c->model);
     dt_end();
 }
@@ -419,6 +479,39 @@ typedef struct row {
 } row;
 static row rows[MAX_ROWS];
 static int nrows;
+static const char *log_path; /* --log, or NULL */
+static int row_known(const char *name)
+{
+    for (int i = 0; i < nrows; i++)
+        if (!strcmp(rows[i].name, name)) return 1;
+    return 0;
+}
+static void log_read(void) /* lines: a name, dt's and PyTorch's microseconds, the ratio */
+{
+    char  line[256];
+    FILE *f = log_path ? fopen(log_path, "r") : NULL;
+    while (f && nrows < MAX_ROWS && fgets(line, sizeof line, f)) {
+        double us[2];
+        if (sscanf(line, "%47s %lf %lf %lf", rows[nrows].name, &us[0], &us[1], &rows[nrows].ratio) == 4) nrows++;
+    }
+    if (f) fclose(f);
+}
+static void log_row(const row *r, double ours, double theirs)
+{
+    FILE *f = log_path ? fopen(log_path, "a") : NULL;
+    if (!f) return;
+    fprintf(f, "%s %.2f %.2f %.3f\n", r->name, ours, theirs, r->ratio);
+    fclose(f);
+}
+static int case_wanted(const char *name, const char *only) /* only: texts, separated by commas */
+{
+    char list[256], *state = NULL;
+    if (!only) return 1;
+    snprintf(list, sizeof list, "%s", only);
+    for (char *w = strtok_r(list, ",", &state); w; w = strtok_r(NULL, ",", &state))
+        if (strstr(name, w)) return 1;
+    return 0;
+}
 static int by_ratio(const void *a, const void *b)
 {
     double x = ((const row *)a)->ratio, y = ((const row *)b)->ratio;
@@ -429,7 +522,14 @@ static int run_case(peer *p, const char *const *line, const char *works, const c
     static const char *const work_name[] = { "fwd", "both" };
     op_case    c;
     double     n, t[2][MAX_ROUNDS], ratio[MAX_ROUNDS];
-    int        bad = 0;
+    int        bad = 0, wanted = 0;
+    char       name[48];
+    for (int th = 1; th <= 2; th++)
+        for (int w = 0; w < 2; w++) {
+            snprintf(name, sizeof name, "%s-%s-%dt", line[0], work_name[w], th);
+            wanted |= strchr(threads, '0' + th) && strstr(works, work_name[w]) && !row_known(name);
+        }
+    if (!wanted) return 0;
     if (case_begin(&c, line[0], line[1]) || ask(p, &n, "case %s", line[1])) {
         fprintf(stderr, "bench_ops: %s: %s: no such op, or the peer has died\n", line[0], line[1]);
         return 1;
@@ -452,7 +552,8 @@ static int run_case(peer *p, const char *const *line, const char *works, const c
         dt_set_num_threads(th);
         bad |= ask(p, &n, "threads %d", th);
         for (int w = 0; w < (c.nin ? 2 : 1) && !bad; w++) {
-            if (!strstr(works, work_name[w])) continue;
+            snprintf(name, sizeof name, "%s-%s-%dt", c.name, work_name[w], th);
+            if (!strstr(works, work_name[w]) || row_known(name)) continue;
             for (int r = -1; r < rounds && !bad; r++) /* round -1 warms up */
                 for (int i = 0; i < 2; i++) {
                     double          v, limit = r < 0 ? ms / 2 : ms;
@@ -465,11 +566,12 @@ static int run_case(peer *p, const char *const *line, const char *works, const c
             if (bad) break;
             for (int r = 0; r < rounds; r++) ratio[r] = t[1][r] / t[0][r];
             row *o = &rows[nrows < MAX_ROWS - 1 ? nrows++ : nrows];
-            snprintf(o->name, sizeof o->name, "%s-%s-%dt", c.name, work_name[w], th);
+            memcpy(o->name, name, sizeof name);
             o->ratio = median(ratio, rounds);
             printf("%s: dt %.1f us, PyTorch %.1f us, ratio %.2f%s\n", o->name, 1e6 * median(t[0], rounds),
                    1e6 * median(t[1], rounds), o->ratio, o->ratio < 0.8 ? "  (below the target)" : "");
             fflush(stdout);
+            log_row(o, 1e6 * median(t[0], rounds), 1e6 * median(t[1], rounds));
         }
     }
     dt_free(g);
@@ -482,14 +584,16 @@ int main(int argc, char **argv)
     const char *threads = option(argc, argv, "--threads", "1,2"), *works = option(argc, argv, "--work", "fwd,both");
     const char *only = option(argc, argv, "--only", NULL);
     int         rounds = atoi(option(argc, argv, "--rounds", "5")), worst = atoi(option(argc, argv, "--worst", "10"));
-    double      ms = atof(option(argc, argv, "--ms", "20")), begin = now();
+    double      ms = atof(option(argc, argv, "--ms", "20")), seconds = atof(option(argc, argv, "--seconds", "1e9")), begin = now();
     int         failed = 0, below = 0;
     peer        p;
+    log_path = option(argc, argv, "--log", NULL);
+    log_read();
     if (rounds < 1 || rounds > MAX_ROUNDS) rounds = 5;
     signal(SIGPIPE, SIG_IGN);
     if (peer_start(&p, option(argc, argv, "--python", "python3"))) return fprintf(stderr, "bench_ops: no peer\n"), 1;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        if (!only || strstr(cases[i][0], only)) failed |= run_case(&p, cases[i], works, threads, rounds, ms);
+        if (case_wanted(cases[i][0], only) && now() - begin < seconds) failed |= run_case(&p, cases[i], works, threads, rounds, ms);
     fclose(p.in);
     fclose(p.out);
     waitpid(p.pid, NULL, 0);

@@ -205,6 +205,36 @@ def attention(causal, b, h, t, d):
     return [q, k, v], lambda: F.scaled_dot_product_attention(q, k, v, is_causal=bool(causal))
 
 
+def maskattention(added, b, h, t, d):
+    q, k, v = (leaf(numbers(1 + i, b, h, t, d)) for i in range(3))
+    mask = numbers(4, t, t) if added else numbers(4, t, t) > -0.3
+    return [q, k, v], lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def cached(b, h, n, d):  # one token behind n others
+    q, k, v = (numbers(1 + i, b, h, 1, d) for i in range(3))
+    keys, values = torch.zeros(b, h, n + 1, d), torch.zeros(b, h, n + 1, d)
+    keys[:, :, :n] = values[:, :, :n] = numbers(4, b, h, n, d)
+
+    def call():
+        keys[:, :, n:n + 1] = k
+        values[:, :, n:n + 1] = v
+        return F.scaled_dot_product_attention(q, keys[:, :, :n + 1], values[:, :, :n + 1])
+    return [], call
+
+
+def recurrent(f, gates, states):
+    def make(t, b, i, h):
+        x, w = leaf(numbers(1, t, b, i)), [leaf(numbers(2, gates * h, i) * 0.0625), leaf(numbers(3, gates * h, h) * 0.0625)]
+        w += [leaf(numbers(4, gates * h)), leaf(numbers(5, gates * h))]
+        zero = torch.zeros(1, b, h)
+        return [x] + w, lambda: f(x, (zero, zero) if states == 2 else zero, w, True, 1, 0.0, True, False, False)[0]
+    return make
+
+
+lstm, gru = recurrent(torch.lstm, 4, 2), recurrent(torch.gru, 3, 1)
+
+
 def dropout(n):
     x = leaf(numbers(1, n))
     return [x], lambda: F.dropout(x, 0.1)

@@ -498,6 +498,20 @@ readme_diffs() { # each difference of README.md, applied to its program, compile
     done
     [ "$n" -ge 5 ]
 }
+own_parts() { # the programs of docs/extending.md that have a main run
+    local n=0 file dir=$tmp/own_parts
+    mkdir -p "$dir"
+    awk -v out="$dir/part_" '
+        /^```c$/ { on = 1; text = ""; next }
+        /^```$/ { if (on && text ~ /main\(/) { n++; file = out n ".c"; printf "%s", text > file; close(file) } on = 0 }
+        on { text = text $0 "\n" }' docs/extending.md
+    for file in "$dir"/part_*.c; do
+        compile "gcc c11" "$file" "$file.o" -DDT_LINKED && gcc "$file.o" "$tmp/impl_gcc_c11.o" -o "$file.x" $libs || return 1
+        timeout 60 "$file.x" > "$file.out" 2>&1 || { echo "$file: exit status $?"; cat "$file.out"; return 1; }
+        n=$((n + 1))
+    done
+    [ "$n" -ge 2 ]
+}
 program_links() { # mode, source: it compiles without a warning and links with dt.c, which was compiled as C
     local mode=$1 cc=${1% *} exe
     exe=$(mktemp "$tmp/program.XXXXXX")
@@ -586,6 +600,7 @@ api_pages() { # the index has every function of the headers, and its links lead 
 }
 check "make api: pages for all headers, an index that leads to them" api_pages
 check "README.md: each difference compiles, and what it makes of the program runs" readme_diffs
+check "docs/extending.md: the programs run" own_parts
 for mode in "gcc c11" "g++ c++20" "clang++ c++20"; do # C++20 wants options in the order in which they are declared
     command -v "${mode% *}" > /dev/null || continue
     [ -n "$DT_TEST_QUICK" ] && [ "$mode" = "clang++ c++20" ] && continue

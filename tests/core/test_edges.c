@@ -202,7 +202,7 @@ static uint64_t bits_of_kernels(void)
     static const int64_t size[][3] = { { 7, 33, 50 }, { 64, 64, 64 }, { 130, 100, 600 }, { 1, 300, 700 }, { 300, 1, 700 }, { 23, 17, 1 } };
     uint64_t             hash = 1469598103934665603u;
     dt_manual_seed(4);
-    for (int k = 0; k < 13; k++) {
+    for (int k = 0; k < 15; k++) {
         dt_tensor *x, *w, *y, *out[3] = { NULL, NULL, NULL };
         if (k < 6) {
             x = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(size[k][0], size[k][2])));
@@ -213,10 +213,18 @@ static uint64_t bits_of_kernels(void)
             x = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(2, 16, 13, 11)));
             w = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(k == 11 ? 16 : 24, k == 11 ? 1 : k == 10 ? 8 : 16, kernel, kernel)));
             y = dt_op_conv2d(x, w, NULL, .stride = k == 7 ? 2 : 1, .pad = kernel / 2, .groups = k == 11 ? 16 : k == 10 ? 2 : 1, .act = k % 2 ? DT_ACT_RELU : DT_ACT_NONE);
-        } else {
+        } else if (k == 12) {
             x = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(1, 2, 37, 24)));
             w = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(1, 2, 37, 24)));
             y = dt_attention(x, w, w, .causal = true);
+        } else if (k == 13) { /* the window's gradient, and taps whose rows follow each other */
+            x = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(2, 3, 31, 29)));
+            w = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(20, 3, 7, 7)));
+            y = dt_op_conv2d(x, w, NULL, .stride = 2, .pad = 3);
+        } else {
+            x = dt_set_requires_grad(dt_mul_scalar(dt_normal(0, 1, DT_SHAPE(999)), 4));
+            w = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(999)));
+            y = dt_mul(dt_gelu(x), w);
         }
         dt_backward(dt_sum(dt_mul(y, y)));
         out[0] = y, out[1] = dt_grad(x), out[2] = dt_grad(w);
@@ -230,6 +238,96 @@ static uint64_t bits_of_kernels(void)
         dt_end();
     }
     return hash;
+}
+/* dx of a convolution in double: x (n, c, h, w), f (oc, c, k, k) */
+static void image_gradient(double *dx, const float *dy, const float *f, const int64_t *s, int64_t oc, int64_t k, int64_t stride, int64_t pad)
+{
+    int64_t oh = (s[2] + 2 * pad - k) / stride + 1, ow = (s[3] + 2 * pad - k) / stride + 1;
+    for (int64_t i = 0; i < s[0] * s[1] * s[2] * s[3]; i++) dx[i] = 0;
+    for (int64_t n = 0; n < s[0]; n++)
+        for (int64_t o = 0; o < oc; o++)
+            for (int64_t p = 0; p < oh * ow; p++) {
+                double g = dy[(n * oc + o) * oh * ow + p];
+                for (int64_t c = 0; c < s[1]; c++)
+                    for (int64_t t = 0; t < k * k; t++) {
+                        int64_t y = p / ow * stride - pad + t / k, x = p % ow * stride - pad + t % k;
+                        if (y < 0 || y >= s[2] || x < 0 || x >= s[3]) continue;
+                        dx[((n * s[1] + c) * s[2] + y) * s[3] + x] += g * f[(o * s[1] + c) * k * k + t];
+                    }
+            }
+}
+UTEST(edges, gradients_of_images_with_few_channels)
+{
+    static const struct { int64_t s[4], oc, k; int stride, pad; } t[] = {
+        { { 2, 3, 9, 11 }, 17, 3, 1, 1 },    { { 1, 3, 33, 40 }, 16, 7, 2, 3 },  { { 2, 1, 12, 12 }, 20, 5, 3, 0 },
+        { { 1, 4, 17, 9 }, 16, 4, 4, 2 },    { { 1, 3, 90, 600 }, 16, 3, 2, 1 }, /* several bands */
+        { { 1, 3, 90, 601 }, 16, 5, 1, 2 },  { { 1, 2, 10, 10 }, 16, 3, 5, 0 }, /* pixels that no window has */
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++)
+        for (int half = 0; half < 2; half++) {
+            dt_dtype   type = half ? DT_BF16 : DT_F32;
+            dt_manual_seed(3);
+            dt_tensor *x = dt_set_requires_grad(dt_zeros(DT_SHAPE(t[i].s[0], t[i].s[1], t[i].s[2], t[i].s[3]), .dtype = type));
+            dt_tensor *f = dt_cast(dt_normal(0, 1, DT_SHAPE(t[i].oc, t[i].s[1], t[i].k, t[i].k)), type);
+            dt_tensor *y = dt_op_conv2d(x, f, NULL, .stride = t[i].stride, .pad = t[i].pad);
+            dt_tensor *g = dt_cast(dt_normal(0, 1, dt_shape_of(y)), type), *g32 = dt_cast(g, DT_F32), *f32 = dt_cast(f, DT_F32);
+            int64_t    numel = dt_numel(x);
+            double    *want = (double *)malloc((size_t)numel * sizeof *want), worst = 0;
+            float     *got[3];
+            image_gradient(want, (const float *)dt_data_ptr(g32), (const float *)dt_data_ptr(f32), t[i].s, t[i].oc, t[i].k, t[i].stride,
+                           t[i].pad);
+            for (int threads = 1; threads <= 3; threads++) {
+                dt_set_num_threads(threads);
+                y = dt_op_conv2d(x, f, NULL, .stride = t[i].stride, .pad = t[i].pad);
+                for (int twice = 0; twice < (half ? 1 : 2); twice++) { /* the second one is added */
+                    if (twice) y = dt_op_conv2d(x, f, NULL, .stride = t[i].stride, .pad = t[i].pad);
+                    EXPECT_EQ(dt_backward(y, .grad = g), DT_OK);
+                }
+                got[threads - 1] = (float *)malloc((size_t)numel * sizeof(float));
+                dt_copy_out(dt_cast(dt_grad(x), DT_F32), got[threads - 1], (size_t)numel * sizeof(float));
+                dt_zero_grad(x);
+            }
+            for (int64_t k = 0; k < numel; k++)
+                worst = fmax(worst, fabs((double)got[0][k] - (half ? 1 : 2) * want[k]) / (sqrt((double)(t[i].oc * t[i].k * t[i].k)) + fabs(want[k])));
+            EXPECT_TRUE(worst < (half ? 8e-3 : 1e-5));
+            EXPECT_EQ(memcmp(got[0], got[1], (size_t)numel * sizeof(float)), 0);
+            EXPECT_EQ(memcmp(got[0], got[2], (size_t)numel * sizeof(float)), 0);
+            for (int k = 0; k < 3; k++) free(got[k]);
+            free(want);
+            dt_end();
+            dt_free(x);
+        }
+    dt_set_num_threads(0);
+    EXPECT_EQ(dt_error_code(), DT_OK);
+}
+/* One query, as in generation, has a kernel of its own: it gives what two equal queries give. */
+UTEST(edges, attention_of_one_query)
+{
+    static const struct { int64_t b, h, hk, s, d; } t[] = { { 1, 2, 2, 1, 8 }, { 2, 4, 2, 70, 16 }, { 1, 3, 3, 64, 40 }, { 1, 2, 1, 131, 64 },
+                                                            { 1, 1, 1, 5, 12 } };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++)
+        for (int kind = 0; kind < 5; kind++) { /* plain, hidden keys, added numbers, lengths, no key at all */
+            dt_manual_seed(5);
+            dt_tensor *q = dt_normal(0, 1, DT_SHAPE(t[i].b, t[i].h, 1, t[i].d)), *qs[2] = { q, q };
+            dt_tensor *k = dt_normal(0, 1, DT_SHAPE(t[i].b, t[i].hk, t[i].s, t[i].d)), *v = dt_normal(0, 1, dt_shape_of(k));
+            dt_tensor *u = dt_uniform(-1, 1, DT_SHAPE(t[i].b, 1, 1, t[i].s)), *mask = NULL, *len = NULL;
+            int64_t    n[2] = { t[i].s / 2, t[i].s };
+            if (kind == 1) mask = dt_gt(u, dt_zeros(DT_SHAPE(1)));
+            if (kind == 2) mask = u;
+            if (kind == 3) len = dt_from(n, DT_SHAPE(t[i].b), .dtype = DT_I64);
+            if (kind == 4) mask = dt_zeros(dt_shape_of(u), .dtype = DT_U8);
+            for (int half = 0; half < 2; half++) {
+                dt_dtype   type = half ? DT_F16 : DT_F32;
+                dt_tensor *kc = dt_cast(k, type), *vc = dt_cast(v, type);
+                dt_tensor *one = dt_attention(dt_cast(q, type), kc, vc, .mask = mask, .lengths = len);
+                dt_tensor *two = dt_attention(dt_cast(dt_cat(qs, 2, 2), type), kc, vc, .mask = mask, .lengths = len);
+                dt_tensor *off = dt_abs(dt_sub(dt_cast(one, DT_F32), dt_cast(dt_narrow(two, 2, 0, 1), DT_F32)));
+                EXPECT_TRUE(dt_item(dt_amax(off)) <= (half ? 2e-3 : 2e-6));
+                if (kind == 4) EXPECT_EQ(dt_item(dt_amax(dt_abs(dt_cast(one, DT_F32)))), 0.0);
+            }
+            dt_end();
+        }
+    EXPECT_EQ(dt_error_code(), DT_OK);
 }
 UTEST(edges, kernels_of_avx512_have_the_bits_of_avx2)
 {

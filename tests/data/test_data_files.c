@@ -127,6 +127,31 @@ UTEST(idx, every_type)
     temp_remove(dir);
 }
 
+UTEST(idx, with_a_channel_images_can_be_cropped)
+{
+    char       *dir = temp_dir();
+    int         dim[3] = { 2, 3, 4 }, two[2] = { 2, 12 };
+    uint8_t     data[24];
+    double      v[12];
+    for (int i = 0; i < 24; i++) data[i] = (uint8_t)i;
+    bytes       b = idx(0x08, 3, dim, data, 24), flat = idx(0x08, 2, two, data, 24);
+    const char *path = temp_put(dir, "x", b.p, b.n);
+    dt_dataset *s = dt_idx_open(path, .channel = true);
+    ASSERT_OK(s);
+    EXPECT_TRUE(same_shape(DT_SHAPE(1, 3, 4), dt_dataset_item_info(s).x_shape));
+    EXPECT_EQ(12, items(s, 1, v, NULL));
+    EXPECT_EQ(12.0, v[0]);
+    dt_loader *in = dt_loader_new(s, .batch = 2, .crop = 1);
+    dt_batch   batch;
+    ASSERT_TRUE(dt_loader_next(in, &batch));
+    EXPECT_TRUE(same_shape(DT_SHAPE(2, 1, 3, 4), dt_shape_of(batch.x)));
+    dt_end();
+    dt_loader_free(in);
+    dt_dataset_free(s);
+    dt_empty_cache();
+    EXPECT_ERROR(dt_idx_open(temp_put(dir, "y", flat.p, flat.n), .channel = true), "holds shape (2, 12); .channel is for images");
+    temp_remove(dir);
+}
 UTEST(idx, shards_are_one_set_in_the_order_of_their_names)
 {
     char *dir = temp_dir();

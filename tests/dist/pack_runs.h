@@ -17,6 +17,19 @@ typedef struct way {
     optim_make    make;
     dt_optimizer_opts o;
 } way;
+/* RMSprop as a rule of the program */
+static dt_status rms_update(dt_rule_call *u, void *user)
+{
+    (void)user;
+    dt_copy(u->state[0], dt_add(dt_mul_scalar(u->state[0], 0.9), dt_mul_scalar(dt_mul(u->grad, u->grad), 0.1)));
+    dt_add_to(u->value, dt_div(u->grad, dt_add_scalar(dt_sqrt(u->state[0]), u->o->eps)), -u->o->lr);
+    return dt_error_code();
+}
+static __attribute__((unused)) dt_optimizer *rule_with(dt_model *m, dt_optimizer_opts o)
+{
+    static const dt_rule rms = { "rms", { "square_avg" }, false, rms_update, NULL, { .eps = 1e-8 } };
+    return dt_optimizer_new_with(m, &rms, o);
+}
 static const way ways[] = {
     { "sgd", dt_sgd_with, { .lr = 0.05 } },
     { "sgd, decay", dt_sgd_with, { .lr = 0.05, .weight_decay = 0.1 } },
@@ -42,6 +55,8 @@ static const way ways[] = {
     { "lamb, up", dt_lamb_with, { .lr = 0.001, .maximize = true, .clip_norm = DT_ZERO } },
     { "lamb, no trust", dt_lamb_with, { .lr = 0.01, .no_trust_ratio = true } },
     { "lamb, no eps", dt_lamb_with, { .lr = 0.001, .eps = DT_ZERO } },
+    { "rule", rule_with, { .lr = 0.001, .clip_norm = 0.3 } },
+    { "adafactor", dt_adafactor_with, { .lr = 0.01, .weight_decay = 0.1, .clip_norm = 0.3 } },
 };
 enum { WAYS = (int)(sizeof ways / sizeof *ways) };
 

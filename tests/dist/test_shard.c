@@ -32,6 +32,15 @@ typedef struct run {
     const char *compress;
     bool        whole; /* one bucket: .shard = 3 cuts others than DDP, and some methods depend on them */
 } run;
+static dt_status rms_update(dt_rule_call *u, void *user) /* a rule of the program: it gets this rank's ranges */
+{
+    (void)user;
+    dt_copy(u->state[0], dt_add(dt_mul_scalar(u->state[0], 0.9), dt_mul_scalar(dt_mul(u->grad, u->grad), 0.1)));
+    dt_add_to(u->value, dt_div(u->grad, dt_add_scalar(dt_sqrt(u->state[0]), u->o->eps)), -u->o->lr);
+    return dt_error_code();
+}
+static const dt_rule rms = { "rms", { "square_avg" }, false, rms_update, NULL, { .lr = 0.01, .eps = 1e-8 } };
+static const dt_rule rms_each = { "rms", { "square_avg" }, true, rms_update, NULL, { .lr = 0.01, .eps = 1e-8 } };
 static dt_optimizer *optimizer(dt_model *m, const run *p, const char *params)
 {
     switch (p->kind) {
@@ -42,6 +51,7 @@ static dt_optimizer *optimizer(dt_model *m, const run *p, const char *params)
     case 4: return dt_lars(m, .lr = 0.5, .trust_coefficient = 0.02, .clip_norm = 0.1, .params = params);
     case 5: return dt_lamb(m, .lr = 0.01, .params = params);
     case 6: return dt_adagrad(m, .lr = 0.05, .initial_accumulator_value = 0.1, .params = params);
+    case 8: return dt_optimizer_new(m, &rms, .clip_norm = 0.05, .params = params);
     default: return dt_sgd(m, .lr = 0.1, .params = params);
     }
 }
@@ -166,7 +176,7 @@ static void compare(crew *k)
 }
 UTEST(shard, every_optimiser_has_the_bits_of_ddp)
 {
-    for (int kind = 0; kind < 8; kind++)
+    for (int kind = 0; kind < 9; kind++)
         for (int world = 2; world <= (dt_test_quick() ? 3 : 4); world++) {
             run p = base(kind);
             if (dt_test_quick() && world == 3 && kind % 3) continue;
@@ -913,6 +923,31 @@ static void too_large(crew *k)
 UTEST(shard, a_sum_that_f16_cannot_hold_is_an_error_on_all_ranks)
 {
     for (int shard = 0; shard <= 3; shard++) EXPECT_EQ(0, crew_run("shm", 2, too_large, &shard));
+}
+/* optimisers that need whole parameters */
+static void whole_only(crew *k)
+{
+    int           shard = *(const int *)k->arg;
+    for (int kind = 0; kind < 3; kind++) {
+        dt_model     *m = dt_model_new(.seed = 3);
+        dt_optimizer *opt = kind == 0 ? dt_adafactor(m) : kind == 1 ? dt_optimizer_new(m, &rms_each) : dt_muon(m);
+        dt_ddp       *d = dt_ddp_new(m, k->c, .shard = shard);
+        dt_tensor    *w = dt_parameter(m, "w", DT_SHAPE(30, 20), .init = DT_INIT_CONST, .a = 1);
+        dt_backward(dt_sum(dt_mul(w, w)));
+        dt_step(opt);
+        crew_check(k, dt_error_code() == DT_ERR_STATE && strstr(dt_error(), kind == 0 ? "dt_adafactor: it needs whole parameters" :
+                   kind == 1 ? "rms: it takes each parameter whole (.each)" : "dt_muon: it needs whole matrices"), "not refused");
+        dt_error_clear();
+        dt_end();
+        dt_ddp_free(d);
+        dt_error_clear();
+        dt_optimizer_free(opt);
+        dt_model_free(m);
+    }
+}
+UTEST(shard, optimisers_that_need_whole_parameters_are_refused)
+{
+    for (int shard = 1; shard <= 3; shard++) EXPECT_EQ(0, crew_run("shm", 2, whole_only, &shard));
 }
 static int hook_start(dt_ddp_bucket *b, dt_work **work, void *user)
 {

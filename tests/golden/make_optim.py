@@ -110,6 +110,9 @@ CASES = [
     ("lars", dict(lr=0.01, no_trust_ratio=True)),
     ("lion", {}),
     ("lion", dict(lr=0.02, weight_decay=0.1, beta1=0.8, beta2=0.9, maximize=True)),
+    ("adafactor", {}),
+    ("adafactor", dict(lr=0.03125, weight_decay=0.25, beta2_decay=-0.6, eps=1e-5, eps2=0.05, d=1.5)),
+    ("adafactor", dict(lr=0.05, maximize=True, clip_norm=0.5)),
     ("lamb", {}),
     ("lamb", dict(lr=0.02, weight_decay=0.1, clip_norm=0.0)),
     ("lamb", dict(lr=0.02, weight_decay=0.0, clip_norm=0.0, beta1=0.8, beta2=0.9, eps=1e-3)),
@@ -121,10 +124,12 @@ def make(kind, o, params):
     o = dict(o)
     if kind in ("lars", "lamb", "lion"):
         return {"lars": Lars, "lamb": Lamb, "lion": Lion}[kind](params, **o)
+    if kind == "adafactor" and "eps" in o:
+        o["eps"] = (o.pop("eps"), o.pop("eps2", 1e-3))
     if "beta1" in o or "beta2" in o:
         o["betas"] = (o.pop("beta1", 0.9), o.pop("beta2", 0.999))
     cls = dict(sgd=torch.optim.SGD, adam=torch.optim.Adam, adamw=torch.optim.AdamW, rmsprop=torch.optim.RMSprop,
-               adagrad=torch.optim.Adagrad)[kind]
+               adagrad=torch.optim.Adagrad, adafactor=torch.optim.Adafactor)[kind]
     return cls(params, foreach=False, **o)
 
 

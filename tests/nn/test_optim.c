@@ -1351,3 +1351,166 @@ UTEST(muon, refuses_vectors_by_name_and_changes_nothing)
     dt_optimizer_free(opt);
     dt_model_free(m);
 }
+
+/* ==================================================================================================== >>adafactor */
+UTEST(adafactor, keeps_rows_and_columns_of_matrices)
+{
+    dt_model     *m = dt_model_new(.seed = 1);
+    dt_optimizer *opt = dt_adafactor(m);
+    size_t        before, after;
+    dt_tensor    *w = dt_parameter(m, "w", DT_SHAPE(1000, 1000), .init = DT_INIT_NORMAL);
+    ASSERT_OK(dt_backward(dt_sum(dt_mul(w, w))));
+    before = (size_t)dt_stats().live_bytes;
+    ASSERT_OK(dt_update(opt));
+    after = (size_t)dt_stats().live_bytes;
+    EXPECT_LE(after - before, (size_t)20000); /* twice 1,000 numbers for rows and for columns */
+    dt_end();
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+}
+UTEST(adafactor, refuses_a_clipping_threshold_below_1)
+{
+    dt_model *m = dt_model_new(.seed = 1);
+    EXPECT_ERROR(dt_adafactor(m, .d = 0.5), "dt_adafactor: .d is 0.5; it must be 1 or more");
+    EXPECT_ERROR(dt_adafactor(m, .beta2_decay = 0.8), "dt_adafactor: .beta2_decay is 0.8; it must be 0 (DT_ZERO) or less");
+    dt_model_free(m);
+}
+
+/* ==================================================================================================== >>rules
+   Optimisers of the program */
+typedef struct seen {
+    int     calls, fail_at;
+    int64_t numel[8], ndim[8];
+    double  lr[8];
+    char    name[8][16];
+    dt_optimizer *again; /* steps this one inside the update */
+} seen;
+static dt_status adam_rule(dt_rule_call *u, void *user) /* torch.optim.Adam */
+{
+    seen *s = (seen *)user;
+    int   k = s ? s->calls++ : 0;
+    if (s && k < 8) {
+        s->numel[k] = dt_numel(u->value);
+        s->ndim[k] = dt_ndim(u->value);
+        s->lr[k] = u->o->lr;
+        snprintf(s->name[k], sizeof s->name[k], "%s", u->name);
+    }
+    if (s && s->again) dt_step(s->again);
+    if (s && s->fail_at && s->calls == s->fail_at) return DT_ERR_NUMERIC;
+    double     b1 = u->o->beta1, b2 = u->o->beta2, t = (double)u->t;
+    dt_tensor *g = u->o->weight_decay != 0 ? dt_add(u->grad, dt_mul_scalar(u->value, u->o->weight_decay)) : u->grad;
+    dt_copy(u->state[0], dt_add(u->state[0], dt_mul_scalar(dt_sub(g, u->state[0]), 1 - b1)));
+    dt_copy(u->state[1], dt_add(dt_mul_scalar(u->state[1], b2), dt_mul_scalar(dt_mul(g, g), 1 - b2)));
+    dt_tensor *root = dt_add_scalar(dt_mul_scalar(dt_sqrt(u->state[1]), 1 / sqrt(1 - pow(b2, t))), u->o->eps);
+    dt_add_to(u->value, dt_div(u->state[0], root), -u->o->lr / (1 - pow(b1, t)));
+    return dt_error_code();
+}
+#define ADAM_DEFAULTS { .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8 }
+UTEST(rule, adam_as_a_rule_is_adam)
+{
+    for (int each = 0; each < 2; each++) {
+        dt_rule r = { "my_adam", { "exp_avg", "exp_avg_sq" }, each, adam_rule, NULL, ADAM_DEFAULTS };
+        for (int k = 0; k < CASES; k++) {
+            const golden_optim_case *c = &golden_optim[k];
+            if (c->make != dt_adam_with || c->o.amsgrad) continue;
+            toy   t;
+            float v[GOLDEN_OPTIM_N];
+            int   kept = 0;
+            toy_open(&t, NULL, DT_F32);
+            t.opt = dt_optimizer_new_with(t.m, &r, c->o);
+            for (int step = 1; step <= GOLDEN_OPTIM_STEPS; step++) {
+                ASSERT_OK(toy_step(&t));
+                if (step != golden_optim_kept[kept]) continue;
+                toy_values(&t, v);
+                EXPECT_TRUE_MSG(worst(v, c->value[kept]) <= 4e-7, each ? "each" : "vectors");
+                kept++;
+            }
+            toy_close(&t);
+        }
+    }
+}
+UTEST(rule, gets_vectors_of_groups_or_each_parameter_in_its_shape)
+{
+    for (int each = 0; each < 2; each++) {
+        seen    s = { 0 };
+        dt_rule r = { "my_adam", { "exp_avg", "exp_avg_sq" }, each, adam_rule, &s, ADAM_DEFAULTS };
+        toy     t;
+        toy_open(&t, NULL, DT_F32);
+        t.opt = dt_optimizer_new(t.m, &r, .lr = 0.5);
+        ASSERT_EQ(1, dt_optimizer_add_group(t.opt, "b", .lr = 0.25));
+        ASSERT_OK(toy_step(&t));
+        ASSERT_EQ(each ? 3 : 2, s.calls);
+        int64_t all = 0;
+        for (int k = 0; k < s.calls; k++) {
+            bool b = !strcmp(s.name[k], "b");
+            all += s.numel[k];
+            EXPECT_NEAR(b ? 0.25 : 0.5, s.lr[k], 0);
+            if (each) EXPECT_EQ((int64_t)(b ? 1 : !strcmp(s.name[k], "a") ? 2 : 4), s.ndim[k]);
+            else EXPECT_EQ((int64_t)1, s.ndim[k]);
+        }
+        EXPECT_GE(all, (int64_t)GOLDEN_OPTIM_N); /* a vector has the gaps between its parameters, too */
+        toy_close(&t);
+    }
+}
+UTEST(rule, mixed_precision_gives_it_masters_in_f32_and_unscaled_gradients)
+{
+    for (int level = 1; level < 4; level++) {
+        dt_rule       r = { "my_adam", { "exp_avg", "exp_avg_sq" }, false, adam_rule, NULL, ADAM_DEFAULTS };
+        float         got[2][12];
+        for (int own = 0; own < 2; own++) {
+            static const char *const levels[] = { "O0", "O1", "O2", "O3" };
+            dt_model     *m = dt_model_new(.seed = 1);
+            dt_amp       *amp = dt_amp_new(m, .level = levels[level], .dtype = DT_F16, .loss_scale = 128);
+            dt_optimizer *opt = own ? dt_optimizer_new(m, &r, .lr = 0.01, .clip_norm = 0.5) : dt_adam(m, .lr = 0.01, .clip_norm = 0.5);
+            ASSERT_TRUE(amp && opt);
+            for (int step = 0; step < 5; step++) {
+                dt_tensor *y = dt_linear(m, "fc", dt_ones(DT_SHAPE(2, 3)), .out = 4);
+                ASSERT_OK(dt_amp_backward(amp, dt_sum(dt_cast(dt_mul(y, y), DT_F32))));
+                ASSERT_OK(dt_step(opt));
+            }
+            ASSERT_OK(dt_copy_out(dt_cast(dt_model_find(m, "fc.weight"), DT_F32), got[own], sizeof got[own]));
+            dt_end();
+            dt_amp_free(amp);
+            dt_optimizer_free(opt);
+            dt_model_free(m);
+        }
+        for (int i = 0; i < 12; i++) EXPECT_NEAR(got[0][i], got[1][i], level == 3 ? 2e-3 : level == 2 ? 1e-3 : 1e-6);
+    }
+}
+UTEST(rule, what_is_missing_or_fails_is_named)
+{
+    seen    s = { 0 };
+    dt_rule r = { "my_adam", { "exp_avg", "exp_avg_sq" }, true, adam_rule, &s, ADAM_DEFAULTS }, bad = r;
+    toy     t;
+    toy_open(&t, NULL, DT_F32);
+    EXPECT_ERROR(dt_optimizer_new(t.m, NULL), "dt_optimizer_new: the rule is NULL");
+    bad.update = NULL;
+    EXPECT_ERROR(dt_optimizer_new(t.m, &bad), "the rule has no function");
+    bad = r;
+    bad.state[0] = NULL;
+    EXPECT_ERROR(dt_optimizer_new(t.m, &bad), "rule 'my_adam': .state[1] has a name and .state[0] has none");
+    bad = r;
+    bad.defaults.beta1 = 2;
+    EXPECT_ERROR(dt_optimizer_new(t.m, &bad), "my_adam: .beta1 is 2; it must be 0 (DT_ZERO) or more and below 1");
+    t.opt = dt_optimizer_new(t.m, &r);
+    s.fail_at = 2;
+    toy_backward(&t, ALL, 1);
+    EXPECT_ERROR(dt_step(t.opt) ? NULL : t.m, "my_adam: its update of '");
+    dt_end();
+    s.again = t.opt;
+    toy_backward(&t, ALL, 1);
+    EXPECT_ERROR(dt_step(t.opt) ? NULL : t.m, "dt_step: called inside the update of a rule");
+    dt_end();
+    static box b;
+    s.again = NULL;
+    s.fail_at = 0;
+    EXPECT_OK(toy_step(&t));
+    EXPECT_EQ(0, box_visit(&b, &t, 0));
+    EXPECT_TRUE(box_get(&b, "opt.exp_avg_sq.a") != NULL);
+    dt_optimizer_free(t.opt);
+    bad = r;
+    bad.name = "other";
+    t.opt = dt_optimizer_new(t.m, &bad);
+    EXPECT_ERROR(box_visit(&b, &t, 1) ? NULL : t.m, "what was saved is of an unknown kind, this is other");
+    toy_close(&t);
+}

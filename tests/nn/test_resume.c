@@ -15,10 +15,25 @@
 
 UTEST_MAIN()
 
-enum { STEPS = 6, CUT = 3, KINDS = 12 };
+enum { STEPS = 6, CUT = 3, KINDS = 15 };
 static const char *const kinds[KINDS] = { "sgd",     "nesterov", "adam",    "amsgrad", "adamw",
-                                          "rmsprop", "centred",  "adagrad", "lars",    "lamb",    "lion",    "muon" };
+                                          "rmsprop", "centred",  "adagrad", "lars",    "lamb",    "lion",    "muon",    "adafactor", "rule", "rule of parameters" };
 
+/* RMSprop with momentum, as a rule of the program */
+static dt_status rms_update(dt_rule_call *u, void *user)
+{
+    double a = u->o->alpha, m = u->o->momentum;
+    (void)user;
+    dt_copy(u->state[0], dt_add(dt_mul_scalar(u->state[0], a), dt_mul_scalar(dt_mul(u->grad, u->grad), 1 - a)));
+    dt_tensor *step = dt_div(u->grad, dt_add_scalar(dt_sqrt(u->state[0]), u->o->eps));
+    dt_copy(u->state[1], dt_add(dt_mul_scalar(u->state[1], m), step));
+    dt_add_to(u->value, u->state[1], -u->o->lr);
+    return dt_error_code();
+}
+static const dt_rule rms[2] = {
+    { "rms", { "square_avg", "momentum_buffer" }, false, rms_update, NULL, { .lr = 0.01, .eps = 1e-8, .alpha = 0.99 } },
+    { "rms_each", { "square_avg", "momentum_buffer" }, true, rms_update, NULL, { .lr = 0.01, .eps = 1e-8, .alpha = 0.99 } },
+};
 static dt_optimizer *make_optimizer(dt_model *m, int kind)
 {
     switch (kind) {
@@ -33,7 +48,9 @@ static dt_optimizer *make_optimizer(dt_model *m, int kind)
     case 8: return dt_lars(m, .lr = 1, .weight_decay = 1e-3);
     case 9: return dt_lamb(m, .lr = 0.02);
     case 10: return dt_lion(m, .lr = 0.001, .weight_decay = 0.1);
-    default: return dt_muon(m, .params = "fc.weight", .lr = 0.02);
+    case 11: return dt_muon(m, .params = "fc.weight", .lr = 0.02);
+    case 12: return dt_adafactor(m, .lr = 0.02, .weight_decay = 1e-2);
+    default: return dt_optimizer_new(m, &rms[kind - 13], .momentum = 0.5, .clip_norm = 0.5);
     }
 }
 typedef struct setting {

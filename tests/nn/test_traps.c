@@ -398,14 +398,24 @@ static void bytes(const char *data, size_t n)
 UTEST(files, other_formats_and_dtypes_are_named)
 {
     static const char head[] = "{\"fc.weight\":{\"dtype\":\"F64\",\"shape\":[1,1],\"data_offsets\":[0,8]}}";
+    static const char odd[] = "{\"fc.weight\":{\"dtype\":\"U64\",\"shape\":[1,1],\"data_offsets\":[0,8]}}";
     char              f64[128] = { 0 };
     uint64_t          n = sizeof head - 1;
+    double            value = 0.75;
     memcpy(f64, &n, 8);
     memcpy(f64 + 8, head, sizeof head - 1);
+    memcpy(f64 + 8 + n, &value, 8);
     bytes(f64, 8 + sizeof head - 1 + 8);
     dt_model *m = dt_model_new(.seed = 1);
     EXPECT_TRUE(dt_model_load(m, file) >= 0);
-    EXPECT_ERROR(dt_linear(m, "fc", dt_ones(DT_SHAPE(1, 1)), .out = 1, .no_bias = true), "is F64 (1, 1) in the file");
+    EXPECT_NEAR(0.75, dt_item(dt_linear(m, "fc", dt_ones(DT_SHAPE(1, 1)), .out = 1, .no_bias = true)), 0); /* converted */
+    dt_model_free(m);
+    dt_end();
+    memcpy(f64 + 8, odd, sizeof odd - 1);
+    bytes(f64, 8 + sizeof head - 1 + 8);
+    m = dt_model_new(.seed = 1);
+    EXPECT_TRUE(dt_model_load(m, file) >= 0);
+    EXPECT_ERROR(dt_linear(m, "fc", dt_ones(DT_SHAPE(1, 1)), .out = 1, .no_bias = true), "is U64 (1, 1) in the file");
     dt_model_free(m);
     dt_end();
     bytes("PK\003\004\024\000\010\010", 8);
