@@ -159,6 +159,7 @@ int   dt__cuda_probe(void);
 #ifdef __cplusplus
 extern "C" {
 #endif
+enum { DT__CUDA_DEVICES = 64 }; /* largest number of devices */
 typedef struct dt__cuda_exchange {
     void *(*begin)(dt_device *const *dev, int n); /* communicators of these devices; NULL after dt_fail */
     void (*end)(void *comms, dt_device *const *dev, int n); /* waits for the work queued on the devices */
@@ -167,6 +168,14 @@ typedef struct dt__cuda_exchange {
     int (*run)(void *comms, dt_device *const *dev, int n, void *const *stream, const dt_view *block, int nblocks,
                bool sum);
 } dt__cuda_exchange;
+/* Creates the handles of cuBLAS and cuDNN for the compute stream: what they load and allocate may wait for the whole device. */
+#ifdef DT_USE_CUDA
+#ifdef DT_STATIC
+static int dt__cuda_prepare(dt_device *dev) __attribute__((unused));
+#else
+__attribute__((visibility("hidden"))) int dt__cuda_prepare(dt_device *dev);
+#endif
+#endif
 /* dt_nccl.h sets it in a constructor, before main(). NULL: blocks are exchanged by copies. */
 #ifdef DT_STATIC
 static const dt__cuda_exchange *dt__cuda_exchanged_by __attribute__((unused));
@@ -230,7 +239,6 @@ DT_API void  dt_cuda_host_free(void *ptr) { (void)ptr; }
 #else
 
 enum {
-    DT__CUDA_DEVICES = 64,     /* largest number of devices */
     DT__CUDA_ALIGN = 512,      /* bytes: blocks are multiples of it */
     DT__CUDA_UNIT = 2 << 20,   /* bytes: segments are multiples of it */
     DT__CUDA_SMALL = 1 << 20,  /* bytes: smaller blocks come from segments of 2 MiB */
@@ -1243,6 +1251,16 @@ static cudnnHandle_t dt__cuda_dnn(dt__cuda_dev *d, dt__cuda_queue *q)
         return NULL;
     }
     return dt__cudnn_check(cudnnSetStream(q->dnn, q->stream), "cudnnSetStream") ? NULL : q->dnn;
+}
+#ifdef DT_STATIC
+static
+#endif
+int dt__cuda_prepare(dt_device *dev)
+{
+    dt__cuda_dev *d = dt__cuda_of(dev);
+    int           bad = dt__cuda_enter(d);
+    if (!bad && (!dt__cuda_blas(d, &d->compute) || !dt__cuda_dnn(d, &d->compute))) bad = DT_ERR_DEVICE;
+    return bad;
 }
 /* The algorithms that cuDNN's list p of n names, the best first: those that work, fit into the limit of workspaces and, with the
    option deterministic, are. A macro, since the three result types differ in the type of algo. */

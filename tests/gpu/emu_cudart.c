@@ -56,7 +56,7 @@ static struct {
     bool            ready;
     pid_t           pid;
     int             mode, ndevices, capability;
-    bool            no_driver, no_peers, strict, report, verbose, leaks;
+    bool            no_driver, no_peers, strict, report, verbose, leaks, loading;
     size_t          memory;
     double          hang;
     uint64_t        seed, progress, moved, haste; /* haste: how readily random work runs at a call, 0 to 3 */
@@ -241,6 +241,8 @@ static void start(void)
     emu.report = number("DT_EMU_REPORT", 0) != 0;
     emu.verbose = number("DT_EMU_VERBOSE", 0) != 0;
     emu.leaks = number("DT_EMU_LEAKS", 0) != 0;
+    const char *eager = getenv("CUDA_MODULE_LOADING");
+    emu.loading = number("DT_EMU_LOADING", 0) != 0 && !(eager && !strcmp(eager, "EAGER"));
     choose_devices();
     for (int i = 0; i < emu.ndevices; i++) {
         device *d = &emu.device[i];
@@ -579,6 +581,13 @@ static void wait_device(int d)
 {
     for (stream *s = streams; s; s = s->next)
         if (s->device == d && s->done < s->queued) wait_for(s, s->queued);
+}
+void emu_loading(int d, const char *what)
+{
+    if (!emu.loading) return;
+    emu_count(EMU_LOADS);
+    emu_note("%s is loaded: waits for device %d", what, d);
+    wait_device(d);
 }
 
 /* Waiting for the legacy stream is waiting for all that it would wait for. */
@@ -1814,6 +1823,7 @@ static cudaError_t kernel_load(kernel *k, int d)
         }
     }
     if (m->failed) return cudaErrorInvalidPtx;
+    emu_loading(d, k->name);
     k->code[d] = ptx_find(m->loaded[d], k->name);
     if (!k->code[d]) return cudaErrorInvalidDeviceFunction;
     k->registers = registers_of(k->name);
