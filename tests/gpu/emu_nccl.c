@@ -576,14 +576,17 @@ static void op_hang(emu_work *ew)
     if (c->first != w) snprintf(who, sizeof who, "an operation of the same communicator before it");
     else if (v)
         snprintf(who, sizeof who, "room on its GPU, where operation %llu of another communicator, %s, %s", (unsigned long long)v->subs[0].index,
-                 v->w.name, v->started ? "runs and waits for other ranks: the ranks use the communicators in different orders" : "is to start before it");
+                 v->w.name, v->started ? "runs and waits for other ranks" : "is to start before it");
     else if (o->sig.kind >= SEND) snprintf(who, sizeof who, "rank %d", o->sig.root);
     else
         for (int r = 0, n = 0; r < c->nranks; r++)
             if (GET(c->sh->rank[r].arrived) <= o->index && r != c->rank && n < 200)
                 n += snprintf(who + n, sizeof who - (size_t)n, "%srank %d", n ? ", " : "", r);
-    emu_fail(c->device, cudaErrorLaunchTimeout, "nccl: rank %d hangs in operation %llu, %s, waiting for %s", c->rank,
-             (unsigned long long)o->index, what, *who ? who : "the others to take its result");
+    bool other = v != NULL; /* one of two communicators has the room that the other one waits for */
+    for (comm *d = comms; d && w->started; d = d->next) other |= d != c && d->device == c->device && d->first && in_the_way(d->first) == w;
+    emu_fail(c->device, cudaErrorLaunchTimeout, "nccl: rank %d hangs in operation %llu, %s, waiting for %s%s", c->rank,
+             (unsigned long long)o->index, what, *who ? who : "the others to take its result",
+             other ? ": the ranks use the communicators in different orders" : "");
     broken(c, w);
 }
 
