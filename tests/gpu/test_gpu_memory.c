@@ -80,17 +80,22 @@ UTEST(memory, half_of_what_the_tensors_need_is_an_error)
     EXPECT_TRUE(strstr(out, "out of memory") != NULL);
 }
 
+static int layout_of(dt_device *gpu, dt_dtype dtype) { return dt_device_backend(gpu)->image_layout(gpu, DT_K_conv2d, dtype); }
 UTEST(options, those_that_are_not_named_stay)
 {
     dt_device *gpu = dt_cuda(0);
     ASSERT_TRUE(gpu != NULL);
+    EXPECT_EQ((int)DT_LAYOUT_PLAIN, layout_of(gpu, DT_F32)); /* at first */
+    EXPECT_EQ((int)DT_LAYOUT_NHWC, layout_of(gpu, DT_F16));
+    EXPECT_EQ((int)DT_LAYOUT_NHWC, layout_of(gpu, DT_BF16));
     EXPECT_OK(dt_cuda_set(gpu, .deterministic = DT_YES, .layout = DT_LAYOUT_NHWC));
     EXPECT_OK(dt_cuda_set(gpu, .tf32 = DT_YES));
     EXPECT_TRUE(dt__cuda_deterministic(gpu));
-    EXPECT_EQ((int)DT_LAYOUT_NHWC, dt_device_backend(gpu)->image_layout(gpu, DT_K_conv2d));
+    EXPECT_EQ((int)DT_LAYOUT_NHWC, layout_of(gpu, DT_F32));
     EXPECT_OK(dt_cuda_set(gpu, .deterministic = DT_NO, .layout = DT_ZERO));
     EXPECT_FALSE(dt__cuda_deterministic(gpu));
-    EXPECT_EQ((int)DT_LAYOUT_PLAIN, dt_device_backend(gpu)->image_layout(gpu, DT_K_conv2d));
+    EXPECT_EQ((int)DT_LAYOUT_PLAIN, layout_of(gpu, DT_F32));
+    EXPECT_EQ((int)DT_LAYOUT_PLAIN, layout_of(gpu, DT_F16));
     EXPECT_ERROR(dt_cuda_set(gpu, .layout = 77), "dt_cuda_set: .layout is 77");
     EXPECT_ERROR(dt_cuda_set(gpu, .workspace_mb = -1), "dt_cuda_set: .workspace_mb is -1");
     EXPECT_OK(dt_cuda_set(gpu, .tf32 = DT_NO));
