@@ -476,11 +476,11 @@ static double tile_pairs(int64_t t, int64_t s, bool causal)
     for (int64_t i = 0; i < rows; i++) n += causal && i + 1 < cols ? i + 1 : cols;
     return (double)n;
 }
-/* As attention.cu's by_products and what follows it: workspace of a pair forward 6 bytes, backward 12. */
+/* As attention.cu's by_products and what follows it: workspace of a pair forward 8 bytes, backward 16. */
 static bool attention_by_products(const dt_call *c, bool bwd, int64_t *heads)
 {
     const dt_view *q = &c->in[bwd ? 1 : 0], *k = &c->in[bwd ? 2 : 1];
-    int64_t        t = q->shape[2], s = k->shape[2], d = q->shape[3], most = ((int64_t)128 << 20) / (t * ((s + 7) / 8 * 8) * (bwd ? 12 : 6));
+    int64_t        t = q->shape[2], s = k->shape[2], d = q->shape[3], most = ((int64_t)128 << 20) / (t * ((s + 7) / 8 * 8) * (bwd ? 16 : 8));
     if (q->dtype == DT_F32 || has_in(c, bwd ? 6 : 3) || c->u.attn.window > 0 || t * s < 8192 || d % 8 || most == 0) return false;
     if (k->shape[1] != q->shape[1] || (c->u.attn.causal && (s > t || c->u.attn.offset))) return false; /* no model here has these */
     int64_t parts = (q->shape[1] + most - 1) / most;
@@ -500,15 +500,20 @@ static void count_attention_products(paper *p, const dt_call *c, bool bwd, int64
                     double rows = (double)(t - r < 512 ? t - r : 512), seen = (double)(c->u.attn.causal && r + 512 < s ? r + 512 : s);
                     double block = n * rows * seen, mine = n * rows * d, theirs = n * seen * d;
                     int    times = bwd && turn != 1 ? 2 : 1;
+                    int    halves = turn ? 2 : 1; /* weights are the sum of two halves */
                     if (turn == 2) { /* the same numbers of keys' blocks as of rows' blocks: these have the rows from r on */
                         block = n * rows * (double)(c->u.attn.causal ? t - r : t);
                         theirs = n * (double)(c->u.attn.causal ? t - r : t) * d;
                     }
                     if (turn == 0) pairs += block;
-                    for (int j = 0; j < times; j++)
-                        note(p, F_GEMM, TENSOR_GEMM, block * (turn ? 2 : 4) + (mine + theirs) * 2, 2 * block * d);
+                    for (int j = 0; j < times; j++) {
+                        for (int half = 0; half < halves; half++)
+                            note(p, F_GEMM, TENSOR_GEMM, block * (turn ? 2 : 4) + (turn ? theirs * 2 + mine * 4 * (1 + half) : (mine + theirs) * 2),
+                                 2 * block * d);
+                        if (turn) note(p, F_EW, OWN, mine * 6, 0); /* the sum, in halves */
+                    }
                 }
-                if (turn == 0) note(p, F_ATTENTION, OWN, pairs * (bwd ? 12 : 6), pairs * 20);
+                if (turn == 0) note(p, F_ATTENTION, OWN, pairs * (bwd ? 16 : 8), pairs * 24);
             }
         }
 }
@@ -1456,8 +1461,8 @@ static int check(const run (*r)[2])
             if (!is_gpt(&configs[i])) continue;
             bad |= near("GPT-2: parameters", (double)b->params, 124439808, 0);
             double gemm = total(b, F_GEMM, PHASES, true);
-            /* not fused: products that are not masked. Fused: 7 instead of 6, of 3/4 of the pairs */
-            double scores = LAYERS * 2 * tokens * CONTEXT * DIM * (k ? 7 * 0.75 : 6);
+            /* not fused: products that are not masked. Fused: 3 with scores and twice 4 with their halves, of 3/4 of the pairs */
+            double scores = LAYERS * 2 * tokens * CONTEXT * DIM * (k ? 11 * 0.75 : 6);
             bad |= near("GPT-2: FLOPs of products", gemm, 6 * weights * tokens + scores, 1e-9);
             if (k) bad |= near("GPT-2: 6 N a token", gemm - scores, 6 * 124439808.0 * tokens, 0.01);
         }

@@ -2,10 +2,11 @@
 
    By products, on tensor cores: operands of one half type without mask, lengths and window, d a multiple of 8, rows aligned to 16
    bytes, at least 8192 pairs of query and key, and workspace for one head within 128 MiB. cuBLAS computes scores (f32) of some heads
-   at a time, a kernel makes weights (halves) of them, cuBLAS multiplies these with v. Blocks of 512 rows of a causal head skip
+   at a time, a kernel makes weights of them, cuBLAS multiplies these with v. One half would round a weight by more than the result may
+   be off, so a weight is the sum of two (the second is what the first lost), and a result the f32 sum of two products. Blocks of 512 rows of a causal head skip
    the blocks of keys that they do not see: 3/4 of the pairs are computed for t = 1024. Backward: scores and do v^T (f32), a kernel
-   for p and ds (halves), then dv, dk and dq; each element of a result is one product, whose sum is in f32. Memory, 6 bytes a pair
-   forward and 12 backward, is written once and read once.
+   for p and ds (two halves each), then dv, dk and dq. Memory, 8 bytes a pair forward and 16 backward, is written once and read once,
+   ds twice.
 
    In one kernel, for all else; the scores are never stored in device memory:
 
@@ -579,6 +580,7 @@ static dt_view pairs_of(const plan &p, void *mem, int dtype, int64_t n, int64_t 
     r.stride[0] = p.rep * p.t * p.pitch, r.stride[1] = p.t * p.pitch, r.stride[2] = p.pitch, r.stride[3] = 1;
     return r;
 }
+static size_t sums_bytes(const plan &p) { return (size_t)(p.n * ROWS * p.d) * sizeof(float); } /* of a block of a result */
 static dt_view turned(dt_view v)
 {
     int64_t n = v.shape[2], s = v.stride[2];
@@ -602,6 +604,18 @@ static weights_of weights_for(const plan &p, int64_t n, const args &a)
     return weights_of{ n * p.t, p.t, p.s, p.pitch, p.offset, a.lse_h, a.lse_t, p.causal };
 }
 /* w = softmax of the rows of x; a warp for each row. lse begins at the first of these heads. */
+/* v in w[at ..] and what that loses in w[at + more ..] */
+template <typename T> __device__ __forceinline__ void store_split(T *w, int64_t at, int64_t more, float (&v)[4], int64_t n)
+{
+    float lost[4];
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        float kept = to_float(from_float<T>(v[k]));
+        lost[k] = kept - kept == 0 ? v[k] - kept : 0.0f; /* infinity and NaN: in the first */
+    }
+    store_vector(w + at, v, false, n);
+    store_vector(w + at + more, lost, false, n);
+}
 template <typename T> static __global__ void softmax_rows(weights_of g, T *w, float *lse, const float *x)
 {
     int lane = (int)threadIdx.x % WARP * 4;
@@ -620,7 +634,7 @@ template <typename T> static __global__ void softmax_rows(weights_of g, T *w, fl
             if (j < seen) load_vector(x + i * g.pitch + j, v, seen - j, -INFINITY);
 #pragma unroll
             for (int k = 0; k < 4; k++) v[k] = j + k < seen ? expf(v[k] - about) * factor : 0.0f;
-            store_vector(w + i * g.pitch + j, v, false, end - j);
+            store_split(w, i * g.pitch + j, g.rows * g.pitch, v, end - j);
         }
     }
 }
@@ -644,17 +658,42 @@ static __global__ void softmax_rows_bwd(weights_of g, T *w, T *dx, const float *
                 v[k] = there ? expf(v[k] - about) : 0.0f;
                 d[k] = there ? scale * v[k] * (d[k] - less) : 0.0f;
             }
-            store_vector(w + i * g.pitch + j, v, false, end - j);
-            store_vector(dx + i * g.pitch + j, d, false, end - j);
+            store_split(w, i * g.pitch + j, g.rows * g.pitch, v, end - j);
+            store_split(dx, i * g.pitch + j, g.rows * g.pitch, d, end - j);
         }
     }
+}
+/* y = a b, or y += a b, where a is the sum of the halves at a and `more` bytes behind; sum: f32 for y */
+static int twice(dt_device *dev, const dt_call *c, const dt_view &y, dt_view a, const dt_view &b, size_t more, float *sum, bool add)
+{
+    dt_view z = y, rest = a;
+    rest.data = (char *)a.data + more;
+    if (y.dtype != DT_F32) {
+        z.data = sum;
+        z.dtype = DT_F32;
+        z.stride[2] = z.shape[3];
+        z.stride[1] = z.shape[2] * z.stride[2];
+        z.stride[0] = z.shape[1] * z.stride[1];
+    }
+    int bad = dt__cuda_matmul(dev, c, &z, &a, &b, 1, y.dtype == DT_F32 && add ? 1 : 0);
+    if (!bad) bad = dt__cuda_matmul(dev, c, &z, &rest, &b, 1, 1);
+    if (bad || y.dtype == DT_F32) return bad;
+    dt_call k;
+    memset(&k, 0, sizeof k);
+    k.op = DT_K_copy;
+    k.stream = c->stream;
+    k.nout = k.nin = 1;
+    k.out[0] = y;
+    k.in[0] = z;
+    k.acc = add;
+    return dt__cuda_copy(dev, &k);
 }
 static int forward_by_products(dt_device *dev, const dt_call *c, const plan &p, const args &a)
 {
     int64_t pairs = p.n * p.t * p.pitch;
-    char   *mem = (char *)dt__cuda_scratch(dev, c->stream, (size_t)pairs * 6);
+    char   *mem = (char *)dt__cuda_scratch(dev, c->stream, (size_t)pairs * 8 + sums_bytes(p));
     if (!mem) return DT_ERR_MEMORY;
-    float       *x = (float *)mem;
+    float       *x = (float *)mem, *sum = (float *)(mem + pairs * 8);
     void        *w = mem + pairs * 4;
     cudaStream_t st = stream_of(dev, c);
     int          bad = 0;
@@ -677,8 +716,7 @@ static int forward_by_products(dt_device *dev, const dt_call *c, const plan &p, 
             for (int64_t r = 0; r < p.t && !bad; r += ROWS) {
                 int64_t rows = p.t - r < ROWS ? p.t - r : ROWS, seen = p.seen(r + rows);
                 dt_view y = rows_of(p, c->out[0], i, h, n, r, rows), l = pairs_of(p, w, p.dtype, n, r, rows, 0, seen);
-                dt_view v = rows_of(p, c->in[2], i, h, n, 0, seen);
-                bad = dt__cuda_matmul(dev, c, &y, &l, &v, 1, 0);
+                bad = twice(dev, c, y, l, rows_of(p, c->in[2], i, h, n, 0, seen), (size_t)(n * p.t * p.pitch) * 2, sum, false);
             }
         }
     return bad;
@@ -688,12 +726,14 @@ static int backward_by_products(dt_device *dev, const dt_call *c, const plan &p,
 {
     int64_t      pairs = p.n * p.t * p.pitch;
     float       *x = (float *)mem, *dw = x + pairs;
-    char        *w = (char *)(dw + pairs), *dx = w + pairs * 2;
+    char        *w = (char *)(dw + pairs), *dx = w + pairs * 4;
+    float       *sum = (float *)(dx + pairs * 4);
     cudaStream_t st = stream_of(dev, c);
     int          bad = 0;
     for (int64_t i = 0; i < p.b; i++)
         for (int64_t h = 0; h < p.h && !bad; h += p.n) {
             int64_t      n = p.h - h < p.n ? p.h - h : p.n;
+            size_t       more = (size_t)(n * p.t * p.pitch) * 2;
             const float *lse = (const float *)c->in[5].data + i * a.lse_b + h * a.lse_h;
             for (int64_t r = 0; r < p.t && !bad; r += ROWS) {
                 int64_t rows = p.t - r < ROWS ? p.t - r : ROWS, seen = p.seen(r + rows);
@@ -718,14 +758,13 @@ static int backward_by_products(dt_device *dev, const dt_call *c, const plan &p,
                 dt_view v = rows_of(p, c->out[2], i, h, n, k0, keys), k = rows_of(p, c->out[1], i, h, n, k0, keys);
                 dt_view l = turned(pairs_of(p, w, p.dtype, n, r, rows, k0, keys)), dl = turned(pairs_of(p, dx, p.dtype, n, r, rows, k0, keys));
                 dt_view y = rows_of(p, c->in[0], i, h, n, r, rows), q = rows_of(p, c->in[1], i, h, n, r, rows);
-                bad = dt__cuda_matmul(dev, c, &v, &l, &y, 1, (float)(c->acc >> 2 & 1u));
-                if (!bad) bad = dt__cuda_matmul(dev, c, &k, &dl, &q, 1, (float)(c->acc >> 1 & 1u));
+                bad = twice(dev, c, v, l, y, more, sum, c->acc >> 2 & 1u);
+                if (!bad) bad = twice(dev, c, k, dl, q, more, sum, c->acc >> 1 & 1u);
             }
             for (int64_t r = 0; r < p.t && !bad; r += ROWS) {
                 int64_t rows = p.t - r < ROWS ? p.t - r : ROWS, seen = p.seen(r + rows);
                 dt_view q = rows_of(p, c->out[0], i, h, n, r, rows), dl = pairs_of(p, dx, p.dtype, n, r, rows, 0, seen);
-                dt_view k = rows_of(p, c->in[2], i, h, n, 0, seen);
-                bad = dt__cuda_matmul(dev, c, &q, &dl, &k, 1, (float)(c->acc & 1u));
+                bad = twice(dev, c, q, dl, rows_of(p, c->in[2], i, h, n, 0, seen), more, sum, c->acc & 1u);
             }
         }
     return bad;
@@ -772,7 +811,7 @@ extern "C" int dt__cuda_attention(dt_device *dev, const dt_call *c)
     int             status = all_floats(c, 7, 1);
     attention::plan p;
     if (status || a.heads == 0 || a.t == 0) return status;
-    if (!(c->acc & 1) && attention::by_products(&p, c, a, 0, 3, 1, 6)) return attention::forward_by_products(dev, c, p, a);
+    if (!(c->acc & 1) && attention::by_products(&p, c, a, 0, 3, 1, 8)) return attention::forward_by_products(dev, c, p, a);
     cudaStream_t     s = stream_of(dev, c);
     float           *lse = (float *)c->out[1].data;
     attention::heads o = attention::out_heads(c, 0), q = attention::in_heads(c, 0, a.h), k = attention::in_heads(c, 1, a.h);
@@ -794,9 +833,9 @@ extern "C" int dt__cuda_attention_bwd(dt_device *dev, const dt_call *c)
     const float *lse = (const float *)c->in[5].data;
     size_t       rows = (size_t)(a.heads * (a.t > 0 ? a.t : 1));
     attention::plan p;
-    bool         products = attention::by_products(&p, c, a, 1, 5, 3, 12);
+    bool         products = attention::by_products(&p, c, a, 1, 5, 3, 16);
     size_t       before = products ? (rows * sizeof(float) + 511) / 512 * 512 : rows * sizeof(float);
-    float       *delta = (float *)dt__cuda_scratch(dev, c->stream, before + (products ? (size_t)(p.n * p.t * p.pitch) * 12 : 0));
+    float       *delta = (float *)dt__cuda_scratch(dev, c->stream, before + (products ? (size_t)(p.n * p.t * p.pitch) * 16 + attention::sums_bytes(p) : 0));
     if (!delta) return DT_ERR_MEMORY;
     if (a.t > 0)
         attention::deltas<<<blocks_for(a.heads * a.t, BLOCK / WARP), BLOCK, 0, s>>>(

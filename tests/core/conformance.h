@@ -2238,8 +2238,11 @@ static const cf_row cf_row_attention = {
                       CF_C("1x2x4x3:t 1x2x4x3:t 1x2x4x3:t", 0), CF_C("1x2x4x6:n 1x2x4x6:n 1x2x4x6:n", 1),
                       CF_C("2x2x5x3:e 2x2x5x3 2x2x5x3:e", 0), CF_C("1x2x4x4:l 1x2x4x4:l 1x2x4x4:l", 1),
                       CF_C("2x3x17x8 2x3x17x8 2x3x17x8", 1), CF_C("1x2x70x33 1x2x70x33 1x2x70x33", 1),
-                      CF_C("2x4x130x32 2x4x130x32 2x4x130x32", 1), CF_C("1x2x600x8 1x2x600x8 1x2x600x8", 1),
-                      CF_C("1x4x20x8 1x2x600x8 1x2x600x8", 1, 0, 580), CF_C("1x4x600x8 1x2x20x8 1x2x20x8", 0),
+                      CF_C("2x4x130x32 2x4x130x32 2x4x130x32", 1),
+                      /* many pairs of short rows: by products on a GPU, in blocks, with an offset, with shared heads */
+                      CF_C("1x1x600x8 1x1x600x8 1x1x600x8", 1), CF_C("1x1x600x8 1x1x600x8 1x1x600x8", 0),
+                      CF_C("1x4x32x8 1x2x300x8 1x2x300x8", 1, 0, 268), CF_C("1x4x120x8 1x2x90x8 1x2x90x8", 0),
+                      CF_C("1x3x100x16 1x3x100x16 1x3x100x16", 1), CF_C("2x2x96x8:t 2x2x96x8:t 2x2x96x8:t", 1),
                       CF_C("2x4x65x64 2x4x200x64 2x4x200x64", 0),
                       /* keys that no query sees, in blocks of their own: by heads and by blocks, whole panels or not */
                       CF_C("2x4x3x16 2x4x130x16 2x4x130x16", 1), CF_C("1x2x3x16 1x2x70x16 1x2x70x16", 1),

@@ -450,12 +450,21 @@ struct stream {
     bool     destroyed, busy, is_legacy;
     item    *head, **tail;
     uint64_t queued, done; /* numbers of the last one queued and of the last one that ran */
+    struct capture *capture; /* work is taken down instead of queued; NULL: none */
 };
+/* A capture (cudaGraph_t when it has ended): of one stream, in the global mode. While there is one, calls that wait or allocate fail and
+   spoil it. Graphs are not launched here: what is shown is that work can be captured. */
+typedef struct capture {
+    bool       spoilt;
+    int        n;
+    emu_work **w;
+} capture;
 enum { STREAM_MAGIC = 0x57e4a3 };
 
 static stream   *streams;
 static int       nstreams;
 static emu_work *blocked; /* the last work that could not go on */
+static capture  *capturing;
 
 static stream *stream_new(int d, unsigned flags, int priority)
 {
@@ -645,6 +654,12 @@ static cudaError_t queue_after(stream *s, emu_work *w, uint64_t *at, dep wait)
         w->drop(w);
         return emu.device[s->device].sticky;
     }
+    if (s->capture) {
+        capture *c = s->capture;
+        c->w = realloc(c->w, (size_t)(c->n + 1) * sizeof *c->w);
+        c->w[c->n++] = w;
+        return cudaSuccess;
+    }
     put(s, w, wait);
     if (at) *at = s->queued;
     if (s->queued - s->done > PENDING_MAX) wait_for(s, s->queued - PENDING_MAX);
@@ -691,6 +706,15 @@ static cudaError_t enter(void)
 {
     cudaError_t e = enter_any();
     return e ? e : emu_usable();
+}
+/* Of a call that waits or allocates, which a capture does not allow */
+static cudaError_t enter_outside(const char *who)
+{
+    cudaError_t e = enter();
+    if (e || !capturing) return e;
+    capturing->spoilt = true;
+    emu_note("%s during a capture", who);
+    return cudaErrorStreamCaptureUnsupported;
 }
 static cudaError_t leave(cudaError_t e)
 {
@@ -917,7 +941,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *text, int n, int d)
 }
 cudaError_t cudaDeviceSynchronize(void)
 {
-    cudaError_t e = enter();
+    cudaError_t e = enter_outside("cudaDeviceSynchronize");
     emu_count(EMU_WAITS);
     if (!e) {
         wait_device(current);
@@ -990,7 +1014,7 @@ static range *range_add(int i, size_t nbytes)
 }
 cudaError_t cudaMalloc(void **p, size_t nbytes)
 {
-    cudaError_t e = enter();
+    cudaError_t e = enter_outside("cudaMalloc");
     if (!e && !p) e = cudaErrorInvalidValue;
     if (!e && !nbytes) *p = NULL;
     if (!e && nbytes) {
@@ -1004,7 +1028,7 @@ cudaError_t cudaMalloc(void **p, size_t nbytes)
 }
 cudaError_t cudaFree(void *p)
 {
-    cudaError_t e = enter();
+    cudaError_t e = enter_outside("cudaFree");
     if (e || !p) return leave(e);
     range *r = range_near((uintptr_t)p);
     if (!r || r->base != (uintptr_t)p) return leave(cudaErrorInvalidValue);
@@ -1304,7 +1328,7 @@ static cudaError_t copy(void *dst, const void *src, size_t nbytes, enum cudaMemc
 }
 cudaError_t cudaMemcpy(void *dst, const void *src, size_t nbytes, enum cudaMemcpyKind kind)
 {
-    cudaError_t e = enter();
+    cudaError_t e = enter_outside("cudaMemcpy");
     if (!e) e = copy(dst, src, nbytes, kind, emu.device[current].legacy, true, "cudaMemcpy");
     return leave(e);
 }
@@ -1432,7 +1456,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t h)
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t h)
 {
-    cudaError_t e = enter();
+    cudaError_t e = enter_outside("cudaStreamSynchronize");
     emu_count(EMU_WAITS);
     stream     *s = e ? NULL : stream_of(h);
     if (!e && !s) e = cudaErrorInvalidResourceHandle;
@@ -1527,6 +1551,11 @@ cudaError_t cudaEventRecord(cudaEvent_t h, cudaStream_t hs)
     stream     *s = e ? NULL : stream_of(hs);
     if (!e && (!ev || !s)) e = cudaErrorInvalidResourceHandle;
     if (!e && ev->device != s->device) e = cudaErrorInvalidResourceHandle;
+    if (!e && s->capture) { /* who waits for it outside would wait for nothing */
+        ev->s = s;
+        ev->at = UINT64_MAX;
+        return leave(e);
+    }
     if (!e) {
         record_work *r = calloc(1, sizeof *r);
         r->w = (emu_work){.run = record_run, .drop = drop_plain, .name = "cudaEventRecord"};
@@ -1547,7 +1576,7 @@ cudaError_t cudaEventQuery(cudaEvent_t h)
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t h)
 {
-    cudaError_t e = enter();
+    cudaError_t e = enter_outside("cudaEventSynchronize");
     event      *ev = e ? NULL : event_of(h);
     if (!e && !ev) e = cudaErrorInvalidResourceHandle;
     if (!e && ev->s) {
@@ -1578,6 +1607,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t hs, cudaEvent_t h, unsigned flags)
     stream     *s = e ? NULL : stream_of(hs);
     if (!e && (!ev || !s)) e = cudaErrorInvalidResourceHandle;
     if (!e && flags) e = cudaErrorInvalidValue;
+    if (!e && ev->s && ev->s != s && (s->capture != NULL) != (ev->at == UINT64_MAX)) { /* streams that join are not modelled */
+        if (capturing) capturing->spoilt = true;
+        e = cudaErrorStreamCaptureIsolation;
+    }
     if (!e && ev->s && ev->s != s && ev->s->done < ev->at) {
         emu_work *w = calloc(1, sizeof *w);
         *w = (emu_work){.run = nothing_run, .drop = drop_plain, .name = "cudaStreamWaitEvent"};
@@ -1586,6 +1619,57 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t hs, cudaEvent_t h, unsigned flags)
     return leave(e);
 }
 
+cudaError_t cudaStreamBeginCapture(cudaStream_t hs, enum cudaStreamCaptureMode mode)
+{
+    cudaError_t e = enter();
+    stream     *s = e ? NULL : stream_of(hs);
+    if (!e && !s) e = cudaErrorInvalidResourceHandle;
+    if (!e && (mode != cudaStreamCaptureModeGlobal || capturing)) e = cudaErrorInvalidValue; /* others are not modelled */
+    if (!e && s->is_legacy) e = cudaErrorStreamCaptureUnsupported;
+    if (!e) s->capture = capturing = calloc(1, sizeof *capturing);
+    return leave(e);
+}
+static void capture_drop(capture *c)
+{
+    for (int i = 0; i < c->n; i++) c->w[i]->drop(c->w[i]);
+    free(c->w);
+    free(c);
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t hs, cudaGraph_t *graph)
+{
+    cudaError_t e = enter();
+    stream     *s = e ? NULL : stream_of(hs);
+    if (!e && !graph) e = cudaErrorInvalidValue;
+    if (!e && (!s || !s->capture)) e = cudaErrorIllegalState;
+    if (!e) {
+        capture *c = s->capture;
+        s->capture = capturing = NULL;
+        *graph = c->spoilt ? NULL : (cudaGraph_t)c;
+        if (c->spoilt) {
+            capture_drop(c);
+            e = cudaErrorStreamCaptureInvalidated;
+        }
+    }
+    return leave(e);
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t hs, enum cudaStreamCaptureStatus *status)
+{
+    cudaError_t e = enter();
+    stream     *s = e ? NULL : stream_of(hs);
+    if (!e && (!s || !status)) e = cudaErrorInvalidValue;
+    if (!e)
+        *status = !s->capture         ? cudaStreamCaptureStatusNone
+                  : s->capture->spoilt ? cudaStreamCaptureStatusInvalidated
+                                       : cudaStreamCaptureStatusActive;
+    return leave(e);
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    cudaError_t e = enter();
+    if (!e && !graph) e = cudaErrorInvalidValue;
+    if (!e) capture_drop((capture *)graph);
+    return leave(e);
+}
 typedef struct host_work {
     emu_work     w;
     cudaHostFn_t fn;

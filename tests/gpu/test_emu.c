@@ -295,6 +295,42 @@ static void case_threads(void)
 }
 
 /* ---- memory */
+static void case_capture(void)
+{
+    cudaStream_t  s = stream_new(cudaStreamNonBlocking), other = stream_new(cudaStreamNonBlocking);
+    cudaGraph_t   graph = NULL;
+    cudaEvent_t   e;
+    enum cudaStreamCaptureStatus status;
+    float        *x = device_floats(NULL, 64);
+    void         *p = NULL;
+    OK(cudaEventCreate(&e));
+    OK(cudaEventRecord(e, other));
+    OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
+    OK(cudaMemsetAsync(x, 0, 256, s));
+    OK(cudaMemsetAsync(x, 0, 4, other));
+    OK(cudaStreamIsCapturing(s, &status));
+    CHECK(status == cudaStreamCaptureStatusActive);
+    OK(cudaStreamEndCapture(s, &graph));
+    CHECK(graph != NULL);
+    OK(cudaGraphDestroy(graph));
+    for (int i = 0; i < 6; i++) {
+        OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
+        cudaError_t r = i == 0   ? cudaMalloc(&p, 4)
+                        : i == 1 ? cudaFree(x)
+                        : i == 2 ? cudaStreamSynchronize(other)
+                        : i == 3 ? cudaDeviceSynchronize()
+                        : i == 4 ? cudaEventSynchronize(e)
+                                 : cudaStreamWaitEvent(s, e, 0);
+        CHECK(r == (i < 5 ? cudaErrorStreamCaptureUnsupported : cudaErrorStreamCaptureIsolation));
+        OK(cudaStreamIsCapturing(s, &status));
+        CHECK(status == cudaStreamCaptureStatusInvalidated);
+        CHECK(cudaStreamEndCapture(s, &graph) == cudaErrorStreamCaptureInvalidated && !graph);
+    }
+    CHECK(cudaStreamEndCapture(s, &graph) == cudaErrorIllegalState);
+    (void)cudaGetLastError();
+    OK(cudaStreamSynchronize(s));
+    OK(cudaFree(x));
+}
 static void case_staged(void) /* pageable memory may change after the call */
 {
     float v[64], w[64], *x = device_floats(NULL, 64);
@@ -639,6 +675,7 @@ UTEST(emu, settings_that_are_none_are_refused)
     EXPECT_EQ(97, run_case("staged", "DT_EMU=sometimes"));
     EXPECT_EQ(97, run_case("staged", "DT_EMU_HANG=long"));
 }
+UTEST(emu, captures_refuse_what_waits_and_allocates) { EXPECT_CASE("capture", ""); }
 UTEST(emu, what_is_not_modelled_is_not_there)
 {
     static const char *const names[] = {"cudaMallocManaged", "cudaMallocAsync", "cudaGraphLaunch", "cudaMemcpyToSymbol",
@@ -1932,7 +1969,7 @@ UTEST(emu, the_report)
     X(copy_kinds) X(out_of_memory) X(sticky) X(attributes) X(devices) X(no_device) X(peer_copies) X(peer)        \
     X(no_peer) X(fork) X(leak) X(products) X(product_rules) X(bad_product) X(convolutions) X(conv_rules)         \
     X(conv_order) X(conv_strided) X(bad_convolution) X(collectives) X(nccl_types) X(rank_threads) X(rank_processes) \
-    X(idle_process) X(bad_collective) X(abort) X(nccl_init) X(nccl_alone) X(two_comms) X(launch) X(launch_limits) X(no_image) \
+    X(idle_process) X(bad_collective) X(abort) X(nccl_init) X(nccl_alone) X(two_comms) X(capture) X(launch) X(launch_limits) X(no_image) \
     X(bad_launch) X(zero_copy) X(beside) X(absent_process)
 #define ROW(n) {#n, case_##n},
 static const test_case cases[] = {CASES(ROW){NULL, NULL}};
