@@ -988,7 +988,7 @@ typedef struct dt_backend {
     int (*order)(dt_device *dev, void *after, void *before);
     void *(*stream_new)(dt_device *dev);                        /* NULL entry: the device has one stream */
     void (*stream_free)(dt_device *dev, void *stream);
-    int (*image_layout)(dt_device *dev, int kernel);            /* the layout of image operands; NULL entry: plain */
+    int (*image_layout)(dt_device *dev, int kernel, int dtype); /* the layout of image operands; NULL entry: plain */
     /* Asynchronous copies, overlapped with kernels. Callers: any thread. NULL entries: not supported. host_alloc returns
        64-byte aligned host memory for such copies (NULL without setting an error). upload_later is asynchronous: the host
        memory must stay unchanged until the copy is done. mark records an event in a stream (and creates it if *mark is
@@ -3310,9 +3310,9 @@ static dt_tensor *dt__in_layout(const char *call, dt_tensor *x, int layout)
     }
     return y;
 }
-static int dt__image_layout(dt_device *dev, int kernel)
+static int dt__image_layout(dt_device *dev, int kernel, int dtype)
 {
-    return dev->be->image_layout ? dev->be->image_layout(dev, kernel) : DT_LAYOUT_PLAIN;
+    return dev->be->image_layout ? dev->be->image_layout(dev, kernel, dtype) : DT_LAYOUT_PLAIN;
 }
 DT__INSIDE bool dt__extended(dt_device *dev, int kernel) { return dev->be->extended && dev->be->extended(dev, kernel); }
 /* Converts t itself to the plain layout, which views and visible strides need. The values are the same, so the version
@@ -6392,7 +6392,7 @@ static int dt__conv_bwd_weight(dt__node *n, dt_tensor *g, int layout)
 }
 static int dt__conv_bwd(dt__node *n, dt_tensor *g)
 {
-    int        layout = dt__image_layout(g->st->dev, DT_K_conv2d);
+    int        layout = dt__image_layout(g->st->dev, DT_K_conv2d, g->dtype);
     dt_tensor *ga = dt__act_bwd((int)n->i[0], g, n->saved[2]), *gi = ga ? dt__in_layout("backward", ga, layout) : NULL;
     int        rc = gi ? 0 : DT_ERR_MEMORY;
     dt__unref(ga);
@@ -6447,7 +6447,7 @@ DT_API dt_tensor *dt_op_conv2d_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt
     dt__conv_options(&c, given, o.groups);
     c.u.conv.act = o.act;
     if (!dt__conv_shape(call, x, w, &c, shape) || !dt__vector_ok(call, "b", x, b, w->shape[0])) return NULL;
-    int        layout = dt__image_layout(x->st->dev, DT_K_conv2d);
+    int        layout = dt__image_layout(x->st->dev, DT_K_conv2d, dt__promote(x, w));
     dt_tensor *xi = dt__in_layout(call, x, layout), *wd = xi ? dt__dense(call, w) : NULL;
     dt_tensor *bd = wd && b ? dt__dense(call, b) : NULL;
     dt_tensor *y = wd && (bd || !b) ? dt__new(call, x->st->dev, dt__promote(x, w), shape, 4, layout) : NULL;
@@ -6478,7 +6478,7 @@ DT_API dt_tensor *dt_op_conv2d_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt
    convolution. Saved: x, w. */
 static int dt__deconv_bwd(dt__node *n, dt_tensor *g)
 {
-    int        layout = dt__image_layout(g->st->dev, DT_K_conv2d);
+    int        layout = dt__image_layout(g->st->dev, DT_K_conv2d, g->dtype);
     uint32_t   acc = 0;
     dt_tensor *gi = dt__in_layout("backward", g, layout), *x = gi ? dt__in_layout("backward", n->saved[0], layout) : NULL, *t = NULL;
     int        rc = x ? 0 : DT_ERR_MEMORY;
@@ -6573,7 +6573,7 @@ DT_API dt_tensor *dt_op_conv_transpose2d_with(dt_tensor *x, dt_tensor *w, dt_ten
     }
     if (!dt__vector_ok(call, "b", x, b, shape[1])) return NULL;
     if (more[0] >= c.u.conv.stride[0] || more[1] >= c.u.conv.stride[1]) return dt__deconv_cut(x, w, b, o, &c, shape);
-    int        layout = dt__image_layout(x->st->dev, DT_K_conv2d);
+    int        layout = dt__image_layout(x->st->dev, DT_K_conv2d, dt__promote(x, w));
     dt_tensor *xi = dt__in_layout(call, x, layout), *wd = xi ? dt__dense(call, w) : NULL;
     dt_tensor *y = wd ? dt__new(call, x->st->dev, dt__promote(x, w), shape, 4, layout) : NULL;
     int        rc = y ? 0 : DT_ERR_MEMORY;
@@ -6610,7 +6610,7 @@ DT_API dt_tensor *dt_op_conv_transpose2d_with(dt_tensor *x, dt_tensor *w, dt_ten
 /* ---- pooling */
 static int dt__pool2d_bwd(dt__node *n, dt_tensor *g)
 {
-    int        layout = dt__image_layout(g->st->dev, DT_K_pool2d);
+    int        layout = dt__image_layout(g->st->dev, DT_K_pool2d, g->dtype);
     uint32_t   acc = 0;
     dt_tensor *x = n->in[0], *gi = dt__in_layout("backward", g, layout), *t = gi ? dt__grad_begin(x, layout, &acc)
             : NULL;
@@ -6630,7 +6630,7 @@ static int dt__pool2d_bwd(dt__node *n, dt_tensor *g)
 }
 static dt_tensor *dt__pool2d(const char *call, dt_tensor *x, dt_call *c, const int64_t *shape)
 {
-    int        layout = dt__image_layout(x->st->dev, DT_K_pool2d), max = c->u.pool.max;
+    int        layout = dt__image_layout(x->st->dev, DT_K_pool2d, x->dtype), max = c->u.pool.max;
     dt_tensor *xi = dt__in_layout(call, x, layout), *y = xi ? dt__new(call, x->st->dev, x->dtype, shape, 4, layout)
             : NULL;
     bool       small = (int64_t)c->u.pool.kernel[0] * c->u.pool.kernel[1] <= 256;
@@ -6745,7 +6745,7 @@ static int dt__batch_norm_sums(dt__node *n, dt_tensor *g, dt_tensor *x, dt_tenso
 }
 static int dt__batch_norm_bwd(dt__node *n, dt_tensor *g)
 {
-    int        layout = n->i[1] ? (int)DT_LAYOUT_PLAIN : dt__image_layout(g->st->dev, DT_K_batch_norm);
+    int        layout = n->i[1] ? (int)DT_LAYOUT_PLAIN : dt__image_layout(g->st->dev, DT_K_batch_norm, g->dtype);
     dt_tensor *gi = dt__in_layout("backward", g, layout), *t[4] = { NULL, NULL, NULL, NULL }; /* x, weight, bias, add */
     dt_tensor *x = gi ? dt__in_layout("backward", n->saved[0], layout) : NULL; /* a view may have converted it to plain */
     dt_tensor *y = x && n->saved[4] ? dt__in_layout("backward", n->saved[4], layout) : NULL;
@@ -6815,7 +6815,7 @@ static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *wei
 {
     int64_t    total = 0;
     bool       plain = dt__batch_norm_plain(x, o.eval && rm && rv && !sync);
-    int        layout = plain ? (int)DT_LAYOUT_PLAIN : dt__image_layout(x->st->dev, DT_K_batch_norm);
+    int        layout = plain ? (int)DT_LAYOUT_PLAIN : dt__image_layout(x->st->dev, DT_K_batch_norm, x->dtype);
     int64_t    channels = x->shape[1];
     dt_tensor *xi = dt__in_layout(call, x, layout), *add = xi && o.add ? dt__in_layout(call, o.add, layout) : NULL;
     dt_tensor *y = xi && (add || !o.add) ? dt__new_like(call, xi, x->dtype) : NULL;

@@ -550,9 +550,9 @@ static int dt__cpu_extended(dt_device *dev, int kernel)
     (void)dev;
     return kernel == DT_K_batch_norm || kernel == DT_K_layer_norm;
 }
-static int dt__cpu_image_layout(dt_device *dev, int kernel)
+static int dt__cpu_image_layout(dt_device *dev, int kernel, int dtype)
 {
-    (void)dev, (void)kernel;
+    (void)dev, (void)kernel, (void)dtype;
     return DT_LAYOUT_NHWC;
 }
 

@@ -85,7 +85,8 @@ typedef struct dt_cuda_opts {
     dt_switch tf32          DT_D; /* f32 products and convolutions may round their factors to TF32 (DT_CUDA_TF32=1) */
     dt_switch deterministic DT_D; /* the same bits in every run (DT_CUDA_DETERMINISTIC=1) */
     dt_switch search        DT_D; /* measure cuDNN's algorithms for each new convolution; default: its heuristics (DT_CUDA_SEARCH=1) */
-    int layout              DT_D; /* of images: DT_LAYOUT_NHWC (DT_CUDA_NHWC=1), or DT_ZERO for DT_LAYOUT_PLAIN, the first value */
+    int layout              DT_D; /* of images: at first DT_LAYOUT_NHWC for halves and DT_LAYOUT_PLAIN for f32; for both DT_LAYOUT_NHWC
+                             (DT_CUDA_NHWC=1), or DT_ZERO for DT_LAYOUT_PLAIN (DT_CUDA_NHWC=0) */
     int workspace_mb        DT_D; /* of a convolution, at most: 512 at first (DT_CUDA_WORKSPACE_MB); DT_ZERO: algorithms without one */
 } dt_cuda_opts;
 DT_API dt_status dt_cuda_set_with(dt_device *dev, dt_cuda_opts o);
@@ -143,6 +144,9 @@ void *dt__cuda_scratch(dt_device *dev, void *stream, size_t nbytes);
 int   dt__cuda_check(int cuda_error, const char *what); /* 0, or DT_ERR_DEVICE after dt_fail */
 int   dt__cuda_processors(dt_device *dev);              /* number of multiprocessors */
 bool  dt__cuda_deterministic(dt_device *dev);
+/* y = alpha a b + beta y for each index of the first dimensions, by cuBLAS, with sums in f32. a and b have one dtype, y it or f32; each
+   has unit stride in one of its last two dimensions, y in its last. On the stream of `like`. */
+int   dt__cuda_matmul(dt_device *dev, const dt_call *like, const dt_view *y, const dt_view *a, const dt_view *b, float alpha, float beta);
 /* In kernels/: a cudaError_t that says whether the current device can run the kernels. */
 int   dt__cuda_probe(void);
 #endif /* DT_USE_CUDA */
@@ -159,6 +163,7 @@ int   dt__cuda_probe(void);
 #ifdef __cplusplus
 extern "C" {
 #endif
+enum { DT__CUDA_DEVICES = 64 }; /* largest number of devices */
 typedef struct dt__cuda_exchange {
     void *(*begin)(dt_device *const *dev, int n); /* communicators of these devices; NULL after dt_fail */
     void (*end)(void *comms, dt_device *const *dev, int n); /* waits for the work queued on the devices */
@@ -167,6 +172,14 @@ typedef struct dt__cuda_exchange {
     int (*run)(void *comms, dt_device *const *dev, int n, void *const *stream, const dt_view *block, int nblocks,
                bool sum);
 } dt__cuda_exchange;
+/* Creates the handles of cuBLAS and cuDNN for the compute stream: what they load and allocate may wait for the whole device. */
+#ifdef DT_USE_CUDA
+#ifdef DT_STATIC
+static int dt__cuda_prepare(dt_device *dev) __attribute__((unused));
+#else
+__attribute__((visibility("hidden"))) int dt__cuda_prepare(dt_device *dev);
+#endif
+#endif
 /* dt_nccl.h sets it in a constructor, before main(). NULL: blocks are exchanged by copies. */
 #ifdef DT_STATIC
 static const dt__cuda_exchange *dt__cuda_exchanged_by __attribute__((unused));
@@ -230,7 +243,6 @@ DT_API void  dt_cuda_host_free(void *ptr) { (void)ptr; }
 #else
 
 enum {
-    DT__CUDA_DEVICES = 64,     /* largest number of devices */
     DT__CUDA_ALIGN = 512,      /* bytes: blocks are multiples of it */
     DT__CUDA_UNIT = 2 << 20,   /* bytes: segments are multiples of it */
     DT__CUDA_SMALL = 1 << 20,  /* bytes: smaller blocks come from segments of 2 MiB */
@@ -308,7 +320,7 @@ typedef struct dt__cuda_dev {
     dt_device        *dev;
     struct {
         bool   tf32, deterministic, search;
-        int    layout;
+        int    layout; /* -1: by dtype */
         size_t workspace;
     } opts;
     dt__cuda_queue    compute, copy, comm;
@@ -870,10 +882,11 @@ static int dt__cuda_order(dt_device *dev, void *after, void *before)
     pthread_mutex_unlock(&d->lock);
     return bad;
 }
-static int dt__cuda_image_layout(dt_device *dev, int kernel)
+static int dt__cuda_image_layout(dt_device *dev, int kernel, int dtype)
 {
+    int layout = dt__cuda_of(dev)->opts.layout;
     (void)kernel;
-    return dt__cuda_of(dev)->opts.layout;
+    return layout >= 0 ? layout : dtype == DT_F16 || dtype == DT_BF16 ? (int)DT_LAYOUT_NHWC : (int)DT_LAYOUT_PLAIN;
 }
 DT_API void *dt_cuda_host_alloc(size_t nbytes)
 {
@@ -1047,8 +1060,7 @@ static int64_t dt__cuda_lead(const dt_view *v, cublasOperation_t *op)
     return 0;
 }
 /* One product for each index of the batch. Batch dimensions that can be merged in all operands go into one call. */
-static int dt__cuda_products(dt_device *dev, const dt_call *c, const dt_view *y, const dt_view *a, const dt_view *b,
-                             float alpha, float beta)
+int dt__cuda_matmul(dt_device *dev, const dt_call *c, const dt_view *y, const dt_view *a, const dt_view *b, float alpha, float beta)
 {
     dt__cuda_dev     *d = dt__cuda_of(dev);
     dt__cuda_queue   *q = dt__cuda_queue_of(d, c->stream);
@@ -1151,7 +1163,7 @@ int dt__cuda_gemm(dt_device *dev, const dt_call *c)
     bool           onto = begins || (add && !through);
     if (!bad && a.shape[a.ndim - 1] == 0) {
         if (!onto) bad = dt__cuda_zero(dev, c, to);
-    } else if (!bad) bad = dt__cuda_products(dev, c, to, &a, &b, (float)c->u.gemm.alpha, onto ? 1.0f : 0.0f);
+    } else if (!bad) bad = dt__cuda_matmul(dev, c, to, &a, &b, (float)c->u.gemm.alpha, onto ? 1.0f : 0.0f);
     if (begins) biased = false;
     if (!bad && (biased || act != DT_ACT_NONE))
         bad = dt__cuda_epilogue(dev, c->stream, to, biased ? bias : &none, to->ndim - 1, act);
@@ -1165,7 +1177,8 @@ int dt__cuda_gemm(dt_device *dev, const dt_call *c)
    the list are kept. A batch that is smaller than one that was asked for (the last of an epoch) takes over its list. An algorithm that
    fails when it runs (not supported after all, no memory for its workspace) is tried again with the caches emptied, and then never
    again for this shape: the next one takes its place. Halves for which none is left are computed in f32, with a warning.
-   Images are in the device's layout. Weights are always plain; for NHWC images they are transposed to (k, r, s, c) for the call. */
+   Images are in the device's layout. Weights are always plain; for NHWC images they are transposed to (k, r, s, c) for the call,
+   unless that is the same order (kernels of 1 x 1, one channel). */
 enum { DT__CONV_FORWARD, DT__CONV_DATA, DT__CONV_WEIGHT };
 static const char *dt__conv_name(int way)
 {
@@ -1243,6 +1256,16 @@ static cudnnHandle_t dt__cuda_dnn(dt__cuda_dev *d, dt__cuda_queue *q)
         return NULL;
     }
     return dt__cudnn_check(cudnnSetStream(q->dnn, q->stream), "cudnnSetStream") ? NULL : q->dnn;
+}
+#ifdef DT_STATIC
+static
+#endif
+int dt__cuda_prepare(dt_device *dev)
+{
+    dt__cuda_dev *d = dt__cuda_of(dev);
+    int           bad = dt__cuda_enter(d);
+    if (!bad && (!dt__cuda_blas(d, &d->compute) || !dt__cuda_dnn(d, &d->compute))) bad = DT_ERR_DEVICE;
+    return bad;
 }
 /* The algorithms that cuDNN's list p of n names, the best first: those that work, fit into the limit of workspaces and, with the
    option deterministic, are. A macro, since the three result types differ in the type of algo. */
@@ -1388,7 +1411,7 @@ static int dt__conv_try(dt_device *dev, const dt_call *c, cudnnHandle_t h, int w
                         const dt_view *x, const dt_view *w, const dt_view *y, bool add, cudnnStatus_t *status)
 {
     const float one = 1, zero = 0, *beta = add ? &one : &zero;
-    bool        turn = x->layout == DT_LAYOUT_NHWC;
+    bool        turn = x->layout == DT_LAYOUT_NHWC && w->shape[1] > 1 && w->shape[2] * w->shape[3] > 1;
     size_t      wbytes = turn ? dt__cuda_bytes(w) : 0;
     dt_view     turned = dt__conv_turned(w);
     int         bad = 0;
@@ -1777,7 +1800,8 @@ static dt__cuda_dev *dt__cuda_new(int index)
         d->opts.deterministic = dt__cuda_env("DT_CUDA_DETERMINISTIC");
         d->opts.search = dt__cuda_env("DT_CUDA_SEARCH");
         d->opts.workspace = (size_t)(mb < 1 << 20 ? mb : 1 << 20) << 20;
-        d->opts.layout = dt__cuda_env("DT_CUDA_NHWC") ? DT_LAYOUT_NHWC : DT_LAYOUT_PLAIN;
+        const char *nhwc = getenv("DT_CUDA_NHWC");
+        d->opts.layout = !nhwc || !*nhwc ? -1 : dt__cuda_env("DT_CUDA_NHWC") ? (int)DT_LAYOUT_NHWC : (int)DT_LAYOUT_PLAIN;
         bad = dt__cuda_queue_begin(d, &d->compute);
     }
     if (!bad) bad = dt__cuda_queue_begin(d, &d->copy);

@@ -107,9 +107,22 @@ DT__NEEDS(NCCL, COMM);
    another one reports it. A message that ends without having been queued would leave a gap that the other side does not
    have: the communicator fails.
 
+   One order. Every collective of a communicator takes a turn of its GPU when its call begins, and NCCL gets the collectives of all
+   communicators of this process in that order; so ranks that make the same calls in the same order give NCCL one order. A GPU
+   need not have room for the kernels of two collectives at once. If one rank ran them in one order and another rank in the other
+   order, each would wait for what the other has not begun. NCCL 2.26 and later start their kernels in the order of these calls
+   (NCCL_LAUNCH_ORDER_IMPLICIT, set before main); for an older NCCL an event makes each collective wait for the one before. A
+   collective in two levels keeps its turn until its last part is queued. Messages take no turns: they are small, and a rank must
+   be able to send while it receives.
+
+   Loading. CUDA loads a kernel when it is first used, and may wait for all work of the GPU to do so. If that work is a collective
+   or a receive that waits for another rank, which waits for this one, both hang. Therefore programs with this header load all kernels
+   at once (CUDA_MODULE_LOADING=EAGER, set before main unless the environment says otherwise), and a dt_comm creates the handles of
+   the libraries before its first call on GPU memory.
+
    Threads: begin, wait and alone run on the program's thread, poll on the thread that drives the engine, dt__nccl_main is
    the watchdog thread.
-   Lock: n->lock protects the lists of jobs, their reference counts, quit, ended, and the ncclComm_t of every link. To abort,
+   Locks: dt__nccl_turns.lock protects the list of turns and is taken last. n->lock protects the lists of jobs, their reference counts, quit, ended, and the ncclComm_t of every link. To abort,
    a thread takes the ncclComm_t out of the link under the lock and calls ncclCommAbort without the lock.
    A job: begin creates it; poll issues and queues it; the watchdog keeps it until its event 'done' has passed; when wait and
    the watchdog have both dropped it, it is kept for reuse. */
@@ -132,6 +145,8 @@ typedef struct dt__nccl_job {
     char                *out;
     int64_t              count, *counts; /* counts: the counts of all ranks, then their offsets; NULL: equal counts */
     uint32_t             number; /* of a message */
+    struct dt__nccl_job *later;  /* in the list of turns, while in_turn */
+    bool                 in_turn;
     bool                 first, issued, told; /* told: it is queued, and the watchdog knows it */
     cudaEvent_t          ready, begun, done;
     int64_t              since; /* ns: when it was queued */
@@ -159,6 +174,95 @@ typedef struct dt__nccl {
     size_t   stage_n;
 } dt__nccl;
 
+/* ---- turns of all communicators of the process */
+static struct dt__nccl_turns {
+    pthread_mutex_t lock;
+    pthread_cond_t  passed;
+    dt__nccl_job   *first[DT__CUDA_DEVICES];  /* by device: collectives that NCCL has not got yet */
+    cudaEvent_t     last[DT__CUDA_DEVICES];   /* behind the one that it got last, for NCCL below 2.26 */
+} dt__nccl_turns = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, { NULL }, { NULL } };
+static __thread bool dt__nccl_within; /* this thread runs a collective of two levels, which has the turn of its parts */
+
+static void dt__nccl_turn_take(dt__nccl_job *j)
+{
+    dt__nccl_job **at = &dt__nccl_turns.first[j->n->dev->index];
+    pthread_mutex_lock(&dt__nccl_turns.lock);
+    while (*at) at = &(*at)->later;
+    *at = j;
+    j->later = NULL;
+    j->in_turn = true;
+    pthread_mutex_unlock(&dt__nccl_turns.lock);
+}
+static void dt__nccl_turn_pass(dt__nccl_job *j) /* NCCL has it, or it has failed */
+{
+    dt__nccl_job **at = &dt__nccl_turns.first[j->n->dev->index];
+    pthread_mutex_lock(&dt__nccl_turns.lock);
+    if (j->in_turn) {
+        while (*at != j) at = &(*at)->later;
+        *at = j->later;
+        j->in_turn = false;
+        pthread_cond_broadcast(&dt__nccl_turns.passed);
+    }
+    pthread_mutex_unlock(&dt__nccl_turns.lock);
+}
+/* The first turn of a device that does not belong to a communicator that has failed; called with the lock held. */
+static dt__nccl_job *dt__nccl_turn_first(int device)
+{
+    dt__nccl_job *j = dt__nccl_turns.first[device];
+    while (j && !dt__comm_ok(j->n->c)) j = j->later;
+    return j;
+}
+static bool dt__nccl_turn_is(const dt__nccl_job *j)
+{
+    if (!j->in_turn) return true; /* a message, or a part of a collective that has the turn */
+    pthread_mutex_lock(&dt__nccl_turns.lock);
+    bool yes = dt__nccl_turn_first(j->n->dev->index) == j;
+    pthread_mutex_unlock(&dt__nccl_turns.lock);
+    return yes;
+}
+static void dt__nccl_turn_drop(const dt__nccl *n) /* the communicator ends */
+{
+    pthread_mutex_lock(&dt__nccl_turns.lock);
+    for (dt__nccl_job **at = &dt__nccl_turns.first[n->dev->index]; *at;) {
+        dt__nccl_job *j = *at;
+        if (j->n == n) {
+            *at = j->later;
+            j->in_turn = false;
+        } else at = &j->later;
+    }
+    pthread_cond_broadcast(&dt__nccl_turns.passed);
+    pthread_mutex_unlock(&dt__nccl_turns.lock);
+}
+static void dt__nccl_turn_wait(int device) /* until NCCL has got all collectives that were begun before */
+{
+    pthread_mutex_lock(&dt__nccl_turns.lock);
+    while (dt__nccl_turn_first(device)) {
+        struct timespec t;
+        clock_gettime(CLOCK_REALTIME, &t); /* a communicator may fail without passing a turn: look again in a while */
+        t.tv_nsec += 10000000;
+        if (t.tv_nsec >= 1000000000) t.tv_sec++, t.tv_nsec -= 1000000000;
+        pthread_cond_timedwait(&dt__nccl_turns.passed, &dt__nccl_turns.lock, &t);
+    }
+    pthread_mutex_unlock(&dt__nccl_turns.lock);
+}
+static bool dt__nccl_orders(void) /* does this NCCL start kernels in the order of the calls? */
+{
+    static int version;
+    int        v = __atomic_load_n(&version, __ATOMIC_RELAXED);
+    if (!v && ncclGetVersion(&v) == ncclSuccess) __atomic_store_n(&version, v, __ATOMIC_RELAXED);
+    const char *set = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    return v >= 22600 && set && strcmp(set, "1") == 0;
+}
+/* For an older NCCL: the collective that has the turn waits on its stream for the one before (begins), or is the one before. */
+static cudaError_t dt__nccl_turn_chain(const dt__nccl_job *j, cudaStream_t stream, bool begins)
+{
+    cudaEvent_t *last = &dt__nccl_turns.last[j->n->dev->index];
+    cudaError_t  e = cudaSuccess;
+    if (j->coll == DT_COLL_SEND || j->coll == DT_COLL_RECV || dt__nccl_orders()) return e;
+    if (begins) return *last ? cudaStreamWaitEvent(stream, *last, 0) : e;
+    if (!*last) e = cudaEventCreateWithFlags(last, cudaEventDisableTiming);
+    return e == cudaSuccess ? cudaEventRecord(*last, stream) : e;
+}
 static int dt__nccl_bad(dt_comm *c, const char *call, ncclResult_t r)
 {
     return dt__comm_fail(c, DT_COMM_ERR_NET, c->rank, "rank %d: %s: %s (%.300s)", c->rank, call, ncclGetErrorString(r),
@@ -210,6 +314,7 @@ static void dt__nccl_drop(dt__nccl_job *j) /* drops one reference */
 {
     dt__nccl *n = j->n;
     pthread_mutex_lock(&n->lock);
+    if (j->refs == 1) dt__nccl_turn_pass(j);
     if (--j->refs) {
         pthread_mutex_unlock(&n->lock);
         return;
@@ -437,7 +542,7 @@ static dt__nccl_job *dt__nccl_job_new(dt__nccl *n)
     j->n = n;
     j->link = NULL;
     j->refs = 1;
-    j->first = j->issued = j->told = j->two = false;
+    j->first = j->issued = j->told = j->two = j->in_turn = false;
     j->phase = 0;
     j->sub = NULL;
     memset(j->base.record, 0, sizeof j->base.record);
@@ -484,6 +589,10 @@ static dt__job *dt__nccl_begin(dt_comm *c, const dt__call *a)
     dt_device *dev = dt__nccl_device(c, a->coll == DT_COLL_REDUCE_SCATTER ? a->in : a->out);
     dt__nccl  *n = (dt__nccl *)c->devices;
     if (!dev || dt__nccl_cuda(c, "cudaSetDevice", cudaSetDevice(dev->index))) return NULL;
+    if (!n && dt__cuda_prepare(dev)) {
+        dt__comm_fail(c, DT_COMM_ERR_NET, c->rank, "rank %d: %s", c->rank, dt_error());
+        return NULL;
+    }
     if (!n && (c->devices = n = dt__nccl_new(c, dev)) == NULL)
         dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: cannot get memory or a thread for NCCL", c->rank);
     if (!n || (a->coll == DT_COLL_ALLREDUCE && dt__nccl_levels(c, n))) return NULL;
@@ -500,7 +609,10 @@ static dt__job *dt__nccl_begin(dt_comm *c, const dt__call *a)
     j->two = n->inside && a->coll == DT_COLL_ALLREDUCE;
     int bad = a->counts ? dt__nccl_count(c, j, a->counts) : 0;
     if (!j->two) dt__nccl_name(c, j);
-    if (!bad && !dt__nccl_cuda(c, "cudaEventRecord", cudaEventRecord(j->ready, dt__nccl_queue_of(dev)))) return &j->base;
+    if (!bad && !dt__nccl_cuda(c, "cudaEventRecord", cudaEventRecord(j->ready, dt__nccl_queue_of(dev)))) {
+        if (!dt__nccl_is_message(j) && !dt__nccl_within) dt__nccl_turn_take(j);
+        return &j->base;
+    }
     dt__nccl_drop(j);
     return NULL;
 }
@@ -605,8 +717,10 @@ static int dt__nccl_queue(dt_comm *c, dt__nccl_job *j) /* called with the lock h
     int busy = dt__nccl_async(j, text, sizeof text);
     if (busy) return busy > 0 ? 0 : dt__comm_fail(c, busy, c->rank, "%s", text);
     if (!j->issued) {
+        if (!dt__nccl_turn_is(j)) return 2; /* that one has a deadline of its own */
         j->issued = true;
         if (dt__nccl_cuda(c, "cudaStreamWaitEvent", cudaStreamWaitEvent(l->stream, j->ready, 0)) ||
+            dt__nccl_cuda(c, "cudaStreamWaitEvent", dt__nccl_turn_chain(j, l->stream, true)) ||
             dt__nccl_cuda(c, "cudaEventRecord", cudaEventRecord(j->begun, l->stream)))
             return c->status;
         ncclResult_t r = dt__nccl_call(j, c->rank, c->size, &call);
@@ -615,7 +729,9 @@ static int dt__nccl_queue(dt_comm *c, dt__nccl_job *j) /* called with the lock h
             return dt__comm_fail(c, DT_COMM_ERR_NET, c->rank, "%s", text);
         if (r != ncclSuccess) return dt__nccl_bad(c, call, r);
     }
-    if (dt__nccl_cuda(c, "cudaEventRecord", cudaEventRecord(j->done, l->stream))) return c->status;
+    if (dt__nccl_cuda(c, "cudaEventRecord", cudaEventRecord(j->done, l->stream)) ||
+        dt__nccl_cuda(c, "cudaEventRecord", dt__nccl_turn_chain(j, l->stream, false)))
+        return c->status;
     if (dt__nccl_is_message(j)) l->queued++;
     return 1;
 }
@@ -625,7 +741,7 @@ static int dt__nccl_poll(dt_comm *c, dt__job *job)
     dt__nccl_job *j = (dt__nccl_job *)job;
     dt__nccl     *n = j->n;
     if (dt__nccl_cuda(c, "cudaSetDevice", cudaSetDevice(n->dev->index))) return c->status;
-    int rc = j->two ? dt__nccl_two(c, j) : 0;
+    int rc = !j->two ? 0 : dt__nccl_turn_is(j) ? dt__nccl_two(c, j) : 2;
     pthread_mutex_lock(&n->lock);
     if (!j->two) rc = dt__comm_ok(c) ? dt__nccl_queue(c, j) : c->status;
     if (rc == 1) {
@@ -639,6 +755,7 @@ static int dt__nccl_poll(dt_comm *c, dt__job *job)
         pthread_cond_broadcast(&n->cond);
     }
     pthread_mutex_unlock(&n->lock);
+    if (rc != 0 && rc != 2) dt__nccl_turn_pass(j);
     return rc;
 }
 static bool dt__nccl_test(dt__job *job)
@@ -679,6 +796,7 @@ static void dt__nccl_close(dt_comm *c)
     if (dt__comm_ok(c) && n->inside) dt_comm_free(n->inside), dt_comm_free(n->across);
     else if (n->inside) dt__comm_drop(n->inside), dt__comm_drop(n->across);
     (void)cudaSetDevice(n->dev->index);
+    dt__nccl_turn_drop(n);
     pthread_mutex_lock(&n->lock);
     n->quit = true;
     pthread_cond_broadcast(&n->cond);
@@ -818,7 +936,9 @@ static int dt__nccl_two(dt_comm *c, dt__nccl_job *j)
     int64_t *part = (int64_t *)DT_COMM_MALLOC((size_t)j->n->inside->size * sizeof *part);
     if (!part) return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: out of memory", c->rank);
     void *before = dt_device_set_stream(j->n->dev, j->n->stream);
-    int   rc = dt__nccl_two_steps(c, j, part);
+    dt__nccl_within = true;
+    int rc = dt__nccl_two_steps(c, j, part);
+    dt__nccl_within = false;
     (void)dt_device_set_stream(j->n->dev, before);
     DT_COMM_FREE(part);
     return rc;
@@ -837,6 +957,7 @@ static void *dt__nccl_devices_begin(dt_device *const *dev, int n)
     ncclComm_t *comm = (ncclComm_t *)dt__alloc_zero((size_t)n * sizeof *comm);
     int        *index = (int *)dt_mem_alloc((size_t)n * sizeof *index);
     int         bad = comm && index ? 0 : dt_fail(DT_ERR_MEMORY, "cuda: out of memory for a group of %d devices", n);
+    for (int i = 0; i < n && !bad; i++) bad = dt__cuda_prepare(dev[i]);
     for (int i = 0; i < n && !bad; i++) index[i] = dev[i]->index;
     if (!bad) bad = dt__nccl_check(ncclCommInitAll(comm, n, index), "ncclCommInitAll");
     dt_mem_free(index, (size_t)n * sizeof *index);
@@ -875,6 +996,7 @@ static int dt__nccl_devices_run(void *comms, dt_device *const *dev, int n, void 
 {
     ncclComm_t *comm = (ncclComm_t *)comms;
     int         bad = 0;
+    for (int i = 0; i < n; i++) dt__nccl_turn_wait(dev[i]->index);
     for (int i = 0; i < n && !bad; i++) { /* errors of earlier calls */
         ncclResult_t was = ncclSuccess;
         bad = dt__nccl_check(ncclCommGetAsyncError(comm[i], &was), "ncclCommGetAsyncError");
@@ -894,6 +1016,8 @@ static const dt__cuda_exchange dt__nccl_exchange = { dt__nccl_devices_begin, dt_
                                                      dt__nccl_devices_run };
 __attribute__((constructor)) static void dt__nccl_register(void)
 {
+    (void)setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0); /* see "One order" and "Loading" */
+    (void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     *dt__device_transport_slot() = &dt__nccl_transport;
     dt__cuda_exchanged_by = &dt__nccl_exchange;
 }

@@ -30,7 +30,7 @@ static void prepare(problem *p, const shape *s)
     int64_t o = (s->h + 2 * s->pad - s->kernel) / s->stride + 1;
     int64_t xs[4] = { s->n, s->c, s->h, s->h }, ys[4] = { s->n, s->out, o, o };
     int64_t ws[4] = { s->out, s->c, s->kernel, s->kernel };
-    int     layout = dt__image_layout(dt_cpu(), DT_K_conv2d);
+    int     layout = dt__image_layout(dt_cpu(), DT_K_conv2d, DT_F32);
     p->x = dt__new("bench", dt_cpu(), DT_F32, xs, 4, layout);
     p->dx = dt__new("bench", dt_cpu(), DT_F32, xs, 4, layout);
     p->y = dt__new("bench", dt_cpu(), DT_F32, ys, 4, layout);

@@ -1,5 +1,14 @@
-/* attention.cu: scaled dot-product attention, o = softmax(scale q k^T) v, and its gradient. The scores are never
-   stored in device memory.
+/* attention.cu: scaled dot-product attention, o = softmax(scale q k^T) v, and its gradient, in two ways.
+
+   By products, on tensor cores: operands of one half type without mask, lengths and window, d a multiple of 8, rows aligned to 16
+   bytes, at least 8192 pairs of query and key, and workspace for one head within 128 MiB. cuBLAS computes scores (f32) of some heads
+   at a time, a kernel makes weights of them, cuBLAS multiplies these with v. One half would round a weight by more than the result may
+   be off, so a weight is the sum of two (the second is what the first lost), and a result the f32 sum of two products. Blocks of 512 rows of a causal head skip
+   the blocks of keys that they do not see: 3/4 of the pairs are computed for t = 1024. Backward: scores and do v^T (f32), a kernel
+   for p and ds (two halves each), then dv, dk and dq. Memory, 8 bytes a pair forward and 16 backward, is written once and read once,
+   ds twice.
+
+   In one kernel, for all else; the scores are never stored in device memory:
 
    q, o (b, h, t, d), k, v (b, h, s, d), lse (b, h, t). Causal: query i sees the keys j <= i. Forward, over tiles of 64
    keys with the running maximum m and sum l of each query:
@@ -511,6 +520,255 @@ static bool hides(const args &a)
 {
     return a.mask.p != nullptr || a.lengths != nullptr || a.window < a.t + a.offset;
 }
+/* ---- by products */
+constexpr int64_t ROWS = 512; /* of a block of scores, and keys of a block of their gradients */
+constexpr int64_t SPACE = (int64_t)128 << 20, PAIRS = 8192;
+struct plan {
+    int64_t b, h, n, t, s, d, rep, pitch, offset; /* n: heads at a time; pitch: of rows of scores */
+    int     dtype, causal;
+    int64_t seen(int64_t row_end) const /* keys that the rows before it see */
+    {
+        return causal && row_end + offset < s ? row_end + offset : s;
+    }
+};
+static bool fits(const dt_view &v, int dtype) /* for vectors of 8, by cuBLAS and by kernels */
+{
+    bool yes = v.dtype == dtype && suits(v.data, dtype, 8) && (v.stride[3] == 1 || v.shape[3] == 1) && v.shape[3] % 8 == 0;
+    for (int i = 0; i < 3; i++) yes = yes && (v.shape[i] == 1 || v.stride[i] % 8 == 0);
+    return yes;
+}
+/* Does it go by products? from: the operand q; nbytes of workspace a pair */
+static bool by_products(plan *p, const dt_call *c, const args &a, int from, int ins, int outs, int nbytes)
+{
+    const dt_view &q = c->in[from];
+    if (hides(a) || a.offset < 0 || a.t * a.s < PAIRS || (a.causal && a.s > a.t + a.offset)) return false;
+    if (q.dtype != DT_F16 && q.dtype != DT_BF16) return false;
+    for (int i = 0; i < ins; i++)
+        if (!fits(c->in[i], q.dtype)) return false;
+    for (int i = 0; i < outs; i++)
+        if (!fits(c->out[i], c->out[i].dtype == DT_F32 && i > 0 ? (int)DT_F32 : q.dtype)) return false;
+    *p = plan{ q.shape[0], a.h, 0, a.t, a.s, a.d, a.rep, (a.s + 7) / 8 * 8, a.offset, q.dtype, a.causal };
+    int64_t most = SPACE / (p->t * p->pitch * nbytes) / p->rep * p->rep;
+    if (most == 0) return false;
+    int64_t parts = (p->h + most - 1) / most, each = (p->h / p->rep + parts - 1) / parts;
+    p->n = each * p->rep;
+    return true;
+}
+/* Rows of heads [head, head + n) of image b, as (n / rep, rep, rows, columns) */
+static dt_view rows_of(const plan &p, const dt_view &v, int64_t b, int64_t head, int64_t n, int64_t row, int64_t rows)
+{
+    bool    shared = v.shape[1] != p.h;
+    dt_view r = v;
+    int64_t at = b * v.stride[0] + (shared ? head / p.rep : head) * v.stride[1] + row * v.stride[2];
+    r.data = (char *)v.data + at * elem_size(v.dtype);
+    r.shape[0] = n / p.rep, r.shape[1] = p.rep, r.shape[2] = rows;
+    r.stride[0] = shared ? v.stride[1] : p.rep * v.stride[1];
+    r.stride[1] = shared ? 0 : v.stride[1];
+    r.stride[3] = 1;
+    return r;
+}
+/* The same of a matrix (n, t, pitch) in workspace: `columns` of them from `column` on */
+static dt_view pairs_of(const plan &p, void *mem, int dtype, int64_t n, int64_t row, int64_t rows, int64_t column, int64_t columns)
+{
+    dt_view r;
+    memset(&r, 0, sizeof r);
+    r.data = (char *)mem + (row * p.pitch + column) * elem_size(dtype);
+    r.dtype = dtype;
+    r.layout = DT_LAYOUT_PLAIN;
+    r.ndim = 4;
+    r.shape[0] = n / p.rep, r.shape[1] = p.rep, r.shape[2] = rows, r.shape[3] = columns;
+    r.stride[0] = p.rep * p.t * p.pitch, r.stride[1] = p.t * p.pitch, r.stride[2] = p.pitch, r.stride[3] = 1;
+    return r;
+}
+static size_t sums_bytes(const plan &p) { return (size_t)(p.n * ROWS * p.d) * sizeof(float); } /* of a block of a result */
+static dt_view turned(dt_view v)
+{
+    int64_t n = v.shape[2], s = v.stride[2];
+    v.shape[2] = v.shape[3], v.stride[2] = v.stride[3];
+    v.shape[3] = n, v.stride[3] = s;
+    return v;
+}
+struct weights_of { /* what the kernels know of n heads */
+    int64_t rows, t, s, pitch, offset, lse_h, lse_t; /* rows: n t */
+    int     causal;
+    __device__ __forceinline__ int64_t seen(int64_t query) const { return causal && query + offset + 1 < s ? query + offset + 1 : s; }
+    /* Products read weights of whole blocks of keys: those that the query does not see are 0. */
+    __device__ __forceinline__ int64_t end(int64_t query) const
+    {
+        int64_t last = ((query / ROWS + 1) * ROWS + offset + ROWS - 1) / ROWS * ROWS;
+        return causal && last < s ? last : s;
+    }
+};
+static weights_of weights_for(const plan &p, int64_t n, const args &a)
+{
+    return weights_of{ n * p.t, p.t, p.s, p.pitch, p.offset, a.lse_h, a.lse_t, p.causal };
+}
+/* w = softmax of the rows of x; a warp for each row. lse begins at the first of these heads. */
+/* v in w[at ..] and what that loses in w[at + more ..] */
+template <typename T> __device__ __forceinline__ void store_split(T *w, int64_t at, int64_t more, float (&v)[4], int64_t n)
+{
+    float lost[4];
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        float kept = to_float(from_float<T>(v[k]));
+        lost[k] = kept - kept == 0 ? v[k] - kept : 0.0f; /* infinity and NaN: in the first */
+    }
+    store_vector(w + at, v, false, n);
+    store_vector(w + at + more, lost, false, n);
+}
+template <typename T> static __global__ void softmax_rows(weights_of g, T *w, float *lse, const float *x)
+{
+    int lane = (int)threadIdx.x % WARP * 4;
+    for (int64_t i = grid_first() / WARP; i < g.rows; i += grid_step() / WARP) {
+        int64_t   head = divide(i, g.t), query = i - head * g.t, seen = g.seen(query), end = g.end(query);
+        lse_state r = lse_state::none();
+        float     v[4];
+        for (int64_t j = lane; j < seen; j += WARP * 4) {
+            load_vector(x + i * g.pitch + j, v, seen - j, -INFINITY);
+            r.add(v);
+        }
+        r.over_warp();
+        float about = r.m == -INFINITY ? 0.0f : r.m, factor = r.s == 0.0f ? 0.0f : 1.0f / r.s;
+        if (lane == 0) lse[head * g.lse_h + query * g.lse_t] = r.m + logf(r.s);
+        for (int64_t j = lane; j < end; j += WARP * 4) {
+            if (j < seen) load_vector(x + i * g.pitch + j, v, seen - j, -INFINITY);
+#pragma unroll
+            for (int k = 0; k < 4; k++) v[k] = j + k < seen ? expf(v[k] - about) * factor : 0.0f;
+            store_split(w, i * g.pitch + j, g.rows * g.pitch, v, end - j);
+        }
+    }
+}
+/* w = exp(x - lse), dx = scale w (dw - delta): the weights, and the gradients of the scores before they are scaled */
+template <typename T>
+static __global__ void softmax_rows_bwd(weights_of g, T *w, T *dx, const float *x, const float *dw, const float *lse,
+                                        const float *delta, float scale)
+{
+    int lane = (int)threadIdx.x % WARP * 4;
+    for (int64_t i = grid_first() / WARP; i < g.rows; i += grid_step() / WARP) {
+        int64_t head = divide(i, g.t), query = i - head * g.t, seen = g.seen(query), end = g.end(query);
+        float   about = lse[head * g.lse_h + query * g.lse_t], less = delta[i], v[4], d[4];
+        for (int64_t j = lane; j < end; j += WARP * 4) {
+            if (j < seen) {
+                load_vector(x + i * g.pitch + j, v, seen - j);
+                load_vector(dw + i * g.pitch + j, d, seen - j);
+            }
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                bool there = j + k < seen && about != -INFINITY;
+                v[k] = there ? expf(v[k] - about) : 0.0f;
+                d[k] = there ? scale * v[k] * (d[k] - less) : 0.0f;
+            }
+            store_split(w, i * g.pitch + j, g.rows * g.pitch, v, end - j);
+            store_split(dx, i * g.pitch + j, g.rows * g.pitch, d, end - j);
+        }
+    }
+}
+/* y = a b, or y += a b, where a is the sum of the halves at a and `more` bytes behind; sum: f32 for y */
+static int twice(dt_device *dev, const dt_call *c, const dt_view &y, dt_view a, const dt_view &b, size_t more, float *sum, bool add)
+{
+    dt_view z = y, rest = a;
+    rest.data = (char *)a.data + more;
+    if (y.dtype != DT_F32) {
+        z.data = sum;
+        z.dtype = DT_F32;
+        z.stride[2] = z.shape[3];
+        z.stride[1] = z.shape[2] * z.stride[2];
+        z.stride[0] = z.shape[1] * z.stride[1];
+    }
+    int bad = dt__cuda_matmul(dev, c, &z, &a, &b, 1, y.dtype == DT_F32 && add ? 1 : 0);
+    if (!bad) bad = dt__cuda_matmul(dev, c, &z, &rest, &b, 1, 1);
+    if (bad || y.dtype == DT_F32) return bad;
+    dt_call k;
+    memset(&k, 0, sizeof k);
+    k.op = DT_K_copy;
+    k.stream = c->stream;
+    k.nout = k.nin = 1;
+    k.out[0] = y;
+    k.in[0] = z;
+    k.acc = add;
+    return dt__cuda_copy(dev, &k);
+}
+static int forward_by_products(dt_device *dev, const dt_call *c, const plan &p, const args &a)
+{
+    int64_t pairs = p.n * p.t * p.pitch;
+    char   *mem = (char *)dt__cuda_scratch(dev, c->stream, (size_t)pairs * 8 + sums_bytes(p));
+    if (!mem) return DT_ERR_MEMORY;
+    float       *x = (float *)mem, *sum = (float *)(mem + pairs * 8);
+    void        *w = mem + pairs * 4;
+    cudaStream_t st = stream_of(dev, c);
+    int          bad = 0;
+    for (int64_t i = 0; i < p.b; i++)
+        for (int64_t h = 0; h < p.h && !bad; h += p.n) {
+            int64_t n = p.h - h < p.n ? p.h - h : p.n;
+            float  *lse = (float *)c->out[1].data + i * a.lse_b + h * a.lse_h;
+            for (int64_t r = 0; r < p.t && !bad; r += ROWS) {
+                int64_t rows = p.t - r < ROWS ? p.t - r : ROWS, seen = p.seen(r + rows);
+                dt_view y = pairs_of(p, x, DT_F32, n, r, rows, 0, seen), q = rows_of(p, c->in[0], i, h, n, r, rows);
+                dt_view k = turned(rows_of(p, c->in[1], i, h, n, 0, seen));
+                bad = dt__cuda_matmul(dev, c, &y, &q, &k, a.scale, 0);
+            }
+            if (bad) break;
+            weights_of g = weights_for(p, n, a);
+            unsigned   grid = blocks_for(g.rows, BLOCK / WARP);
+            if (p.dtype == DT_F16) softmax_rows<<<grid, BLOCK, 0, st>>>(g, (__half *)w, lse, x);
+            else softmax_rows<<<grid, BLOCK, 0, st>>>(g, (__nv_bfloat16 *)w, lse, x);
+            bad = launched(c);
+            for (int64_t r = 0; r < p.t && !bad; r += ROWS) {
+                int64_t rows = p.t - r < ROWS ? p.t - r : ROWS, seen = p.seen(r + rows);
+                dt_view y = rows_of(p, c->out[0], i, h, n, r, rows), l = pairs_of(p, w, p.dtype, n, r, rows, 0, seen);
+                bad = twice(dev, c, y, l, rows_of(p, c->in[2], i, h, n, 0, seen), (size_t)(n * p.t * p.pitch) * 2, sum, false);
+            }
+        }
+    return bad;
+}
+/* delta: of all heads, (b h, t) */
+static int backward_by_products(dt_device *dev, const dt_call *c, const plan &p, const args &a, const float *delta, char *mem)
+{
+    int64_t      pairs = p.n * p.t * p.pitch;
+    float       *x = (float *)mem, *dw = x + pairs;
+    char        *w = (char *)(dw + pairs), *dx = w + pairs * 4;
+    float       *sum = (float *)(dx + pairs * 4);
+    cudaStream_t st = stream_of(dev, c);
+    int          bad = 0;
+    for (int64_t i = 0; i < p.b; i++)
+        for (int64_t h = 0; h < p.h && !bad; h += p.n) {
+            int64_t      n = p.h - h < p.n ? p.h - h : p.n;
+            size_t       more = (size_t)(n * p.t * p.pitch) * 2;
+            const float *lse = (const float *)c->in[5].data + i * a.lse_b + h * a.lse_h;
+            for (int64_t r = 0; r < p.t && !bad; r += ROWS) {
+                int64_t rows = p.t - r < ROWS ? p.t - r : ROWS, seen = p.seen(r + rows);
+                dt_view y = pairs_of(p, x, DT_F32, n, r, rows, 0, seen), q = rows_of(p, c->in[1], i, h, n, r, rows);
+                dt_view z = pairs_of(p, dw, DT_F32, n, r, rows, 0, seen), g = rows_of(p, c->in[0], i, h, n, r, rows);
+                dt_view k = turned(rows_of(p, c->in[2], i, h, n, 0, seen)), v = turned(rows_of(p, c->in[3], i, h, n, 0, seen));
+                bad = dt__cuda_matmul(dev, c, &y, &q, &k, a.scale, 0);
+                if (!bad) bad = dt__cuda_matmul(dev, c, &z, &g, &v, 1, 0);
+            }
+            if (bad) break;
+            weights_of   g = weights_for(p, n, a);
+            unsigned     grid = blocks_for(g.rows, BLOCK / WARP);
+            const float *less = delta + (i * p.h + h) * p.t;
+            if (p.dtype == DT_F16)
+                softmax_rows_bwd<<<grid, BLOCK, 0, st>>>(g, (__half *)w, (__half *)dx, x, dw, lse, less, a.scale);
+            else
+                softmax_rows_bwd<<<grid, BLOCK, 0, st>>>(g, (__nv_bfloat16 *)w, (__nv_bfloat16 *)dx, x, dw, lse, less, a.scale);
+            bad = launched(c);
+            for (int64_t k0 = 0; k0 < p.s && !bad; k0 += ROWS) { /* keys, and the rows that see them */
+                int64_t keys = p.s - k0 < ROWS ? p.s - k0 : ROWS;
+                int64_t r = p.causal && k0 > p.offset ? (k0 - p.offset) / ROWS * ROWS : 0, rows = p.t - r;
+                dt_view v = rows_of(p, c->out[2], i, h, n, k0, keys), k = rows_of(p, c->out[1], i, h, n, k0, keys);
+                dt_view l = turned(pairs_of(p, w, p.dtype, n, r, rows, k0, keys)), dl = turned(pairs_of(p, dx, p.dtype, n, r, rows, k0, keys));
+                dt_view y = rows_of(p, c->in[0], i, h, n, r, rows), q = rows_of(p, c->in[1], i, h, n, r, rows);
+                bad = twice(dev, c, v, l, y, more, sum, c->acc >> 2 & 1u);
+                if (!bad) bad = twice(dev, c, k, dl, q, more, sum, c->acc >> 1 & 1u);
+            }
+            for (int64_t r = 0; r < p.t && !bad; r += ROWS) {
+                int64_t rows = p.t - r < ROWS ? p.t - r : ROWS, seen = p.seen(r + rows);
+                dt_view q = rows_of(p, c->out[0], i, h, n, r, rows), dl = pairs_of(p, dx, p.dtype, n, r, rows, 0, seen);
+                bad = twice(dev, c, q, dl, rows_of(p, c->in[2], i, h, n, 0, seen), more, sum, c->acc & 1u);
+            }
+        }
+    return bad;
+}
 /* The tiles of 'rows' rows by groups of 'width' columns, and the blocks for them. */
 static unsigned cut(args *a, int64_t rows, int width)
 {
@@ -551,7 +809,9 @@ extern "C" int dt__cuda_attention(dt_device *dev, const dt_call *c)
     using namespace dtk;
     attention::args a = attention::args_of(c, c->in[0], c->in[1], c->out[1], 3);
     int             status = all_floats(c, 7, 1);
+    attention::plan p;
     if (status || a.heads == 0 || a.t == 0) return status;
+    if (!(c->acc & 1) && attention::by_products(&p, c, a, 0, 3, 1, 8)) return attention::forward_by_products(dev, c, p, a);
     cudaStream_t     s = stream_of(dev, c);
     float           *lse = (float *)c->out[1].data;
     attention::heads o = attention::out_heads(c, 0), q = attention::in_heads(c, 0, a.h), k = attention::in_heads(c, 1, a.h);
@@ -572,11 +832,15 @@ extern "C" int dt__cuda_attention_bwd(dt_device *dev, const dt_call *c)
     cudaStream_t s = stream_of(dev, c);
     const float *lse = (const float *)c->in[5].data;
     size_t       rows = (size_t)(a.heads * (a.t > 0 ? a.t : 1));
-    float       *delta = (float *)dt__cuda_scratch(dev, c->stream, rows * sizeof(float));
+    attention::plan p;
+    bool         products = attention::by_products(&p, c, a, 1, 5, 3, 16);
+    size_t       before = products ? (rows * sizeof(float) + 511) / 512 * 512 : rows * sizeof(float);
+    float       *delta = (float *)dt__cuda_scratch(dev, c->stream, before + (products ? (size_t)(p.n * p.t * p.pitch) * 16 + attention::sums_bytes(p) : 0));
     if (!delta) return DT_ERR_MEMORY;
     if (a.t > 0)
         attention::deltas<<<blocks_for(a.heads * a.t, BLOCK / WARP), BLOCK, 0, s>>>(
             a, delta, attention::in_heads(c, 0, a.h), attention::in_heads(c, 4, a.h));
+    if (products) return attention::backward_by_products(dev, c, p, a, delta, (char *)delta + before);
     if (a.s > 0) {
         if (a.d <= 32) attention::run_keys<32, 1>(a, s, c, lse, delta);
         else if (a.d <= 64) attention::run_keys<64, 1>(a, s, c, lse, delta);

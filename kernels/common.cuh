@@ -147,6 +147,18 @@ __device__ __forceinline__ int64_t divide(int64_t i, int64_t n)
 {
     return (uint64_t)i >> 32 || (uint64_t)n >> 32 ? i / n : (int64_t)((uint32_t)i / (uint32_t)n);
 }
+/* n / d for 0 <= n < 2^31 and 1 <= d < 2^31, as a product and a shift: the host computes the factor */
+struct fast_div {
+    uint32_t d, factor, shift;
+    static fast_div by(int64_t d)
+    {
+        fast_div f = { (uint32_t)d, 0, 0 };
+        while (((uint64_t)1 << f.shift) < (uint64_t)d) f.shift++;
+        f.factor = (uint32_t)((((uint64_t)1 << 32) * (((uint64_t)1 << f.shift) - (uint64_t)d)) / (uint64_t)d + 1);
+        return f;
+    }
+    __device__ __forceinline__ uint32_t operator()(uint32_t n) const { return (__umulhi(n, factor) + n) >> shift; }
+};
 template <int N> __device__ __forceinline__ void walk_at(const walk<N> &w, int64_t i, int64_t (&at)[N])
 {
 #pragma unroll
@@ -185,6 +197,14 @@ inline unsigned blocks_for(int64_t n, int per_block = BLOCK)
 {
     int64_t b = (n + per_block - 1) / per_block, most = 65535 * 16;
     return (unsigned)(b < 1 ? 1 : b > most ? most : b);
+}
+/* Blocks for n items, `per` each, but no more than a few rounds of what the device runs at once (2048 threads a
+   multiprocessor): a kernel with a grid-stride loop that works out something for itself first */
+inline unsigned blocks_on(dt_device *dev, int64_t n, int per_block = BLOCK)
+{
+    int64_t  most = (int64_t)dt__cuda_processors(dev) * (2048 / BLOCK) * 4;
+    unsigned b = blocks_for(n, per_block);
+    return b > most ? (unsigned)most : b;
 }
 __device__ __forceinline__ int64_t grid_first() { return (int64_t)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ __forceinline__ int64_t grid_step() { return (int64_t)gridDim.x * blockDim.x; }

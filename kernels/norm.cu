@@ -16,8 +16,11 @@
    - rows: a warp for a row of up to 1024 elements, else a block; vectors of 16 bytes where rows are aligned.
    - columns (dw and db of layer norm; channels of NHWC): a block is a tile of columns by a slice of rows, x threads
      across (each with a vector of columns) and y down, folded in shared memory; a second kernel adds the slices.
-   - planes (channels of NCHW): a block is a slice of one channel; a warp for each channel adds the slices.
-   - apply: flat over the image; channel = (i / inner) % c with inner = h w in NCHW and 1 in NHWC.
+   - planes (channels of NCHW): a block is a slice of one channel; a warp for each channel adds the slices. A thread takes 8 halves if
+     8 divides h w, else 4 elements if 4 does, else 1.
+   - apply: flat over the image in vectors, 4 rounds of blocks of the device. Below 2^31 elements, with 32-bit indices: a vector is of
+     one channel (4 or 8 divide h w), or of neighbouring channels of NHWC (they divide c), or of at most two channels (h w is odd,
+     and at least a vector). Otherwise: channel = (i / inner) % c with inner = h w in NCHW and 1 in NHWC, element by element.
 
    Roofline, e the bytes of an element, all memory-bound:
        layer_norm       2e an element (x once, y; the second and third pass over a row read L1 or L2), 9 FLOPs;
@@ -184,6 +187,8 @@ template <typename T> struct stats_of { /* the moments of x */
     typedef T       type;
     typedef moments result, lane;
     operand<T>      x;
+    template <int N> struct channels {}; /* what the sums need of the channels of a vector, loaded once */
+    template <int N> __device__ __forceinline__ channels<N> of(int64_t, int) const { return {}; }
     static __device__ __forceinline__ lane   zero() { return lane{ 0, 0, 0, 0 }; }
     static __device__ __forceinline__ result end(lane l) /* with the mean as the shift: the first elements may be far from it */
     {
@@ -193,10 +198,10 @@ template <typename T> struct stats_of { /* the moments of x */
     }
     /* N elements from 'at' into the sums l: row (of columns), their first channel, and by how much channels step */
     template <int N>
-    __device__ __forceinline__ void step(lane (&l)[N], int64_t at, int64_t row, int64_t ch, int ch_step) const
+    __device__ __forceinline__ void step(lane (&l)[N], int64_t at, int64_t row, const channels<N> &, int ch_step) const
     {
         float v[N];
-        (void)row, (void)ch;
+        (void)row;
         x.load(at, v);
         if (l[0].n == 0) { /* shift: the mean of these elements if they are of one channel, else each element itself */
             float m = 0;
@@ -222,13 +227,21 @@ template <typename T> struct bn_grads_of { /* g and g (x - mean of the channel) 
     typedef two_sums result, lane;
     operand<T>       dy, x, y;
     operand<mixed>   mean;
+    template <int N> struct channels { float mean[N]; };
+    template <int N> __device__ __forceinline__ channels<N> of(int64_t ch, int ch_step) const
+    {
+        channels<N> r;
+#pragma unroll
+        for (int k = 0; k < N; k++) r.mean[k] = k && !ch_step ? r.mean[0] : mean.at(ch + k * ch_step);
+        return r;
+    }
     static __device__ __forceinline__ lane   zero() { return lane{ 0, 0 }; }
     static __device__ __forceinline__ result end(const lane &l) { return l; }
     template <int N>
-    __device__ __forceinline__ void step(lane (&l)[N], int64_t at, int64_t row, int64_t ch, int ch_step) const
+    __device__ __forceinline__ void step(lane (&l)[N], int64_t at, int64_t row, const channels<N> &c, int ch_step) const
     {
         float g[N], v[N], u[N];
-        (void)row;
+        (void)row, (void)ch_step;
         dy.load(at, g);
         x.load(at, v);
         if (y.p) y.load(at, u);
@@ -236,7 +249,7 @@ template <typename T> struct bn_grads_of { /* g and g (x - mean of the channel) 
         for (int k = 0; k < N; k++) {
             if (y.p && u[k] <= 0) g[k] = 0;
             l[k].a += g[k];
-            l[k].b = fmaf(g[k], v[k] - mean.at(ch + k * ch_step), l[k].b);
+            l[k].b = fmaf(g[k], v[k] - c.mean[k], l[k].b);
         }
     }
 };
@@ -245,13 +258,15 @@ template <typename T> struct ln_grads_of { /* dy and dy xhat */
     typedef two_sums result, lane;
     operand<T>       dy, x;
     const float     *mean, *rstd; /* of each row */
+    template <int N> struct channels {};
+    template <int N> __device__ __forceinline__ channels<N> of(int64_t, int) const { return {}; }
     static __device__ __forceinline__ lane   zero() { return lane{ 0, 0 }; }
     static __device__ __forceinline__ result end(const lane &l) { return l; }
     template <int N>
-    __device__ __forceinline__ void step(lane (&l)[N], int64_t at, int64_t row, int64_t ch, int ch_step) const
+    __device__ __forceinline__ void step(lane (&l)[N], int64_t at, int64_t row, const channels<N> &, int ch_step) const
     {
         float g[N], v[N], m = mean ? mean[row] : 0.0f, r = rstd[row];
-        (void)ch, (void)ch_step;
+        (void)ch_step;
         dy.load(at, g);
         x.load(at, v);
 #pragma unroll
@@ -263,11 +278,10 @@ template <typename T> struct ln_grads_of { /* dy and dy xhat */
 };
 
 /* part[slice][col] of (rows, cols); blockDim (x, y): x threads of N columns across, y rows down, 256 in all */
-template <typename S>
+template <typename S, int N>
 static __global__ void over_columns(S s, typename S::result *part, int64_t rows, int64_t cols, int64_t per,
                                     int64_t tiles)
 {
-    constexpr int                 N = lanes<typename S::type>;
     __shared__ typename S::result sum[BLOCK][N];
     int64_t                       slice = blockIdx.x / tiles, tile = blockIdx.x % tiles;
     int64_t                       col = (tile * blockDim.x + threadIdx.x) * N;
@@ -276,9 +290,11 @@ static __global__ void over_columns(S s, typename S::result *part, int64_t rows,
     typename S::lane              l[N];
 #pragma unroll
     for (int k = 0; k < N; k++) l[k] = S::zero();
-    if (col < cols)
+    if (col < cols) {
+        typename S::template channels<N> c = s.template of<N>(col, 1);
         for (int64_t row = slice * per + threadIdx.y; row < last; row += blockDim.y)
-            s.template step<N>(l, row * cols + col, row, col, 1);
+            s.template step<N>(l, row * cols + col, row, c, 1);
+    }
 #pragma unroll
     for (int k = 0; k < N; k++) sum[tid][k] = S::end(l[k]);
     for (int half = (int)blockDim.y / 2; half > 0; half /= 2) {
@@ -292,10 +308,9 @@ static __global__ void over_columns(S s, typename S::result *part, int64_t rows,
         for (int k = 0; k < N; k++) part[slice * cols + col + k] = sum[tid][k];
 }
 /* part[slice][ch] of an image (n, chs, hw); a block is a slice of 'per' of the count values of a channel */
-template <typename S>
-static __global__ void over_planes(S s, typename S::result *part, int64_t count, int64_t chs, int64_t hw, int64_t per)
+template <typename S, int N>
+static __global__ void over_planes(S s, typename S::result *part, int64_t count, int64_t chs, int64_t hw, int64_t per, fast_div by_hw)
 {
-    constexpr int                 N = lanes<typename S::type>;
     __shared__ typename S::result sum[BLOCK / WARP];
     int64_t                       slice = blockIdx.x / chs, ch = blockIdx.x % chs;
     int64_t                       last = (slice + 1) * per < count ? (slice + 1) * per : count;
@@ -303,9 +318,17 @@ static __global__ void over_planes(S s, typename S::result *part, int64_t count,
     typename S::lane              l[N];
 #pragma unroll
     for (int k = 0; k < N; k++) l[k] = S::zero();
-    for (int64_t j = slice * per + (int64_t)threadIdx.x * N; j < last; j += BLOCK * N) { /* N divides hw and per */
-        int64_t image = divide(j, hw);
-        s.template step<N>(l, (image * chs + ch) * hw + (j - image * hw), 0, ch, 0);
+    typename S::template channels<N> c = s.template of<N>(ch, 0);
+    if (by_hw.d) { /* count is below 2^31 */
+        for (uint32_t j = (uint32_t)(slice * per) + threadIdx.x * N; j < (uint32_t)last; j += BLOCK * N) { /* N divides hw and per */
+            uint32_t image = by_hw(j);
+            s.template step<N>(l, (image * chs + ch) * hw + (j - image * by_hw.d), 0, c, 0);
+        }
+    } else {
+        for (int64_t j = slice * per + (int64_t)threadIdx.x * N; j < last; j += BLOCK * N) {
+            int64_t image = j / hw;
+            s.template step<N>(l, (image * chs + ch) * hw + (j - image * hw), 0, c, 0);
+        }
     }
     typename S::result r = S::end(l[0]);
 #pragma unroll
@@ -392,6 +415,14 @@ template <typename R> struct sums_of {
     float  *table;
     int64_t slices;
 };
+/* Elements of a vector that are of one channel (NCHW) or of whole neighbouring channels (NHWC); 1: vectors are not */
+template <typename T> static int bn_width(const bn_args &a)
+{
+    if (a.nhwc) return a.chs % lanes<T> ? 1 : lanes<T>;
+    for (int n = lanes<T>; n >= 4; n /= 2)
+        if (a.inner % n == 0) return n;
+    return 1;
+}
 static cut bn_cut(const bn_args &a, int n)
 {
     return a.nhwc ? cut_columns(a.count, a.chs, n) : cut_planes(a.count, a.chs);
@@ -410,14 +441,25 @@ static int bn_scratch(sums_of<R> *r, dt_device *dev, const dt_call *c, const bn_
 template <typename S>
 static int bn_sum(sums_of<typename S::result> *r, dt_device *dev, const dt_call *c, const bn_args &a, const S &s)
 {
-    cut u = bn_cut(a, lanes<typename S::type>);
-    int status = u.slices * u.tiles > INT_MAX ? too_many(c) : bn_scratch(r, dev, c, a, u.slices);
-    if (status) return status;
-    unsigned     grid = (unsigned)(u.slices * u.tiles);
-    cudaStream_t stream = stream_of(dev, c);
-    if (a.nhwc) over_columns<S><<<grid, u.block, 0, stream>>>(s, r->part, a.count, a.chs, u.per, u.tiles);
-    else over_planes<S><<<grid, u.block, 0, stream>>>(s, r->part, a.count, a.chs, a.inner, u.per);
-    return launched(c);
+    int status = 0;
+    with_width<8, 4, 1>(bn_width<typename S::type>(a), [&](auto w) {
+        constexpr int N = w.value;
+        if constexpr (N > lanes<typename S::type>) status = (int)DT_ERR_STATE; /* bn_width() gives none */
+        else {
+            cut u = bn_cut(a, N);
+            status = u.slices * u.tiles > INT_MAX ? too_many(c) : bn_scratch(r, dev, c, a, u.slices);
+            if (status) return;
+            unsigned     grid = (unsigned)(u.slices * u.tiles);
+            cudaStream_t stream = stream_of(dev, c);
+            fast_div     by_hw = a.count < (int64_t)1 << 30 ? fast_div::by(a.inner) : fast_div{ 0, 0, 0 };
+            if constexpr (N == 1 || N == lanes<typename S::type>) {
+                if (a.nhwc) over_columns<S, N><<<grid, u.block, 0, stream>>>(s, r->part, a.count, a.chs, u.per, u.tiles);
+            }
+            if (!a.nhwc) over_planes<S, N><<<grid, u.block, 0, stream>>>(s, r->part, a.count, a.chs, a.inner, u.per, by_hw);
+            status = launched(c);
+        }
+    });
+    return status;
 }
 
 struct bn_tables { /* arrays by channel: outputs, and the inputs they are computed from */
@@ -488,6 +530,83 @@ struct channel {
         if (++ch == a.chs) ch = 0;
     }
 };
+/* Of the vector i of N elements: a row of 'table' (of chs floats a row) at each element, see the head of this file */
+enum { ONE_CHANNEL, NEIGHBOURS, TWO_CHANNELS };
+struct bn_flat { /* total < 2^31 */
+    uint32_t vectors, chs, inner; /* inner: of vectors, or of elements with TWO_CHANNELS */
+    fast_div by_inner, by_chs;
+};
+template <int N, int MODE> struct bn_at {
+    uint32_t ch, left; /* TWO_CHANNELS: elements before the second channel */
+    __device__ __forceinline__ bn_at(const bn_flat &a, uint32_t i)
+    {
+        if (MODE == NEIGHBOURS) ch = (i - a.by_inner(i) * a.inner) * N; /* inner: vectors of a row of channels */
+        else {
+            uint32_t plane = a.by_inner(MODE == TWO_CHANNELS ? i * N : i);
+            ch = plane - a.by_chs(plane) * a.chs;
+            left = MODE == TWO_CHANNELS ? a.inner - (i * N - plane * a.inner) : N;
+        }
+    }
+    __device__ __forceinline__ void row(const bn_flat &a, const float *table, float (&v)[N]) const
+    {
+        if (MODE == NEIGHBOURS) load_vector(table + ch, v);
+        else {
+            float first = table[ch], second = MODE == TWO_CHANNELS ? table[ch + 1 < a.chs ? ch + 1 : 0] : first;
+#pragma unroll
+            for (int k = 0; k < N; k++) v[k] = MODE == ONE_CHANNEL || k < (int)left ? first : second;
+        }
+    }
+};
+/* Calls f with the width and the mode of the flat kernels, or with width 0 where there is none: mixed dtypes, 2^31 elements, planes
+   that are odd and smaller than a vector. */
+template <int M> struct mode_is {
+    static constexpr int value = M;
+};
+template <typename T, typename F> static int bn_with_flat(const bn_args &a, F f)
+{
+    constexpr int L = lanes<T>;
+    bn_flat       b;
+    int           n = bn_width<T>(a);
+    bool          two = n == 1 && !a.nhwc && a.inner >= L && a.total % L == 0;
+    if (L == 1 || a.total >= INT_MAX || (n == 1 && !two)) return f(width<0>(), mode_is<ONE_CHANNEL>(), b);
+    if (two) n = L;
+    b.vectors = (uint32_t)(a.total / n);
+    b.chs = (uint32_t)a.chs;
+    b.inner = (uint32_t)(two ? a.inner : (a.nhwc ? a.chs : a.inner) / n);
+    b.by_inner = fast_div::by(b.inner);
+    b.by_chs = fast_div::by(a.chs);
+    if (two) return f(width<(L > 1 ? L : 4)>(), mode_is<TWO_CHANNELS>(), b);
+    if constexpr (L == 8) {
+        if (n == 8) return a.nhwc ? f(width<8>(), mode_is<NEIGHBOURS>(), b) : f(width<8>(), mode_is<ONE_CHANNEL>(), b);
+    }
+    if constexpr (L == 4) {
+        if (a.nhwc) return f(width<4>(), mode_is<NEIGHBOURS>(), b);
+    }
+    return f(width<4>(), mode_is<ONE_CHANNEL>(), b);
+}
+template <typename T, int N, int MODE>
+static __global__ void bn_apply_flat(bn_flat a, int relu, operand<T> y, operand<T> x, operand<T> add, const float *table)
+{
+    for (uint32_t i = (uint32_t)grid_first(); i < a.vectors; i += (uint32_t)grid_step()) {
+        float         v[N], z[N], scale[N], shift[N];
+        bn_at<N, MODE> c(a, i);
+        c.row(a, table, scale);
+        c.row(a, table + a.chs, shift);
+        x.load((int64_t)i * N, v);
+#pragma unroll
+        for (int k = 0; k < N; k++) v[k] = fmaf(v[k], scale[k], shift[k]);
+        if (add.p) {
+            add.load((int64_t)i * N, z);
+#pragma unroll
+            for (int k = 0; k < N; k++) v[k] += z[k];
+        }
+        if (relu) {
+#pragma unroll
+            for (int k = 0; k < N; k++) v[k] = v[k] < 0 ? 0.0f : v[k];
+        }
+        y.store((int64_t)i * N, v);
+    }
+}
 template <typename T>
 static __global__ void bn_apply(bn_args a, operand<T> y, operand<T> x, operand<T> add, const float *table)
 {
@@ -537,6 +656,38 @@ static __global__ void bn_bwd_finish(const two_sums *part, int64_t slices, float
         table[3 * a.chs + ch] = b.mean.at(ch);
         if (b.dw.p) b.dw.put(ch, (float)(s2 * rstd));
         if (b.db.p) b.db.put(ch, (float)s1);
+    }
+}
+template <typename T, int N, int MODE>
+static __global__ void bn_bwd_apply_flat(bn_flat a, int train, operand<T> dx, operand<T> dadd, operand<T> dy, operand<T> x,
+                                         operand<T> y, const float *table)
+{
+    for (uint32_t i = (uint32_t)grid_first(); i < a.vectors; i += (uint32_t)grid_step()) {
+        float         g[N], v[N], t[N];
+        bn_at<N, MODE> c(a, i);
+        dy.load((int64_t)i * N, g);
+        if (y.p) {
+            y.load((int64_t)i * N, t);
+#pragma unroll
+            for (int k = 0; k < N; k++) g[k] = t[k] <= 0 ? 0.0f : g[k];
+        }
+        c.row(a, table, t);
+        if (train) {
+            float slope[N], u[N];
+            x.load((int64_t)i * N, v);
+            c.row(a, table + 3 * a.chs, u);
+#pragma unroll
+            for (int k = 0; k < N; k++) v[k] -= u[k];
+            c.row(a, table + a.chs, slope);
+            c.row(a, table + 2 * a.chs, u);
+#pragma unroll
+            for (int k = 0; k < N; k++) v[k] = fmaf(g[k], t[k], fmaf(v[k], slope[k], u[k]));
+        } else {
+#pragma unroll
+            for (int k = 0; k < N; k++) v[k] = g[k] * t[k];
+        }
+        dx.store((int64_t)i * N, v);
+        if (dadd.p) dadd.store((int64_t)i * N, g);
     }
 }
 template <typename T>
@@ -623,7 +774,7 @@ extern "C" int dt__cuda_layer_norm_bwd(dt_device *dev, const dt_call *c)
             (norm::two_sums *)dt__cuda_scratch(dev, c->stream, (size_t)(u.slices * a.cols) * sizeof(norm::two_sums));
         if (!part) return (int)DT_ERR_MEMORY;
         unsigned tiles = (unsigned)(u.slices * u.tiles);
-        norm::over_columns<norm::ln_grads_of<T>><<<tiles, u.block, 0, s>>>(g, part, a.rows, a.cols, u.per, u.tiles);
+        norm::over_columns<norm::ln_grads_of<T>, lanes<T>><<<tiles, u.block, 0, s>>>(g, part, a.rows, a.cols, u.per, u.tiles);
         norm::ln_finish<<<blocks_for(a.cols), BLOCK, 0, s>>>(part, u.slices, a.cols, out_of<mixed>(c, 1),
                                                                        out_of<mixed>(c, 2));
         return launched(c);
@@ -641,7 +792,7 @@ extern "C" int dt__cuda_batch_norm(dt_device *dev, const dt_call *c)
     int status = a.total == 0 ? 0 : all_floats(c, 0x1e, 0x1e);
     if (status || a.total == 0) return status;
     if (a.train || !has_in(c, 3) || !has_in(c, 4))
-        status = with_operands(c, 1, 0, 0, a.nhwc ? a.chs : a.inner, [&](auto e) {
+        status = with_operands(c, 1, 0, 0, 0, [&](auto e) {
             using T = decltype(e);
             norm::stats_of<T> s = { in_of<T>(c, 0) };
             return norm::bn_sum(&r, dev, c, a, s);
@@ -655,9 +806,16 @@ extern "C" int dt__cuda_batch_norm(dt_device *dev, const dt_call *c)
     if (!has_out(c, 0)) return launched(c);
     return with_operands(c, 0x21, 1, 0, 0, [&](auto e) {
         using T = decltype(e);
-        unsigned grid = blocks_for((a.total + lanes<T> - 1) / lanes<T>);
-        norm::bn_apply<T><<<grid, BLOCK, 0, stream>>>(a, out_of<T>(c, 0), in_of<T>(c, 0), in_of<T>(c, 5), r.table);
-        return launched(c);
+        return norm::bn_with_flat<T>(a, [&](auto w, auto mode, const norm::bn_flat &b) {
+            operand<T> y = out_of<T>(c, 0), x = in_of<T>(c, 0), add = in_of<T>(c, 5);
+            if constexpr (w.value == 0) {
+                unsigned grid = blocks_on(dev, (a.total + lanes<T> - 1) / lanes<T>);
+                norm::bn_apply<T><<<grid, BLOCK, 0, stream>>>(a, y, x, add, r.table);
+            } else {
+                norm::bn_apply_flat<T, w.value, mode.value><<<blocks_on(dev, b.vectors), BLOCK, 0, stream>>>(b, a.relu, y, x, add, r.table);
+            }
+            return launched(c);
+        });
     });
 }
 
@@ -672,7 +830,7 @@ extern "C" int dt__cuda_batch_norm_bwd(dt_device *dev, const dt_call *c)
     int status = a.chs == 0 ? 0 : all_floats(c, 0x5c, 6);
     if (status || a.chs == 0) return status;
     if (!given && (a.train || has_out(c, 1) || has_out(c, 2)))
-        status = with_operands(c, 0x23, 0, 0, a.nhwc ? a.chs : a.inner, [&](auto e) {
+        status = with_operands(c, 0x23, 0, 0, 0, [&](auto e) {
             using T = decltype(e);
             norm::bn_grads_of<T> s = { in_of<T>(c, 0), in_of<T>(c, 1), in_of<T>(c, 5), in_of<mixed>(c, 3) };
             return norm::bn_sum(&r, dev, c, a, s);
@@ -686,10 +844,17 @@ extern "C" int dt__cuda_batch_norm_bwd(dt_device *dev, const dt_call *c)
     if (!has_out(c, 0) || a.total == 0) return launched(c);
     return with_operands(c, 0x23, 9, 0, 0, [&](auto e) {
         using T = decltype(e);
-        unsigned   grid = blocks_for((a.total + lanes<T> - 1) / lanes<T>);
         operand<T> dx = out_of<T>(c, 0), dadd = out_of<T>(c, 3), dy = in_of<T>(c, 0), x = in_of<T>(c, 1);
         operand<T> y = in_of<T>(c, 5);
-        norm::bn_bwd_apply<T><<<grid, BLOCK, 0, stream>>>(a, dx, dadd, dy, x, y, r.table);
-        return launched(c);
+        return norm::bn_with_flat<T>(a, [&](auto w, auto mode, const norm::bn_flat &b) {
+            if constexpr (w.value == 0) {
+                unsigned grid = blocks_on(dev, (a.total + lanes<T> - 1) / lanes<T>);
+                norm::bn_bwd_apply<T><<<grid, BLOCK, 0, stream>>>(a, dx, dadd, dy, x, y, r.table);
+            } else {
+                norm::bn_bwd_apply_flat<T, w.value, mode.value>
+                    <<<blocks_on(dev, b.vectors), BLOCK, 0, stream>>>(b, a.train, dx, dadd, dy, x, y, r.table);
+            }
+            return launched(c);
+        });
     });
 }

@@ -372,11 +372,11 @@ static void fake_stream_free(dt_device *dev, void *stream)
     ((fake_stream *)stream)->used = 0;
 }
 
-static int fake_image_layout(dt_device *dev, int kernel)
+static int fake_image_layout(dt_device *dev, int kernel, int dtype)
 {
     const dt_backend *cpu = dt_device_backend(dt_cpu());
     (void)dev;
-    return cpu->image_layout ? cpu->image_layout(dt_cpu(), kernel) : DT_LAYOUT_PLAIN;
+    return cpu->image_layout ? cpu->image_layout(dt_cpu(), kernel, dtype) : DT_LAYOUT_PLAIN;
 }
 
 static int fake_extended(dt_device *dev, int kernel) /* the kernels are the CPU's */

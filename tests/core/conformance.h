@@ -2124,7 +2124,12 @@ static const cf_row cf_row_batch_norm = {
         CF_C("3x4x5 4:f 4:f 4:f 4:f", 0, DT_ACT_RELU), CF_C("7x5 5:f 5:f 5:f 5:f 7x5", 1, DT_ACT_RELU),
         CF_C("7x5 5:f 5:f 5:f 5:f", 0, DT_ACT_RELU), CF_C("4x3x3x2 3:k 3:k 3:fk 3:fk", 0),
         { "4x3x5x5:n 3:f 3:f 3:f 3:f", { 1 }, { 0.1 } }, CF_C("3x17x9x7 17:f 17:f 17:f 17:f", 1, DT_ACT_RELU),
-        CF_C("8x17x29x31 17:f 17:f 17:f 17:f", 1), CF_C("8x17x29x31 17:f 17:f 17:f 17:f 8x17x29x31", 1, DT_ACT_RELU))
+        CF_C("8x17x29x31 17:f 17:f 17:f 17:f", 1), CF_C("8x17x29x31 17:f 17:f 17:f 17:f 8x17x29x31", 1, DT_ACT_RELU),
+        /* planes of 16, 4 and 1 elements to a vector; planes that are odd; channels to a vector; what remains */
+        CF_C("3x5x8x8 5:f 5:f 5:f 5:f 3x5x8x8", 1, DT_ACT_RELU), CF_C("3x5x6x6 5:f 5:f 5:f 5:f 3x5x6x6", 1, DT_ACT_RELU),
+        CF_C("3x5x6x6 5:f 5:f 5:f 5:f", 0), CF_C("8x5x7x7 5:f 5:f 5:f 5:f 8x5x7x7", 1, DT_ACT_RELU),
+        CF_C("8x5x7x7 5:f 5:f 5:f 5:f", 0, DT_ACT_RELU), CF_C("3x16x3x5:l 16:f 16:f 16:f 16:f 3x16x3x5:l", 1, DT_ACT_RELU),
+        CF_C("3x12x3x5:l 12:f 12:f 12:f 12:f", 1), CF_C("3x16x3x5:l 16:f 16:f 16:f 16:f", 0, DT_ACT_RELU))
 };
 static const cf_row cf_row_layer_norm = {
     CF_ROW(layer_norm),
@@ -2233,7 +2238,12 @@ static const cf_row cf_row_attention = {
                       CF_C("1x2x4x3:t 1x2x4x3:t 1x2x4x3:t", 0), CF_C("1x2x4x6:n 1x2x4x6:n 1x2x4x6:n", 1),
                       CF_C("2x2x5x3:e 2x2x5x3 2x2x5x3:e", 0), CF_C("1x2x4x4:l 1x2x4x4:l 1x2x4x4:l", 1),
                       CF_C("2x3x17x8 2x3x17x8 2x3x17x8", 1), CF_C("1x2x70x33 1x2x70x33 1x2x70x33", 1),
-                      CF_C("2x4x130x32 2x4x130x32 2x4x130x32", 1), CF_C("2x4x65x64 2x4x200x64 2x4x200x64", 0),
+                      CF_C("2x4x130x32 2x4x130x32 2x4x130x32", 1),
+                      /* many pairs of short rows: by products on a GPU, in blocks, with an offset, with shared heads */
+                      CF_C("1x1x600x8 1x1x600x8 1x1x600x8", 1), CF_C("1x1x600x8 1x1x600x8 1x1x600x8", 0),
+                      CF_C("1x4x32x8 1x2x300x8 1x2x300x8", 1, 0, 268), CF_C("1x4x120x8 1x2x90x8 1x2x90x8", 0),
+                      CF_C("1x3x100x16 1x3x100x16 1x3x100x16", 1), CF_C("2x2x96x8:t 2x2x96x8:t 2x2x96x8:t", 1),
+                      CF_C("2x4x65x64 2x4x200x64 2x4x200x64", 0),
                       /* keys that no query sees, in blocks of their own: by heads and by blocks, whole panels or not */
                       CF_C("2x4x3x16 2x4x130x16 2x4x130x16", 1), CF_C("1x2x3x16 1x2x70x16 1x2x70x16", 1),
                       CF_C("2x4x70x9 2x4x150x9 2x4x150x9", 1),

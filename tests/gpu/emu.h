@@ -35,6 +35,11 @@
                          compute one direction in halves, and operands in halves that are not aligned to 16 bytes; a search
                          needs device memory for the workspaces; cuBLAS adds partial sums of halves as halves, unless that is disallowed
      DT_EMU_NCCL=...     a collective that hangs or fails, see emu_nccl.c
+     DT_EMU_NCCL_ROOM=n  a device has room for the kernels of n collectives at a time, of all communicators; the next one starts when one
+                         of them ends. With NCCL_LAUNCH_ORDER_IMPLICIT=1 they start in the order of the host's calls, else in any. Unlimited unless told
+     DT_EMU_NCCL_VERSION the version that NCCL says it has; below 22600 it knows no NCCL_LAUNCH_ORDER_IMPLICIT
+     DT_EMU_LOADING=1    a kernel is loaded when it is first used, and that waits for all work of the device, unless
+                         CUDA_MODULE_LOADING=EAGER: the same for the first product and convolution of a device
      DT_EMU_REGS=file    lines "kernel registers" (of ptxas -v): launches that need more than there are fail
      DT_EMU_STRICT=1, DT_EMU_REPORT=1 (counts at exit), DT_EMU_VERBOSE=1 (why a call was refused)
      DT_EMU_LEAKS=1      memory, streams and events that are left at exit fail too */
@@ -70,6 +75,7 @@ EMU_API cudaError_t emu_fail(int device, cudaError_t sticky, const char *format,
 EMU_API void        emu_note(const char *format, ...) EMU_PRINTF(1, 2); /* with DT_EMU_VERBOSE=1 */
 EMU_API uint64_t    emu_random(void);                                   /* from the seed */
 EMU_API uint64_t    emu_harsh(uint64_t what); /* a number of DT_EMU_HARSH's seed and of what; 0: it is not set */
+EMU_API void        emu_loading(int device, const char *what); /* is used there for the first time: see DT_EMU_LOADING */
 EMU_API double      emu_hang_seconds(void);
 EMU_API double      emu_seconds(void);
 EMU_API cudaError_t emu_usable(void); /* is there a driver, a device, no fork behind us; the sticky error */
@@ -79,9 +85,10 @@ EMU_API int         emu_devices(void);
 EMU_API int         emu_physical(int device);      /* its number before CUDA_VISIBLE_DEVICES */
 EMU_API int         emu_capability(int device);    /* 80 */
 EMU_API bool        emu_in_host_function(void);
-/* PAGEABLE, PINNED: copies between a device and such memory of the host; WAITS: for a stream or a device */
+/* LOADS: waits for the device because something is loaded (DT_EMU_LOADING). PAGEABLE, PINNED: copies between a device and such memory of the host; WAITS: for a stream or a device */
 enum {
-    EMU_GEMMS, EMU_CONVS, EMU_COLLECTIVES, EMU_OPERANDS, EMU_UNALIGNED, EMU_PAGEABLE, EMU_PINNED, EMU_WAITS, EMU_COUNTS
+    EMU_GEMMS, EMU_CONVS, EMU_COLLECTIVES, EMU_OPERANDS, EMU_UNALIGNED, EMU_PAGEABLE, EMU_PINNED, EMU_WAITS,
+    EMU_LOADS, EMU_COUNTS
 };
 EMU_API void        emu_count(int what);
 EMU_API uint64_t    emu_counted(int what); /* for tests: dlsym(RTLD_DEFAULT, "emu_counted") */

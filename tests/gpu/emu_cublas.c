@@ -410,6 +410,9 @@ static cublasStatus_t multiply(cublasHandle_t hh, product desc, const void *alph
         emu_unlock();
         return st;
     }
+    static bool used[EMU_MAX_DEVICES];
+    if (!used[h->on.device]) emu_loading(h->on.device, "the first product");
+    used[h->on.device] = true;
     p = malloc(sizeof *p);
     *p = desc;
     p->w.run = product_run;

@@ -56,7 +56,7 @@ static struct {
     bool            ready;
     pid_t           pid;
     int             mode, ndevices, capability;
-    bool            no_driver, no_peers, strict, report, verbose, leaks;
+    bool            no_driver, no_peers, strict, report, verbose, leaks, loading;
     size_t          memory;
     double          hang;
     uint64_t        seed, progress, moved, haste; /* haste: how readily random work runs at a call, 0 to 3 */
@@ -241,6 +241,8 @@ static void start(void)
     emu.report = number("DT_EMU_REPORT", 0) != 0;
     emu.verbose = number("DT_EMU_VERBOSE", 0) != 0;
     emu.leaks = number("DT_EMU_LEAKS", 0) != 0;
+    const char *eager = getenv("CUDA_MODULE_LOADING");
+    emu.loading = number("DT_EMU_LOADING", 0) != 0 && !(eager && !strcmp(eager, "EAGER"));
     choose_devices();
     for (int i = 0; i < emu.ndevices; i++) {
         device *d = &emu.device[i];
@@ -448,12 +450,21 @@ struct stream {
     bool     destroyed, busy, is_legacy;
     item    *head, **tail;
     uint64_t queued, done; /* numbers of the last one queued and of the last one that ran */
+    struct capture *capture; /* work is taken down instead of queued; NULL: none */
 };
+/* A capture (cudaGraph_t when it has ended): of one stream, in the global mode. While there is one, calls that wait or allocate fail and
+   spoil it. Graphs are not launched here: what is shown is that work can be captured. */
+typedef struct capture {
+    bool       spoilt;
+    int        n;
+    emu_work **w;
+} capture;
 enum { STREAM_MAGIC = 0x57e4a3 };
 
 static stream   *streams;
 static int       nstreams;
 static emu_work *blocked; /* the last work that could not go on */
+static capture  *capturing;
 
 static stream *stream_new(int d, unsigned flags, int priority)
 {
@@ -580,6 +591,13 @@ static void wait_device(int d)
     for (stream *s = streams; s; s = s->next)
         if (s->device == d && s->done < s->queued) wait_for(s, s->queued);
 }
+void emu_loading(int d, const char *what)
+{
+    if (!emu.loading) return;
+    emu_count(EMU_LOADS);
+    emu_note("%s is loaded: waits for device %d", what, d);
+    wait_device(d);
+}
 
 /* Waiting for the legacy stream is waiting for all that it would wait for. */
 static void wait_stream(stream *s)
@@ -636,6 +654,12 @@ static cudaError_t queue_after(stream *s, emu_work *w, uint64_t *at, dep wait)
         w->drop(w);
         return emu.device[s->device].sticky;
     }
+    if (s->capture) {
+        capture *c = s->capture;
+        c->w = realloc(c->w, (size_t)(c->n + 1) * sizeof *c->w);
+        c->w[c->n++] = w;
+        return cudaSuccess;
+    }
     put(s, w, wait);
     if (at) *at = s->queued;
     if (s->queued - s->done > PENDING_MAX) wait_for(s, s->queued - PENDING_MAX);
@@ -682,6 +706,15 @@ static cudaError_t enter(void)
 {
     cudaError_t e = enter_any();
     return e ? e : emu_usable();
+}
+/* Of a call that waits or allocates, which a capture does not allow */
+static cudaError_t enter_outside(const char *who)
+{
+    cudaError_t e = enter();
+    if (e || !capturing) return e;
+    capturing->spoilt = true;
+    emu_note("%s during a capture", who);
+    return cudaErrorStreamCaptureUnsupported;
 }
 static cudaError_t leave(cudaError_t e)
 {
@@ -908,7 +941,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *text, int n, int d)
 }
 cudaError_t cudaDeviceSynchronize(void)
 {
-    cudaError_t e = enter();
+    cudaError_t e = enter_outside("cudaDeviceSynchronize");
     emu_count(EMU_WAITS);
     if (!e) {
         wait_device(current);
@@ -981,7 +1014,7 @@ static range *range_add(int i, size_t nbytes)
 }
 cudaError_t cudaMalloc(void **p, size_t nbytes)
 {
-    cudaError_t e = enter();
+    cudaError_t e = enter_outside("cudaMalloc");
     if (!e && !p) e = cudaErrorInvalidValue;
     if (!e && !nbytes) *p = NULL;
     if (!e && nbytes) {
@@ -995,7 +1028,7 @@ cudaError_t cudaMalloc(void **p, size_t nbytes)
 }
 cudaError_t cudaFree(void *p)
 {
-    cudaError_t e = enter();
+    cudaError_t e = enter_outside("cudaFree");
     if (e || !p) return leave(e);
     range *r = range_near((uintptr_t)p);
     if (!r || r->base != (uintptr_t)p) return leave(cudaErrorInvalidValue);
@@ -1295,7 +1328,7 @@ static cudaError_t copy(void *dst, const void *src, size_t nbytes, enum cudaMemc
 }
 cudaError_t cudaMemcpy(void *dst, const void *src, size_t nbytes, enum cudaMemcpyKind kind)
 {
-    cudaError_t e = enter();
+    cudaError_t e = enter_outside("cudaMemcpy");
     if (!e) e = copy(dst, src, nbytes, kind, emu.device[current].legacy, true, "cudaMemcpy");
     return leave(e);
 }
@@ -1423,7 +1456,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t h)
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t h)
 {
-    cudaError_t e = enter();
+    cudaError_t e = enter_outside("cudaStreamSynchronize");
     emu_count(EMU_WAITS);
     stream     *s = e ? NULL : stream_of(h);
     if (!e && !s) e = cudaErrorInvalidResourceHandle;
@@ -1518,6 +1551,11 @@ cudaError_t cudaEventRecord(cudaEvent_t h, cudaStream_t hs)
     stream     *s = e ? NULL : stream_of(hs);
     if (!e && (!ev || !s)) e = cudaErrorInvalidResourceHandle;
     if (!e && ev->device != s->device) e = cudaErrorInvalidResourceHandle;
+    if (!e && s->capture) { /* who waits for it outside would wait for nothing */
+        ev->s = s;
+        ev->at = UINT64_MAX;
+        return leave(e);
+    }
     if (!e) {
         record_work *r = calloc(1, sizeof *r);
         r->w = (emu_work){.run = record_run, .drop = drop_plain, .name = "cudaEventRecord"};
@@ -1538,7 +1576,7 @@ cudaError_t cudaEventQuery(cudaEvent_t h)
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t h)
 {
-    cudaError_t e = enter();
+    cudaError_t e = enter_outside("cudaEventSynchronize");
     event      *ev = e ? NULL : event_of(h);
     if (!e && !ev) e = cudaErrorInvalidResourceHandle;
     if (!e && ev->s) {
@@ -1569,6 +1607,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t hs, cudaEvent_t h, unsigned flags)
     stream     *s = e ? NULL : stream_of(hs);
     if (!e && (!ev || !s)) e = cudaErrorInvalidResourceHandle;
     if (!e && flags) e = cudaErrorInvalidValue;
+    if (!e && ev->s && ev->s != s && (s->capture != NULL) != (ev->at == UINT64_MAX)) { /* streams that join are not modelled */
+        if (capturing) capturing->spoilt = true;
+        e = cudaErrorStreamCaptureIsolation;
+    }
     if (!e && ev->s && ev->s != s && ev->s->done < ev->at) {
         emu_work *w = calloc(1, sizeof *w);
         *w = (emu_work){.run = nothing_run, .drop = drop_plain, .name = "cudaStreamWaitEvent"};
@@ -1577,6 +1619,57 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t hs, cudaEvent_t h, unsigned flags)
     return leave(e);
 }
 
+cudaError_t cudaStreamBeginCapture(cudaStream_t hs, enum cudaStreamCaptureMode mode)
+{
+    cudaError_t e = enter();
+    stream     *s = e ? NULL : stream_of(hs);
+    if (!e && !s) e = cudaErrorInvalidResourceHandle;
+    if (!e && (mode != cudaStreamCaptureModeGlobal || capturing)) e = cudaErrorInvalidValue; /* others are not modelled */
+    if (!e && s->is_legacy) e = cudaErrorStreamCaptureUnsupported;
+    if (!e) s->capture = capturing = calloc(1, sizeof *capturing);
+    return leave(e);
+}
+static void capture_drop(capture *c)
+{
+    for (int i = 0; i < c->n; i++) c->w[i]->drop(c->w[i]);
+    free(c->w);
+    free(c);
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t hs, cudaGraph_t *graph)
+{
+    cudaError_t e = enter();
+    stream     *s = e ? NULL : stream_of(hs);
+    if (!e && !graph) e = cudaErrorInvalidValue;
+    if (!e && (!s || !s->capture)) e = cudaErrorIllegalState;
+    if (!e) {
+        capture *c = s->capture;
+        s->capture = capturing = NULL;
+        *graph = c->spoilt ? NULL : (cudaGraph_t)c;
+        if (c->spoilt) {
+            capture_drop(c);
+            e = cudaErrorStreamCaptureInvalidated;
+        }
+    }
+    return leave(e);
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t hs, enum cudaStreamCaptureStatus *status)
+{
+    cudaError_t e = enter();
+    stream     *s = e ? NULL : stream_of(hs);
+    if (!e && (!s || !status)) e = cudaErrorInvalidValue;
+    if (!e)
+        *status = !s->capture         ? cudaStreamCaptureStatusNone
+                  : s->capture->spoilt ? cudaStreamCaptureStatusInvalidated
+                                       : cudaStreamCaptureStatusActive;
+    return leave(e);
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    cudaError_t e = enter();
+    if (!e && !graph) e = cudaErrorInvalidValue;
+    if (!e) capture_drop((capture *)graph);
+    return leave(e);
+}
 typedef struct host_work {
     emu_work     w;
     cudaHostFn_t fn;
@@ -1814,6 +1907,7 @@ static cudaError_t kernel_load(kernel *k, int d)
         }
     }
     if (m->failed) return cudaErrorInvalidPtx;
+    emu_loading(d, k->name);
     k->code[d] = ptx_find(m->loaded[d], k->name);
     if (!k->code[d]) return cudaErrorInvalidDeviceFunction;
     k->registers = registers_of(k->name);

@@ -888,6 +888,9 @@ static cudnnStatus_t convolve(cudnnHandle_t hh, const task *t, const float *alph
         st = CUDNN_STATUS_EXECUTION_FAILED;
     }
     if (!st) {
+        static bool used[EMU_MAX_DEVICES];
+        if (!used[h->device]) emu_loading(h->device, "the first convolution");
+        used[h->device] = true;
         conv_work *w = calloc(1, sizeof *w);
         *w = (conv_work){.t = *t, .alpha = *alpha, .beta = *beta, .in = in, .weight = weight, .other = other,
                          .out = out, .workspace = workspace, .workspace_nbytes = need};

@@ -73,7 +73,8 @@ typedef struct op_work {
     emu_work        w;
     comm           *c;
     struct op_work *next; /* of the communicator, in the order of their calls */
-    bool            given_up;
+    uint64_t        order; /* of the host's calls, of all communicators */
+    bool            given_up, started;
     int             nsubs;
     sub             subs[];
 } op_work;
@@ -434,6 +435,34 @@ static bool told_to(const comm *c, const sub *o, const char *what)
     }
     return rank == c->rank && o->sig.kind < SEND && o->index == (uint64_t)n && !strcmp(kind, what);
 }
+/* ---- room for the kernels of collectives, see DT_EMU_NCCL_ROOM. Messages need none, but start in order, too. */
+static int version(void)
+{
+    const char *v = getenv("DT_EMU_NCCL_VERSION");
+    return v ? atoi(v) : NCCL_VERSION_CODE;
+}
+static op_work *in_the_way(const op_work *w) /* of what has not started yet; NULL: nothing */
+{
+    static int  most = -1;
+    static bool ordered;
+    int         n = 0;
+    op_work    *found = NULL;
+    if (most < 0) {
+        const char *room = getenv("DT_EMU_NCCL_ROOM"), *order = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+        most = room ? atoi(room) : 0;
+        ordered = order && !strcmp(order, "1") && version() >= 22600;
+    }
+    if (!most) return NULL;
+    for (comm *c = comms; c; c = c->next)
+        for (op_work *v = c->device == w->c->device && !c->aborted ? c->first : NULL; v; v = v->next) {
+            if (v == w || v->given_up) continue;
+            if (!v->started && ordered && v->order < w->order) return v;
+            if (!v->started || v->subs[0].sig.kind >= SEND) continue;
+            n++;
+            found = v;
+        }
+    return w->subs[0].sig.kind < SEND && n >= most ? found : NULL;
+}
 static int op_run(emu_work *ew)
 {
     op_work *w = (op_work *)ew;
@@ -447,6 +476,12 @@ static int op_run(emu_work *ew)
         return EMU_DONE;
     }
     if (c->first != w) return EMU_BLOCKED; /* in the order of the calls, whatever the streams */
+    for (op_work *v; !w->started && (v = in_the_way(w)) != NULL;) {
+        uint64_t before = emu_progress();
+        if (!v->started) emu_advance(v->w.stream, v->w.at);
+        if (emu_progress() == before) return EMU_BLOCKED;
+    }
+    w->started = true;
     for (int i = 0; i < w->nsubs && !w->given_up; i++) {
         sub *o = &w->subs[i];
         if (told_to(c, o, "hang")) return EMU_BLOCKED;
@@ -521,7 +556,12 @@ static void look(comm *c) /* have other processes moved? */
 static void op_kick(emu_work *w)
 {
     comm *c = ((op_work *)w)->c;
+    char  name[8][sizeof c->name];
+    int   n = 0;
     look(c);
+    for (comm *o = comms; o && !((op_work *)w)->started && n < 8; o = o->next) /* one of these is in the way */
+        if (o != c && o->device == c->device && o->first) memcpy(name[n++], o->name, sizeof c->name);
+    for (int i = 0; i < n; i++) kick_all(name[i]);
     kick_all(c->name);
 }
 static void op_hang(emu_work *ew)
@@ -532,14 +572,21 @@ static void op_hang(emu_work *ew)
     sub     *o = w->subs;
     while (o < w->subs + w->nsubs - 1 && o->done) o++;
     describe(what, sizeof what, &o->sig);
+    op_work *v = w->started || c->first != w ? NULL : in_the_way(w);
     if (c->first != w) snprintf(who, sizeof who, "an operation of the same communicator before it");
+    else if (v)
+        snprintf(who, sizeof who, "room on its GPU, where operation %llu of another communicator, %s, %s", (unsigned long long)v->subs[0].index,
+                 v->w.name, v->started ? "runs and waits for other ranks" : "is to start before it");
     else if (o->sig.kind >= SEND) snprintf(who, sizeof who, "rank %d", o->sig.root);
     else
         for (int r = 0, n = 0; r < c->nranks; r++)
             if (GET(c->sh->rank[r].arrived) <= o->index && r != c->rank && n < 200)
                 n += snprintf(who + n, sizeof who - (size_t)n, "%srank %d", n ? ", " : "", r);
-    emu_fail(c->device, cudaErrorLaunchTimeout, "nccl: rank %d hangs in operation %llu, %s, waiting for %s", c->rank,
-             (unsigned long long)o->index, what, *who ? who : "the others to take its result");
+    bool other = v != NULL; /* one of two communicators has the room that the other one waits for */
+    for (comm *d = comms; d && w->started; d = d->next) other |= d != c && d->device == c->device && d->first && in_the_way(d->first) == w;
+    emu_fail(c->device, cudaErrorLaunchTimeout, "nccl: rank %d hangs in operation %llu, %s, waiting for %s%s", c->rank,
+             (unsigned long long)o->index, what, *who ? who : "the others to take its result",
+             other ? ": the ranks use the communicators in different orders" : "");
     broken(c, w);
 }
 
@@ -576,7 +623,7 @@ static void *helper(void *arg)
 ncclResult_t ncclGetVersion(int *v)
 {
     if (!v) return ncclInvalidArgument;
-    *v = NCCL_VERSION_CODE;
+    *v = version();
     return ncclSuccess;
 }
 const char *ncclGetErrorString(ncclResult_t r)
@@ -916,7 +963,9 @@ static ncclResult_t submit(pending *list, int n, comm *c)
     }
     op_work *w = calloc(1, sizeof *w + (size_t)nsubs * sizeof(sub));
     w->w = (emu_work){.run = op_run, .drop = op_drop, .kick = op_kick, .hang = op_hang};
+    static uint64_t order;
     w->c = c;
+    w->order = ++order;
     for (int i = 0; i < n; i++) {
         if (list[i].c != c || list[i].out) continue;
         sub *o = &w->subs[w->nsubs++];

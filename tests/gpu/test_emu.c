@@ -295,6 +295,42 @@ static void case_threads(void)
 }
 
 /* ---- memory */
+static void case_capture(void)
+{
+    cudaStream_t  s = stream_new(cudaStreamNonBlocking), other = stream_new(cudaStreamNonBlocking);
+    cudaGraph_t   graph = NULL;
+    cudaEvent_t   e;
+    enum cudaStreamCaptureStatus status;
+    float        *x = device_floats(NULL, 64);
+    void         *p = NULL;
+    OK(cudaEventCreate(&e));
+    OK(cudaEventRecord(e, other));
+    OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
+    OK(cudaMemsetAsync(x, 0, 256, s));
+    OK(cudaMemsetAsync(x, 0, 4, other));
+    OK(cudaStreamIsCapturing(s, &status));
+    CHECK(status == cudaStreamCaptureStatusActive);
+    OK(cudaStreamEndCapture(s, &graph));
+    CHECK(graph != NULL);
+    OK(cudaGraphDestroy(graph));
+    for (int i = 0; i < 6; i++) {
+        OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
+        cudaError_t r = i == 0   ? cudaMalloc(&p, 4)
+                        : i == 1 ? cudaFree(x)
+                        : i == 2 ? cudaStreamSynchronize(other)
+                        : i == 3 ? cudaDeviceSynchronize()
+                        : i == 4 ? cudaEventSynchronize(e)
+                                 : cudaStreamWaitEvent(s, e, 0);
+        CHECK(r == (i < 5 ? cudaErrorStreamCaptureUnsupported : cudaErrorStreamCaptureIsolation));
+        OK(cudaStreamIsCapturing(s, &status));
+        CHECK(status == cudaStreamCaptureStatusInvalidated);
+        CHECK(cudaStreamEndCapture(s, &graph) == cudaErrorStreamCaptureInvalidated && !graph);
+    }
+    CHECK(cudaStreamEndCapture(s, &graph) == cudaErrorIllegalState);
+    (void)cudaGetLastError();
+    OK(cudaStreamSynchronize(s));
+    OK(cudaFree(x));
+}
 static void case_staged(void) /* pageable memory may change after the call */
 {
     float v[64], w[64], *x = device_floats(NULL, 64);
@@ -639,6 +675,7 @@ UTEST(emu, settings_that_are_none_are_refused)
     EXPECT_EQ(97, run_case("staged", "DT_EMU=sometimes"));
     EXPECT_EQ(97, run_case("staged", "DT_EMU_HANG=long"));
 }
+UTEST(emu, captures_refuse_what_waits_and_allocates) { EXPECT_CASE("capture", ""); }
 UTEST(emu, what_is_not_modelled_is_not_there)
 {
     static const char *const names[] = {"cudaMallocManaged", "cudaMallocAsync", "cudaGraphLaunch", "cudaMemcpyToSymbol",
@@ -1563,6 +1600,44 @@ static void case_nccl_init(void)
     CHECK(ncclAllReduce(a, a, 10, ncclFloat, ncclSum, c[0], 0) == ncclInvalidUsage);
     OK(ncclCommDestroy(c[0]));
 }
+/* Two communicators of two ranks, each with a stream of its own. Rank 1 calls the second one first if DT_CASE is 1. Rank 0 waits
+   for the first, rank 1 for the second. */
+static void *two_comms_main(void *arg)
+{
+    rank_thread *t = arg;
+    ncclUniqueId second = t->id;
+    ncclComm_t   c[2];
+    cudaStream_t s[2];
+    float       *a[2];
+    OK(cudaSetDevice(t->rank));
+    strcat(second.internal, "-b");
+    for (int i = 0; i < 2; i++) {
+        s[i] = stream_new(cudaStreamNonBlocking);
+        a[i] = rank_floats(t->rank, 100, (float)t->rank, true);
+        OK(ncclCommInitRank(&c[i], 2, i ? second : t->id, t->rank));
+    }
+    int first = t->rounds && t->rank;
+    OK(ncclAllReduce(a[first], a[first], 100, ncclFloat, ncclSum, c[first], s[first]));
+    OK(ncclAllReduce(a[!first], a[!first], 100, ncclFloat, ncclSum, c[!first], s[!first]));
+    for (int i = 0; i < 2; i++) {
+        if (cudaStreamSynchronize(s[i ^ t->rank])) exit(0);
+        rank_expect(t->rank, a[i ^ t->rank], 100, 1, 2);
+    }
+    for (int i = 0; i < 2; i++) OK(ncclCommDestroy(c[i]));
+    return NULL;
+}
+static void case_two_comms(void)
+{
+    pthread_t    th[2];
+    rank_thread  t[2];
+    ncclUniqueId id;
+    OK(ncclGetUniqueId(&id));
+    for (int r = 0; r < 2; r++) {
+        t[r] = (rank_thread){r, 2, atoi(getenv("DT_CASE")), id};
+        pthread_create(&th[r], NULL, two_comms_main, &t[r]);
+    }
+    for (int r = 0; r < 2; r++) pthread_join(th[r], NULL);
+}
 static void case_nccl_alone(void) /* the other rank never comes */
 {
     ncclUniqueId id;
@@ -1603,6 +1678,17 @@ UTEST(emu, collectives_that_are_wrong)
     EXPECT_CAUGHT("bad_collective", "DT_EMU_DEVICES=2 DT_CASE=6", "receives 90 float32");
     EXPECT_CAUGHT("bad_collective", "DT_EMU_DEVICES=2 DT_CASE=7", "rank 0 hangs");
     EXPECT_CAUGHT("absent_process", "DT_EMU_DEVICES=2", "waiting for rank 1");
+}
+UTEST(emu, two_communicators_where_there_is_room_for_one_kernel)
+{
+#define TWO_COMMS "DT_EMU_DEVICES=2 DT_EMU_HANG=2 "
+    EXPECT_CASE("two_comms", TWO_COMMS "DT_CASE=0");
+    EXPECT_CASE("two_comms", TWO_COMMS "DT_CASE=1");
+    EXPECT_CASE("two_comms", TWO_COMMS "DT_CASE=0 DT_EMU_NCCL_ROOM=2");
+    EXPECT_CASE("two_comms", TWO_COMMS "DT_CASE=0 DT_EMU_NCCL_ROOM=1 NCCL_LAUNCH_ORDER_IMPLICIT=1");
+    EXPECT_CASE("two_comms", TWO_COMMS "DT_CASE=0 DT_EMU_NCCL_ROOM=1 NCCL_LAUNCH_ORDER_IMPLICIT=1 DT_EMU=random:3");
+    EXPECT_CAUGHT("two_comms", TWO_COMMS "DT_CASE=1 DT_EMU_NCCL_ROOM=1 NCCL_LAUNCH_ORDER_IMPLICIT=1",
+                  "the ranks use the communicators in different orders");
 }
 UTEST(emu, communicators)
 {
@@ -1883,7 +1969,7 @@ UTEST(emu, the_report)
     X(copy_kinds) X(out_of_memory) X(sticky) X(attributes) X(devices) X(no_device) X(peer_copies) X(peer)        \
     X(no_peer) X(fork) X(leak) X(products) X(product_rules) X(bad_product) X(convolutions) X(conv_rules)         \
     X(conv_order) X(conv_strided) X(bad_convolution) X(collectives) X(nccl_types) X(rank_threads) X(rank_processes) \
-    X(idle_process) X(bad_collective) X(abort) X(nccl_init) X(nccl_alone) X(launch) X(launch_limits) X(no_image) \
+    X(idle_process) X(bad_collective) X(abort) X(nccl_init) X(nccl_alone) X(two_comms) X(capture) X(launch) X(launch_limits) X(no_image) \
     X(bad_launch) X(zero_copy) X(beside) X(absent_process)
 #define ROW(n) {#n, case_##n},
 static const test_case cases[] = {CASES(ROW){NULL, NULL}};

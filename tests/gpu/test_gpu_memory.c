@@ -3,6 +3,7 @@
 #include "dt_test.h"
 
 #include "dt_cuda.h"
+#include <cuda_runtime_api.h>
 #include "dt_nn.h"
 #include "counted.h"
 #include "nets.h"
@@ -80,17 +81,48 @@ UTEST(memory, half_of_what_the_tensors_need_is_an_error)
     EXPECT_TRUE(strstr(out, "out of memory") != NULL);
 }
 
+static int layout_of(dt_device *gpu, dt_dtype dtype) { return dt_device_backend(gpu)->image_layout(gpu, DT_K_conv2d, dtype); }
+/* After the first steps: then it could be captured as a graph. */
+UTEST(capture, a_step_neither_waits_nor_allocates)
+{
+    dt_device    *gpu = dt_cuda(0);
+    cudaStream_t  s = (cudaStream_t)dt__cuda_stream(gpu, NULL);
+    cudaGraph_t   graph = NULL;
+    const trainer *t = &trainers[0];
+    int64_t       label[16] = { 0 };
+    dt_set_default_device(gpu);
+    dt_model     *m = dt_model_new(.seed = 1, .device = gpu);
+    dt_optimizer *opt = dt_sgd(m, .lr = 0.05, .momentum = 0.9);
+    for (int i = 0; i < 4; i++) {
+        dt_tensor *x = data_of(t, i), *y = dt_from(label, DT_SHAPE(t->x.dim[0]), .dtype = DT_I64);
+        EXPECT_OK(dt_synchronize(gpu));
+        if (i == 3) ASSERT_EQ(0, (int)cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
+        EXPECT_OK(dt_backward(dt_cross_entropy(t->net(m, x), y)));
+        EXPECT_OK(dt_step(opt));
+        if (i == 3) EXPECT_EQ(0, (int)cudaStreamEndCapture(s, &graph));
+        dt_end();
+    }
+    ASSERT_TRUE(graph != NULL);
+    cudaGraphDestroy(graph);
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    dt_set_default_device(NULL);
+}
 UTEST(options, those_that_are_not_named_stay)
 {
     dt_device *gpu = dt_cuda(0);
     ASSERT_TRUE(gpu != NULL);
+    EXPECT_EQ((int)DT_LAYOUT_PLAIN, layout_of(gpu, DT_F32)); /* at first */
+    EXPECT_EQ((int)DT_LAYOUT_NHWC, layout_of(gpu, DT_F16));
+    EXPECT_EQ((int)DT_LAYOUT_NHWC, layout_of(gpu, DT_BF16));
     EXPECT_OK(dt_cuda_set(gpu, .deterministic = DT_YES, .layout = DT_LAYOUT_NHWC));
     EXPECT_OK(dt_cuda_set(gpu, .tf32 = DT_YES));
     EXPECT_TRUE(dt__cuda_deterministic(gpu));
-    EXPECT_EQ((int)DT_LAYOUT_NHWC, dt_device_backend(gpu)->image_layout(gpu, DT_K_conv2d));
+    EXPECT_EQ((int)DT_LAYOUT_NHWC, layout_of(gpu, DT_F32));
     EXPECT_OK(dt_cuda_set(gpu, .deterministic = DT_NO, .layout = DT_ZERO));
     EXPECT_FALSE(dt__cuda_deterministic(gpu));
-    EXPECT_EQ((int)DT_LAYOUT_PLAIN, dt_device_backend(gpu)->image_layout(gpu, DT_K_conv2d));
+    EXPECT_EQ((int)DT_LAYOUT_PLAIN, layout_of(gpu, DT_F32));
+    EXPECT_EQ((int)DT_LAYOUT_PLAIN, layout_of(gpu, DT_F16));
     EXPECT_ERROR(dt_cuda_set(gpu, .layout = 77), "dt_cuda_set: .layout is 77");
     EXPECT_ERROR(dt_cuda_set(gpu, .workspace_mb = -1), "dt_cuda_set: .workspace_mb is -1");
     EXPECT_OK(dt_cuda_set(gpu, .tf32 = DT_NO));

@@ -7,6 +7,7 @@
 
 #include "dt_dist.h"
 #include "dt_nccl.h"
+#include "counted.h"
 #include "lab.h"
 #include "nets.h"
 #include "rank_threads.h"
@@ -169,6 +170,59 @@ static void everything(rank_arg *a)
 }
 UTEST(nccl, every_collective_on_two_threads) { run_threads(utest_result, 2, 20, everything); }
 UTEST(nccl, every_collective_on_four_threads) { run_threads(utest_result, 4, 20, everything); }
+
+/* ---- two communicators, where a GPU has room for the kernel of one collective */
+static void two_communicators(rank_arg *a)
+{
+    dt_comm *c[2] = { a->c, NULL };
+    float    got[LEN];
+    MUST(!dt_comm_dup(a->c, &c[1]));
+    for (int turn = 0; turn < 20 && !a->failed; turn++) {
+        dt_tensor *x[2];
+        dt_work   *k[2];
+        for (int i = 0; i < 2; i++) {
+            x[i] = make(a, DT_F32, LEN, i);
+            k[i] = dt_comm_allreduce_start(c[i], at(x[i]), LEN, DT_COMM_F32, DT_COMM_SUM);
+            MUST(k[i] != NULL);
+        }
+        for (int i = 0; i < 2; i++) { /* rank 0 needs the first one first, the others the second */
+            int z = i ^ (a->rank != 0);
+            MUST(!dt_work_wait(k[z]) && !dt_copy_out(x[z], got, sizeof got));
+            for (int64_t n = 0; n < LEN; n++) MUST(got[n] == (float)reduced(a->world, z + n, DT_COMM_SUM));
+        }
+        dt_end();
+    }
+    MUST(!dt_comm_free(c[1]) && !dt_comm_free(a->c));
+}
+static void little_room(int *utest_result, const char *version)
+{
+    setenv("DT_EMU_NCCL_ROOM", "1", 1);
+    if (version) setenv("DT_EMU_NCCL_VERSION", version, 1);
+    run_threads(utest_result, 4, 20, two_communicators);
+    unsetenv("DT_EMU_NCCL_ROOM");
+    unsetenv("DT_EMU_NCCL_VERSION");
+}
+UTEST(nccl, two_communicators_with_room_for_one_kernel) { little_room(utest_result, NULL); }
+UTEST(nccl, two_communicators_of_a_nccl_that_keeps_no_order) { little_room(utest_result, "22500"); }
+static void loaded_before(rank_arg *a) /* nothing is loaded behind a collective: that could wait for it */
+{
+    dt_model     *m = dt_model_new(.seed = 1, .device = a->gpu);
+    dt_optimizer *opt = dt_sgd(m, .lr = 0.1);
+    dt_ddp       *ddp = dt_ddp_new(m, a->c);
+    dt_backward(dt_sum(dt_linear(m, "fc1", dt_ones(DT_SHAPE(3, 4)), .out = 8)));
+    MUST(!dt_step(opt) && counted(EMU_LOADS) == 0);
+    dt_end();
+    dt_ddp_free(ddp);
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    dt_comm_free(a->c);
+}
+UTEST(nccl, nothing_is_loaded_behind_a_collective)
+{
+    setenv("DT_EMU_LOADING", "1", 1);
+    run_threads(utest_result, 2, 20, loaded_before);
+    unsetenv("DT_EMU_LOADING");
+}
 
 /* ---- wrong calls: the same error on all ranks, and nobody waits for long */
 static void must_fail(rank_arg *a, int rc, int status, const char *text)
@@ -388,6 +442,13 @@ UTEST(sharded, stage_3_on_four_where_a_rank_runs_out)
 UTEST(sharded, stage_3_accumulated_and_clipped)
 {
     compare(utest_result, 2, (recipe){ .net = 2, .shard = 3, .clip = 0.5, .accumulate = true, .level = "O1", .dtype = DT_F16 });
+}
+UTEST(sharded, stages_with_room_for_one_kernel) /* gathers and sums have a communicator each */
+{
+    setenv("DT_EMU_NCCL_ROOM", "1", 1);
+    compare(utest_result, 4, (recipe){ .net = 0, .shard = 3, .sync_batchnorm = true });
+    compare(utest_result, 2, (recipe){ .net = 2, .shard = 2 });
+    unsetenv("DT_EMU_NCCL_ROOM");
 }
 UTEST(sharded, stage_3_compressed) { compare(utest_result, 2, (recipe){ .net = 0, .shard = 3, .compress = "bf16" }); }
 UTEST(ddp, weighted) { compare(utest_result, 2, (recipe){ .net = 2, .weighted = true }); }
