@@ -26,6 +26,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "kernel_rows.h"
+
 /* ---------------------------------------------------------------------------------------------- assumptions */
 typedef struct card {
     const char *name;
@@ -102,12 +104,6 @@ static void   note(paper *p, int family, int unit, double bytes, double flops)
 /* ---------------------------------------------------------------------------------------------- views */
 static bool   has_in(const dt_call *c, int i) { return i < c->nin && c->in[i].ndim >= 0; }
 static bool   has_out(const dt_call *c, int i) { return i < c->nout && c->out[i].ndim >= 0; }
-static double numel(const dt_view *v)
-{
-    double n = 1;
-    for (int d = 0; d < v->ndim; d++) n *= (double)v->shape[d];
-    return n;
-}
 static double size_of(const dt_view *v) { return (double)dt_dtype_nbytes((dt_dtype)v->dtype); }
 static double bytes_of(const dt_view *v) /* stored bytes: a broadcast dimension counts once */
 {
@@ -261,14 +257,6 @@ static bool lead_ok(const dt_view *v) /* as dt__cuda_lead: can cuBLAS use the op
         if (rows == 1 || r >= cols) return true;
     }
     return (r == 1 || rows == 1) && (cols == 1 || c >= rows);
-}
-static void dense(dt_view *v)
-{
-    int64_t n = 1;
-    for (int i = v->ndim - 1; i >= 0; i--) {
-        v->stride[i] = n;
-        n *= v->shape[i];
-    }
 }
 /* As dt__cuda_products: batch dimensions with constant strides in all operands are one batched call. */
 static void count_products(paper *p, const dt_view *y, const dt_view *a, const dt_view *b, bool onto)
@@ -712,7 +700,7 @@ static dt_tensor *resnet50(dt_model *m, dt_tensor *x, bool fused) /* as in torch
         }
     return dt_linear(m, "fc", dt_flatten(dt_adaptive_avgpool2d(x, 1, 1)), .out = 1000);
 }
-enum { LAYERS = 12, DIM = 768, HEADS = 12, CONTEXT = 1024, VOCAB = 50257 };
+enum { LAYERS = 12 };
 static dt_tensor *part(dt_tensor *x, int i) /* queries, keys or values: (b, heads, t, d) */
 {
     dt_shape s = dt_shape_of(x);
@@ -991,243 +979,6 @@ static int make_buckets(const card *k, const run *r, bucket *b, int max)
 }
 
 /* ---------------------------------------------------------------------------------------------- single kernels */
-static dt_view view_of(int dtype, int ndim, int64_t a, int64_t b, int64_t c, int64_t d)
-{
-    dt_view v;
-    int64_t shape[4] = { a, b, c, d };
-    memset(&v, 0, sizeof v);
-    v.dtype = dtype;
-    v.ndim = ndim;
-    for (int i = 0; i < ndim; i++) v.shape[i] = shape[i];
-    dense(&v);
-    return v;
-}
-static const dt_view absent = { NULL, 0, 0, -1, 0, { 0 }, { 0 } };
-static void          operands(dt_call *c, int nout, int nin)
-{
-    c->nout = nout;
-    c->nin = nin;
-    for (int i = 0; i < nout; i++) c->out[i] = absent;
-    for (int i = 0; i < nin; i++) c->in[i] = absent;
-}
-static void flat(dt_call *c, int nout, int nin, int dtype) /* all operands have the same shape, 2^24 elements */
-{
-    operands(c, nout, nin);
-    for (int i = 0; i < nout; i++) c->out[i] = view_of(dtype, 1, 1 << 24, 0, 0, 0);
-    for (int i = 0; i < nin; i++) c->in[i] = view_of(dtype, 1, 1 << 24, 0, 0, 0);
-}
-static void of_copy(dt_call *c, int t)
-{
-    flat(c, 1, 1, t);
-    c->in[0].dtype = DT_F32;
-}
-static void of_unary(dt_call *c, int t) { flat(c, 1, 1, t), c->u.ew.fn = DT_U_RELU; }
-static void of_gelu(dt_call *c, int t) { flat(c, 1, 1, t), c->u.ew.fn = DT_U_GELU_TANH; }
-static void of_gelu_bwd(dt_call *c, int t) { flat(c, 1, 2, t), c->u.ew.fn = DT_U_GELU_TANH; }
-static void of_binary(dt_call *c, int t) { flat(c, 1, 2, t), c->u.ew.fn = DT_B_ADD; }
-static void of_where(dt_call *c, int t)
-{
-    flat(c, 1, 3, t);
-    c->in[0].dtype = DT_U8;
-}
-static void of_fill(dt_call *c, int t) { flat(c, 1, 0, t); }
-static void of_dropout(dt_call *c, int t) { flat(c, 1, 1, t); }
-static void of_sum(dt_call *c, int t)
-{
-    operands(c, 1, 1);
-    c->in[0] = view_of(t, 2, 1 << 14, 1 << 10, 0, 0);
-    c->out[0] = view_of(t, 2, 1, 1 << 10, 0, 0);
-    c->u.reduce.fn = DT_R_SUM;
-}
-static void of_softmax(dt_call *c, int t)
-{
-    operands(c, 1, 1);
-    c->out[0] = c->in[0] = view_of(t, 3, 1 << 14, 1024, 1, 0);
-}
-static void of_softmax_bwd(dt_call *c, int t)
-{
-    operands(c, 1, 2);
-    c->out[0] = c->in[0] = c->in[1] = view_of(t, 3, 1 << 14, 1024, 1, 0);
-}
-static void of_loss(dt_call *c, int t)
-{
-    operands(c, 3, 2);
-    c->in[0] = view_of(t, 2, 4096, VOCAB, 0, 0);
-    c->in[1] = view_of(DT_I64, 1, 4096, 0, 0, 0);
-    c->out[0] = c->out[2] = view_of(DT_F32, 1, 1, 0, 0, 0);
-    c->out[1] = view_of(DT_F32, 1, 4096, 0, 0, 0);
-}
-static void of_loss_bwd(dt_call *c, int t)
-{
-    operands(c, 1, 5);
-    c->out[0] = c->in[1] = view_of(t, 2, 4096, VOCAB, 0, 0);
-    c->in[0] = c->in[4] = view_of(DT_F32, 1, 1, 0, 0, 0);
-    c->in[2] = view_of(DT_I64, 1, 4096, 0, 0, 0);
-    c->in[3] = view_of(DT_F32, 1, 4096, 0, 0, 0);
-}
-static void of_layer_norm(dt_call *c, int t)
-{
-    operands(c, 3, 3);
-    c->out[0] = c->in[0] = view_of(t, 2, 1 << 14, DIM, 0, 0);
-    c->out[1] = c->out[2] = view_of(DT_F32, 1, 1 << 14, 0, 0, 0);
-    c->in[1] = c->in[2] = view_of(t, 1, DIM, 0, 0, 0);
-}
-static void of_rms_norm(dt_call *c, int t)
-{
-    of_layer_norm(c, t);
-    c->out[1] = c->in[2] = absent;
-    c->u.norm.rms = 1;
-}
-static void of_layer_norm_bwd(dt_call *c, int t)
-{
-    operands(c, 3, 5);
-    c->out[0] = c->in[0] = c->in[1] = view_of(t, 2, 1 << 14, DIM, 0, 0);
-    c->out[1] = c->out[2] = c->in[2] = view_of(t, 1, DIM, 0, 0, 0);
-    c->in[3] = c->in[4] = view_of(DT_F32, 1, 1 << 14, 0, 0, 0);
-}
-static void of_batch_norm(dt_call *c, int t)
-{
-    operands(c, 5, 6);
-    c->out[0] = c->in[0] = view_of(t, 4, 64, 256, 56, 56);
-    for (int i = 1; i < 5; i++) c->out[i] = c->in[i] = view_of(DT_F32, 1, 256, 0, 0, 0);
-    c->u.norm.train = 1;
-    c->u.norm.act = DT_ACT_RELU;
-}
-static void of_batch_norm_add(dt_call *c, int t)
-{
-    of_batch_norm(c, t);
-    c->in[5] = c->in[0];
-}
-static void of_batch_norm_bwd(dt_call *c, int t)
-{
-    operands(c, 4, 6);
-    c->out[0] = c->in[0] = c->in[1] = c->in[5] = view_of(t, 4, 64, 256, 56, 56);
-    c->out[1] = c->out[2] = c->in[2] = c->in[3] = c->in[4] = view_of(DT_F32, 1, 256, 0, 0, 0);
-    c->u.norm.train = 1;
-    c->u.norm.act = DT_ACT_RELU;
-}
-static void of_batch_norm_add_bwd(dt_call *c, int t)
-{
-    of_batch_norm_bwd(c, t);
-    c->out[3] = c->out[0];
-}
-static void of_maxpool(dt_call *c, int t)
-{
-    operands(c, 2, 1);
-    c->in[0] = view_of(t, 4, 64, 64, 112, 112);
-    c->out[0] = view_of(t, 4, 64, 64, 56, 56);
-    c->out[1] = view_of(DT_U8, 4, 64, 64, 56, 56);
-    c->u.pool.max = 1;
-    c->u.pool.kernel[0] = c->u.pool.kernel[1] = 3;
-}
-static void of_maxpool_bwd(dt_call *c, int t)
-{
-    operands(c, 1, 2);
-    c->out[0] = view_of(t, 4, 64, 64, 112, 112);
-    c->in[0] = view_of(t, 4, 64, 64, 56, 56);
-    c->in[1] = view_of(DT_U8, 4, 64, 64, 56, 56);
-    c->u.pool.max = 1;
-    c->u.pool.kernel[0] = c->u.pool.kernel[1] = 3;
-}
-static void of_embedding(dt_call *c, int t)
-{
-    operands(c, 1, 2);
-    c->out[0] = view_of(t, 2, 1 << 14, DIM, 0, 0);
-    c->in[0] = view_of(DT_I64, 1, 1 << 14, 0, 0, 0);
-    c->in[1] = view_of(t, 2, VOCAB, DIM, 0, 0);
-}
-static void of_embedding_bwd(dt_call *c, int t)
-{
-    operands(c, 1, 2);
-    c->out[0] = view_of(t, 2, VOCAB, DIM, 0, 0);
-    c->in[0] = view_of(t, 2, 1 << 14, DIM, 0, 0);
-    c->in[1] = view_of(DT_I64, 1, 1 << 14, 0, 0, 0);
-    c->acc = 1;
-}
-static void of_gather(dt_call *c, int t)
-{
-    operands(c, 1, 2);
-    c->out[0] = view_of(t, 3, 1 << 14, 64, 1, 0);
-    c->in[0] = view_of(t, 3, 1 << 14, 1024, 1, 0);
-    c->in[1] = view_of(DT_I64, 3, 1 << 14, 64, 1, 0);
-}
-static void of_attention(dt_call *c, int t)
-{
-    operands(c, 2, 3);
-    c->out[0] = c->in[0] = c->in[1] = c->in[2] = view_of(t, 4, 16, HEADS, CONTEXT, 64);
-    c->out[1] = view_of(DT_F32, 3, 16, HEADS, CONTEXT, 0);
-    c->u.attn.causal = 1;
-}
-static void of_attention_bwd(dt_call *c, int t)
-{
-    operands(c, 3, 6);
-    for (int i = 0; i < 5; i++) c->in[i] = view_of(t, 4, 16, HEADS, CONTEXT, 64);
-    for (int i = 0; i < 3; i++) c->out[i] = c->in[0];
-    c->in[5] = view_of(DT_F32, 3, 16, HEADS, CONTEXT, 0);
-    c->u.attn.causal = 1;
-}
-static void of_update(dt_call *c, int t, int nstates, int copy) /* gradients are f32 after unscale */
-{
-    operands(c, copy + 1, 1);
-    for (int i = 0; i <= nstates; i++) c->out[i] = view_of(DT_F32, 1, 1 << 24, 0, 0, 0);
-    c->in[0] = view_of(DT_F32, 1, 1 << 24, 0, 0, 0);
-    if (t != DT_F32) c->out[copy] = view_of(t, 1, 1 << 24, 0, 0, 0);
-}
-static void of_sgd(dt_call *c, int t) { of_update(c, t, 1, 2); }
-static void of_adam(dt_call *c, int t) { of_update(c, t, 2, 4); }
-static void of_unscale(dt_call *c, int t)
-{
-    operands(c, 2, 1);
-    c->out[0] = view_of(DT_F32, 1, 1 << 24, 0, 0, 0);
-    c->out[1] = view_of(DT_F32, 1, 1, 0, 0, 0);
-    c->in[0] = view_of(t, 1, 1 << 24, 0, 0, 0);
-}
-static void of_norms(dt_call *c, int t)
-{
-    operands(c, 1, 1);
-    c->out[0] = view_of(DT_F32, 1, 1, 0, 0, 0);
-    c->in[0] = view_of(t, 1, 1 << 24, 0, 0, 0);
-}
-
-typedef struct kernel_row {
-    const char *name;
-    int         op;
-    void (*make)(dt_call *, int dtype);
-    int input; /* operand whose elements are counted: an input, or -1 for output 0 */
-} kernel_row;
-static const kernel_row kernel_rows[] = {
-    { "fill", DT_K_fill, of_fill, -1 },
-    { "copy; cast from f32", DT_K_copy, of_copy, -1 },
-    { "relu", DT_K_unary, of_unary, -1 },
-    { "gelu (tanh)", DT_K_unary, of_gelu, -1 },
-    { "gelu backward", DT_K_unary_bwd, of_gelu_bwd, -1 },
-    { "add", DT_K_binary, of_binary, -1 },
-    { "where", DT_K_where, of_where, -1 },
-    { "dropout, either way", DT_K_dropout, of_dropout, -1 },
-    { "sum over rows (a bias' gradient)", DT_K_reduce, of_sum, 0 },
-    { "softmax, 1024 wide", DT_K_softmax, of_softmax, -1 },
-    { "softmax backward", DT_K_softmax_bwd, of_softmax_bwd, -1 },
-    { "softmax + cross entropy, 50257 wide", DT_K_cross_entropy, of_loss, 0 },
-    { "its backward", DT_K_cross_entropy_bwd, of_loss_bwd, -1 },
-    { "layer norm", DT_K_layer_norm, of_layer_norm, -1 },
-    { "rms norm", DT_K_layer_norm, of_rms_norm, -1 },
-    { "layer norm backward", DT_K_layer_norm_bwd, of_layer_norm_bwd, -1 },
-    { "batch norm + relu, training", DT_K_batch_norm, of_batch_norm, -1 },
-    { "batch norm + add + relu", DT_K_batch_norm, of_batch_norm_add, -1 },
-    { "batch norm + relu backward", DT_K_batch_norm_bwd, of_batch_norm_bwd, -1 },
-    { "batch norm + add + relu backward", DT_K_batch_norm_bwd, of_batch_norm_add_bwd, -1 },
-    { "max pooling 3x3/2", DT_K_pool2d, of_maxpool, 0 },
-    { "max pooling backward", DT_K_pool2d_bwd, of_maxpool_bwd, -1 },
-    { "embedding", DT_K_embedding, of_embedding, -1 },
-    { "embedding backward, added", DT_K_embedding_bwd, of_embedding_bwd, 0 },
-    { "gather along rows", DT_K_gather, of_gather, -1 },
-    { "attention, causal, t 1024, d 64", DT_K_attention, of_attention, 0 },
-    { "attention backward", DT_K_attention_bwd, of_attention_bwd, 0 },
-    { "SGD with momentum (bf16: and the copy)", DT_K_sgd, of_sgd, 0 },
-    { "AdamW (bf16: and the copy)", DT_K_adam, of_adam, 0 },
-    { "unscale and look for overflow", DT_K_unscale, of_unscale, 0 },
-    { "norm of all gradients", DT_K_norms, of_norms, 0 },
-};
 typedef struct sums {
     double bytes, flops, seconds, memory;
     int    launches;
@@ -1282,7 +1033,8 @@ static void print_kernels(void)
     printf("### Kernels\n\n");
     printf("| kernel | launches | B/element f32 | B/element bf16 | FLOP/element | FLOP/B bf16 | A100 bf16 G/s | "
            "H100 bf16 G/s | bound by |\n|---|--:|--:|--:|--:|--:|--:|--:|---|\n");
-    for (size_t i = 0; i < sizeof kernel_rows / sizeof *kernel_rows; i++) {
+    for (size_t i = 0; i < NKERNEL_ROWS; i++) {
+        if (kernel_rows[i].beside) continue;
         const kernel_row *k = &kernel_rows[i];
         sums              f, h[NCARDS];
         double            n = kernel_sums(k, DT_F32, &cards[0], &f);

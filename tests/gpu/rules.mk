@@ -171,6 +171,9 @@ build/gpu/test_emu: tests/gpu/test_emu.c $(GPU_LIBS:%=build/gpu/%)
 gpu_link = $(CXX) $(filter %.o,$^) $(filter %.a,$^) -Wl,--no-as-needed $(GPU_LIBS:%=build/gpu/%) -o $@ $(LDLIBS)
 $(GPU_TESTS:%=build/gpu/%): build/gpu/%: build/gpu/%.o $(GPU_HOST) $(GPU_KERN) $(GPU_LIBS:%=build/gpu/%)
 	$(gpu_link)
+build/gpu/gpu_perf.o: bench/kernel_rows.h
+build/gpu/gpu_perf: build/gpu/gpu_perf.o $(GPU_HOST) $(GPU_KERN) $(GPU_LIBS:%=build/gpu/%)
+	$(gpu_link)
 build/gpu/test_conformance-b: build/gpu/test_conformance.o $(GPU_HOST) build/gpu/kernels-b.o $(GPU_LIBS:%=build/gpu/%)
 	$(gpu_link)
 # GPUs of one program without dt_nccl.h: they copy between each other
@@ -190,7 +193,7 @@ build/gpu/no_gpu: build/gpu/no_gpu.o $(GPU_HOST) $(GPU_KERN)
 build/gpu/no_gpu_pieces: build/gpu/no_gpu.o build/gpu/host_nvcc.o $(GPU_PIECES:%=build/gpu/pieces/%.o) build/normal/libdt.a
 	$(NVCC) $^ -o $@ -lcublas -lcudnn -lnccl -lm -lpthread
 
-build/gpu/gpu_paper: bench/gpu_paper.c $(GPU_KERN) build/normal/libdt.a $(GPU_LIBS:%=build/gpu/%) $(HEADERS)
+build/gpu/gpu_paper: bench/gpu_paper.c bench/kernel_rows.h $(GPU_KERN) build/normal/libdt.a $(GPU_LIBS:%=build/gpu/%) $(HEADERS)
 	$(GPU_CC) -DDT_USE_CUDA -O1 -std=c11 -c $< -o $@.o
 	$(CXX) $@.o $(GPU_KERN) build/normal/libdt.a $(filter-out %nccl.so.2,$(GPU_LIBS:%=build/gpu/%)) -o $@ $(LDLIBS)
 build/gpu/test_cudnn.o: tests/gpu/test_cudnn.c $(HEADERS) $(wildcard tests/*.h) | build/gpu/.dirs
