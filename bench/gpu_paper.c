@@ -981,7 +981,7 @@ static int make_buckets(const card *k, const run *r, bucket *b, int max)
 /* ---------------------------------------------------------------------------------------------- single kernels */
 typedef struct sums {
     double bytes, flops, seconds, memory;
-    int    launches;
+    int    launches, unit; /* unit: of the launch with most FLOPs */
 } sums;
 static double kernel_sums(const kernel_row *k, int dtype, const card *on, sums *s) /* returns the number of elements */
 {
@@ -989,12 +989,15 @@ static double kernel_sums(const kernel_row *k, int dtype, const card *on, sums *
     dt_call c;
     memset(&c, 0, sizeof c);
     memset(s, 0, sizeof *s);
+    double most = -1;
     c.op = k->op;
     k->make(&c, dtype);
     if (!paper_open(&p, DT_LAYOUT_PLAIN, false)) return 1;
-    paper_kernel(p.dev, &c);
+    if (k->op == DT_K_COUNT) count_epilogue(&p, &c.out[0], &c.in[0], c.u.gemm.act);
+    else paper_kernel(p.dev, &c);
     for (int i = 0; i < p.n; i++) {
         double t = memory_time(on, p.l[i].bytes), u = math_time(on, p.l[i].unit, p.l[i].flops);
+        if (p.l[i].flops > most) most = p.l[i].flops, s->unit = p.l[i].unit;
         s->bytes += p.l[i].bytes;
         s->flops += p.l[i].flops;
         s->seconds += t > u ? t : u;
@@ -1300,8 +1303,26 @@ static int compare_all(void) /* 0, or 1 after an error; -1 if not built with DT_
 #else
 static int compare_all(void) { return -1; }
 #endif /* DT_USE_CUDA */
-int main(void)
+/* For gpu_perf --time: row;type;part;launches;bytes;FLOPs;unit;reached of memory;of arithmetic */
+static int print_rows(int64_t share)
 {
+    static const struct {
+        const char *name;
+        int         dtype;
+    } types[] = { { "f32", DT_F32 }, { "f16", DT_F16 }, { "bf16", DT_BF16 } };
+    rows_part = share > 0 ? share : 1;
+    for (int i = 0; i < NKERNEL_ROWS; i++)
+        for (int t = 0; t < 3; t++) {
+            sums s;
+            kernel_sums(&kernel_rows[i], types[t].dtype, &cards[0], &s);
+            printf("%s;%s;%d;%d;%.0f;%.0f;%s;%g;%g\n", kernel_rows[i].name, types[t].name, (int)rows_part, s.launches, s.bytes,
+                   s.flops, s.unit == TENSOR_GEMM || s.unit == TENSOR_CONV ? "tensor" : "fma", reach_memory, reach[s.unit]);
+        }
+    return dt_check("gpu_paper");
+}
+int main(int argc, char **argv)
+{
+    if (argc == 3 && !strcmp(argv[1], "--rows")) return print_rows(atoll(argv[2]));
     static run r[NCONFIGS][2]; /* [0] not fused, [1] fused */
     int        bad = compare_all();
     if (bad >= 0) return bad;

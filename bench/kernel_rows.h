@@ -286,7 +286,7 @@ static void of_where_rows(dt_call *c, int t) /* the condition is one for a row *
 {
     operands(c, 1, 3);
     c->out[0] = c->in[1] = c->in[2] = view_of(t, 2, cut(1 << 14), 1024, 0, 0);
-    c->in[0] = view_of(DT_U8, 2, cut(1 << 14), 1024, 0, 0);
+    c->in[0] = view_of(DT_I32, 2, cut(1 << 14), 1024, 0, 0);
     c->in[0].stride[0] = 1, c->in[0].stride[1] = 0;
 }
 static void of_epilogue(dt_call *c, int t)
@@ -325,6 +325,11 @@ static void of_softmax_chs_bwd(dt_call *c, int t)
 {
     operands(c, 1, 2);
     c->out[0] = c->in[0] = c->in[1] = view_of(t, 3, cut(256), 64, 1024, 0);
+}
+static void of_loss_padded(dt_call *c, int t) /* rows of a multiple of 64 columns */
+{
+    of_loss(c, t);
+    c->in[0] = view_of(t, 2, cut(4096), (VOCAB + 63) / 64 * 64, 0, 0);
 }
 static void narrow_loss(dt_call *c, int classes)
 {
@@ -541,7 +546,7 @@ static const kernel_row kernel_rows[] = {
     { "iota", DT_K_iota, of_iota, -1, true },
     { "add integers", DT_K_binary, of_ints, -1, true },
     { "where, added", DT_K_where, of_where_add, -1, true },
-    { "where, a condition a row", DT_K_where, of_where_rows, -1, true },
+    { "where, an integer condition a row", DT_K_where, of_where_rows, -1, true },
     { "bias and tanh after a product", DT_K_COUNT, of_epilogue, -1, true },
     { "sum along rows, 1024 wide", DT_K_reduce, of_sum_along, 0, true },
     { "variance along rows", DT_K_reduce, of_var, 0, true },
@@ -550,6 +555,7 @@ static const kernel_row kernel_rows[] = {
     { "softmax, 256 wide", DT_K_softmax, of_softmax_short, -1, true },
     { "softmax over channels", DT_K_softmax, of_softmax_chs, -1, true },
     { "softmax over channels, backward", DT_K_softmax_bwd, of_softmax_chs_bwd, -1, true },
+    { "softmax + cross entropy, 50304 wide", DT_K_cross_entropy, of_loss_padded, 0, true },
     { "softmax + cross entropy, 1000 wide", DT_K_cross_entropy, of_loss_1000, 0, true },
     { "its backward, 1000 wide", DT_K_cross_entropy_bwd, of_loss_1000_bwd, -1, true },
     { "its backward, weights and smoothing", DT_K_cross_entropy_bwd, of_loss_smooth_bwd, -1, true },

@@ -21,6 +21,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 /* ---------------------------------------------------------------------------------------------- exceptions
    Dense kernels use at least 95 % of the sectors they touch, and shared memory without conflicts. Those that do not, and why. A
@@ -287,7 +288,7 @@ static int print_launch(FILE *csv, const kernel_row *k, const char *dtype, doubl
         snprintf(s, sizeof s, "%s%d%%", bar, 100 * on * (int)l->block / cards[i].threads), strcat(occupancy, s);
         if (on) snprintf(s, sizeof s, "%s%.2f", bar, (double)l->grid / ((double)on * cards[i].processors)), strcat(waves, s);
         else strcat(waves, "/0");
-        if (q->total) snprintf(sass, sizeof sass, "%d/%d", q->loop, q->total);
+        if (q->total && (cards[i].arch == 80 || sass[0] == '-')) snprintf(sass, sizeof sass, "%d/%d", q->loop, q->total);
     }
     printf("%-36.36s %-4s %-44.44s %9.0f %6.1f %5.2f %5d %7.2f %5.2f %6.1f %9s %11s %14s %s\n", k->name, dtype, name, n,
            100 * efficiency, ways, (int)c->worst, (double)c->instructions / n, own > 0 ? moved / own : 0, 100 * active,
@@ -365,6 +366,132 @@ static int count_all(dt_device *dev, void *stream, const char *table)
     return bad != 0;
 }
 
+/* ---------------------------------------------------------------------------------------------- timing
+   FLOPs of a multiprocessor in a cycle, f32 without and f16 with tensor cores (dense, sums in f32): CUDA C++ Programming Guide,
+   "Arithmetic Instructions", and NVIDIA's white papers on Turing, Ampere, Ada, Hopper and Blackwell. */
+static const struct {
+    int arch, fma, tensor;
+} peaks[] = { { 75, 128, 1024 }, { 80, 128, 2048 }, { 86, 256, 1024 }, { 89, 256, 1024 },
+              { 90, 256, 4096 }, { 100, 256, 8192 }, { 120, 256, 1024 } };
+typedef struct speed {
+    double bandwidth, fma, tensor; /* bytes/s, FLOP/s; 0: not known */
+} speed;
+static int attribute(enum cudaDeviceAttr a)
+{
+    int v = 0;
+    if (cudaDeviceGetAttribute(&v, a, 0) == cudaSuccess) return v;
+    cudaGetLastError();
+    return 0;
+}
+static speed speed_of_card(void)
+{
+    speed  s = { 0, 0, 0 };
+    int    arch = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
+    double cycles = 1e3 * attribute(cudaDevAttrClockRate) * attribute(cudaDevAttrMultiProcessorCount);
+    s.bandwidth = 2e3 * attribute(cudaDevAttrMemoryClockRate) * attribute(cudaDevAttrGlobalMemoryBusWidth) / 8;
+    for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++)
+        if (arch >= peaks[i].arch) s.fma = cycles * peaks[i].fma, s.tensor = cycles * peaks[i].tensor;
+    return s;
+}
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+/* The shortest mean time of a call in three rounds of at least 20 ms, or of one call each where time means nothing; < 0: it
+   failed. */
+static double time_of(dt_device *dev, const dt_call *c, bool emulated)
+{
+    const dt_backend *be = dt_device_backend(dev);
+    double            best = -1;
+    int               n = 1;
+    for (int round = emulated ? 2 : 0; round < 3;) {
+        if (be->wait(dev, c->stream)) return -1;
+        double t = seconds();
+        for (int i = 0; i < n; i++)
+            if (run(dev, c)) return -1;
+        if (be->wait(dev, c->stream)) return -1;
+        t = seconds() - t;
+        if (!emulated && t < 0.02 && n < 4096) { /* also warms up */
+            n *= 4;
+            best = -1;
+            continue;
+        }
+        if (best < 0 || t / n < best) best = t / n;
+        round++;
+    }
+    return best;
+}
+/* A line of the table of gpu_paper --rows: row;type;part;launches;bytes;FLOPs;unit;reached of memory;of arithmetic */
+typedef struct paper_row {
+    char   name[100], type[8], unit[8];
+    int    part, launches;
+    double bytes, flops, memory, arithmetic;
+} paper_row;
+static bool paper_of(const char *file, const char *name, const char *type, paper_row *out)
+{
+    char  line[400];
+    bool  found = false;
+    FILE *f = fopen(file, "r");
+    while (f && !found && fgets(line, sizeof line, f))
+        found = sscanf(line, "%99[^;];%7[^;];%d;%d;%lf;%lf;%7[^;];%lf;%lf", out->name, out->type, &out->part, &out->launches,
+                       &out->bytes, &out->flops, out->unit, &out->memory, &out->arithmetic) == 9 &&
+                !strcmp(out->name, name) && !strcmp(out->type, type);
+    if (f) fclose(f);
+    return found;
+}
+static int time_all(dt_device *dev, void *stream, const char *paper)
+{
+    static const int   dtypes[] = { DT_F32, DT_F16, DT_BF16 };
+    static const char *names[] = { "f32", "f16", "bf16" };
+    bool               emulated = dlsym(RTLD_DEFAULT, "emu_costs") != NULL;
+    speed              s = speed_of_card();
+    int                measured = 0, failed = 0, slower = 0;
+    rows_part = emulated ? 1024 : 1;
+    if (emulated) printf("The runtime is emulated: times mean nothing.\n");
+    printf("card: %.0f GB/s, f32 %.1f TFLOP/s, halves on tensor cores %.0f TFLOP/s (from its clocks; 0: not known)\n",
+           1e-9 * s.bandwidth, 1e-12 * s.fma, 1e-12 * s.tensor);
+    printf("%-40s %-4s %10s %8s %8s %10s %7s\n", "row", "type", "us", "GB/s", "TFLOP/s", "computed", "ratio");
+    for (int i = 0; i < NKERNEL_ROWS; i++)
+        for (int t = 0; t < 3; t++) {
+            const kernel_row *k = &kernel_rows[i];
+            paper_row         p;
+            dt_call           c;
+            memory            m;
+            memset(&c, 0, sizeof c);
+            index_limit = index_step = 0;
+            c.op = k->op;
+            k->make(&c, dtypes[t]);
+            c.stream = stream;
+            if (!paper_of(paper, k->name, names[t], &p) || p.part != (int)rows_part) {
+                printf("FAIL %s, %s: not in %s\n", k->name, names[t], paper);
+                failed++;
+                continue;
+            }
+            double best = memory_open(&m, dev, stream, &c) ? time_of(dev, &c, emulated) : -1;
+            memory_close(&m, dev);
+            if (best <= 0 || dt_error()) {
+                printf("FAIL %s, %s: %s\n", k->name, names[t], dt_error() ? dt_error() : "not enough memory of the device");
+                dt_error_clear();
+                failed++;
+                continue;
+            }
+            double peak = strcmp(p.unit, "tensor") ? s.fma : s.tensor;
+            double by_bytes = s.bandwidth > 0 ? p.bytes / (s.bandwidth * p.memory) : 0;
+            double by_flops = peak > 0 ? p.flops / (peak * p.arithmetic) : 0, computed = fmax(by_bytes, by_flops);
+            double ratio = computed > 0 ? best / computed : 0;
+            bool   differs = !emulated && ratio > 0 && (ratio > 1.5 || ratio < 0.67);
+            printf("%-40.40s %-4s %10.1f %8.1f %8.3f %10.1f %7.2f%s\n", k->name, names[t], 1e6 * best, 1e-9 * p.bytes / best,
+                   1e-12 * p.flops / best, 1e6 * computed, ratio, !differs ? "" : ratio > 1 ? " SLOWER" : " faster");
+            measured++;
+            slower += differs;
+        }
+    printf("%d rows differ from what was computed by more than half\n", slower);
+    printf("%d passed, %d failed, 0 skipped\n", measured, failed);
+    return failed != 0;
+}
+
 int main(int argc, char **argv)
 {
     dt_device *dev = dt_cuda(0);
@@ -380,6 +507,7 @@ int main(int argc, char **argv)
         }
         return count_all(dev, stream, argv[2]);
     }
+    if (argc == 3 && !strcmp(argv[1], "--time")) return time_all(dev, stream, argv[2]);
     fprintf(stderr, "usage: gpu_perf --count TABLE.csv PTXAS.txt [SASS.txt] | --time PAPER.csv\n");
     return 1;
 }
