@@ -73,7 +73,7 @@ template <typename T, typename F> __device__ __forceinline__ T block_reduce(T x,
 
 /* ---- log(sum exp(x)) in one pass: m is the largest x so far that is not NaN, s the sum of exp(x - m). NaN and +inf make
    s NaN. If all x are -inf, s is 0 and x - m is NaN. */
-struct __align__(8) lse_state { /* aligned: shared memory gives both numbers in one access */
+struct lse_state {
     float m, s;
     __device__ __forceinline__ static lse_state none() { return { -INFINITY, 0.0f }; }
     template <int V> __device__ __forceinline__ void add(const float (&x)[V])
