@@ -1352,7 +1352,7 @@ static int compare_all(void) /* 0, or 1 after an error; -1 if not built with DT_
 #else
 static int compare_all(void) { return -1; }
 #endif /* DT_USE_CUDA */
-/* For gpu_perf --time: row;type;part;launches;bytes;FLOPs;unit;reached of memory;of arithmetic */
+/* For gpu_perf --time: row, type, part, launches, bytes, FLOPs, unit, reached of memory, of arithmetic, with tabs between */
 static int print_rows(int64_t share)
 {
     static const struct {
@@ -1364,7 +1364,7 @@ static int print_rows(int64_t share)
         for (int t = 0; t < 3; t++) {
             sums s;
             kernel_sums(&kernel_rows[i], types[t].dtype, &cards[0], &s);
-            printf("%s;%s;%d;%d;%.0f;%.0f;%s;%g;%g\n", kernel_rows[i].name, types[t].name, (int)rows_part, s.launches, s.bytes,
+            printf("%s\t%s\t%d\t%d\t%.0f\t%.0f\t%s\t%g\t%g\n", kernel_rows[i].name, types[t].name, (int)rows_part, s.launches, s.bytes,
                    s.flops, is_tensor(s.unit) ? "tensor" : "fma", reach_memory, reach[s.unit]);
         }
     return dt_check("gpu_paper");

@@ -2,7 +2,7 @@
 
      gpu_perf --count TABLE.csv PTXAS.txt [SASS.txt]   `make gpu-perf`: counts on the emulated runtime (ptx_counts in ptx.h), with
                                                        registers and shared memory as ptxas reported them
-     gpu_perf --time PAPER.csv                         `make cuda-selftest`: GB/s and TFLOP/s beside what gpu_paper computes
+     gpu_perf --time PAPER.txt                         `make cuda-selftest`: GB/s and TFLOP/s beside what gpu_paper computes
 
    The calls are those of bench/kernel_rows.h. --count ends with 1 if a kernel is below a threshold and not in the table of
    exceptions, if an exception is not needed any more, or if a kernel has no row. --time on the emulated runtime runs the
@@ -456,7 +456,7 @@ static double time_of(dt_device *dev, const dt_call *c, bool emulated)
     }
     return best;
 }
-/* A line of the table of gpu_paper --rows: row;type;part;launches;bytes;FLOPs;unit;reached of memory;of arithmetic */
+/* A line of the table of gpu_paper --rows: row, type, part, launches, bytes, FLOPs, unit, reached of memory, of arithmetic, with tabs between */
 typedef struct paper_row {
     char   name[100], type[8], unit[8];
     int    part, launches;
@@ -468,7 +468,7 @@ static bool paper_of(const char *file, const char *name, const char *type, paper
     bool  found = false;
     FILE *f = fopen(file, "r");
     while (f && !found && fgets(line, sizeof line, f))
-        found = sscanf(line, "%99[^;];%7[^;];%d;%d;%lf;%lf;%7[^;];%lf;%lf", out->name, out->type, &out->part, &out->launches,
+        found = sscanf(line, "%99[^\t]\t%7[^\t]\t%d\t%d\t%lf\t%lf\t%7[^\t]\t%lf\t%lf", out->name, out->type, &out->part, &out->launches,
                        &out->bytes, &out->flops, out->unit, &out->memory, &out->arithmetic) == 9 &&
                 !strcmp(out->name, name) && !strcmp(out->type, type);
     if (f) fclose(f);
@@ -541,6 +541,6 @@ int main(int argc, char **argv)
         return count_all(dev, stream, argv[2]);
     }
     if (argc == 3 && !strcmp(argv[1], "--time")) return time_all(dev, stream, argv[2]);
-    fprintf(stderr, "usage: gpu_perf --count TABLE.csv PTXAS.txt [SASS.txt] | --time PAPER.csv\n");
+    fprintf(stderr, "usage: gpu_perf --count TABLE.csv PTXAS.txt [SASS.txt] | --time PAPER.txt\n");
     return 1;
 }

@@ -14,7 +14,7 @@ cd "$(dirname "$0")/../.." || exit 1
 missing=$1 make=$2 programs=$3 mode=${4:-real}
 report=build/gpu/selftest.txt dir=build/gpu/native part=1
 [ "$mode" = real ] || { report=build/gpu/selftest-emulated.txt dir=build/gpu part=1024; export LD_LIBRARY_PATH=build/gpu; }
-log=${report%.txt}.log rows=${report%.txt}-paper.csv
+log=${report%.txt}.log rows=${report%.txt}-paper.txt
 stop() {
     echo "cuda-selftest: $1"
     exit 1
