@@ -422,7 +422,7 @@ DT_API dt_optimizer *dt_adafactor_with(dt_model *m, dt_optimizer_opts o DT_OPT0(
        dt_optimizer *opt = dt_optimizer_new(m, &rule, .lr = 0.01, .momentum = 0.9);
 
    docs/extending.md has a complete one. */
-#define DT_RULE_STATES 4
+#define DT_RULE_STATES 4 /* states of a rule at most */
 typedef struct dt_rule_call {
     dt_tensor  *value;                   /* f32; of half parameters the master weights, or an f32 copy that is rounded back */
     dt_tensor  *grad;                    /* f32, clipped, negated with .maximize; read it only */
@@ -439,6 +439,7 @@ typedef struct dt_rule {
     void             *user;
     dt_optimizer_opts defaults;              /* the numbers of options that a program leaves out; .lr 0: 1e-3 */
 } dt_rule;
+/* An optimiser whose update is the rule; NULL on error. */
 DT_API dt_optimizer *dt_optimizer_new_with(dt_model *m, const dt_rule *rule, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
 /* Adds a parameter group: parameters of the optimiser whose names match the pattern get these options. Options that are
    0 are inherited from the optimiser. If several groups match, the latest one applies. Call it before the seal or between

@@ -653,7 +653,7 @@ template <typename U> struct ew_turn {
 template <typename U> static __global__ void __launch_bounds__(BLOCK)
 ew_turn_kernel(U *y, const U *x, const __grid_constant__ ew_turn<U> t)
 {
-    __shared__ U tile[32][33];
+    __shared__ U tile[32][32 + (sizeof(U) < 4 ? 4 / sizeof(U) : 1)]; /* an odd number of words: no two rows in one bank */
     int          lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32;
     for (int64_t i = blockIdx.x; i < t.w.total * t.ta * t.tb; i += gridDim.x) {
         int64_t a = i % t.ta * 32, b = i / t.ta % t.tb * 32, at[2];

@@ -137,8 +137,9 @@ static __global__ void __launch_bounds__(BLOCK, 4) ce_total_kernel(const __grid_
 {
     double loss = 0, total = 0;
     for (int b = (int)threadIdx.x; b < blocks; b += BLOCK) {
-        loss += a.part[2 * b];
-        total += a.part[2 * b + 1];
+        double2 t = *(const double2 *)(a.part + 2 * b);
+        loss += t.x;
+        total += t.y;
     }
     loss = block_reduce(loss, add_f(), 0.0);
     total = block_reduce(total, add_f(), 0.0);

@@ -85,7 +85,7 @@ template <typename T> static __global__ void __launch_bounds__(BLOCK, 4) ord_row
 }
 
 /* ---------------------------------------------------------------------------------------------------- sort */
-struct ord_pair {
+struct __align__(16) ord_pair { /* aligned: one access, not two that use half of a sector each */
     unsigned long long key;
     long long          at;
 };

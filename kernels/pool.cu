@@ -8,7 +8,7 @@
    same in every run.
 
    Launch shape: a thread for each element of y (forward) or dx (backward), in NHWC for a vector of 16 bytes along c;
-   256 threads a block. Averages over windows of 64 cells and more in NCHW take a warp for each element of y.
+   256 threads a block. Averages over windows of 32 cells and more in NCHW take a warp for each element of y.
 
    Roofline: forward reads x once from memory (cells of overlapping windows again from L1) and writes y and the index:
    for 2x2/2 of f32 4 + 1 + 1/4 bytes for each element of x, and 1 comparison (kernel/stride a dimension: 2 1/4 for
@@ -192,7 +192,7 @@ template <typename T, int N> static __global__ void backward(args a, operand<T> 
                     get_index<N>(a, from, at);
 #pragma unroll
                     for (int k = 0; k < N; k++)
-                        if (at[k] == cell) sum[k] += g[k];
+                        sum[k] += at[k] == cell ? g[k] : 0.0f; /* no branch, which would split the load of g */
                 } else {
                     float d = divisor(a, window<0>(a, r), window<1>(a, q));
 #pragma unroll
@@ -251,7 +251,7 @@ extern "C" int dt__cuda_pool2d(dt_device *dev, const dt_call *c)
     cudaStream_t s = stream_of(dev, c);
     int64_t      cells = a.adaptive ? a.h / a.oh * (a.w / a.ow) : (int64_t)a.kernel[0] * a.kernel[1];
     a.total = n;
-    if (!a.max && !a.nhwc && cells >= 64) {
+    if (!a.max && !a.nhwc && cells >= WARP) {
         status = all_floats(c, 1, 1);
         if (status) return status;
         unsigned grid = blocks_for(n, BLOCK / WARP);

@@ -132,9 +132,8 @@ static __global__ void __launch_bounds__(BLOCK, 4) sm_block_kernel(const __grid_
 /* Threads (row, col): a.lanes of them for a column, columns next to each other along inner. */
 template <bool BWD> static __global__ void __launch_bounds__(BLOCK, 4) sm_cols_kernel(const __grid_constant__ sm_args a)
 {
-    __shared__ lse_state tops[BLOCK];
-    __shared__ float     sums[BLOCK];
-    int                  cols = BLOCK / a.lanes, col = (int)threadIdx.x % cols, row = (int)threadIdx.x / cols;
+    __shared__ float tops[BLOCK], sums[BLOCK]; /* apart: pairs would be read with two threads in each bank */
+    int              cols = BLOCK / a.lanes, col = (int)threadIdx.x % cols, row = (int)threadIdx.x / cols;
     for (int64_t first = blockIdx.x * (int64_t)cols; first < a.outer * a.inner; first += gridDim.x * (int64_t)cols) {
         int64_t   k = first + col, base = k / a.inner * a.dim * a.inner + k % a.inner;
         int64_t   dim = k < a.outer * a.inner ? a.dim : 0;
@@ -146,13 +145,13 @@ template <bool BWD> static __global__ void __launch_bounds__(BLOCK, 4) sm_cols_k
             else t.add(x);
         }
         if (a.lanes > 1) {
-            if constexpr (BWD) sums[threadIdx.x] = sum;
-            else tops[threadIdx.x] = t;
+            sums[threadIdx.x] = BWD ? sum : t.s;
+            if constexpr (!BWD) tops[threadIdx.x] = t.m;
             __syncthreads();
             for (int r = 0; r < a.lanes; r++) { /* the same order in every thread */
                 if constexpr (BWD) sum = r ? sum + sums[r * cols + col] : sums[col];
-                else if (r) t.merge(tops[r * cols + col]);
-                else t = tops[col];
+                else if (r) t.merge({ tops[r * cols + col], sums[r * cols + col] });
+                else t = { tops[col], sums[col] };
             }
             __syncthreads();
         }

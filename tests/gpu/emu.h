@@ -92,6 +92,12 @@ enum {
 };
 EMU_API void        emu_count(int what);
 EMU_API uint64_t    emu_counted(int what); /* for tests: dlsym(RTLD_DEFAULT, "emu_counted") */
+/* From here on launches are counted (ptx_run_counted), and f is told of each that has run, with the lock held; NULL: no
+   longer. shared: its bytes of shared memory. For programs: dlsym(RTLD_DEFAULT, "emu_costs"). */
+struct ptx_counts;
+typedef void emu_costs_fn(void *user, const char *kernel, const unsigned grid[3], const unsigned block[3], size_t shared,
+                          const struct ptx_counts *n);
+EMU_API void emu_costs(emu_costs_fn *f, void *user);
 /* A matrix or tensor that cuBLAS or cuDNN got: one whose address is not a multiple of 16 bytes counts as unaligned, too.
    The real libraries take it, and compute slower. */
 EMU_API void        emu_operand(const void *ptr, const char *who);

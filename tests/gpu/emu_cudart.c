@@ -1968,7 +1968,9 @@ static void view_each(void *user, void (*f)(uint8_t *shadow, size_t nbytes))
     for (int i = 0; i < nranges; i++)
         if (ranges[i].host) f(ranges[i].shadow, ranges[i].nbytes);
 }
-static int kernel_run(emu_work *w)
+static emu_costs_fn *costs;
+static void         *costs_user;
+static int           kernel_run(emu_work *w)
 {
     kernel_work *kw = (kernel_work *)w;
     view         v = {w->device, false};
@@ -1976,17 +1978,28 @@ static int kernel_run(emu_work *w)
     char         text[1024] = "";
     kw->l.memory = &memory;
     kw->l.seed = emu_random();
+    ptx_counts   n;
     emu.kernels++;
-    if (ptx_run(kw->k->code[w->device], &kw->l, text, sizeof text)) {
+    if (costs ? ptx_run_counted(kw->k->code[w->device], &kw->l, &n, text, sizeof text)
+              : ptx_run(kw->k->code[w->device], &kw->l, text, sizeof text)) {
         bool misaligned = strstr(text, "align") != NULL, memory_error = strstr(text, "0x") != NULL;
         emu_fail(w->device,
                  misaligned     ? cudaErrorMisalignedAddress
                  : memory_error ? cudaErrorIllegalAddress
                                 : cudaErrorLaunchFailure,
                  "%s", text);
+    } else if (costs) {
+        costs(costs_user, kw->k->name, kw->l.grid, kw->l.block, ptx_shared(kw->k->code[w->device]) + kw->l.shared, &n);
     }
     if (v.pinned) host_written(NULL, 0);
     return EMU_DONE;
+}
+void emu_costs(emu_costs_fn *f, void *user)
+{
+    emu_lock();
+    costs = f;
+    costs_user = user;
+    emu_unlock();
 }
 
 static cudaError_t limits(const kernel *k, dim3 g, dim3 b, size_t dynamic)

@@ -14,6 +14,7 @@
    different blocks are ordered by fence - atomic - atomic - fence only. Atomics (and volatile, relaxed, acquire and
    release accesses) may meet atomics. Several plain writes of the same value to a byte are let pass and counted.
    Blocks run one after another; launches of one process too (a lock).
+   ptx_run_counted counts what a launch would cost a GPU: see ptx_counts.
    Approximate instructions are computed in full precision. f16 and bf16 arithmetic rounds once an instruction. */
 #ifndef PTX_H_INCLUDED
 #define PTX_H_INCLUDED
@@ -78,6 +79,30 @@ typedef struct ptx_launch {
 } ptx_launch;
 /* 0, or -1 and a report: kernel, PTX line, thread, address, what */
 int ptx_run(const ptx_kernel *k, const ptx_launch *l, char *err, size_t nerr);
+
+/* ---- what a launch costs. Threads are executed one by one, so what a warp does together has to be said: of its lanes
+   those that are deepest in calls and, of these, at the smallest address of the code go on, up to their next branch,
+   call, barrier or warp operation; lanes at the same address are one group. (So lanes that parted meet again where the
+   code of both ways ends, and a lane that leaves a loop waits for the others: compilers put the join behind both ways.)
+   An instruction that a group executes once is one warp instruction, and a load or store in it is one request. Lanes
+   that its predicate excludes take no part. The order of warps is of no meaning: caches are not modelled.
+
+   A request of global memory touches sectors: aligned 32 bytes. It could do with as few as its distinct bytes fill.
+   Shared memory has 32 banks of 4 bytes. A request of 4 bytes a lane or fewer is one phase, of 8 bytes two (lanes 0-15,
+   16-31), of 16 bytes four (of 8 lanes). A phase takes as many ways as the most distinct words that it wants of one bank;
+   a word that several lanes read is sent to all of them; atomics of one word take a way for each lane. */
+enum { PTX_LOAD, PTX_STORE, PTX_ATOMIC, PTX_KINDS };
+typedef struct ptx_counts {
+    uint64_t instructions, issued; /* of threads; of warps: their quotient is the lanes that take part, 32 at most */
+    uint64_t requests[PTX_KINDS], sectors[PTX_KINDS], least[PTX_KINDS]; /* of global memory; least: sectors would do */
+    uint64_t read, written; /* distinct bytes of global memory; atomics are both */
+    uint64_t shared, phases, ways; /* requests of shared memory, phases that had a lane, and the ways they took */
+    uint64_t local;                /* requests of local memory */
+    uint32_t worst;                /* the most ways of a phase */
+    uint32_t worst_line, waste_line; /* lines of the PTX: of most ways beyond one, of most sectors beyond least; 0: none */
+} ptx_counts;
+/* As ptx_run; *out is what this launch cost. Checks are the same, the order of threads is not random. */
+int ptx_run_counted(const ptx_kernel *k, const ptx_launch *l, ptx_counts *out, char *err, size_t nerr);
 
 /* ---- counters of the process */
 typedef struct ptx_counters {
@@ -643,7 +668,8 @@ static uint64_t ptx__cvt(int to, int from, int flags, int irnd, uint64_t v)
     X(div) X(carry) X(skip) X(bra) X(bra_if) X(bra_not) X(brx) X(call) X(ret) X(exit) X(trap) X(nop) X(pause) X(clock) \
     X(ld_param) X(ld_global_1) X(ld_global_2) X(ld_global_4) X(ld_global_8) X(ld_shared_1) X(ld_shared_2)              \
     X(ld_shared_4) X(ld_shared_8) X(ld) X(st_global_1) X(st_global_2) X(st_global_4) X(st_global_8) X(st_shared_1)     \
-    X(st_shared_2) X(st_shared_4) X(st_shared_8) X(st) X(atom) X(bar) X(warp) X(fence) X(async) X(async_wait)
+    X(st_shared_2) X(st_shared_4) X(st_shared_8) X(st) X(atom) X(bar) X(warp) X(fence) X(async) X(async_wait)          \
+    X(bra_if_step) X(bra_not_step) X(join) /* in place of others while costs are counted: they end a straight run */
 
 /* clang-format on */
 enum {
@@ -890,6 +916,10 @@ struct ptx_module {
     uint64_t           base, nbytes; /* of the variables */
     struct ptx_module *next;
     int64_t *runs; /* straight runs that begin here, less those that ended before: sums to how often each ran */
+    bool     stepping;        /* the code is that of ptx_run_counted: without short cuts for loads and stores */
+    const void **plain_go;    /* of each instruction, the place without counting; NULL: was never counted */
+    const void **step_go;     /* and with it */
+    uint32_t    *before;      /* how many instructions of the text stand before each; with plain_go */
 };
 
 static struct {
@@ -3593,6 +3623,9 @@ void ptx_free(ptx_module *m)
     free(m->source);
     free(m->line_at);
     free(m->runs);
+    free(m->plain_go);
+    free(m->step_go);
+    free(m->before);
     free(m);
 }
 const ptx_kernel *ptx_find(const ptx_module *m, const char *name)
@@ -3771,7 +3804,211 @@ typedef struct ptx__run {
     uint64_t **slab;
     size_t     nslab, cslab;
     uint64_t   same_writes;
+    const ptx__insn   *end;  /* the last instruction of the straight run that ended last */
+    struct ptx__costs *cost; /* NULL: not counted */
 } ptx__run;
+
+/* ---- >>costs: what ptx_counts says, of one launch */
+typedef struct ptx__request {
+    const ptx__insn *insn;
+    bool             second; /* the copy of cp.async into shared memory */
+    uint32_t         lanes;
+    uint64_t         addr[32];
+} ptx__request;
+typedef struct ptx__sector {
+    uint64_t key; /* its number + 1; 0: empty */
+    uint32_t read, written; /* a bit for each byte */
+} ptx__sector;
+typedef struct ptx__costs {
+    ptx_counts    n;
+    uint32_t      step; /* number of the group that is executed */
+    uint32_t     *stamp, *slot; /* of instruction i at 2i, its second request at 2i + 1: the step, and where it is */
+    ptx__request *request;
+    size_t        nrequest, crequest;
+    ptx__sector  *sector; /* hashed, a power of two */
+    size_t        nsector, csector;
+    uint64_t     *waste, *ways; /* of each instruction */
+} ptx__costs;
+
+static void ptx__note(ptx__run *R, const ptx__thread *T, const ptx__insn *I, uint64_t addr, bool second)
+{
+    ptx__costs *c = R->cost;
+    size_t      i = (size_t)(I - R->m->code) * 2 + second;
+    if (c->stamp[i] != c->step) {
+        PTX__ROOM(c->request, c->nrequest, c->crequest);
+        c->stamp[i] = c->step;
+        c->slot[i] = (uint32_t)c->nrequest;
+        c->request[c->nrequest].insn = I;
+        c->request[c->nrequest].second = second;
+        c->request[c->nrequest++].lanes = 0;
+    }
+    ptx__request *q = &c->request[c->slot[i]];
+    q->lanes |= 1u << T->lane;
+    q->addr[T->lane] = addr;
+}
+static ptx__sector *ptx__sector_of(ptx__costs *c, uint64_t number)
+{
+    if (2 * (c->nsector + 1) > c->csector) {
+        ptx__sector *old = c->sector;
+        size_t       n = c->csector;
+        c->csector = n ? 2 * n : 4096;
+        c->nsector = 0;
+        c->sector = (ptx__sector *)ptx__zeroed(c->csector * sizeof *c->sector);
+        for (size_t i = 0; i < n; i++)
+            if (old[i].key) *ptx__sector_of(c, old[i].key - 1) = old[i];
+        free(old);
+    }
+    size_t at = (size_t)(number * UINT64_C(0x9e3779b97f4a7c15) >> 20) & (c->csector - 1);
+    while (c->sector[at].key && c->sector[at].key != number + 1) at = (at + 1) & (c->csector - 1);
+    if (!c->sector[at].key) {
+        c->sector[at].key = number + 1;
+        c->nsector++;
+    }
+    return &c->sector[at];
+}
+static void ptx__cost_global(ptx__costs *c, const ptx__request *q, uint32_t lanes, unsigned n, int kind, size_t insn)
+{
+    uint64_t sector[64], distinct = 0;
+    uint32_t bytes[64];
+    unsigned many = 0;
+    for (uint32_t i = 0; i < 32; i++) {
+        if (!(lanes >> i & 1)) continue;
+        for (uint64_t at = q->addr[i], end = at + n; at < end; at = (at / 32 + 1) * 32) { /* one, of aligned accesses */
+            uint64_t to = end < (at / 32 + 1) * 32 ? end : (at / 32 + 1) * 32;
+            uint32_t mask = (uint32_t)(((UINT64_C(1) << (to - at)) - 1) << at % 32);
+            unsigned j = many;
+            while (j > 0 && sector[j - 1] != at / 32) j--;
+            if (j > 0) bytes[j - 1] |= mask;
+            else sector[many] = at / 32, bytes[many++] = mask;
+        }
+    }
+    for (unsigned j = 0; j < many; j++) {
+        ptx__sector *s = ptx__sector_of(c, sector[j]);
+        if (kind != PTX_STORE) s->read |= bytes[j];
+        if (kind != PTX_LOAD) s->written |= bytes[j];
+        distinct += (unsigned)__builtin_popcount(bytes[j]);
+    }
+    c->n.requests[kind]++;
+    c->n.sectors[kind] += many;
+    c->n.least[kind] += (distinct + 31) / 32;
+    c->waste[insn] += many - (distinct + 31) / 32;
+}
+static void ptx__cost_shared(ptx__costs *c, const ptx__request *q, uint32_t lanes, unsigned n, bool atomic, size_t insn)
+{
+    unsigned words = n > 4 ? n / 4 : 1, per = 32 / words; /* lanes of a phase */
+    c->n.shared++;
+    for (uint32_t first = 0; first < 32; first += per) {
+        uint64_t word[32], worst = 0;
+        uint32_t used[32] = { 0 };
+        unsigned many = 0;
+        for (uint32_t i = first; i < first + per; i++) {
+            if (!(lanes >> i & 1)) continue;
+            for (unsigned w = 0; w < words; w++) {
+                uint64_t at = q->addr[i] / 4 + w;
+                unsigned j = atomic ? 0 : many;
+                while (j > 0 && word[j - 1] != at) j--;
+                if (j > 0) continue;
+                word[many++] = at;
+                if (++used[at % 32] > worst) worst = used[at % 32];
+            }
+        }
+        if (!worst) continue;
+        c->n.phases++;
+        c->n.ways += worst;
+        c->ways[insn] += worst - 1;
+        if (worst > c->n.worst) c->n.worst = (uint32_t)worst;
+    }
+}
+/* The requests of the group that has been executed. */
+static void ptx__cost_step(ptx__run *R)
+{
+    ptx__costs *c = R->cost;
+    for (size_t k = 0; k < c->nrequest; k++) {
+        const ptx__request *q = &c->request[k];
+        const ptx__access  *x = &R->m->access[q->insn->x];
+        unsigned            n = (unsigned)x->nbytes * (x->n ? x->n : 1);
+        uint32_t            shared = 0, local = 0, none = 0;
+        size_t              insn = (size_t)(q->insn - R->m->code);
+        for (uint32_t i = 0; i < 32; i++) {
+            if (!(q->lanes >> i & 1)) continue;
+            uint64_t tag = PTX__TAG(q->addr[i]);
+            bool     generic = x->space == PTX__SP_GENERIC;
+            if (q->second || x->space == PTX__SP_SHARED || (generic && tag == PTX__SHARED)) shared |= 1u << i;
+            else if (x->space == PTX__SP_LOCAL || (generic && tag == PTX__LOCAL)) local |= 1u << i;
+            else if ((x->space != PTX__SP_GLOBAL && !generic) || (generic && tag == PTX__PARAM)) none |= 1u << i;
+        }
+        uint32_t global = q->lanes & ~(shared | local | none);
+        int      kind = x->kind == PTX__RMW                                 ? PTX_ATOMIC
+                        : x->kind == PTX__WRITE || x->kind == PTX__AWRITE ? PTX_STORE
+                                                                              : PTX_LOAD;
+        if (global) ptx__cost_global(c, q, global, n, kind, insn);
+        if (shared) ptx__cost_shared(c, q, shared, n, kind == PTX_ATOMIC, insn);
+        if (local) c->n.local++;
+    }
+    c->nrequest = 0;
+    c->step++;
+}
+/* The code with or without short cuts; with the lock held. */
+static void ptx__retarget(ptx_module *m, bool stepping)
+{
+    const void *const *label = ptx__labels();
+    if (m->stepping == stepping) return;
+    m->stepping = stepping;
+    if (!m->plain_go) {
+        m->plain_go = (const void **)ptx__zeroed(m->ncode * sizeof *m->plain_go);
+        m->step_go = (const void **)ptx__zeroed(m->ncode * sizeof *m->step_go);
+        m->before = (uint32_t *)ptx__zeroed((m->ncode + 1) * sizeof *m->before);
+        for (size_t i = 0; i < m->ncode; i++) {
+            const void *go = m->code[i].go;
+            m->plain_go[i] = m->step_go[i] = go;
+            m->before[i + 1] = m->before[i] + (m->opcode[i] != PTX__NOREG);
+            for (int op = PTX__OP_ld_global_1; op <= PTX__OP_st_shared_8; op++)
+                if (go == label[op] && op != PTX__OP_ld && op != PTX__OP_st)
+                    m->step_go[i] = label[op < PTX__OP_st_global_1 ? PTX__OP_ld : PTX__OP_st];
+            if (go == label[PTX__OP_bra_if]) m->step_go[i] = label[PTX__OP_bra_if_step];
+            if (go == label[PTX__OP_bra_not]) m->step_go[i] = label[PTX__OP_bra_not_step];
+        }
+    }
+    for (size_t i = 0; i < m->ncode; i++) m->code[i].go = stepping ? m->step_go[i] : m->plain_go[i];
+    for (size_t i = 0; stepping && i < m->ncode; i++) {
+        const void *go = m->plain_go[i];
+        bool        jumps = go == label[PTX__OP_bra] || go == label[PTX__OP_bra_if] || go == label[PTX__OP_bra_not];
+        if (jumps) m->code[m->code[i].to - m->code].go = label[PTX__OP_join];
+        for (int32_t k = 0; go == label[PTX__OP_brx] && k < m->code[i].y; k++)
+            m->code[m->list[m->code[i].x + (uint32_t)k]].go = label[PTX__OP_join];
+    }
+}
+static void ptx__costs_open(ptx__run *R, ptx__costs *c)
+{
+    size_t n = R->m->ncode;
+    memset(c, 0, sizeof *c);
+    c->step = 1;
+    c->stamp = (uint32_t *)ptx__zeroed(2 * n * sizeof *c->stamp);
+    c->slot = (uint32_t *)ptx__zeroed(2 * n * sizeof *c->slot);
+    c->waste = (uint64_t *)ptx__zeroed(n * sizeof *c->waste);
+    c->ways = (uint64_t *)ptx__zeroed(n * sizeof *c->ways);
+    R->cost = c;
+}
+static void ptx__costs_close(ptx__run *R, ptx_counts *out)
+{
+    ptx__costs *c = R->cost;
+    uint64_t    waste = 0, ways = 0;
+    for (size_t i = 0; i < c->csector; i++) {
+        c->n.read += (unsigned)__builtin_popcount(c->sector[i].read);
+        c->n.written += (unsigned)__builtin_popcount(c->sector[i].written);
+    }
+    for (size_t i = 0; i < R->m->ncode; i++) {
+        if (c->waste[i] > waste) waste = c->waste[i], c->n.waste_line = R->m->line[i];
+        if (c->ways[i] > ways) ways = c->ways[i], c->n.worst_line = R->m->line[i];
+    }
+    *out = c->n;
+    free(c->stamp);
+    free(c->slot);
+    free(c->waste);
+    free(c->ways);
+    free(c->request);
+    free(c->sector);
+}
 
 static inline uint64_t ptx__random(ptx__run *R)
 {
@@ -4146,6 +4383,7 @@ static bool ptx__load(ptx__run *R, ptx__thread *T, const ptx__insn *I, uint64_t 
     uint64_t           addr = r[I->a] + (uint64_t)(int64_t)I->y;
     char              *h = ptx__place(R, T, I, x, addr, (unsigned)x->nbytes * x->n, x->kind, NULL);
     if (!h) return false;
+    if (R->cost) ptx__note(R, T, I, addr, false);
     if (x->acquire) {
         T->acquired = true;
         T->seg = 0;
@@ -4175,6 +4413,7 @@ static bool ptx__store(ptx__run *R, ptx__thread *T, const ptx__insn *I, uint64_t
     if (x->release) ptx__release(R, T);
     char *h = ptx__place(R, T, I, x, addr, (unsigned)x->nbytes * x->n, x->kind, buf);
     if (!h) return false;
+    if (R->cost) ptx__note(R, T, I, addr, false);
     if (x->kind == PTX__AWRITE) ptx__tell(R, T);
     memcpy(h, buf, (size_t)x->nbytes * x->n);
     return true;
@@ -4186,6 +4425,7 @@ static bool ptx__atomic(ptx__run *R, ptx__thread *T, const ptx__insn *I, uint64_
     if (x->release) ptx__release(R, T);
     char *h = ptx__place(R, T, I, x, addr, x->nbytes, PTX__RMW, NULL);
     if (!h) return false;
+    if (R->cost) ptx__note(R, T, I, addr, false);
     memcpy(&was, h, x->nbytes);
     uint64_t mask = ptx__mask(x->nbytes);
     b &= mask;
@@ -4288,6 +4528,10 @@ static bool ptx__async(ptx__run *R, ptx__thread *T, const ptx__insn *I, uint64_t
         ptx__misaligned(R, T, I, q->to & (q->nbytes - 1) ? q->to : q->from, q->nbytes);
         return false;
     }
+    if (R->cost) {
+        if (q->nread) ptx__note(R, T, I, q->from, false);
+        ptx__note(R, T, I, q->to, true);
+    }
     return true;
 }
 static bool ptx__async_wait(ptx__run *R, ptx__thread *T, const ptx__insn *I)
@@ -4366,7 +4610,7 @@ static int ptx__exec(ptx__run *R, ptx__thread *T, const void *const **labels)
     const ptx__insn *I = T->pc, *S = I, *const code = R->m->code;
     uint64_t *r = T->regs;
     int64_t  *runs = R->m->runs;
-    int64_t   budget = 1000 + (int64_t)(ptx__random(R) & 4095), had = budget;
+    int64_t   budget = R->cost ? 0 : 1000 + (int64_t)(ptx__random(R) & 4095), had = budget; /* 0: one straight run */
 #define D r[I->d]
 #define A r[I->a]
 #define B r[I->b]
@@ -4381,6 +4625,7 @@ static int ptx__exec(ptx__run *R, ptx__thread *T, const void *const **labels)
         runs[S - code]++;     \
         runs[I + 1 - code]--; \
         budget -= I + 1 - S;  \
+        R->end = I;           \
     } while (0)
 #define PTX__STOP(at, why)                    \
     do {                                      \
@@ -4498,6 +4743,16 @@ L_bra_if:
 L_bra_not:
     if (A) PTX__NEXT;
     PTX__GO(I->to);
+L_join: /* the target of a jump: other lanes may wait here */
+    if (I != T->pc) {
+        I--;
+        PTX__STOP(I + 1, PTX__X_YIELD);
+    }
+    goto * R->m->step_go[I - code];
+L_bra_if_step:
+    PTX__GO(A ? I->to : I + 1);
+L_bra_not_step:
+    PTX__GO(A ? I + 1 : I->to);
 L_brx : {
     uint32_t i = (uint32_t)A;
     if (i >= (uint32_t)I->y) {
@@ -4729,7 +4984,7 @@ static int ptx__groups(ptx__run *R, uint32_t wi) /* those that are complete go o
         }
         w->group[i] = w->group[--w->ngroup];
         uint32_t lanes = g.arrived;
-        if (active && ptx__below(R, 4) == 0) { /* hardware may find any of them together */
+        if (active && !R->cost && ptx__below(R, 4) == 0) { /* hardware may find any of them together */
             uint32_t some = lanes & (uint32_t)ptx__random(R);
             if (some && some != lanes) {
                 if (ptx__together(R, wi, g.insn, some)) return -1;
@@ -4838,6 +5093,71 @@ static int ptx__stuck(ptx__run *R)
     return ptx__report(R, NULL, R->bar, "the barrier is reached by %u of %u threads", R->nbar, R->nthreads);
 }
 
+/* A thread has run until it had to wait or end. */
+static int ptx__after(ptx__run *R, ptx__thread *T, int why)
+{
+    if (R->steps > R->max_steps)
+        return ptx__report(R, T, T->pc, "the launch has not ended after %llu instructions",
+                           (unsigned long long)R->max_steps);
+    if (R->next >= PTX__IDS)
+        return ptx__report(R, NULL, NULL, "too many threads and barriers in one launch to keep apart");
+    switch (why) {
+    case PTX__X_YIELD: ptx__push(R, T, T->pc); return 0;
+    case PTX__X_BAR: return ptx__at_barrier(R, T);
+    case PTX__X_WARP: return ptx__arrive(R, T);
+    case PTX__X_EXIT:
+        T->state = PTX__ENDED;
+        R->warp[T->tid / 32].ended |= 1u << T->lane;
+        R->live--;
+        R->slab[R->nslab++] = T->slab;
+        T->slab = NULL;
+        if (T->npending)
+            return ptx__report(R, T, T->pc, "ends with %u cp.async that it never waited for", T->npending);
+        return 0;
+    default: return -1;
+    }
+}
+/* One straight run of the lanes of a warp that go on together (ptx_counts). */
+static int ptx__counted_step(ptx__run *R, uint32_t wi)
+{
+    ptx__warp       *w = &R->warp[wi];
+    const ptx__insn *pc = NULL, *end = NULL;
+    uint32_t         lanes = 0, depth = 0;
+    for (uint32_t i = 0; i < 32; i++) {
+        ptx__thread *t = &R->thread[wi * 32 + i];
+        if (!(w->present >> i & 1) || t->state != PTX__READY) continue;
+        if (!t->slab) ptx__start(R, t);
+        if (!pc || t->depth > depth || (t->depth == depth && t->pc < pc)) {
+            pc = t->pc;
+            depth = t->depth;
+            lanes = 0;
+        }
+        if (t->pc == pc && t->depth == depth) lanes |= 1u << i;
+    }
+    for (uint32_t i = 0; i < 32; i++) {
+        if (!(lanes >> i & 1)) continue;
+        ptx__thread *t = &R->thread[wi * 32 + i];
+        int          why = ptx__exec(R, t, NULL);
+        R->nready--;
+        w->nready--;
+        if (!end || R->end > end) end = R->end;
+        if (ptx__after(R, t, why)) return -1;
+    }
+    R->cost->n.issued += R->m->before[end - R->m->code + 1] - R->m->before[pc - R->m->code];
+    ptx__cost_step(R);
+    if (w->ngroup && ptx__groups(R, wi)) return -1;
+    return R->nbar && R->nbar == R->live ? ptx__barrier(R) : 0;
+}
+static int ptx__counted_block(ptx__run *R)
+{
+    while (R->live) {
+        if (R->nready == 0) return ptx__stuck(R);
+        for (uint32_t wi = 0; wi < R->nwarps; wi++)
+            for (int i = 0; i < 256 && R->warp[wi].nready; i++) /* others in between: a warp may wait for memory */
+                if (ptx__counted_step(R, wi)) return -1;
+    }
+    return 0;
+}
 static int ptx__one_block(ptx__run *R)
 {
     const ptx_launch *l = R->l;
@@ -4882,6 +5202,7 @@ static int ptx__one_block(ptx__run *R)
             ptx__push(R, t, NULL);
         }
     }
+    if (R->cost) return ptx__counted_block(R);
     while (R->live) {
         if (R->nready == 0) return ptx__stuck(R);
         uint32_t at = R->nready - 1, pick = ptx__below(R, 16) ? at : ptx__below(R, R->nready), tid = R->ready[pick];
@@ -4891,37 +5212,12 @@ static int ptx__one_block(ptx__run *R)
         ptx__warp   *w = &R->warp[tid / 32];
         if (!T->slab) ptx__start(R, T);
         int why = ptx__exec(R, T, NULL);
-        if (R->steps > R->max_steps)
-            return ptx__report(R, T, T->pc, "the launch has not ended after %llu instructions",
-                               (unsigned long long)R->max_steps);
-        if (R->next >= PTX__IDS)
-            return ptx__report(R, NULL, NULL, "too many threads and barriers in one launch to keep apart");
         w->nready--;
-        switch (why) {
-        case PTX__X_YIELD: {
-            const ptx__insn *pc = T->pc;
-            ptx__push(R, T, pc);
+        if (ptx__after(R, T, why)) return -1;
+        if (why == PTX__X_YIELD) {
             uint32_t swap = ptx__below(R, R->nready);
             R->ready[R->nready - 1] = R->ready[swap];
             R->ready[swap] = tid;
-            break;
-        }
-        case PTX__X_BAR:
-            if (ptx__at_barrier(R, T)) return -1;
-            break;
-        case PTX__X_WARP:
-            if (ptx__arrive(R, T)) return -1;
-            break;
-        case PTX__X_EXIT:
-            T->state = PTX__ENDED;
-            w->ended |= 1u << T->lane;
-            R->live--;
-            R->slab[R->nslab++] = T->slab;
-            T->slab = NULL;
-            if (T->npending)
-                return ptx__report(R, T, T->pc, "ends with %u cp.async that it never waited for", T->npending);
-            break;
-        default: return -1;
         }
         if (w->ngroup && ptx__groups(R, tid / 32)) return -1;
         if (R->nbar && R->nbar == R->live && ptx__barrier(R)) return -1;
@@ -4962,12 +5258,14 @@ static int ptx__check_launch(ptx__run *R)
     return 0;
 }
 
-int ptx_run(const ptx_kernel *k, const ptx_launch *l, char *err, size_t nerr)
+static int ptx__run_it(const ptx_kernel *k, const ptx_launch *l, ptx_counts *out, char *err, size_t nerr)
 {
     static char     *shared;
     static uint64_t *shadow;
     static size_t    nshared;
     ptx__run         run, *R = &run;
+    ptx__costs       costs;
+    uint64_t         before = 0;
     memset(R, 0, sizeof run);
     R->k = k;
     R->m = k->module;
@@ -5017,6 +5315,15 @@ int ptx_run(const ptx_kernel *k, const ptx_launch *l, char *err, size_t nerr)
     R->thread = (ptx__thread *)ptx__zeroed(R->nwarps * 32 * sizeof *R->thread);
     R->warp = (ptx__warp *)ptx__zeroed(R->nwarps * sizeof *R->warp);
     R->ready = (uint32_t *)ptx__more(NULL, R->nthreads * sizeof *R->ready);
+    ptx_module *code = NULL;
+    for (ptx_module *m = ptx__all.modules; m; m = m->next)
+        if (m == k->module) code = m;
+    if (code) ptx__retarget(code, out != NULL);
+    if (out) {
+        ptx__tally(code);
+        ptx__costs_open(R, &costs);
+        before = ptx__all.count.instructions;
+    }
     R->slab = (uint64_t **)ptx__more(NULL, R->nthreads * sizeof *R->slab);
     R->launch_first = R->next = ptx__all.next_id;
     uint64_t nblocks = (uint64_t)l->grid[0] * l->grid[1] * l->grid[2];
@@ -5036,6 +5343,11 @@ int ptx_run(const ptx_kernel *k, const ptx_launch *l, char *err, size_t nerr)
     ptx__all.count.threads += nblocks * R->nthreads;
     ptx__all.count.same_writes += R->same_writes;
     ptx__all.next_id = R->next;
+    if (out) {
+        ptx__tally(code);
+        costs.n.instructions = ptx__all.count.instructions - before;
+        ptx__costs_close(R, out);
+    }
     for (size_t i = 0; i < k->ngap; i++)
         memset(&shadow[k->gap[i][0]], 0, (k->gap[i][1] - k->gap[i][0]) * sizeof *shadow);
     if (R->dyn_at > k->shared_alloc)
@@ -5057,6 +5369,12 @@ int ptx_run(const ptx_kernel *k, const ptx_launch *l, char *err, size_t nerr)
     free(R->record);
     free(R->params);
     return bad ? -1 : 0;
+}
+int ptx_run(const ptx_kernel *k, const ptx_launch *l, char *err, size_t nerr) { return ptx__run_it(k, l, NULL, err, nerr); }
+int ptx_run_counted(const ptx_kernel *k, const ptx_launch *l, ptx_counts *out, char *err, size_t nerr)
+{
+    memset(out, 0, sizeof *out);
+    return ptx__run_it(k, l, out, err, nerr);
 }
 
 #endif /* PTX_IMPLEMENTATION */

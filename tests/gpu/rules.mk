@@ -15,7 +15,7 @@ GPU_WORDS  := own-rule emulated test-cuda
 GPU_RUN    := $(call run_lines,$(wildcard tests/gpu/test_*.c))
 $(call run_check,$(GPU_RUN),$(GPU_WORDS))
 gpu_with    = $(basename $(notdir $(patsubst %:$(1),%,$(filter %:$(1),$(GPU_RUN)))))
-.PHONY: test-cuda test-cuda-build test-cuda-ptxas test-cuda-cudnn test-cuda-kernels test-cuda-trainers cuda-selftest
+.PHONY: gpu-perf test-cuda test-cuda-build test-cuda-ptxas test-cuda-cudnn test-cuda-kernels test-cuda-trainers cuda-selftest
 
 CUDA       = $(patsubst %/bin/nvcc,%,$(NVCC))
 GPU_PARTS   = a b
@@ -55,9 +55,9 @@ gpu_all           = $(filter b,$(GPU_PARTS))
 gpu_need_ptxas    = $(GPU_PARTS:%=build/gpu/kernels-%.o)
 gpu_need_cudnn    = build/gpu/test_cudnn $(GPU_LIBS:%=build/gpu/%)
 gpu_need_kernels  = $(gpu_need_ptxas) build/gpu/registers.txt build/gpu/broken.ptx \
-    $(patsubst %,build/gpu/%,test_ptx test_emu test_broken test_conformance $(if $(gpu_all),test_conformance-b))
+    $(patsubst %,build/gpu/%,test_ptx test_emu test_broken test_conformance $(if $(gpu_all),test_conformance-b gpu_perf))
 gpu_need_trainers = build/gpu/registers.txt $(patsubst %,build/gpu/%,$(gpu_trainers) test_gpu_parallel-copies \
-    $(if $(gpu_all),gpu_paper))
+    $(if $(gpu_all),gpu_paper gpu_perf)) $(if $(gpu_all),build/bench/gpu_paper)
 gpu_plan_build    = 'cuda/build|tests/gpu/build.sh $(CUDA) $(GPU_PARTS)'
 gpu_plan_ptxas    = 'cuda/ptxas|tests/gpu/ptxas.sh build/gpu/ptxas.txt build/gpu/registers.txt "$(gpu_archs)" $(gpu_need_ptxas)'
 gpu_archs         = $(foreach p,$(GPU_PARTS),$(GPU_ARCHS_$(p)))
@@ -67,7 +67,11 @@ gpu_plan_kernels  = 'cuda/interpreter|build/gpu/test_ptx' \
     'cuda/broken-kernels|DT_BROKEN_PTX=build/gpu/broken.ptx build/gpu/test_broken' \
     'cuda/emulation|$(gpu_run) build/gpu/test_emu' \
     $(foreach a,$(GPU_PTX),'cuda/conformance-$(a)|$(gpu_run) $(gpu_regs) DT_EMU_CC=$(subst 75,80,$(a)) \
-        DT_TEST_DEVICE=cuda build/gpu/test_conformance$(if $(filter 80 90,$(a)),-b)')
+        DT_TEST_DEVICE=cuda build/gpu/test_conformance$(if $(filter 80 90,$(a)),-b)') \
+    $(if $(gpu_all),'cuda/perf|$(gpu_perf)')
+# what each kernel costs: ptxas.txt comes with registers.txt, sass.txt only with `make gpu-perf`
+gpu_perf          = LD_LIBRARY_PATH=build/gpu DT_EMU_STRICT=1 build/gpu/gpu_perf --count build/gpu/perf.csv build/gpu/ptxas.txt \
+    build/gpu/sass.txt
 # Every test runs with lazy streams and in one random order. The tests of gpu_short_X run in GPU_SEEDS random orders, in
 # two halves for two cores: each net in f32, two with channels last, one of them in bf16; ranks and devices that train a
 # conv net. If GPU_SEEDS is 1, only these run in a random order.
@@ -83,7 +87,8 @@ gpu_plan_trainers = $(foreach t,$(gpu_trainers),'cuda/$(t)|$(gpu_run) $(gpu_regs
             $(call gpu_half,$(t),b,$(shell seq -s " " 3 2 $(GPU_SEEDS))))) \
     'cuda/test_trainers-harsh|$(gpu_run) DT_HARSH=1 tests/gpu/seeds.sh "$(gpu_harsh)" build/gpu/test_trainers "trainers.*" "products.*"' \
     'cuda/test_gpu_parallel-copies|$(gpu_run) $(gpu_regs) build/gpu/test_gpu_parallel-copies' \
-    $(if $(gpu_all),'cuda/launches|LD_LIBRARY_PATH=build/gpu build/gpu/gpu_paper')
+    $(if $(gpu_all),'cuda/launches|LD_LIBRARY_PATH=build/gpu build/gpu/gpu_paper' \
+        'cuda/selftest-emulated|tests/gpu/selftest.sh "" "$(MAKE)" test_gpu_memory emulated')
 # what `make test` leaves out, and the part of a long test that it runs
 gpu_later                   = $(if $(filter t,$(GPU_PARTS)),$(call gpu_with,test-cuda))
 gpu_filter_test_gpu_ranks   = $(if $(filter t,$(GPU_PARTS)),--filter='nccl.*')
@@ -118,7 +123,11 @@ test-cuda-kernels: ## ... the kernels' PTX interpreted, beside the CPU backend, 
 	@$(call gpu_step,kernels)
 test-cuda-trainers: ## ... whole trainers on emulated libraries, streams lazy and in 20 random orders
 	@$(call gpu_step,trainers)
-cuda-selftest: ## on a machine with a GPU: the tests on it, and a report to send, build/gpu/selftest.txt
+gpu-perf: ## what each CUDA kernel costs, counted by the interpreter: sectors, bank ways, instructions, occupancy
+	@$(if $(gpu_missing),echo "skip: $(gpu_missing)",$(call make_all,build/gpu/registers.txt build/gpu/gpu_perf); \
+	    tests/gpu/sass.sh build/gpu/sass.txt $(CUDA) "75 80 90" $(gpu_need_ptxas); \
+	    $(gpu_perf) > build/gpu/perf.txt; status=$$?; cat build/gpu/perf.txt; exit $$status)
+cuda-selftest: ## on a machine with a GPU: tests, speed of each kernel, and a report to send, build/gpu/selftest.txt
 	@tests/gpu/selftest.sh "$(gpu_missing)" "$(MAKE)" "$(patsubst %,test_%,conformance trainers) \
 	    $(filter-out $(call gpu_with,emulated),$(GPU_MORE))"
 
@@ -171,6 +180,9 @@ build/gpu/test_emu: tests/gpu/test_emu.c $(GPU_LIBS:%=build/gpu/%)
 gpu_link = $(CXX) $(filter %.o,$^) $(filter %.a,$^) -Wl,--no-as-needed $(GPU_LIBS:%=build/gpu/%) -o $@ $(LDLIBS)
 $(GPU_TESTS:%=build/gpu/%): build/gpu/%: build/gpu/%.o $(GPU_HOST) $(GPU_KERN) $(GPU_LIBS:%=build/gpu/%)
 	$(gpu_link)
+build/gpu/gpu_perf.o: bench/kernel_rows.h
+build/gpu/gpu_perf: build/gpu/gpu_perf.o $(GPU_HOST) $(GPU_KERN) $(GPU_LIBS:%=build/gpu/%)
+	$(gpu_link)
 build/gpu/test_conformance-b: build/gpu/test_conformance.o $(GPU_HOST) build/gpu/kernels-b.o $(GPU_LIBS:%=build/gpu/%)
 	$(gpu_link)
 # GPUs of one program without dt_nccl.h: they copy between each other
@@ -190,7 +202,7 @@ build/gpu/no_gpu: build/gpu/no_gpu.o $(GPU_HOST) $(GPU_KERN)
 build/gpu/no_gpu_pieces: build/gpu/no_gpu.o build/gpu/host_nvcc.o $(GPU_PIECES:%=build/gpu/pieces/%.o) build/normal/libdt.a
 	$(NVCC) $^ -o $@ -lcublas -lcudnn -lnccl -lm -lpthread
 
-build/gpu/gpu_paper: bench/gpu_paper.c $(GPU_KERN) build/normal/libdt.a $(GPU_LIBS:%=build/gpu/%) $(HEADERS)
+build/gpu/gpu_paper: bench/gpu_paper.c bench/kernel_rows.h $(GPU_KERN) build/normal/libdt.a $(GPU_LIBS:%=build/gpu/%) $(HEADERS)
 	$(GPU_CC) -DDT_USE_CUDA -O1 -std=c11 -c $< -o $@.o
 	$(CXX) $@.o $(GPU_KERN) build/normal/libdt.a $(filter-out %nccl.so.2,$(GPU_LIBS:%=build/gpu/%)) -o $@ $(LDLIBS)
 build/gpu/test_cudnn.o: tests/gpu/test_cudnn.c $(HEADERS) $(wildcard tests/*.h) | build/gpu/.dirs

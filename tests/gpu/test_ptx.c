@@ -718,7 +718,8 @@ UTEST(op, conversions)
     ".reg .b64 %rd<20>;\n.reg .b32 %r<40>;\n.reg .b16 %h<8>;\n.reg .f32 %f<8>;\n.reg .pred %p<8>;\n"   \
     "ld.param.u64 %rd0, [p];\nld.param.u64 %rd1, [q];\nld.param.u32 %r0, [n];\nmov.u32 %r1, %tid.x;\n" \
     "mul.wide.u32 %rd2, %r1, 4;\nadd.s64 %rd3, %rd0, %rd2;\nadd.s64 %rd4, %rd1, %rd2;\n"
-#define KERNEL(body) HEAD ".visible .entry k(.param .u64 p, .param .u64 q, .param .u32 n)\n{\n" REGS body "\nret;\n}\n"
+#define BEGIN HEAD ".visible .entry k(.param .u64 p, .param .u64 q, .param .u32 n)\n{\n" REGS
+#define KERNEL(body) BEGIN body "\nret;\n}\n"
 #define TID4 "shl.b32 %r2, %r1, 2;\nmov.u32 %r3, s;\nadd.s32 %r4, %r3, %r2;\n"
 
 typedef struct shape {
@@ -1515,6 +1516,158 @@ UTEST(load, counts)
     EXPECT_EQ(b.threads - a.threads, (uint64_t)8);
     EXPECT_EQ(b.instructions - a.instructions,
               (uint64_t)(8 * 10 + 4)); /* 7 of REGS, setp, st, ret; the add of four threads */
+}
+/* ---- ptx_run_counted: kernels whose costs are known by hand */
+static int counted(const char *text, shape z, ptx_counts *c)
+{
+    static char data[1 << 14];
+    mem         s;
+    ptx_module *m = load(text);
+    int         bad = -2;
+    mem_open(&s);
+    uint64_t p = mem_new(&s, 1 << 14, NULL), q = mem_new(&s, sizeof data, data);
+    if (m) {
+        void      *params[] = { &p, &q, &z.n };
+        ptx_launch l = { { z.grid, 1, 1 }, { z.block, 1, 1 }, z.shared, params, z.seed, &s.m, z.max_steps };
+        bad = ptx_run_counted(ptx_find(m, "k"), &l, c, message, sizeof message);
+        if (!bad) { /* and the same module without counting */
+            ptx_shadow_fresh(s.a[0].shadow, 1 << 14);
+            bad = ptx_run(ptx_find(m, "k"), &l, message, sizeof message) ? -3 : 0;
+        }
+        if (bad == -3) dt_test_say("without counting: %s\n", message);
+    }
+    ptx_free(m);
+    mem_close(&s);
+    return bad;
+}
+UTEST(costs, global)
+{
+#define STEP(bytes) "mul.wide.u32 %rd5, %r1, " #bytes ";\nadd.s64 %rd6, %rd1, %rd5;\nadd.s64 %rd7, %rd0, %rd5;\n"
+    static const struct {
+        const char *body;
+        unsigned    block, kind, requests, sectors, least, read, written;
+    } t[] = {
+        { "ld.global.u32 %r5, [%rd4];", 32, PTX_LOAD, 1, 4, 4, 128, 0 },             /* side by side */
+        { "ld.global.nc.u32 %r5, [%rd4];", 64, PTX_LOAD, 2, 8, 8, 256, 0 },          /* two warps */
+        { STEP(8) "ld.global.u32 %r5, [%rd6];", 32, PTX_LOAD, 1, 8, 4, 128, 0 },       /* every second */
+        { STEP(128) "ld.global.u32 %r5, [%rd6];", 32, PTX_LOAD, 1, 32, 4, 128, 0 },    /* a column of 32 */
+        { "ld.global.u32 %r5, [%rd4+4];", 32, PTX_LOAD, 1, 5, 4, 128, 0 },           /* begins amid a sector */
+        { "ld.global.u32 %r5, [%rd1];", 32, PTX_LOAD, 1, 1, 1, 4, 0 },               /* one for all */
+        { STEP(8) "ld.global.b64 %rd8, [%rd6];", 32, PTX_LOAD, 1, 8, 8, 256, 0 },      /* 8 bytes */
+        { STEP(16) "ld.global.v4.u32 {%r5,%r6,%r7,%r8}, [%rd6];", 32, PTX_LOAD, 1, 16, 16, 512, 0 },
+        { STEP(1) "ld.global.u8 %r5, [%rd6];", 32, PTX_LOAD, 1, 1, 1, 32, 0 },
+        { STEP(4) "ld.global.u8 %r5, [%rd6];", 32, PTX_LOAD, 1, 4, 1, 32, 0 },
+        { "ld.global.u32 %r5, [%rd4];", 5, PTX_LOAD, 1, 1, 1, 20, 0 },               /* five lanes */
+        { "setp.lt.u32 %p1, %r1, 16;\n@%p1 ld.global.u32 %r5, [%rd4];", 32, PTX_LOAD, 1, 2, 2, 64, 0 },
+        { "ld.global.u32 %r5, [%rd4];\nld.global.u32 %r5, [%rd4];", 32, PTX_LOAD, 2, 8, 8, 128, 0 }, /* twice */
+        { "st.global.u32 [%rd3], %r1;", 32, PTX_STORE, 1, 4, 4, 0, 128 },
+        { STEP(16) "st.global.v4.u32 [%rd7], {%r1,%r1,%r1,%r1};", 32, PTX_STORE, 1, 16, 16, 0, 512 },
+        { STEP(32) "st.global.b64 [%rd7], %rd1;", 32, PTX_STORE, 1, 32, 8, 0, 256 },
+        { "red.global.add.u32 [%rd4], %r1;", 32, PTX_ATOMIC, 1, 4, 4, 128, 128 },
+        { "ld.param.u32 %r5, [n];", 32, PTX_LOAD, 0, 0, 0, 0, 0 }, /* none */
+        /* each lane loads once more than the one before it: 32 requests, of fewer and fewer lanes */
+        { "mov.u32 %r5, 0;\nL: ld.global.u32 %r6, [%rd4];\nadd.u32 %r5, %r5, 1;\nsetp.le.u32 %p1, %r5, %r1;\n@%p1 bra L;",
+          32, PTX_LOAD, 32, 80, 80, 128, 0 },
+        /* even lanes in even rounds of a loop, odd ones in odd rounds: never together, though each loads twice */
+        { "mov.u32 %r5, 0;\nL: xor.b32 %r6, %r5, %r1;\nand.b32 %r6, %r6, 1;\nsetp.eq.u32 %p1, %r6, 0;\n@%p1 bra M;\n"
+          "ld.global.u32 %r7, [%rd4];\nM: add.u32 %r5, %r5, 1;\nsetp.lt.u32 %p1, %r5, 4;\n@%p1 bra L;",
+          32, PTX_LOAD, 4, 16, 8, 128, 0 },
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        char       text[4096];
+        ptx_counts c;
+        snprintf(text, sizeof text, "%s%s\nret;\n}\n", BEGIN, t[i].body);
+        ASSERT_TRUE_MSG(counted(text, (shape){ .grid = 1, .block = t[i].block, .seed = 1 }, &c) == 0, t[i].body);
+        EXPECT_EQ_MSG(c.requests[t[i].kind], (uint64_t)t[i].requests, t[i].body);
+        EXPECT_EQ_MSG(c.sectors[t[i].kind], (uint64_t)t[i].sectors, t[i].body);
+        EXPECT_EQ_MSG(c.least[t[i].kind], (uint64_t)t[i].least, t[i].body);
+        EXPECT_EQ_MSG(c.read, (uint64_t)t[i].read, t[i].body);
+        EXPECT_EQ_MSG(c.written, (uint64_t)t[i].written, t[i].body);
+        EXPECT_TRUE_MSG((c.waste_line != 0) == (t[i].sectors != t[i].least), t[i].body);
+    }
+}
+UTEST(costs, shared_memory)
+{
+#define AT_S(bytes) "mov.u32 %r3, s;\nmad.lo.u32 %r4, %r1, " #bytes ", %r3;\n"
+#define INIT "mov.u32 %r3, s;\nmad.lo.u32 %r4, %r1, 4, %r3;\nst.shared.u32 [%r4], %r1;\nst.shared.u32 [%r4+128], %r1;\nbar.sync 0;\n"
+    static const struct {
+        const char *body;
+        unsigned    block, requests, phases, ways, worst;
+    } t[] = {
+        { AT_S(4) "st.shared.u32 [%r4], %r1;", 32, 1, 1, 1, 1 },
+        { AT_S(2) "cvt.u16.u32 %h1, %r1;\nst.shared.u16 [%r4], %h1;", 32, 1, 1, 1, 1 }, /* two lanes in a word */
+        { AT_S(8) "st.shared.u32 [%r4], %r1;", 32, 1, 1, 2, 2 },
+        { AT_S(16) "st.shared.u32 [%r4], %r1;", 32, 1, 1, 4, 4 },
+        { AT_S(128) "st.shared.u32 [%r4], %r1;", 32, 1, 1, 32, 32 }, /* a column of 32 x 32 */
+        { AT_S(132) "st.shared.u32 [%r4], %r1;", 32, 1, 1, 1, 1 },   /* of 32 x 33 */
+        { AT_S(128) "st.shared.u32 [%r4], %r1;", 8, 1, 1, 8, 8 },
+        { AT_S(8) "st.shared.b64 [%r4], %rd1;", 32, 1, 2, 2, 1 },
+        { AT_S(16) "st.shared.b64 [%r4], %rd1;", 32, 1, 2, 4, 2 },
+        { AT_S(8) "st.shared.b64 [%r4], %rd1;", 16, 1, 1, 1, 1 }, /* only the first half */
+        { AT_S(16) "st.shared.v4.u32 [%r4], {%r1,%r1,%r1,%r1};", 32, 1, 4, 4, 1 },
+        { AT_S(32) "st.shared.v4.u32 [%r4], {%r1,%r1,%r1,%r1};", 32, 1, 4, 8, 2 },
+        { AT_S(128) "st.shared.v4.u32 [%r4], {%r1,%r1,%r1,%r1};", 32, 1, 4, 32, 8 },
+        { AT_S(144) "st.shared.v4.u32 [%r4], {%r1,%r1,%r1,%r1};", 32, 1, 4, 4, 1 },
+        { INIT "ld.shared.u32 %r5, [%r3];", 32, 3, 3, 3, 1 }, /* one word for all */
+        { INIT "and.b32 %r6, %r1, 1;\nmad.lo.u32 %r6, %r6, 128, %r3;\nld.shared.u32 %r5, [%r6];", 32, 3, 3, 4, 2 },
+        { INIT "atom.shared.add.u32 %r5, [%r3], 1;", 32, 3, 3, 34, 32 },
+        { INIT "atom.shared.add.u32 %r5, [%r4], 1;", 32, 3, 3, 3, 1 },
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        char       text[4096];
+        ptx_counts c;
+        snprintf(text, sizeof text, "%s.shared .align 16 .b8 s[8192];\n%s\nret;\n}\n", BEGIN, t[i].body);
+        ASSERT_TRUE_MSG(counted(text, (shape){ .grid = 1, .block = t[i].block, .seed = 1 }, &c) == 0, t[i].body);
+        EXPECT_EQ_MSG(c.shared, (uint64_t)t[i].requests, t[i].body);
+        EXPECT_EQ_MSG(c.phases, (uint64_t)t[i].phases, t[i].body);
+        EXPECT_EQ_MSG(c.ways, (uint64_t)t[i].ways, t[i].body);
+        EXPECT_EQ_MSG(c.worst, t[i].worst, t[i].body);
+        EXPECT_EQ_MSG(c.requests[PTX_LOAD] + c.requests[PTX_STORE], (uint64_t)0, t[i].body);
+    }
+}
+UTEST(costs, lanes)
+{
+    /* 7 instructions before the body, ret after it */
+#define ADDS "add.u32 %r5, %r1, 1;\nadd.u32 %r5, %r5, 1;\nadd.u32 %r5, %r5, 1;\nadd.u32 %r5, %r5, 1;\n"
+    static const struct {
+        const char *body;
+        unsigned    block, issued, instructions;
+    } t[] = {
+        { ADDS, 32, 12, 12 * 32 },
+        { ADDS, 40, 24, 12 * 40 },
+        { ADDS, 1, 12, 12 },
+        { "setp.lt.u32 %p1, %r1, 16;\n@%p1 bra A;\n" ADDS "bra.uni B;\nA:\n" ADDS "B:\n", 32, 9 + 5 + 4 + 1,
+          9 * 32 + 5 * 16 + 4 * 16 + 32 },
+        { "setp.lt.u32 %p1, %r1, 32;\n@%p1 bra A;\n" ADDS "bra.uni B;\nA:\n" ADDS "B:\n", 32, 9 + 4 + 1, 14 * 32 },
+        { "setp.lt.u32 %p1, %r1, 8;\n@%p1 add.u32 %r5, %r1, 1;\n", 32, 10, 9 * 32 + 8 },
+        { "setp.gt.u32 %p1, %r1, 7;\n@%p1 ret;\n" ADDS, 32, 14, 8 * 32 + 24 + 5 * 8 },
+        /* meets again: at a barrier, at a shuffle */
+        { "setp.lt.u32 %p1, %r1, 16;\n@%p1 bra A;\n" ADDS "A:\nbar.sync 0;\n" ADDS, 64, 2 * (9 + 4 + 1 + 4 + 1),
+          64 * (9 + 1 + 4 + 1) + 48 * 4 },
+        { "setp.lt.u32 %p1, %r1, 16;\n@%p1 bra A;\n" ADDS "A:\nshfl.sync.idx.b32 %r6, %r1, 0, 31, -1;\n" ADDS, 32,
+          9 + 4 + 1 + 4 + 1, 32 * (9 + 1 + 4 + 1) + 16 * 4 },
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        char       text[4096];
+        ptx_counts c;
+        snprintf(text, sizeof text, "%s%s\nret;\n}\n", BEGIN, t[i].body);
+        ASSERT_TRUE_MSG(counted(text, (shape){ .grid = 1, .block = t[i].block, .seed = 1 }, &c) == 0, t[i].body);
+        EXPECT_EQ_MSG(c.issued, (uint64_t)t[i].issued, t[i].body);
+        EXPECT_EQ_MSG(c.instructions, (uint64_t)t[i].instructions, t[i].body);
+    }
+}
+UTEST(costs, checks_are_the_same)
+{
+    ptx_counts c;
+    shape      z = { .grid = 1, .block = 32, .seed = 1 };
+    ASSERT_EQ(counted(KERNEL(STEP(4) "ld.global.u32 %r5, [%rd6+16380];"), z, &c), -1);
+    EXPECT_TRUE(says("no allocation holds"));
+    ASSERT_EQ(counted(KERNEL("st.global.u32 [%rd0], %r1;"), z, &c), -1);
+    EXPECT_TRUE(says("race"));
+    ASSERT_EQ(counted(KERNEL("setp.lt.u32 %p1, %r1, 16;\n@%p1 shfl.sync.idx.b32 %r6, %r1, 0, 31, -1;\n"), z, &c), 0);
+    z.max_steps = 10000;
+    ASSERT_EQ(counted(KERNEL("L:\nbra L;"), z, &c), -1);
+    EXPECT_TRUE(says("has not ended"));
 }
 static void show(void *user, const char *opcode, uint64_t loaded, uint64_t executed)
 {
