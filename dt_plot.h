@@ -1457,8 +1457,9 @@ static void dt__say_timeline(dt__text_buf *b, uint64_t *since) /* of the step wh
 static void dt__report_team(dt_progress *p, uint64_t since) /* into p->team */
 {
     int world = dt__team_size(), most = world < 1024 ? world : 1024;
+    int all = dt__measured.team ? world : dt__launcher_number(DT__LAUNCHER_SIZE); /* without a ddp only this one is known */
     p->team.n = 0;
-    dt__say_int(&p->team, ",\"world\":", world);
+    dt__say_int(&p->team, ",\"world\":", all > 1 ? all : 1);
     dt__text_put(&p->team, ",\"ranks\":[");
     for (int r = 0; r < most; r++) {
         dt__pace m = dt__team_pace(r, world);

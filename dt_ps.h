@@ -4940,9 +4940,11 @@ static void dt__ps_explain(dt_ps *ps, dt_ps_op *op)
 DT_API int dt_ps_wait(dt_ps_op *op, dt_ps_info *info)
 {
     if (!op) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_ps_wait: the operation is NULL");
-    dt_ps *ps = op->ps;
+    dt_ps   *ps = op->ps;
+    uint64_t t0 = dt__nanoseconds();
     if (!__atomic_load_n(&op->phase, __ATOMIC_ACQUIRE)) dt__comm_until(ps->c, &op->phase, DT_FOREVER);
     if (!__atomic_load_n(&op->phase, __ATOMIC_ACQUIRE)) return dt__ps_say(ps, DT_COMM_ERR_STATE, "dt_ps_wait: %s", dt__ps_why(ps)); /* in a handler */
+    dt__measured.exposed += (int64_t)(dt__nanoseconds() - t0);
     int status = op->status;
     if (status == DT_COMM_ERR_TIMEOUT) dt__ps_explain(ps, op);
     if (info) *info = op->info;

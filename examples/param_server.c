@@ -78,7 +78,7 @@ static int rank_main(void *args)
         example_digits(example_option(argc, argv, "--data", example_has_digits("../data/digits") ? "../data/digits" : "data/digits"), 1, 28, 3,
                        &train, &test);
         dt_loader *in = dt_loader_new(train, .batch = 32, .shuffle = true, .workers = 0);
-        dt_progress *p = dt_progress_new(.unit = "images", .title = runs[all->run].name, .quiet = true); /* for DT_REPORT=ps-%p.html */
+        dt_progress *p = dt_progress_new(.unit = "images", .quiet = true, .title = runs[all->run].name); /* for DT_REPORT=ps-%p.html */
         dt_ps_barrier(store);
         if (!worker) r->begin = now();
         for (int64_t n; (n = dt_ps_next_batch(pm)) >= 0;) {
