@@ -27,9 +27,39 @@ function sentence(s,   p) { # the first one of a comment
 function head(title) {
     return "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\"><title>" title "</title>" \
         "<style>body{font:16px/1.5 system-ui,sans-serif;max-width:60em;margin:auto;padding:1em;color:#222;background:#fff}" \
-        "pre{background:#f4f4f4;padding:.6em;overflow-x:auto;font-size:.85em}td{vertical-align:top;padding:.1em .8em .1em 0}" \
+        "pre{background:#f4f4f4;padding:.6em;white-space:pre-wrap;font-size:.85em}td{vertical-align:top;padding:.1em .8em .1em 0}" \
         "h3{margin:1.4em 0 .2em}input{font:inherit;width:100%;box-sizing:border-box;padding:.3em}a{color:#0550ae}table{word-break:break-word}" \
         ".c{color:#57606a}@media(prefers-color-scheme:dark){body{color:#ddd;background:#161616}pre{background:#242424}a{color:#79b8ff}.c{color:#9aa4ad}}</style>"
+}
+function prose(s,   n, i, row, out, kind, last) { # a comment: paragraphs, and what is indented as it is
+    n = split(s, row, "\002")
+    last = ""
+    for (i = 1; i <= n; i++) {
+        kind = row[i] ~ /^ *$/ ? "" : row[i] ~ /^    / ? "pre" : "p"
+        if (kind == "" && last == "pre" && row[i + 1] ~ /^    /) { out = out "\n"; continue }
+        if (kind != last && last != "") out = out "</" last ">\n"
+        if (kind != last && kind != "") out = out "<" kind ">"
+        if (kind != "") out = out html(row[i]) "\n"
+        last = kind
+    }
+    return last == "" ? out : out "</" last ">\n"
+}
+function signature(s) { # as users call it
+    sub(/^DT_API +/, "", s)
+    if (s ~ /DT_OPT0\(/) {
+        sub(/_with\(/, "(", s)
+        s = gensub_opts(s)
+    }
+    gsub(/ DT_D;/, ";", s)
+    gsub(/ DT_D,/, ",", s)
+    sub(/ +DT__PRINTF\([0-9, ]*\)/, "", s)
+    return s
+}
+function gensub_opts(s,   name) {
+    if (!match(s, /dt_[a-z0-9_]+ o DT_OPT0\([a-z0-9_]+\)/)) return s
+    name = substr(s, RSTART, RLENGTH)
+    sub(/ o .*/, "", name)
+    return substr(s, 1, RSTART - 1) "options of " name substr(s, RSTART + RLENGTH)
 }
 function name_of(line,   s) { # the public name that a line of code declares; "" if it declares none
     if (line ~ /^#define [dD][tT]_[A-Za-z0-9_]+/) { s = line; sub(/^#define /, "", s); sub(/[^A-Za-z0-9_].*/, "", s); return s }
@@ -60,10 +90,16 @@ function flush_paragraph(   i, n, line, name, plain, text, own, incomment, code,
         if (!incomment && line ~ /^ *\/\*/) { incomment = 1; hold = "" }
         if (incomment) {
             c = line
-            sub(/^ *\/\* ?/, "", c)
+            if (!sub(/^ *\/\* ?/, "", c)) sub(/^   /, "", c)
             if (c ~ /\*\//) { incomment = 0; sub(/ *\*\/.*/, "", c) }
-            if (c !~ /^-+ >>/) hold = hold " " c
-            if (!incomment) { seen = hold != "" && hold !~ /^ *$/ ? hold : seen; text = text hold "\n"; code = code "\001" hold "\n" }
+            if (c !~ /^-+ >>/) hold = hold "\002" c
+            if (!incomment) {
+                plain = hold
+                gsub("\002", " ", plain)
+                if (plain !~ /^ *$/) seen = plain
+                text = text plain "\n"
+                code = code "\001" hold "\n"
+            }
             continue
         }
         code = code line "\n"
@@ -106,8 +142,8 @@ function flush_paragraph(   i, n, line, name, plain, text, own, incomment, code,
             if (substr(part[i], 1, 1) == "\001") {
                 if (plain != "") body = body "<pre>" html(plain) "</pre>\n"
                 plain = ""
-                if (part[i] !~ /^\001 *$/) body = body "<p>" html(substr(part[i], 2)) "</p>\n"
-            } else if (part[i] != "") plain = plain part[i] "\n"
+                body = body prose(substr(part[i], 2))
+            } else if (part[i] != "" && part[i] !~ /dt__first/) plain = plain signature(part[i]) "\n"
         }
         if (plain != "") body = body "<pre>" html(plain) "</pre>\n"
     }
@@ -130,7 +166,7 @@ FNR == 1 {
     files[++nfiles] = file
     abouts[nfiles] = about
     body = toc = pending = ""
-    on = nlines = 0
+    on = open = nlines = 0
     split("", done_here)
 }
 /^\/\* -----+ >>/ && !over[file] {
@@ -144,8 +180,12 @@ FNR == 1 {
     pending = ""
 }
 /^#endif \/\* DT_[A-Z_]*_H_INCLUDED/ || /^#ifdef __cplusplus/ && on { flush_paragraph(); if (/^#endif/) over[file] = 1; on = 0 }
-on && /^ *$/ { flush_paragraph(); next }
-on { lines[++nlines] = $0 }
+on && /^ *$/ && !open { flush_paragraph(); next }
+on {
+    lines[++nlines] = $0
+    if (match($0, /\/\*/) && substr($0, RSTART) !~ /\*\//) open = 1
+    else if (/\*\//) open = 0
+}
 END {
     finish()
     if (out == "") {
