@@ -129,7 +129,7 @@ static int trainer(void *args)
             if (!example_step(&t)) continue;
             step = t.elastic ? dt_elastic_steps(t.e) : step + 1;
             rank = example_rank(&t), world = example_size(&t); /* elastic: another process may be the first one now */
-            if (!p)
+            if (!p && (!t.elastic || rank == 0)) /* elastic: also the one that leads after the first has died */
                 p = dt_progress_new(.epochs = (int)epochs, .steps = t.elastic ? 0 : dt_loader_batches(in), .unit = "images",
                                     .quiet = rank > 0,
                                     .csv = rank ? NULL : example_option(argc, argv, "--csv", NULL),
