@@ -92,28 +92,35 @@ static int make_file(void)
 }
 
 /* ---- bandwidth */
-typedef float wide __attribute__((vector_size(64)));
+typedef float wide __attribute__((vector_size(32), aligned(32)));
+enum { STREAMS = 4 }; /* a core reads several places at once faster than one */
 typedef struct reader {
     pthread_t   thread;
     const wide *from;
-    size_t      n;
+    size_t      n; /* a multiple of 2 STREAMS */
     float       sum;
 } reader;
+#if defined(__x86_64__)
+__attribute__((target("avx2")))
+#endif
 static void *read_all(void *arg)
 {
-    reader *r = arg;
-    wide    s[8] = { { 0 } };
-    for (size_t i = 0; i + 8 <= r->n; i += 8)
-        for (int k = 0; k < 8; k++) s[k] += r->from[i + k];
-    for (int k = 1; k < 8; k++) s[0] += s[k];
-    r->sum = s[0][0] + s[0][9];
+    reader     *r = arg;
+    wide        s[2 * STREAMS] = { { 0 } };
+    size_t      n = r->n / STREAMS;
+    const wide *p = r->from;
+    for (size_t i = 0; i + 2 <= n; i += 2)
+#pragma GCC unroll 4
+        for (size_t k = 0; k < STREAMS; k++) s[2 * k] += p[k * n + i], s[2 * k + 1] += p[k * n + i + 1];
+    for (int k = 1; k < 2 * STREAMS; k++) s[0] += s[k];
+    r->sum = s[0][0] + s[0][5];
     return NULL;
 }
 /* Bytes a second of so many threads that read a block as large as the weights. The caller reads, too. */
 static double bandwidth(const char *block, size_t nbytes, int threads)
 {
     reader r[2];
-    size_t part = nbytes / (size_t)threads / 512 * 512;
+    size_t part = nbytes / (size_t)threads / 4096 * 4096;
     double t = now();
     for (int i = 0; i < threads; i++) {
         r[i].from = (const wide *)(const void *)(block + (size_t)i * part);

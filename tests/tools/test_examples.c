@@ -469,7 +469,20 @@ UTEST(gpt, refuses_files_that_do_not_fit)
     EXPECT_FALSE(run("env", "gpt --load tests/golden/gpt2.safetensors --heads 3 --steps 0", out, sizeof out));
     EXPECT_TRUE(strstr(out, "--heads 3 must divide the columns") != NULL);
     EXPECT_FALSE(run("env", "gpt --load tests/golden/gpt2.safetensors --context 65 --steps 0", out, sizeof out));
-    char arguments[512];
+    char arguments[512], *dir = temp_dir();
+    /* a tensor is missing */
+    dt_archive *all = dt_archive_open("tests/golden/gpt2.safetensors"), *less = dt_archive_new();
+    for (int64_t i = 0; i < dt_archive_count(all); i++) {
+        dt_archive_entry e;
+        dt_archive_info(all, i, &e);
+        if (!strstr(e.name, "h.1.ln_2.bias")) dt_archive_add_data(less, e.name, e.dtype, e.shape, dt_archive_data(all, i));
+    }
+    EXPECT_OK(dt_archive_write(less, temp_in(dir, "less.safetensors")));
+    dt_archive_free(all), dt_archive_free(less);
+    snprintf(arguments, sizeof arguments, "gpt --load '%s/less.safetensors' --heads 2 --steps 0", dir);
+    EXPECT_FALSE(run("env", arguments, out, sizeof out));
+    EXPECT_TRUE(strstr(out, "has 27 tensors, expected 12 for each of 2 layers and 4 more") != NULL);
+    temp_remove(dir);
     snprintf(arguments, sizeof arguments, "gpt %s --text /dev/null --steps 1", tiny_gpt2);
     EXPECT_FALSE(run("env", arguments, out, sizeof out));
     EXPECT_TRUE(strstr(out, "/dev/null has 0 tokens, expected more than --context 64") != NULL);
