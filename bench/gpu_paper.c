@@ -270,7 +270,7 @@ static void dense(dt_view *v)
         n *= v->shape[i];
     }
 }
-/* As dt__cuda_products: batch dimensions with constant strides in all operands are one batched call. */
+/* As dt__cuda_matmul: batch dimensions with constant strides in all operands are one batched call. */
 static void count_products(paper *p, const dt_view *y, const dt_view *a, const dt_view *b, bool onto)
 {
     int64_t n[DT_MAX_DIMS], step[3][DT_MAX_DIMS], calls = 1;
