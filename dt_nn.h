@@ -432,12 +432,12 @@ typedef struct dt_rule_call {
     const char *name;                    /* of the parameter, or of the first one */
 } dt_rule_call;
 typedef struct dt_rule {
-    const char       *name;                  /* for messages; a checkpoint is resumed only by a rule of the same name */
-    const char       *state[DT_RULE_STATES]; /* names in checkpoints, the used ones first */
-    bool              each;                  /* one call for each parameter, in its shape */
-    dt_status       (*update)(dt_rule_call *u, void *user);
-    void             *user;
-    dt_optimizer_opts defaults;              /* the numbers of options that a program leaves out; .lr 0: 1e-3 */
+    const char       *name DT_D;                  /* for messages; a checkpoint is resumed only by a rule of the same name */
+    const char       *state[DT_RULE_STATES] DT_D; /* names in checkpoints, the used ones first */
+    bool              each DT_D;                  /* one call for each parameter, in its shape */
+    dt_status       (*update)(dt_rule_call *u, void *user) DT_D;
+    void             *user DT_D;
+    dt_optimizer_opts defaults DT_D;              /* the numbers of options that a program leaves out; .lr 0: 1e-3 */
 } dt_rule;
 /* An optimiser whose update is the rule; NULL on error. */
 DT_API dt_optimizer *dt_optimizer_new_with(dt_model *m, const dt_rule *rule, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));

@@ -40,7 +40,8 @@ static int trainer(void *args)
     dt_loader    *exam = dt_loader_new(test, .batch = 100);
     dt_model     *m = dt_model_new(.seed = 1);
     dt_optimizer *opt = dt_sgd(m, .lr = 0.2);
-    dt_compress   how = { 0 };
+    dt_compress   how;
+    memset(&how, 0, sizeof how);
     how.kind = kind;
     how.rank = 4;      /* powersgd */
     how.start = -1;    /* from the first step on */

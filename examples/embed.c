@@ -89,8 +89,9 @@ int main(int argc, char **argv)
     if (done >= 0) return done;
     int          frames = atoi(example_option(argc, argv, "--frames", "2000"));
     dt_allocator memory = { game_alloc, game_free, NULL };
-    game         g = { 0 };
+    game         g;
     double       longest = 0, before, loss = 0;
+    memset(&g, 0, sizeof g);
     dt_set_log(game_log, stderr);
     if (dt_set_allocator(&memory)) return dt_check("embed");
     dt_set_num_threads(1); /* the program has threads of its own */

@@ -79,7 +79,9 @@ static int trainer(void *args)
 {
     int         argc = ((example_args *)args)->argc;
     char      **argv = ((example_args *)args)->argv;
-    example_team t = { .elastic = example_flag(argc, argv, "--elastic") };
+    example_team t;
+    memset(&t, 0, sizeof t);
+    t.elastic = example_flag(argc, argv, "--elastic");
     dt_comm    *comm = t.comm = t.elastic ? NULL : example_comm(argc, argv);
     int         rank = comm ? dt_comm_rank(comm) : 0, world = comm ? dt_comm_size(comm) : 1;
     if (!comm && !t.elastic) return 1;

@@ -26,7 +26,7 @@ static int measure(double mb)
 {
     static const char *const algos[] = { "ring", "halving", "two_level" };
     for (int i = 0; i < 3; i++) {
-        dt_comm *c = dt_comm_init(.algo = algos[i], .port = 0);
+        dt_comm *c = dt_comm_init(.algo = algos[i]);
         if (!c) return fprintf(stderr, "two_level: %s\n", dt_comm_error(NULL)), 1;
         int64_t n = (int64_t)(mb * 1e6 / 4);
         float  *x = (float *)calloc((size_t)n, sizeof *x);

@@ -402,7 +402,7 @@ words_of() { # files of C or CUDA: the names of dt in them, comments left out
 documented() {
     local doc word bad=0
     words_of dt*.h dt.c kernels/* > "$tmp/names"
-    words_of tools/*.c tests/*.[ch] examples/*.c bench/*.c | grep '^DT_' >> "$tmp/names"
+    words_of tools/*.c tests/*.[ch] tests/gpu/*.[ch] examples/*.c bench/*.c | grep '^DT_' >> "$tmp/names"
     grep -ohE '\bDT_[A-Z0-9_]+' Makefile tests/*.sh >> "$tmp/names"
     grep -ohE '\b(dt|DT)_[A-Za-z0-9_]+' docs/extending/*.patch | sort -u >> "$tmp/names"
     for doc in README.md docs/*.md; do

@@ -2240,7 +2240,7 @@ static const cf_row cf_row_attention = {
                       CF_C("2x3x17x8 2x3x17x8 2x3x17x8", 1), CF_C("1x2x70x33 1x2x70x33 1x2x70x33", 1),
                       CF_C("2x4x130x32 2x4x130x32 2x4x130x32", 1),
                       /* many pairs of short rows: by products on a GPU, in blocks, with an offset, with shared heads */
-                      CF_C("1x1x600x8 1x1x600x8 1x1x600x8", 1), CF_C("1x1x600x8 1x1x600x8 1x1x600x8", 0),
+                      CF_C("1x1x520x8 1x1x520x8 1x1x520x8", 1),
                       CF_C("1x4x32x8 1x2x300x8 1x2x300x8", 1, 0, 268), CF_C("1x4x120x8 1x2x90x8 1x2x90x8", 0),
                       CF_C("1x3x100x16 1x3x100x16 1x3x100x16", 1), CF_C("2x2x96x8:t 2x2x96x8:t 2x2x96x8:t", 1),
                       CF_C("2x4x65x64 2x4x200x64 2x4x200x64", 0),
