@@ -38,11 +38,10 @@ static const card cards[] = { { "A100", 2.0e12, 19.5e12, 312e12, 300e9 }, { "H10
 enum { NCARDS = sizeof cards / sizeof *cards };
 static const card v100 = { "V100", 0.9e12, 15.7e12, 125e12, 150e9 }; /* only beside published figures */
 
-/* Compute units, and reach: the fraction of its peak that each attains. That of convolutions is what published rates of training
-   ResNet-50 leave for them (published, below), if all else takes the time that is computed here: in f32 367 images/s on a
-   V100, in halves with channels last 2,470 on an A100. With channels first these take 1.26 times as long: published are
-   1.22 (PyTorch's documentation, V100; PaddlePaddle) to 1.3 (Composer's documentation, A100). Of attention in halves: what
-   FlashAttention-2 reports is 0.5 to 0.7. */
+/* Compute units, and reach: the fraction of its peak that each attains. That of convolutions is what published rates of
+   training ResNet-50 leave for them (published, below), if all else takes the time that is computed here: in f32 367
+   images/s on a V100, in halves with channels last 2,470 on an A100. With channels first a step takes 1.26 times as long:
+   published are 1.22 (PyTorch's documentation, V100; PaddlePaddle) to 1.3 (Composer's documentation, A100). */
 enum { FMA, CONV_FMA, TENSOR_GEMM, TENSOR_CONV, TENSOR_CONV_NCHW, TENSOR_ATTENTION, OWN, UNITS };
 static const double reach[UNITS] = { 0.80, 0.75, 0.70, 0.32, 0.22, 0.50, 0.50 };
 static const double reach_memory = 0.85, reach_link = 0.80;
@@ -1078,8 +1077,8 @@ static void print_assumptions(void)
     printf("### Assumptions\n\n| | A100 SXM 80 GB | H100 SXM | reached |\n|---|--:|--:|--:|\n");
     printf("| memory | %.2f TB/s | %.2f TB/s | %.0f %% |\n", 1e-12 * cards[0].bandwidth, 1e-12 * cards[1].bandwidth,
            100 * reach_memory);
-    printf("| f32, cuBLAS without TF32; convolutions | %.1f TFLOP/s | %.0f TFLOP/s | %.0f %%; %.0f %% |\n", 1e-12 * cards[0].fma,
-           1e-12 * cards[1].fma, 100 * reach[FMA], 100 * reach[CONV_FMA]);
+    printf("| f32, cuBLAS without TF32; convolutions | %.1f TFLOP/s | %.0f TFLOP/s | %.0f %%; %.0f %% |\n",
+           1e-12 * cards[0].fma, 1e-12 * cards[1].fma, 100 * reach[FMA], 100 * reach[CONV_FMA]);
     printf("| f32, dt's own kernels | %.1f TFLOP/s | %.0f TFLOP/s | %.0f %% |\n", 1e-12 * cards[0].fma,
            1e-12 * cards[1].fma, 100 * reach[OWN]);
     printf("| f16 and bf16, products on tensor cores | %.0f TFLOP/s | %.0f TFLOP/s | %.0f %% |\n",
@@ -1187,7 +1186,8 @@ static const struct {
     { "ResNet-50 f32", "NVIDIA DeepLearningExamples, V100-16 FP32", RESNET_F32, &v100, true, true, 367, 367 },
     { "ResNet-50 O2 bf16 NHWC", "the same, A100 AMP", RESNET_NHWC, &cards[0], true, true, 2470, 2470 },
     { "ResNet-50 O2 bf16 NHWC", "the same, V100-16 AMP", RESNET_NHWC, &v100, true, false, 1200, 1200 },
-    { "GPT-2 124M O2 bf16", "about, as reported of llm.c and nanoGPT on one A100, attention on tensor cores", GPT2, &cards[0], true, false, 180e3, 230e3 },
+    { "GPT-2 124M O2 bf16", "about, as reported of llm.c and nanoGPT on one A100, attention on tensor cores", GPT2,
+      &cards[0], true, false, 180e3, 230e3 },
     { "... its attention on tensor cores", "the same", -GPT2, &cards[0], true, false, 180e3, 230e3 },
 };
 static double rate_beside(const run (*r)[2], size_t i)
@@ -1203,7 +1203,8 @@ static double rate_beside(const run (*r)[2], size_t i)
 }
 static void print_published(const run (*r)[2])
 {
-    printf("### Beside published figures\n\n| model | card | computed | published | of it | source |\n|---|---|--:|--:|--:|---|\n");
+    printf("### Beside published figures\n\n| model | card | computed | published | of it | source |\n");
+    printf("|---|---|--:|--:|--:|---|\n");
     for (size_t i = 0; i < sizeof published / sizeof *published; i++) {
         double rate = rate_beside(r, i), middle = (published[i].least + published[i].most) / 2;
         char   text[64];
@@ -1212,8 +1213,8 @@ static void print_published(const run (*r)[2])
         printf("| %s | %s | %.0f | %s | %.0f %%%s | %s |\n", published[i].what, published[i].on->name, rate, text,
                100 * rate / middle, published[i].fitted ? ", fitted" : "", published[i].source);
     }
-    printf("\nOf 8 A100 ResNet-50 is published with 16,621 images/s, 84 %% of 8 times one; the table of 8 cards leaves out reading and "
-           "decoding images,\nand cards that wait for the slowest.\n\n");
+    printf("\nOf 8 A100 ResNet-50 is published with 16,621 images/s, 84 %% of 8 times one; the table of 8 cards leaves out "
+           "reading and decoding images,\nand cards that wait for the slowest.\n\n");
 }
 static int print_eight(const run (*r)[2])
 {
@@ -1418,8 +1419,8 @@ static int print_rows(int64_t share)
         for (int t = 0; t < 3; t++) {
             sums s;
             kernel_sums(&kernel_rows[i], types[t].dtype, &cards[0], &s);
-            printf("%s\t%s\t%d\t%d\t%.0f\t%.0f\t%s\t%g\t%g\n", kernel_rows[i].name, types[t].name, (int)rows_part, s.launches, s.bytes,
-                   s.flops, is_tensor(s.unit) ? "tensor" : "fma", reach_memory, reach[s.unit]);
+            printf("%s\t%s\t%d\t%d\t%.0f\t%.0f\t%s\t%g\t%g\n", kernel_rows[i].name, types[t].name, (int)rows_part,
+                   s.launches, s.bytes, s.flops, is_tensor(s.unit) ? "tensor" : "fma", reach_memory, reach[s.unit]);
         }
     return dt_check("gpu_paper");
 }

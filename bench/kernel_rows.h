@@ -465,10 +465,9 @@ static void of_lstm_bwd(dt_call *c, int t)
 static void of_product(dt_call *c, int t)
 {
     operands(c, 1, 2);
-    c->out[0] = view_of(t, 2, cut(4096), 4096, 0, 0);
-    c->in[0] = view_of(t, 2, cut(4096), 4096, 0, 0);
-    c->in[1] = view_of(t, 2, 4096, 4096, 0, 0);
-    if (rows_part > 1) c->in[0].shape[1] = c->in[1].shape[0] = c->in[1].shape[1] = c->out[0].shape[1] = 64, dense(&c->in[0]), dense(&c->in[1]), dense(&c->out[0]);
+    int64_t n = rows_part > 1 ? 64 : 4096;
+    c->out[0] = c->in[0] = view_of(t, 2, cut(4096), n, 0, 0);
+    c->in[1] = view_of(t, 2, n, n, 0, 0);
     c->u.gemm.alpha = 1;
 }
 static void of_conv(dt_call *c, int t)

@@ -1,8 +1,8 @@
 /* gpu_perf.c - what every kernel of kernels/ costs: counted by the interpreter, or measured on a GPU
 
-     gpu_perf --count TABLE.csv PTXAS.txt [SASS.txt]   `make gpu-perf`: counts on the emulated runtime (ptx_counts in ptx.h), with
-                                                       registers and shared memory as ptxas reported them
-     gpu_perf --time PAPER.txt                         `make cuda-selftest`: GB/s and TFLOP/s beside what gpu_paper computes
+     gpu_perf --count TABLE.csv PTXAS.txt [SASS.txt]   `make gpu-perf`: counts on the emulated runtime (ptx_counts in
+                                                       ptx.h), with the registers that ptxas reported
+     gpu_perf --time PAPER.txt                         `make cuda-selftest`: speed beside what gpu_paper computes
 
    The calls are those of bench/kernel_rows.h. --count ends with 1 if a kernel is below a threshold and not in the table of
    exceptions, if an exception is not needed any more, or if a kernel has no row. --time on the emulated runtime runs the
@@ -24,9 +24,9 @@
 #include <time.h>
 
 /* ---------------------------------------------------------------------------------------------- exceptions
-   Dense kernels use at least 95 % of the sectors that their loads and stores touch, and shared memory without conflicts. Those that
-   do not, and why. A name is the begin of a kernel's; row: the begin of the row's, or NULL for all. An exception that nothing
-   needs is an error, too, unless it may be better. */
+   Dense kernels use at least 95 % of the sectors that their loads and stores touch, and shared memory without conflicts.
+   Those that do not, and why. A name is the begin of a kernel's; row: the begin of the row's, or NULL for all. An exception
+   that nothing needs is an error, too, unless it may be better. */
 enum { SECTORS, WAYS };
 static const double at_least = 0.95, at_most = 1.0;
 static const struct exception {
@@ -36,7 +36,7 @@ static const struct exception {
     const char *why;
     bool        better; /* it may be */
 } exceptions[] = {
-    { "attention::", NULL, WAYS, 1.13, "tiles are stored transposed (2 to 4 ways); the products, which read them, have none", false },
+    { "attention::", NULL, WAYS, 1.13, "tiles are stored transposed (2 to 4 ways); reading them has none", false },
     { "attention::backward_keys", NULL, SECTORS, 0.82, "lse and delta: one value a row, read by itself", false },
     { "ce_backward_kernel<1, true>", NULL, SECTORS, 0.65, "rows of 50257 begin amid a sector; rows of 50304 do not", false },
     { "ce_backward_kernel<4, false>", NULL, SECTORS, 0.94, "rows of 1000 halves end amid a sector", false },
@@ -58,8 +58,8 @@ static const struct exception {
     { "ord_short_kernel", NULL, WAYS, 1.44, "steps of less than 8 pairs: each thread has two, a distance apart", false },
     { "ord_tiles_kernel", NULL, WAYS, 1.44, "steps of less than 8 pairs: each thread has two, a distance apart", false },
     { "ord_write_kernel", NULL, SECTORS, 0.31, "the places are those of an index", false },
-    { "pool::backward", "max pooling backward", SECTORS, 0.70, "each value is read by up to four windows, of a part of the threads", false },
-    { "pool::forward<", "max pooling 3x3/2", SECTORS, 0.53, "stride 2: a request takes every second value, others the rest", false },
+    { "pool::backward", "max pooling backward", SECTORS, 0.70, "up to four windows, of a part of the threads each", false },
+    { "pool::forward<", "max pooling 3x3/2", SECTORS, 0.53, "stride 2: a request takes every second value", false },
     { "pool::forward_wide", NULL, SECTORS, 0.84, "49 values do not fill sectors", false },
     { "rs_bwd_kernel", NULL, SECTORS, 0.53, "each value is in 4 x 4 of the result: every second one in a request", false },
     { "rs_kernel", NULL, SECTORS, 0.94, "32 results need 17 values", false },
@@ -69,9 +69,9 @@ static bool used[NEXCEPTIONS];
 
 /* ---------------------------------------------------------------------------------------------- cards
    What a multiprocessor holds: CUDA C++ Programming Guide, "Compute Capabilities", table "Technical Specifications per
-   Compute Capability". Registers are given to a warp in pieces of 256, shared memory to a block in pieces of 128 bytes (256 below
-   8.0), of which the system takes 1 KiB a block from 8.0 on: the occupancy calculator of Nsight Compute. Multiprocessors of a
-   card: its data sheet. */
+   Compute Capability". Registers are given to a warp in pieces of 256, shared memory to a block in pieces of 128 bytes
+   (256 below 8.0), and the system takes 1 KiB a block from 8.0 on: the occupancy calculator of Nsight Compute.
+   Multiprocessors of a card: its data sheet. */
 typedef struct card {
     const char *name;
     int         arch, processors, threads, blocks, registers, shared, unit, reserved;
@@ -295,7 +295,8 @@ static int below(const kernel_row *k, const char *dtype, const char *name, int w
 static int print_launch(FILE *csv, const kernel_row *k, const char *dtype, double n, const launch *l, int *bad)
 {
     const ptx_counts *c = &l->n;
-    char              name[400], occupancy[NCARDS * 16] = "", waves[NCARDS * 16] = "", registers[NCARDS * 16] = "", sass[64] = "-";
+    char              name[400], occupancy[NCARDS * 16] = "", waves[NCARDS * 16] = "", registers[NCARDS * 16] = "";
+    char              sass[64] = "-";
     double            sectors = 0, least = 0, own = (double)(c->read + c->written);
     for (int i = 0; i < PTX_ATOMIC; i++) sectors += (double)c->sectors[i], least += (double)c->least[i];
     double moved = 32 * (sectors + (double)c->sectors[PTX_ATOMIC]);
@@ -456,7 +457,8 @@ static double time_of(dt_device *dev, const dt_call *c, bool emulated)
     }
     return best;
 }
-/* A line of the table of gpu_paper --rows: row, type, part, launches, bytes, FLOPs, unit, reached of memory, of arithmetic, with tabs between */
+/* A line of the table of gpu_paper --rows: row, type, part, launches, bytes, FLOPs, unit, reached of memory, of
+   arithmetic, with tabs between */
 typedef struct paper_row {
     char   name[100], type[8], unit[8];
     int    part, launches;
@@ -468,8 +470,8 @@ static bool paper_of(const char *file, const char *name, const char *type, paper
     bool  found = false;
     FILE *f = fopen(file, "r");
     while (f && !found && fgets(line, sizeof line, f))
-        found = sscanf(line, "%99[^\t]\t%7[^\t]\t%d\t%d\t%lf\t%lf\t%7[^\t]\t%lf\t%lf", out->name, out->type, &out->part, &out->launches,
-                       &out->bytes, &out->flops, out->unit, &out->memory, &out->arithmetic) == 9 &&
+        found = sscanf(line, "%99[^\t]\t%7[^\t]\t%d\t%d\t%lf\t%lf\t%7[^\t]\t%lf\t%lf", out->name, out->type, &out->part,
+                       &out->launches, &out->bytes, &out->flops, out->unit, &out->memory, &out->arithmetic) == 9 &&
                 !strcmp(out->name, name) && !strcmp(out->type, type);
     if (f) fclose(f);
     return found;

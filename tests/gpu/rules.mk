@@ -70,8 +70,8 @@ gpu_plan_kernels  = 'cuda/interpreter|build/gpu/test_ptx' \
         DT_TEST_DEVICE=cuda build/gpu/test_conformance$(if $(filter 80 90,$(a)),-b)') \
     $(if $(gpu_all),'cuda/perf|$(gpu_perf)')
 # what each kernel costs: ptxas.txt comes with registers.txt, sass.txt only with `make gpu-perf`
-gpu_perf          = LD_LIBRARY_PATH=build/gpu DT_EMU_STRICT=1 build/gpu/gpu_perf --count build/gpu/perf.csv build/gpu/ptxas.txt \
-    build/gpu/sass.txt
+gpu_perf          = LD_LIBRARY_PATH=build/gpu DT_EMU_STRICT=1 build/gpu/gpu_perf --count build/gpu/perf.csv \
+    build/gpu/ptxas.txt build/gpu/sass.txt
 # Every test runs with lazy streams and in one random order. The tests of gpu_short_X run in GPU_SEEDS random orders, in
 # two halves for two cores: each net in f32, two with channels last, one of them in bf16; ranks and devices that train a
 # conv net. If GPU_SEEDS is 1, only these run in a random order.

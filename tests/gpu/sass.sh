@@ -3,13 +3,15 @@
 #
 #     tests/gpu/sass.sh TABLE CUDA 'ARCH ...' OBJECT ...
 #
-# TABLE: "sm_80 instructions in-the-main-loop kernel". The main loop is the longest one: from the target of a branch backwards to
-# the branch; 0: there is none. NOP and the loop behind the last instruction are not counted. The disassembler is cuobjdump: of
-# CUOBJDUMP, the PATH, the toolkit, or the Python package nvidia-cuda-cuobjdump. Without it TABLE is empty and the reason is one line.
+# TABLE: "sm_80 instructions in-the-main-loop kernel". The main loop is the longest one: from the target of a branch backwards
+# to the branch; 0: there is none. NOP and the loop behind the last instruction are not counted. The disassembler is
+# cuobjdump: of CUOBJDUMP, the PATH, the toolkit, or the Python package nvidia-cuda-cuobjdump. Without it TABLE is empty and
+# the reason is one line.
 table=$1 cuda=$2 archs=$3
 shift 3
 package=$(python3 -c 'import nvidia, os
-print(next((p for d in nvidia.__path__ for p in [os.path.join(d, "cu13", "bin", "cuobjdump")] if os.path.exists(p)), ""))' 2> /dev/null)
+found = [os.path.join(d, "cu13", "bin", "cuobjdump") for d in nvidia.__path__]
+print(next((p for p in found if os.path.exists(p)), ""))' 2> /dev/null)
 tool=
 for t in "$CUOBJDUMP" "$(command -v cuobjdump)" "$cuda/bin/cuobjdump" "$package"; do
     [ -n "$t" ] && [ -x "$t" ] && tool=$t && break

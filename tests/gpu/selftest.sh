@@ -3,13 +3,13 @@
 #
 #     tests/gpu/selftest.sh WHAT-IS-MISSING MAKE 'PROGRAM ...' [emulated]
 #
-# Builds for the first GPU with the real libraries, runs each program (the conformance suite, the trainers), and then measures each
-# kernel beside what gpu_paper computes (gpu_perf --time). Writes build/gpu/selftest.txt: GPUs, driver, versions, the result of
-# every test, the output of those that failed, the speeds, and at its end what differed. Ends with 1 if a test failed, or without a
-# GPU; a kernel that is slower than computed is no failure.
+# Builds for the first GPU with the real libraries, runs each program (the conformance suite, the trainers), and then measures
+# each kernel beside what gpu_paper computes (gpu_perf --time). Writes build/gpu/selftest.txt: GPUs, driver, versions, the
+# result of every test, the output of those that failed, the speeds, and at its end what differed. Ends with 1 if a test
+# failed, or without a GPU; a kernel that is slower than computed is no failure.
 #
-# emulated: the same with the programs that were built for the emulated runtime, whose times mean nothing: the test of this file. It
-# writes build/gpu/selftest-emulated.txt.
+# emulated: the same with the programs that were built for the emulated runtime, whose times mean nothing: the test of this
+# file. It writes build/gpu/selftest-emulated.txt.
 cd "$(dirname "$0")/../.." || exit 1
 missing=$1 make=$2 programs=$3 mode=${4:-real}
 report=build/gpu/selftest.txt dir=build/gpu/native part=1
