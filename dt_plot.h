@@ -1310,7 +1310,7 @@ static void dt__live_draw(dt_progress *p, const char *above)
     memset(&b, 0, sizeof b);
     for (int i = 0; i < p->rows; i++) up += p->row[i] > columns + 1 ? (p->row[i] + columns) / (columns + 1) : 1;
     if (up) {
-        snprintf(text, sizeof text, "\033[%dA", up);
+        snprintf(text, sizeof text, "\r\033[%dA", up); /* the terminal may have echoed ^C into the line of the cursor */
         dt__text_put(&b, text);
     }
     p->rows = 0;
