@@ -1684,7 +1684,8 @@ static const char *const dt__page_script[] = {
     "    box.textContent = '';",
     "    const g = svgEl(box, 'svg', { viewBox: '0 0 ' + W + ' ' + H, height: H, role: 'img', 'aria-label': o.title "
         "});",
-    "    let yt = log ? [] : ticks(a, b, 5);",
+    "    const unit = o.bytes && b > 0 ? Math.pow(1024, Math.max(0, Math.floor(Math.log2(b) / 10))) : 1;",
+    "    let yt = log ? [] : ticks(a / unit, b / unit, 5).map(function (v) { return v * unit; });",
     "    if (log) for (let e = Math.floor(a); e <= b; e++) [1, 2, 5].forEach(function (m) {",
     "      const v = m * Math.pow(10, e);",
     "      if (f(v) >= a && f(v) <= b && (m === 1 || b - a < 3)) yt.push(v);",
