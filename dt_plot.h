@@ -1310,7 +1310,7 @@ static void dt__live_draw(dt_progress *p, const char *above)
     memset(&b, 0, sizeof b);
     for (int i = 0; i < p->rows; i++) up += p->row[i] > columns + 1 ? (p->row[i] + columns) / (columns + 1) : 1;
     if (up) {
-        snprintf(text, sizeof text, "\033[%dA", up);
+        snprintf(text, sizeof text, "\r\033[%dA", up); /* the terminal may have echoed ^C into the line of the cursor */
         dt__text_put(&b, text);
     }
     p->rows = 0;
@@ -1684,7 +1684,8 @@ static const char *const dt__page_script[] = {
     "    box.textContent = '';",
     "    const g = svgEl(box, 'svg', { viewBox: '0 0 ' + W + ' ' + H, height: H, role: 'img', 'aria-label': o.title "
         "});",
-    "    let yt = log ? [] : ticks(a, b, 5);",
+    "    const unit = o.bytes && b > 0 ? Math.pow(1024, Math.max(0, Math.floor(Math.log2(b) / 10))) : 1;",
+    "    let yt = log ? [] : ticks(a / unit, b / unit, 5).map(function (v) { return v * unit; });",
     "    if (log) for (let e = Math.floor(a); e <= b; e++) [1, 2, 5].forEach(function (m) {",
     "      const v = m * Math.pow(10, e);",
     "      if (f(v) >= a && f(v) <= b && (m === 1 || b - a < 3)) yt.push(v);",
