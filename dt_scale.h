@@ -417,6 +417,7 @@ static const dt__scale_link_row dt__scale_links[] = {
 #define DT__SCALE_JPEG 110e3     /* bytes of an image of ImageNet: 140 GB for 1.28 million */
 #define DT__SCALE_FIRST_BUCKET (1024.0 * 1024)  /* as dt_ddp_new and PyTorch */
 #define DT__SCALE_BUCKET (25 * 1024.0 * 1024)
+#define DT__SCALE_BIG 1e6       /* elements: larger arrays are cut over all servers: dt_ps_opts.big */
 #define DT__SCALE_UNIT 65536.0  /* bytes: with ZeRO-3 smaller layers are gathered together: DT__UNIT_LEAST of dt_dist.h */
 /* The standard deviation of the time of a step from device to device, where it was not measured. With n devices a step takes as
    long as the slowest of them. No data sheet has it: it is the value with the smallest median error over the published rows of
@@ -1673,6 +1674,26 @@ DT_API double dt_scale_byteps_seconds(int n, int k, double nbytes, double rate)
     if (k >= n) return nbytes / rate;
     return 2.0 * n * (n - 1) * nbytes / (((double)n * n + (double)k * n - 2.0 * k) * rate);
 }
+/* How much more than its part the fullest of k servers has. Arrays above DT__SCALE_BIG elements are cut over all, the others go whole to
+   the server that has least, as dt_ps.h places them. */
+static double dt__scale_fullest(const dt_scale_model *m, int k)
+{
+    enum { SERVERS = 64 };
+    double load[SERVERS] = { 0 }, whole = 0, most = 0;
+    if (k < 2 || k > SERVERS) return 1;
+    for (int i = 0; i < m->nlayers; i++) {
+        double n = (double)m->layer[i].params;
+        int    to = 0;
+        whole += n;
+        for (int s = 0; s < k; s++) {
+            if (n > DT__SCALE_BIG) load[s] += n / k;
+            if (load[s] < load[to]) to = s;
+        }
+        if (n <= DT__SCALE_BIG) load[to] += n;
+    }
+    for (int s = 0; s < k; s++) most = fmax(most, load[s]);
+    return whole > 0 ? most / (whole / k) : 1;
+}
 static double dt__scale_machine_rate(const dt_scale_cluster *c) /* bytes a second of all links of a machine */
 {
     return c->shared ? c->inter.rate : c->inter.rate * c->per_machine;
@@ -1689,8 +1710,9 @@ static double dt__scale_reduce(dt__scale_work *w, double nbytes, dt_algo *algo) 
     in.n = in.each = w->data.n < w->data.each ? w->data.n : w->data.each;
     double between = w->o->serving == DT_SCALE_BYTEPS
                          ? dt_scale_byteps_seconds(machines, w->o->servers, sent, dt__scale_machine_rate(w->c))
-                         : dt_scale_server_seconds(machines, w->o->servers, w->o->serving == DT_SCALE_BESIDE, sent,
-                                                   dt__scale_machine_rate(w->c));
+                         : dt__scale_fullest(w->m, w->o->servers) *
+                               dt_scale_server_seconds(machines, w->o->servers, w->o->serving == DT_SCALE_BESIDE, sent,
+                                                       dt__scale_machine_rate(w->c));
     return encode + dt__scale_collective(w, in, DT_COLL_ALLREDUCE, sent, NULL) + between +
            (machines > 1 ? w->c->inter.latency : 0);
 }
@@ -1890,6 +1912,7 @@ static double dt__scale_part_of_step(dt__scale_work *w, int first, int last, int
                is known where it was measured. */
             double nbytes = dt__scale_params(w, first, last) * w->wire;
             int    workers = (w->data.n + w->data.each - 1) / w->data.each;
+            nbytes *= dt__scale_fullest(w->m, w->o->servers);
             dt__scale_do(w, 1,
                          workers * nbytes / w->o->servers * (w->c->reduce > 0 ? w->c->reduce : 0) +
                          dt_scale_server_seconds((w->data.n + w->data.each - 1) / w->data.each, w->o->servers,

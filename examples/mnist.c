@@ -20,6 +20,7 @@ static const char *const mnist_help =
     "                        digits; default: the first of data/fashion, data/mnist, data/digits that exists\n"
     "    --epochs N          5                        --batch N     100 for each process\n"
     "    --lr X              0.01                     --seed N      1\n"
+    "    --warmup N          epochs in which the rate rises from nearly 0; default 0     --lars        LARS instead of SGD\n"
     "    --workers N         2 loader threads         --sync-bn     batch norm statistics over all processes\n"
     "    --opt-level LEVEL   O0 to O3: mixed precision; default: f32 only     --dtype TYPE   f16 (default) or bf16\n"
     "    --device D          cpu (default); cuda: one GPU for each process of a machine; cuda:N: GPU N (docs/gpu.md)\n"
@@ -105,13 +106,18 @@ static int trainer(void *args)
                                     .workers = workers, .mean = { mean }, .std = { std }, .device = dev);
 
     dt_model      *m = dt_model_new(.seed = seed, .device = dev);
-    dt_optimizer  *opt = dt_sgd(m, .lr = atof(example_option(argc, argv, "--lr", "0.01")), .momentum = 0.9);
+    double         lr = atof(example_option(argc, argv, "--lr", "0.01")),
+                   warm = atof(example_option(argc, argv, "--warmup", "0")) * (double)dt_loader_batches(in);
+    dt_optimizer  *opt = example_flag(argc, argv, "--lars") ? dt_lars(m, .lr = lr, .momentum = 0.9) :
+                                                              dt_sgd(m, .lr = lr, .momentum = 0.9);
     dt_amp        *amp = level ? dt_amp_new(m, .level = level, .dtype = bf16 ? DT_BF16 : DT_F16) : NULL;
     dt_checkpoint *c = dir ? dt_checkpoint_new(dir, .model = m, .optimizer = opt, .amp = amp, .every_epochs = 1,
                                                .signals = !t.elastic) : NULL;
     if (c) dt_loader_checkpoint(in, c); /* the position in the data is saved and restored too */
     t.opt = opt, t.in = in;
-    dt_elastic_opts o = { .checkpoint = c };
+    dt_elastic_opts o;
+    memset(&o, 0, sizeof o);
+    o.checkpoint = c;
     o.ddp.sync_batchnorm = example_flag(argc, argv, "--sync-bn");
     o.ddp.slots = slots;
     if (!t.elastic) example_team_begin(&t, m, o);
@@ -122,6 +128,7 @@ static int trainer(void *args)
 
     while (example_epoch(&t) < epochs && !stop)
         for (dt_batch b; !stop && example_next(&t, &b); ) {
+            if ((double)step < warm) dt_optimizer_set_lr(opt, -1, lr * (double)(step + 1) / warm);
             dt_tensor *loss = dt_cross_entropy(net(m, b.x), b.y);
             double     value = dt_item(loss);
             if (amp)

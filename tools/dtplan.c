@@ -5,19 +5,24 @@
 
    Predicts a step of training from a model and a cluster: computation and communication, which one is the bottleneck, memory of
    a device, the best layouts, and what would help. docs/planner.md says how. `dtplan --help` lists the options.
-   Exit status: 0 answered; 1 a file cannot be read or written, --judge: the target is missed, --scale: one took 10 s or longer;
-   2 an error in what was asked. */
+   Exit status: 0 answered; 1 a file cannot be read or written, --judge, --sweep: the target is missed, --scale: one took 10 s or
+   longer; 2 an error in what was asked. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #define DT_IMPLEMENTATION
 #include "dt_scale.h"
+#include "dt_plot.h"
+#include "calibrate.h"
 
 static const char help[] =
     "dtplan: will it scale, and how should it be split?\n"
@@ -59,10 +64,17 @@ static const char help[] =
     "  --judge             the planner beside published measurements\n"
     "  --scale [N]         every collective and every pipeline schedule on N ranks (4096), by the steps of their plans\n"
     "  --crossovers        the sizes at which the choice of an algorithm changes, drawn\n"
+    "  --calibrate         this machine as a cluster, measured: for --cluster. A quarter of a minute, with nothing beside it\n"
     "  --models, --devices, --help, --version\n"
+    "How large a batch? Runs your trainer over batch sizes, and draws items a second and epochs to a target (docs/planner.md):\n"
+    "  dtplan --target VALUE [options] --sweep PROGRAM [its options]       text, or --json\n"
+    "  --target VALUE      of the result in the trainer's table: 0.96, 96% or '<0.2'; --metric NAME if it has several results\n"
+    "  --batches LIST      8,16,32,64,128,256; --out FILE: the picture (sweep.svg)\n"
+    "  --lr X              also run it with --lr X x batch / --base-batch N (the first); --warmup N epochs\n"
+    "  --lars-lr X         also with --lars --lr X x sqrt(batch / base batch)\n"
     "\n"
-    "Exit status: 0 answered; 1 a file cannot be read or written, --judge: the target is missed, --scale: one took 10 s or longer;\n"
-    "2 a wrong command line.\n";
+    "Exit status: 0 answered; 1 a file cannot be read or written, --judge, --sweep: the target is missed, --scale: one took 10 s or\n"
+    "longer; 2 a wrong command line.\n";
 
 static int  quit_status = 2; /* 1: a file cannot be read or written, or memory is exhausted */
 static void quit(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
@@ -84,7 +96,7 @@ static void *room(size_t count, size_t each)
 }
 
 /* ---------------------------------------------------------------------------------------------------- what was asked */
-enum { TEXT, JSON, HTML, SVG, TRACE, TABLE, JUDGE, SCALE, CROSSOVERS, MODELS, DEVICES };
+enum { TEXT, JSON, HTML, SVG, TRACE, TABLE, JUDGE, SCALE, CROSSOVERS, MODELS, DEVICES, CALIBRATE, SWEEP };
 typedef struct question {
     dt_scale_opts    o;
     dt_scale_cluster c;
@@ -92,14 +104,20 @@ typedef struct question {
     const char      *model, *profile, *cluster;
     int              answer, ranks;
     bool             layout; /* one was asked for */
+    const char     **given;  /* the options as they were given */
+    bool             sweep_json;
+    int              argc;   /* of --sweep: the trainer */
+    char           **argv;
 } question;
 static const char *const names[] = { "--model",      "--profile",  "--batch",       "--precision", "--optimizer",
                                      "--cluster",    "--machines", "--per-machine", "--device",    "--flops",
                                      "--memory",     "--intra",    "--inter",       "--own-links", "--storage",
                                      "--layout",     "--servers",  "--serving",     "--algo",      "--bucket",
-                                     "--no-overlap", "--compress", "--json",        "--html",      "--svg",
+                                     "--no-overlap", "--compress", "--batches",     "--target",    "--metric",
+                                     "--out",        "--lr",       "--lars-lr",     "--warmup",    "--base-batch",
+                                     "--json",        "--html",      "--svg",
                                      "--trace",      "--table",    "--judge",       "--scale",     "--crossovers",
-                                     "--models",     "--devices",  "--help",        "--version",   NULL };
+                                     "--models",     "--devices",  "--calibrate",   "--help",        "--version",   NULL };
 enum {
     MODEL,
     PROFILE,
@@ -123,8 +141,16 @@ enum {
     BUCKET,
     NO_OVERLAP,
     COMPRESS,
+    BATCHES,
+    TARGET,
+    METRIC,
+    OUT,
+    LR,
+    LARS_LR,
+    WARMUP,
+    BASE_BATCH,
     FIRST_ANSWER,
-    HELP = FIRST_ANSWER + 10,
+    HELP = FIRST_ANSWER + 11,
     VERSION
 };
 static const char       *option_name(int i) { return names[i]; }
@@ -215,13 +241,21 @@ static char *file_text(const char *path, size_t *n)
 }
 static void ask(question *q, int argc, char **argv)
 {
-    static const bool has_value[] = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 0, 1 };
-    const char       *device = NULL, *given[FIRST_ANSWER] = { NULL };
+    static const bool has_value[] = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1 };
+    const char       *device = NULL, **given = (const char **)room(FIRST_ANSWER, sizeof *given);
     memset(q, 0, sizeof *q);
+    q->given = given;
     dt_scale_cluster_default(&q->c);
     q->ranks = 4096;
     for (int i = 1; i < argc; i++) {
         int k = 0;
+        if (!strcmp(argv[i], "--sweep")) { /* the rest is the trainer's */
+            if (q->answer > JSON) quit("--sweep: another answer was asked for already; it goes with --json only");
+            q->sweep_json = q->answer == JSON;
+            q->answer = SWEEP;
+            q->argc = argc - i - 1, q->argv = argv + i + 1;
+            break;
+        }
         while (names[k] && strcmp(argv[i], names[k]) != 0) k++;
         if (!strcmp(argv[i], "-h")) k = HELP;
         if (!names[k]) {
@@ -295,6 +329,9 @@ static void ask(question *q, int argc, char **argv)
         q->o.compress = v / 100;
     }
     q->o.cluster = &q->c;
+    for (int k = 0; k < FIRST_ANSWER; k++)
+        if (given[k] && (q->answer == SWEEP) != (k >= BATCHES))
+            quit("%s: %s", names[k], k >= BATCHES ? "it goes with --sweep only, and before it" : "it does not go with --sweep");
     if (q->answer > TRACE) return;
     if (given[PROFILE]) {
         size_t n;
@@ -899,6 +936,7 @@ static void write_table(FILE *f)
 }
 #include "dtplan_judge.h"
 #include "dtplan_scale.h"
+#include "dtplan_sweep.h"
 
 int main(int argc, char **argv)
 {
@@ -915,6 +953,22 @@ int main(int argc, char **argv)
     case JUDGE: status = write_judgement(stdout); break;
     case SCALE: status = write_scale(stdout, &q); break;
     case CROSSOVERS: write_crossovers(stdout, &q); break;
+    case CALIBRATE: {
+        calibration c;
+        if (calibrate(&c, 0, stderr)) quit("--calibrate: it failed; what was printed before says why");
+        if (c.others > 0.05)
+            fprintf(stderr, "dtplan: other programs had %.0f %% of the cores meanwhile: the figures are theirs, too\n", 100 * c.others);
+        calibrate_print(stdout, &c);
+        break;
+    }
+    case SWEEP: {
+        sweep s;
+        memset(&s, 0, sizeof s);
+        s.argc = q.argc, s.argv = q.argv;
+        sweep_options(&s, q.given);
+        status = write_sweep(stdout, &s, q.sweep_json);
+        break;
+    }
     default:
         answer(&r, &q);
         if (q.answer == TEXT) write_text(stdout, &q, &r);
@@ -928,6 +982,7 @@ int main(int argc, char **argv)
         dt_scale_model_free(q.m);
     }
     quit_status = 1;
+    free(q.given);
     if (fflush(stdout) || ferror(stdout)) quit("cannot write the answer: %s", strerror(errno));
     return status;
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -201,6 +202,48 @@ UTEST(dtplan, reads_files)
     EXPECT_EQ(1, run(options));
     EXPECT_TRUE(says("cannot open the file"));
 }
+/* A trainer of the sweep: its accuracy rises with the steps, less so with large batches and the rate as it is */
+static const char trainer[] =
+    "#!/bin/sh\n"
+    "[ \"$1\" = --help ] && { echo 'train [options]'; echo '  --batch N --csv FILE --lr X --warmup N --lars'; exit 0; }\n"
+    "lr=0.1; csv=; batch=1; lars=0\n"
+    "while [ $# -gt 0 ]; do case $1 in --lr) lr=$2; shift;; --csv) csv=$2; shift;; --batch) batch=$2; shift;; --lars) lars=1;; esac; shift; done\n"
+    "[ \"$batch\" = 64 ] && [ \"$lars\" = 0 ] && { echo 'out of memory'; exit 1; }\n"
+    "awk -v b=$batch -v lr=$lr 'BEGIN { print \"step,epoch,loss,lr,scale,items_per_second,seconds,result,value\";\n"
+    "  for (e = 1; e <= 9; e++) { s += 640 / b; printf \"%d,%d,1,,,%d,1,,\\n%d,%d,,,,,1,\\\"test, accuracy\\\",%g\\n\", s, e, 100 * b, s, e, "
+    "1 - 1 / (1 + e * lr * 160 / b) } }' > $csv\n";
+UTEST(dtplan, sweeps_over_batch_sizes_of_any_trainer)
+{
+    char dir[] = "/tmp/dt_sweep.XXXXXX", path[100], command[600];
+    ASSERT_TRUE(mkdtemp(dir) != NULL);
+    snprintf(path, sizeof path, "%s/train", dir);
+    FILE *f = fopen(path, "w");
+    ASSERT_TRUE(f && fputs(trainer, f) >= 0 && !fclose(f) && !chmod(path, 0700));
+    /* As it is: 1 - 1 / (1 + 16 e / b) >= 0.75: e >= 3 b / 16, so 2 epochs of 640 items with a batch of 8 at 800 a second, 3 with 16 */
+    snprintf(command, sizeof command,
+             "--target 75%% --metric 'test, accuracy' --batches 8,16,32 --out %s/x.svg --lr 0.1 --warmup 1 --json --sweep %s --epochs 9", dir, path);
+    EXPECT_EQ(0, run(command));
+    EXPECT_TRUE(is_json() && number("rate") == 800 && number("epochs") == 2 && number("best") == 32 && !strstr(out, "LARS"));
+    EXPECT_NEAR(2 * 640 / 800.0, number("seconds"), 1e-6);
+    EXPECT_TRUE(says("\"batch\": 32, \"recipe\": \"rate x batch\", \"rate\": 3200, \"reached\": true, \"epochs\": 2,"));
+    char svg[200];
+    snprintf(svg, sizeof svg, "%s/x.svg", dir);
+    EXPECT_EQ(0, access(svg, R_OK));
+    /* LARS with a fifth recipe; a batch that is never reached; a program that fails without a table */
+    snprintf(command, sizeof command, "--target 0.75 --batches 8,512 --out %s --lars-lr 0.2 --sweep %s", svg, path);
+    EXPECT_EQ(0, run(command));
+    EXPECT_TRUE(says("with LARS, without warm-up") && says("batch 512, as it is: 51200 a second, the target was not reached") &&
+                says("batch 8, LARS: 800 a second, 1 epochs"));
+    snprintf(command, sizeof command, "--target 0.75 --batches 64 --out %s --sweep %s", svg, path);
+    EXPECT_EQ(2, run(command));
+    EXPECT_TRUE(says("failed with batch 64: out of memory"));
+    snprintf(command, sizeof command, "--target 0.9999 --batches 512 --out %s --sweep %s", svg, path);
+    EXPECT_EQ(1, run(command));
+    EXPECT_TRUE(says("no batch reached the target"));
+    EXPECT_EQ(2, run("--target 1 --sweep true"));
+    EXPECT_TRUE(says("wrote no table"));
+    unlink(svg), unlink(path), rmdir(dir);
+}
 UTEST(dtplan, refuses_what_it_does_not_know)
 {
     static const struct {
@@ -226,6 +269,20 @@ UTEST(dtplan, refuses_what_it_does_not_know)
               { "--model alexnet --compress 50", "a part in percent" },
               { "--model alexnet --json --html", "another answer" },
               { "--model alexnet --profile x", "expected one of them" },
+              { "--model alexnet --inter 10Gb/s", "an unknown unit" },
+              { "--model alexnet --inter 10Gbps", "an unknown unit" },
+              { "--model gpt2 --machines 1 --per-machine 8 --layout tensor=5", "data x pipe x tensor is not the number of devices" },
+              { "--sweep ./train", "Give --target" },
+              { "--target 1 --sweep", "the trainer is missing" },
+              { "--target x --sweep ./train", "found 'x'" },
+              { "--target 1 --batches 8,4 --sweep ./train", "larger ones after smaller ones" },
+              { "--target 1 --batches 8,,4 --sweep ./train", "whole numbers from 1" },
+              { "--target 1 --lr 0 --sweep ./train", "a number above 0" },
+              { "--target 1 --sweep ./train --batch 3", "the sweep sets it itself" },
+              { "--target 1 --sweep /no/such/trainer", "cannot run /no/such/trainer" },
+              { "--target 1 --svg --sweep ./train", "goes with --json only" },
+              { "--target 1 --model alexnet --sweep ./train", "--model: it does not go with --sweep" },
+              { "--model alexnet --target 1", "it goes with --sweep only" },
               { "--model alexnet --device v100 --flops 3T", "expected one of them" } };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         EXPECT_EQ(2, run(t[i].options));
