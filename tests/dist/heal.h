@@ -227,6 +227,13 @@ static DT_TEST_UNUSED void heal_note(heal *j, int number, dt_elastic *e, const d
         t->item[rank][t->items[rank]++] = (int16_t)b->item[i];
     t->n[rank]++;
 }
+/* The group has committed so many steps. A member that has no samples in the last step of an epoch commits it in dt_elastic_next. */
+static DT_TEST_UNUSED void heal_steps(heal *j, int64_t steps)
+{
+    int64_t newest = __atomic_load_n(&j->newest, __ATOMIC_SEQ_CST);
+    while (newest < steps &&
+           !__atomic_compare_exchange_n(&j->newest, &newest, steps, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+}
 static DT_TEST_UNUSED void heal_committed(heal *j, int number, dt_elastic *e, dt_model *m, int64_t step,
                                           int generation)
 {
@@ -244,9 +251,7 @@ static DT_TEST_UNUSED void heal_committed(heal *j, int number, dt_elastic *e, dt
         heal_wrong(j, number, step, "other weights than another member");
     int64_t now = heal_ns();
     if (j->committed_ns[step] < now) j->committed_ns[step] = now;
-    int64_t newest = __atomic_load_n(&j->newest, __ATOMIC_SEQ_CST);
-    while (newest < step + 1 &&
-           !__atomic_compare_exchange_n(&j->newest, &newest, step + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+    heal_steps(j, step + 1);
 }
 static DT_TEST_UNUSED int64_t heal_count(const char *path) /* entries of a folder, or lines of a file */
 {
@@ -341,6 +346,7 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
         for (dt_batch b; dt_elastic_next(e, &b);) {
             int64_t step = dt_elastic_steps(e);
             bool    in_group = dt_elastic_ddp(e) != NULL;
+            heal_steps(j, step);
             generation = (int)dt_elastic_get_stats(e).generation;
             size = dt_elastic_size(e);
             if (in_group && !begun && j->plan[number].how == HEAL_TIMER)
@@ -368,6 +374,7 @@ static DT_TEST_UNUSED int heal_member(heal *j, int number, int rank)
             heal_die(j, number, HEAL_AFTER, step);
             if (k) dt_checkpoint_tick(k, dt_elastic_epoch(e), dt_elastic_steps(e));
         }
+    heal_steps(j, dt_elastic_steps(e));
     if (dt_error()) snprintf(j->said[number], sizeof j->said[number], "%s", dt_error());
     else {
         uint64_t none = 0, h = heal_hash(m);

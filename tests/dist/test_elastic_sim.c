@@ -35,10 +35,9 @@ static float   item[HEAL_ITEMS][HEAL_IN];
 static uint8_t label[HEAL_ITEMS];
 
 static void job_log(job *b, uint64_t x) { b->log = (b->log ^ x) * UINT64_C(0x9e3779b97f4a7c15) + 1; }
-/* A member that has no samples in the last step of an epoch commits it in dt_elastic_next. */
 static void job_steps(job *b, int me, const dt_elastic *e)
 {
-    if (!dt_sim_dead(b->s, me) && dt_elastic_steps(e) > b->j->newest) b->j->newest = dt_elastic_steps(e);
+    if (!dt_sim_dead(b->s, me)) heal_steps(b->j, dt_elastic_steps(e));
 }
 static void member(dt_comm *c, void *user)
 {
