@@ -4489,6 +4489,7 @@ typedef struct DT__K(conv_t) {
     int64_t  so, sk;          /* strides of the plain weights: destination and source channel */
     int64_t *tapsrc, *segoff; /* by packed tap: its place in the plain kernel; the offsets of the class's segments */
     int      kind, depth, add, act, direct; /* depth: one channel a group, taken as one group of all channels */
+    int      mix;                           /* four channels a group, likewise: see conv_run_mix */
     int      fine;                          /* short segments: segoff is by element */
     int64_t  sc, cw;        /* source channels: all, those of a copy */
     int64_t  pw, pitch, cp; /* of the copy: width, floats from row to row, from pixel to pixel */
@@ -4538,7 +4539,7 @@ static void DT__K(conv_axis)(DT__K(conv_axis_t) *a, int fwd, int64_t stride, int
 static int DT__K(conv_merged)(const DT__K(conv_t) *p, int64_t rx)
 {
     const DT__K(conv_axis_t) *x = &p->x;
-    if (p->groups != 1 || p->depth || p->cp != p->cg) return 0;
+    if (p->groups != 1 || p->depth || p->mix || p->cp != p->cg) return 0;
     for (int64_t i = x->start[rx] + 1; i < x->start[rx + 1]; i++)
         if (x->off[i] != x->off[i - 1] + 1) return 0;
     return 1;
@@ -4608,8 +4609,15 @@ static void DT__K(conv_channels)(DT__K(conv_t) *p, const dt_view *w, int64_t gro
     p->groups = p->depth ? 1 : groups;
     p->cg = p->sc / p->groups;
     p->og = p->dst.shape[1] / p->groups;
+#if DT__HAS_AVX2
+    p->mix = p->kind == DT__CONV_FORWARD && p->groups > 1 && p->cg == 4 && p->og == 4 && p->sc % DT__NR == 0;
+    if (p->mix) {
+        p->groups = 1;
+        p->cg = p->og = p->sc;
+    }
+#endif
     p->np = (p->og + DT__NR - 1) / DT__NR;
-    p->kd = p->depth ? 1 : p->cg;
+    p->kd = p->depth ? 1 : p->mix ? 4 : p->cg;
     p->so = p->kind == DT__CONV_DATA ? taps : taps * p->kd;
     p->sk = p->kind == DT__CONV_DATA ? taps * p->og : taps;
     p->cw = p->cp = p->sc;
@@ -4649,7 +4657,7 @@ static void DT__K(conv_geometry)(DT__K(conv_t) *p, const dt_call *c, const dt_vi
         DT__K(conv_axis)(a, fwd, c->u.conv.stride[i], c->u.conv.pad[i], c->u.conv.dilation[i]);
     }
     p->ntap = p->y.nt * p->x.nt;
-    p->fine = !p->depth && p->kd * (p->groups == 1 ? p->x.k : 1) < DT__K(conv_short)();
+    p->fine = !p->depth && !p->mix && p->kd * (p->groups == 1 ? p->x.k : 1) < DT__K(conv_short)();
     p->pw = (p->x.nq - 1) * p->x.ss + p->x.span + 1;
     p->direct = p->src.dtype == DT_F32 && p->x.lo >= 0 && p->y.lo >= 0 && p->x.lo + p->pw <= p->x.src &&
                 p->y.lo + (p->y.nq - 1) * p->y.ss + p->y.span + 1 <= p->y.src;
@@ -4828,6 +4836,77 @@ static DT__WIDE_CODE __attribute__((noinline)) void DT__K(conv_run_depth_wide)(c
     }
 }
 #endif
+#if DT__HAS_AVX2
+/* The same for groups of four channels: a panel has whole groups, and the product with the group's k-th channel takes it from the four
+   lanes of each group. The terms of a sum are those of conv_run in the same order. */
+#define DT__MIX_WIDE(i, k)                                                                                                        \
+    __asm__("vpermilps {%2, %1, %0|%0, %1, %2}" : "=v"(x_) : "m"(*(const DT__K(wf_at) *)(a##i + off)), "i"((k) * 0x55));           \
+    __asm__("vfmadd231ps {%2, %1, %0|%0, %1, %2}" : "+v"(c##i) : "v"(v_), "v"(x_));
+#define DT__MIX_WIDE_K(k)                                                                                                         \
+    {                                                                                                                             \
+        dt__wf v_ = DT__WLD(w + (k) * DT__NR), x_;                                                                                \
+        DT__MIX_WIDE(0, k) DT__MIX_WIDE(1, k) DT__MIX_WIDE(2, k) DT__MIX_WIDE(3, k) DT__MIX_WIDE(4, k) DT__MIX_WIDE(5, k)         \
+    }
+static DT__WIDE_CODE __attribute__((noinline)) void DT__K(conv_mix_wide)(const DT__K(conv_run_t) *r, const int64_t *so, float *tile)
+{
+    const float *w = r->w, *src = r->src;
+    dt__wf       c0 = DT__WLD(r->bias), c1 = c0, c2 = c0, c3 = c0, c4 = c0, c5 = c0;
+    const float *a0 = src + so[0], *a1 = src + so[1], *a2 = src + so[2], *a3 = src + so[3], *a4 = src + so[4], *a5 = src + so[5];
+    for (int s = 0; s < r->nseg; s++, w += 4 * DT__NR) {
+        int64_t off = r->segoff[s];
+        DT__MIX_WIDE_K(0) DT__MIX_WIDE_K(1) DT__MIX_WIDE_K(2) DT__MIX_WIDE_K(3)
+    }
+    DT__WST(tile, c0);
+    DT__WST(tile + DT__NR, c1);
+    DT__WST(tile + 2 * DT__NR, c2);
+    DT__WST(tile + 3 * DT__NR, c3);
+    DT__WST(tile + 4 * DT__NR, c4);
+    DT__WST(tile + 5 * DT__NR, c5);
+}
+#undef DT__MIX_WIDE
+#undef DT__MIX_WIDE_K
+typedef float DT__K(mix_at) __attribute__((vector_size(32), aligned(4), may_alias));
+#define DT__MIX(c, from, k, v)                                                                                                    \
+    __asm__("vpermilps {%2, %1, %0|%0, %1, %2}" : "=x"(x_) : "m"(*(const DT__K(mix_at) *)(from)), "i"((k) * 0x55));                \
+    __asm__("vfmadd231ps {%2, %1, %0|%0, %1, %2}" : "+x"(c) : "x"(v), "x"(x_));
+#define DT__MIX_K(k)                                                                                                              \
+    {                                                                                                                             \
+        dt__vf v0_ = DT__K(ld)(w + (k) * DT__NR), v1_ = DT__K(ld)(w + (k) * DT__NR + DT__W), x_;                                  \
+        DT__MIX(c0, a0 + off, k, v0_) DT__MIX(d0, a0 + off + DT__W, k, v1_)                                                       \
+        DT__MIX(c1, a1 + off, k, v0_) DT__MIX(d1, a1 + off + DT__W, k, v1_)                                                       \
+        DT__MIX(c2, a2 + off, k, v0_) DT__MIX(d2, a2 + off + DT__W, k, v1_)                                                       \
+    }
+static void DT__K(conv_mix)(const DT__K(conv_run_t) *r, const int64_t *so, float *tile) /* three pixels */
+{
+    const float *w = r->w, *src = r->src, *a0 = src + so[0], *a1 = src + so[1], *a2 = src + so[2];
+    dt__vf       c0 = DT__K(ld)(r->bias), d0 = DT__K(ld)(r->bias + DT__W), c1 = c0, d1 = d0, c2 = c0, d2 = d0;
+    for (int s = 0; s < r->nseg; s++, w += 4 * DT__NR) {
+        int64_t off = r->segoff[s];
+        DT__MIX_K(0) DT__MIX_K(1) DT__MIX_K(2) DT__MIX_K(3)
+    }
+    DT__K(conv_put)(tile, c0, d0);
+    DT__K(conv_put)(tile + DT__NR, c1, d1);
+    DT__K(conv_put)(tile + 2 * DT__NR, c2, d2);
+}
+#undef DT__MIX
+#undef DT__MIX_K
+static void DT__K(conv_run_mix)(const DT__K(conv_run_t) *r)
+{
+    dt__vf zero = DT__K(zero)();
+    for (int64_t at = 0; at < r->npix; at += DT__MR) {
+        float tile[DT__MR * DT__NR];
+        if (DT__K(wide)()) {
+            DT__K(conv_mix_wide)(r, r->soff + at, tile);
+        } else {
+            DT__K(conv_mix)(r, r->soff + at, tile);
+            DT__K(conv_mix)(r, r->soff + at + 3, tile + 3 * DT__NR);
+        }
+        for (int i = 0; r->act == DT_ACT_RELU && i < DT__MR * DT__NR; i += DT__W)
+            DT__K(st)(tile + i, DT__K(vmax)(zero, DT__K(ld)(tile + i)));
+        DT__K(conv_store)(r, r->doff + at, DT__K(conv_min)(r->npix - at, DT__MR), tile);
+    }
+}
+#endif
 /* The same for a depthwise convolution: channel by channel */
 static void DT__K(conv_run_depth)(const DT__K(conv_run_t) *r)
 {
@@ -4917,12 +4996,15 @@ static void DT__K(conv_task)(void *ctx, int64_t task, int worker)
         r.nseg = (int)(p->fine ? ny * nx * p->kd : nx * p->kd == 0 ? 0 : merged ? ny : ny * nx);
         for (int64_t i = gp * split / p->nsplit; i < gp * (split + 1) / p->nsplit; i++) {
             int64_t g = i / p->np, o0 = i % p->np * DT__NR;
-            r.src = b.src + (p->depth ? o0 : g * p->cg);
+            r.src = b.src + (p->depth || p->mix ? o0 : g * p->cg);
             r.w = p->wpack + (i * p->ntap + tap0) * p->kd * DT__NR;
             r.bias = p->bias + i * DT__NR;
             r.m = DT__K(conv_min)(p->og - o0, DT__NR);
             r.dst = (char *)p->dst.data + (g * p->og + o0) * es;
             if (p->depth) DT__K(conv_run_depth)(&r);
+#if DT__HAS_AVX2
+            else if (p->mix) DT__K(conv_run_mix)(&r);
+#endif
             else DT__K(conv_run)(&r);
         }
     }

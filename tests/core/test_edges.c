@@ -202,7 +202,7 @@ static uint64_t bits_of_kernels(void)
     static const int64_t size[][3] = { { 7, 33, 50 }, { 64, 64, 64 }, { 130, 100, 600 }, { 1, 300, 700 }, { 300, 1, 700 }, { 23, 17, 1 } };
     uint64_t             hash = 1469598103934665603u;
     dt_manual_seed(4);
-    for (int k = 0; k < 15; k++) {
+    for (int k = 0; k < 16; k++) {
         dt_tensor *x, *w, *y, *out[3] = { NULL, NULL, NULL };
         if (k < 6) {
             x = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(size[k][0], size[k][2])));
@@ -217,6 +217,10 @@ static uint64_t bits_of_kernels(void)
             x = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(1, 2, 37, 24)));
             w = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(1, 2, 37, 24)));
             y = dt_attention(x, w, w, .causal = true);
+        } else if (k == 15) {
+            x = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(2, 32, 13, 11)));
+            w = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(32, 4, 3, 3)));
+            y = dt_op_conv2d(x, w, NULL, .pad = 1, .groups = 8, .act = DT_ACT_RELU);
         } else if (k == 13) { /* the window's gradient, and taps whose rows follow each other */
             x = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(2, 3, 31, 29)));
             w = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(20, 3, 7, 7)));
@@ -298,6 +302,27 @@ UTEST(edges, gradients_of_images_with_few_channels)
             dt_free(x);
         }
     dt_set_num_threads(0);
+    EXPECT_EQ(dt_error_code(), DT_OK);
+}
+UTEST(edges, groups_of_four_channels_are_convolutions_of_their_own)
+{
+    static const struct { int64_t c, h, w, k; int stride, pad; } t[] = { { 32, 7, 9, 3, 1, 1 }, { 16, 5, 5, 1, 1, 0 }, { 48, 8, 11, 5, 2, 2 } };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++)
+        for (int half = 0; half < 2; half++) {
+            dt_dtype   type = half ? DT_BF16 : DT_F32;
+            dt_act     act = i == 1 ? DT_ACT_NONE : i == 0 ? DT_ACT_RELU : DT_ACT_TANH;
+            dt_tensor *part[12];
+            dt_manual_seed(7);
+            dt_tensor *x = dt_cast(dt_normal(0, 1, DT_SHAPE(2, t[i].c, t[i].h, t[i].w)), type), *b = dt_cast(dt_normal(0, 1, DT_SHAPE(t[i].c)), type);
+            dt_tensor *f = dt_cast(dt_normal(0, 1, DT_SHAPE(t[i].c, 4, t[i].k, t[i].k)), type);
+            dt_tensor *y = dt_op_conv2d(x, f, b, .stride = t[i].stride, .pad = t[i].pad, .groups = (int)t[i].c / 4, .act = act);
+            for (int64_t g = 0; g < t[i].c / 4; g++)
+                part[g] = dt_op_conv2d(dt_narrow(x, 1, 4 * g, 4), dt_narrow(f, 0, 4 * g, 4), dt_narrow(b, 0, 4 * g, 4), .stride = t[i].stride,
+                                       .pad = t[i].pad, .act = act);
+            dt_tensor *off = dt_abs(dt_sub(dt_cast(y, DT_F32), dt_cast(dt_cat(part, (int)t[i].c / 4, 1), DT_F32)));
+            EXPECT_TRUE(dt_item(dt_amax(off)) <= (half ? 0.13 : 2e-5));
+            dt_end();
+        }
     EXPECT_EQ(dt_error_code(), DT_OK);
 }
 /* One query, as in generation, has a kernel of its own: it gives what two equal queries give. */
