@@ -119,7 +119,7 @@ $(TOOLS:%=build/tools/%): build/tools/%: tools/%.c build/normal/libdt.a
 	$(link_with_library)
 
 # The demo links only what examples/mnist.c uses, so that it is there soon: the objects that take longest first.
-DEMO_PARTS := dt_cpu_avx2 dt_cpu dt_comm dt dt_net dt_nn dt_dist dt_data dt_msg dt_plan dt_io dt_plot dt_base dt_cuda
+DEMO_PARTS := dt_cpu_avx2 dt_cpu dt_comm dt dt_net dt_nn dt_dist dt_elastic dt_data dt_msg dt_plan dt_io dt_plot dt_base dt_cuda
 build/demo/mnist: examples/mnist.c $(DEMO_PARTS:%=build/normal/lib/%.o)
 	@mkdir -p $(@D)
 	$(CC) -I. -DDT_LINKED $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< $(DEMO_PARTS:%=build/normal/lib/%.o) -o $@ $(LDFLAGS) $(LDLIBS)

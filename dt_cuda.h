@@ -144,6 +144,7 @@ void *dt__cuda_scratch(dt_device *dev, void *stream, size_t nbytes);
 int   dt__cuda_check(int cuda_error, const char *what); /* 0, or DT_ERR_DEVICE after dt_fail */
 int   dt__cuda_processors(dt_device *dev);              /* number of multiprocessors */
 bool  dt__cuda_deterministic(dt_device *dev);
+int   dt__cuda_capability(dt_device *dev);              /* 80 for 8.0 */
 /* y = alpha a b + beta y for each index of the first dimensions, by cuBLAS, with sums in f32. a and b have one dtype, y it or f32; each
    has unit stride in one of its last two dimensions, y in its last. On the stream of `like`. */
 int   dt__cuda_matmul(dt_device *dev, const dt_call *like, const dt_view *y, const dt_view *a, const dt_view *b, float alpha, float beta);
@@ -316,7 +317,7 @@ typedef struct dt__cuda_stage { /* a pinned buffer of uploads */
 /* lock protects opts, more, segments, convs, stats, slots, peers, every queue's behind and the reading of its bad; staging protects
    stage and stage_next. calls is atomic. staging may be held while lock is taken, not the other way round. */
 typedef struct dt__cuda_dev {
-    int               index, processors;
+    int               index, processors, capability;
     dt_device        *dev;
     struct {
         bool   tf32, deterministic, search;
@@ -609,6 +610,7 @@ void *dt__cuda_stream(dt_device *dev, void *stream)
     return (void *)dt__cuda_queue_of(d, stream)->stream;
 }
 int  dt__cuda_processors(dt_device *dev) { return dt__cuda_of(dev)->processors; }
+int  dt__cuda_capability(dt_device *dev) { return dt__cuda_of(dev)->capability; }
 bool dt__cuda_deterministic(dt_device *dev) { return dt__cuda_of(dev)->opts.deterministic; }
 /* which: DT__SPACE_...; the blocks may be in use at the same time. NULL without a message: out of memory. */
 static void *dt__cuda_space_try(dt_device *dev, void *stream, int which, size_t nbytes)
@@ -1794,6 +1796,7 @@ static dt__cuda_dev *dt__cuda_new(int index)
     } else if (!bad) bad = dt__cuda_check(e, "loading the kernels");
     if (!bad) {
         d->processors = p.multiProcessorCount;
+        d->capability = 10 * p.major + p.minor;
         const char *most = getenv("DT_CUDA_WORKSPACE_MB");
         long        mb = most && *most >= '0' && *most <= '9' ? strtol(most, NULL, 10) : 512;
         d->opts.tf32 = dt__cuda_env("DT_CUDA_TF32");

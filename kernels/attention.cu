@@ -1,7 +1,8 @@
 /* attention.cu: scaled dot-product attention, o = softmax(scale q k^T) v, and its gradient, in two ways.
 
-   By products, on tensor cores: operands of one half type without mask, lengths and window, d a multiple of 8, rows aligned to 16
-   bytes, at least 8192 pairs of query and key, and workspace for one head within 128 MiB. cuBLAS computes scores (f32) of some heads
+   By products, on tensor cores, on devices of capability 7.5 and 8.0 (later ones have twice the f32 lanes, and the kernel below is faster on
+   paper): operands of one half type without mask, lengths and window, d a multiple of 8, rows aligned to 16
+   bytes, at least 8192 pairs of query and key, and workspace for one head within 256 MiB. cuBLAS computes scores (f32) of some heads
    at a time, a kernel makes weights of them, cuBLAS multiplies these with v. One half would round a weight by more than the result may
    be off, so a weight is the sum of two (the second is what the first lost), and a result the f32 sum of two products. Blocks of 512 rows of a causal head skip
    the blocks of keys that they do not see: 3/4 of the pairs are computed for t = 1024. Backward: scores and do v^T (f32), a kernel
@@ -522,7 +523,7 @@ static bool hides(const args &a)
 }
 /* ---- by products */
 constexpr int64_t ROWS = 512; /* of a block of scores, and keys of a block of their gradients */
-constexpr int64_t SPACE = (int64_t)128 << 20, PAIRS = 8192;
+constexpr int64_t SPACE = (int64_t)256 << 20, PAIRS = 8192;
 struct plan {
     int64_t b, h, n, t, s, d, rep, pitch, offset; /* n: heads at a time; pitch: of rows of scores */
     int     dtype, causal;
@@ -538,10 +539,10 @@ static bool fits(const dt_view &v, int dtype) /* for vectors of 8, by cuBLAS and
     return yes;
 }
 /* Does it go by products? from: the operand q; nbytes of workspace a pair */
-static bool by_products(plan *p, const dt_call *c, const args &a, int from, int ins, int outs, int nbytes)
+static bool by_products(dt_device *dev, plan *p, const dt_call *c, const args &a, int from, int ins, int outs, int nbytes)
 {
     const dt_view &q = c->in[from];
-    if (hides(a) || a.offset < 0 || a.t * a.s < PAIRS || (a.causal && a.s > a.t + a.offset)) return false;
+    if (dt__cuda_capability(dev) > 80 || hides(a) || a.offset < 0 || a.t * a.s < PAIRS || (a.causal && a.s > a.t + a.offset)) return false;
     if (q.dtype != DT_F16 && q.dtype != DT_BF16) return false;
     for (int i = 0; i < ins; i++)
         if (!fits(c->in[i], q.dtype)) return false;
@@ -811,7 +812,7 @@ extern "C" int dt__cuda_attention(dt_device *dev, const dt_call *c)
     int             status = all_floats(c, 7, 1);
     attention::plan p;
     if (status || a.heads == 0 || a.t == 0) return status;
-    if (!(c->acc & 1) && attention::by_products(&p, c, a, 0, 3, 1, 8)) return attention::forward_by_products(dev, c, p, a);
+    if (!(c->acc & 1) && attention::by_products(dev, &p, c, a, 0, 3, 1, 8)) return attention::forward_by_products(dev, c, p, a);
     cudaStream_t     s = stream_of(dev, c);
     float           *lse = (float *)c->out[1].data;
     attention::heads o = attention::out_heads(c, 0), q = attention::in_heads(c, 0, a.h), k = attention::in_heads(c, 1, a.h);
@@ -833,7 +834,7 @@ extern "C" int dt__cuda_attention_bwd(dt_device *dev, const dt_call *c)
     const float *lse = (const float *)c->in[5].data;
     size_t       rows = (size_t)(a.heads * (a.t > 0 ? a.t : 1));
     attention::plan p;
-    bool         products = attention::by_products(&p, c, a, 1, 5, 3, 16);
+    bool         products = attention::by_products(dev, &p, c, a, 1, 5, 3, 16);
     size_t       before = products ? (rows * sizeof(float) + 511) / 512 * 512 : rows * sizeof(float);
     float       *delta = (float *)dt__cuda_scratch(dev, c->stream, before + (products ? (size_t)(p.n * p.t * p.pitch) * 16 + attention::sums_bytes(p) : 0));
     if (!delta) return DT_ERR_MEMORY;
