@@ -2298,11 +2298,12 @@ static double dt__scale_together(const dt__scale_work *w)
     if (w->devices < 2 || sharing < 2) return 1;
     if (!w->measured || !(c->stream > 0) || !(c->crowded > 0 && c->crowded <= 1)) return 1 + products;
     dt_scale_sums sums = dt_scale_model_sums(m);
-    double        seconds = m->forward > 0 && m->backward > 0 ? m->forward + m->backward + m->update : sums.forward + sums.backward + m->update;
+    double        seconds = m->update + (m->forward > 0 && m->backward > 0 ? m->forward + m->backward : sums.forward + sums.backward);
     double        moved = 3 * DT__SCALE_MOVED * sums.held * m->batch * w->act +
                    (double)sums.params * (2 * w->value + w->grad + 2 * (w->value + w->grad + w->state));
     double part = seconds > 0 ? fmin(1, moved / c->stream / seconds) : 0;
-    double rest = c->device.speed > 0 && seconds > 0 ? fmin(1 - part, (sums.flops + sums.flops_back) * m->batch / c->device.speed / seconds) : 1 - part;
+    double work = c->device.speed > 0 ? (sums.flops + sums.flops_back) * m->batch / c->device.speed : seconds;
+    double rest = seconds > 0 ? fmin(1 - part, work / seconds) : 1 - part;
     return 1 + rest * products + part * (1 / c->crowded - 1);
 }
 static void dt__scale_prepare(dt__scale_work *w)

@@ -263,14 +263,6 @@ static bool lead_ok(const dt_view *v) /* as dt__cuda_lead: can cuBLAS use the op
     }
     return (r == 1 || rows == 1) && (cols == 1 || c >= rows);
 }
-static void dense(dt_view *v)
-{
-    int64_t n = 1;
-    for (int i = v->ndim - 1; i >= 0; i--) {
-        v->stride[i] = n;
-        n *= v->shape[i];
-    }
-}
 /* As dt__cuda_products: batch dimensions with constant strides in all operands are one batched call. */
 static void count_products(paper *p, const dt_view *y, const dt_view *a, const dt_view *b, bool onto)
 {
