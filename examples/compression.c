@@ -40,12 +40,7 @@ static int trainer(void *args)
     dt_loader    *exam = dt_loader_new(test, .batch = 100);
     dt_model     *m = dt_model_new(.seed = 1);
     dt_optimizer *opt = dt_sgd(m, .lr = 0.2);
-    dt_compress   how;
-    memset(&how, 0, sizeof how);
-    how.kind = kind;
-    how.rank = 4;      /* powersgd */
-    how.start = -1;    /* from the first step on */
-    how.ratio = 0.05;  /* topk */
+    dt_compress   how = { .kind = kind, .ratio = 0.05, .rank = 4, .start = -1 }; /* ratio of topk, rank of powersgd; from the first step on */
     dt_ddp *ddp = dt_ddp_new(m, c, .compress = how);
     double  began = now(), right = 0, n = 0;
     int64_t steps = 0;

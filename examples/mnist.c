@@ -115,9 +115,7 @@ static int trainer(void *args)
                                                .signals = !t.elastic) : NULL;
     if (c) dt_loader_checkpoint(in, c); /* the position in the data is saved and restored too */
     t.opt = opt, t.in = in;
-    dt_elastic_opts o;
-    memset(&o, 0, sizeof o);
-    o.checkpoint = c;
+    dt_elastic_opts o = { .checkpoint = c };
     o.ddp.sync_batchnorm = example_flag(argc, argv, "--sync-bn");
     o.ddp.slots = slots;
     if (!t.elastic) example_team_begin(&t, m, o);
