@@ -66,6 +66,7 @@ with_cmake() { # build directory, more options...
     cmake -S "$tmp" -B "$build" "$@" && cmake --build "$build" -j2 && "$build/app"
 }
 
+refuses() { ! "$@"; }
 stage=$tmp/stage prefix=/opt/dt
 check "make install DESTDIR= PREFIX=" make --no-print-directory install DESTDIR="$stage" PREFIX=$prefix
 there=$stage$prefix
@@ -103,5 +104,13 @@ check "it runs" env DT_LOG=off "$tmp/single"
 have g++ && check "the single header as C++20" g++ $flags -std=c++20 -fsyntax-only -x c++ "$tmp/app_single.c"
 # shellcheck disable=SC2086
 have clang && check "the single header as C99, clang" clang $flags -std=c99 -fsyntax-only "$tmp/app_single.c"
+# ---- from Python, which has no macros: examples/digits.py reads the structures of options from the headers
+if have python3; then
+    check "make build/libdt.so" make --no-print-directory build/libdt.so CFLAGS="-O1 -g0"
+    check "examples/digits.py trains" python3 examples/digits.py --epochs 2
+    check "examples/digits.py --help" python3 examples/digits.py --help
+    check "examples/digits.py refuses other options" refuses python3 examples/digits.py --no-such-option
+    check "examples/digits.py says which file is missing" refuses python3 examples/digits.py --data /nowhere
+fi
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed = 0 ]
