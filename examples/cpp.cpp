@@ -16,7 +16,7 @@ using optimizer = std::unique_ptr<dt_optimizer, calls<dt_optimizer_free>>;
 
 int main(int argc, char **argv)
 {
-    static const char help[] = "cpp [options]: a net in C++20\n"
+    static const char help[] = "cpp [options]: a net in C++20 that learns the product of two numbers\n"
                                "    --steps N     400\n";
     if (int done = example_options(argc, argv, help); done >= 0) return done;
     const int steps = atoi(example_option(argc, argv, "--steps", "400"));

@@ -5,7 +5,7 @@
 #include "dt.h"
 #include "options.h"
 
-static const char *const tensors_help = "tensors: prints what operations on tensors do\n";
+static const char *const tensors_help = "tensors: prints what operations on tensors give: shapes, views, sums, an error\n";
 
 static void show(const char *what, dt_tensor *t)
 {

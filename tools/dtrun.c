@@ -2430,6 +2430,10 @@ static void elastic_exited(int rank, const exited *end, const char *tail, size_t
             m->failed[0] ? "; it said: " : "", m->failed, last);
     else if (!is_bad && !el.done && el.formed) say("rank %d on %s has ended with exit code 0, and is not replaced", rank, at->host);
     if (!is_bad && unasked) at->ended++;
+    if (m->asked && state == RUNNING && !el.done && m->in && !m->gone) { /* if it led the group, the address is not the group's any more */
+        el.hold = el.generation;
+        el.hold_until = dt__comm_now() + HOLD_NS;
+    }
     if (is_bad && !m->asked && !m->retry) {
         if (given_up || (el.formed && !m->in)) el.healed += state == RUNNING;
         else if (!e.stopped || state == RUNNING) bad_add(m, &e, tail, n);

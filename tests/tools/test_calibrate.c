@@ -21,7 +21,7 @@ UTEST(calibrate, figures_that_the_planner_reads)
     for (int tcp = 0; tcp < 2; tcp++) {
         EXPECT_TRUE(c.send[tcp].latency > 0 && c.send[tcp].rate > 1e6);
         EXPECT_TRUE(c.allreduce[tcp].latency > 0 && c.allreduce[tcp].rate > 1e6);
-        EXPECT_TRUE(c.allreduce[tcp].busy >= 0 && c.allreduce[tcp].busy <= 1);
+        EXPECT_TRUE(c.allreduce[tcp].busy >= 0 && c.allreduce[tcp].busy <= 10);
     }
     char  *text = NULL;
     size_t n = 0;
