@@ -76,6 +76,12 @@ static double accuracy(dt_model *m, dt_ddp *ddp, dt_loader *in) /* over the test
     return ddp ? dt_ddp_mean(ddp, n > 0 ? right / n : 0, n) : right / n;
 }
 
+static dt_progress *display(int argc, char **argv, int rank, int64_t epochs, int64_t steps, int64_t start)
+{
+    return dt_progress_new(.epochs = (int)epochs, .steps = steps, .unit = "images", .quiet = rank > 0,
+                           .csv = rank ? NULL : example_option(argc, argv, "--csv", NULL),
+                           .svg = rank ? NULL : example_option(argc, argv, "--svg", NULL), .start_step = start);
+}
 static int trainer(void *args)
 {
     int         argc = ((example_args *)args)->argc;
@@ -122,7 +128,7 @@ static int trainer(void *args)
     if (c && !getenv("DT_ELASTIC_JOIN") && dt_checkpoint_resume(c, &epoch, &step) > 0 && rank == 0)
         fprintf(stderr, "resuming from step %lld in %s\n", (long long)step, dir);
     if (t.elastic) example_team_begin(&t, m, o), step = 0; /* from the position that was resumed; it counts its own steps */
-    dt_progress *p = NULL;
+    dt_progress *p = t.elastic ? NULL : display(argc, argv, rank, epochs, dt_loader_batches(in), step);
 
     while (example_epoch(&t) < epochs && !stop)
         for (dt_batch b; !stop && example_next(&t, &b); ) {
@@ -136,12 +142,8 @@ static int trainer(void *args)
             if (!example_step(&t)) continue;
             step = t.elastic ? dt_elastic_steps(t.e) : step + 1;
             rank = example_rank(&t), world = example_size(&t); /* elastic: another process may be the first one now */
-            if (!p && (!t.elastic || rank == 0)) /* elastic: also the one that leads after the first has died */
-                p = dt_progress_new(.epochs = (int)epochs, .steps = t.elastic ? 0 : dt_loader_batches(in), .unit = "images",
-                                    .quiet = rank > 0,
-                                    .csv = rank ? NULL : example_option(argc, argv, "--csv", NULL),
-                                    .svg = rank ? NULL : example_option(argc, argv, "--svg", NULL),
-                                    .start_step = step - 1);
+            if (!p && rank == 0) /* elastic: also the one that leads after the first has died */
+                p = display(argc, argv, rank, epochs, 0, step - 1);
             dt_progress_step(p, value, .items = (double)(b.n * (slots ? slots : world)), .lr = dt_optimizer_lr(opt, 0),
                              .scale = amp ? dt_amp_scale(amp, 0) : 0);
             if (example_epoch(&t) > b.epoch) { /* this was the last batch of the epoch */
