@@ -454,6 +454,14 @@ UTEST(sharded, stage_3_compressed) { compare(utest_result, 2, (recipe){ .net = 0
 UTEST(ddp, weighted) { compare(utest_result, 2, (recipe){ .net = 2, .weighted = true }); }
 UTEST(ddp, accumulated) { compare(utest_result, 2, (recipe){ .net = 2, .accumulate = true }); }
 UTEST(ddp, a_rank_that_runs_out) { compare(utest_result, 2, (recipe){ .net = 0, .uneven = true, .sync_batchnorm = true }); }
+UTEST(ddp, a_rank_that_runs_out_with_room_for_one_kernel) /* it begins the collectives of all communicators where the others do */
+{
+    setenv("DT_EMU_NCCL_ROOM", "1", 1);
+    compare(utest_result, 2, (recipe){ .net = 0, .uneven = true, .sync_batchnorm = true });
+    compare(utest_result, 2, (recipe){ .net = 0, .shard = 2, .uneven = true, .sync_batchnorm = true });
+    compare(utest_result, 2, (recipe){ .net = 0, .shard = 3, .uneven = true, .sync_batchnorm = true });
+    unsetenv("DT_EMU_NCCL_ROOM");
+}
 UTEST(ddp, weighted_with_batch_norms_over_all_ranks)
 {
     compare(utest_result, 2, (recipe){ .net = 0, .weighted = true, .sync_batchnorm = true });
