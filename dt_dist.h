@@ -606,7 +606,8 @@ enum { DT__DDP_STAGES = 8 };
 enum { DT__DDP_IDLE = 0, DT__DDP_BACKWARD, DT__DDP_SKIP };
 
 /* ---- sharding. A unit is a bucket of a sharded model: its values and gradients. */
-enum { DT__WALK_VALUE, DT__WALK_BEGIN, DT__WALK_GRAD, DT__WALK_START }; /* dt_ddp.walk: what | index << 2 */
+/* dt_ddp.walk: what | index << DT__WALK_BITS. Index of a batch norm: twice its channels, and 1 more in a backward */
+enum { DT__WALK_VALUE, DT__WALK_BEGIN, DT__WALK_GRAD, DT__WALK_START, DT__WALK_NORM, DT__WALK_BITS = 3 };
 typedef struct dt__room { /* memory for a unit that is whole for a while */
     dt_tensor *t;         /* 1-d */
     bool       used;
@@ -709,7 +710,7 @@ struct dt_ddp {
     int          use_cap, used_cap;
     int          use_said;   /* .shard 1 and 2: so many of `use` all ranks have, in this order, if use_agreed: see dt__info_receive */
     bool         use_agreed;
-    int         *walk, *walked; /* .shard = 3, for dt_ddp_skip: see dt__walk_record. Since the last backward, and in that one */
+    int         *walk, *walked; /* for dt_ddp_skip: see dt__walk_record. Since the last backward, and in that one */
     int          nwalk, nwalked, walk_cap, walked_cap;
     int          walk_version;  /* of the model's blocks, in walked; 0: there is none */
     bool         walking;       /* dt_ddp_skip repeats it */
@@ -726,6 +727,7 @@ struct dt_ddp {
     dt_tensor    *skip_device; /* on_device: the same, f32 */
     dt_work     **skip_work;
     int64_t       nskip, skip_cap;
+    int64_t       skip_at, skip_counts; /* on_device: how much of skip_device and skip_buf is taken */
     /* verification and statistics */
     FILE        *verify; /* rank 0: the file of DT_VERIFY */
     int          verifying;
@@ -1249,7 +1251,8 @@ static int dt__ddp_scale(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, double 
 
    dt__ways_advance moves what can move without waiting, whenever a gradient becomes complete; dt__ddp_drain moves the rest after
    the backward, stage by stage. So every stage has its collectives in the order of the buckets, on a communicator of its
-   own: ranks may be at different stages of different buckets. */
+   own: ranks may be at different stages of different buckets. On a GPU they may not, because the collectives of all communicators
+   have one order there (dt_nccl.h): a bucket moves when two buckets have begun after it. */
 static int  dt__ddp_wait(dt_ddp *d, dt_work *w);
 static void dt__unit_reduced(dt__unit *u);
 static dt_work *dt__unit_sum(dt_ddp *d, const dt_ddp_bucket *b, void *x, void *out, int dtype);
@@ -1332,6 +1335,12 @@ static int dt__ways_advance(dt_ddp *d)
 {
     int least = DT__DDP_STAGES, rc = 0; /* the least stage of the buckets before */
     if (d->o.shard == 3) return 0;      /* see dt__grad_room */
+    if (d->on_device) {
+        int flying = 0, oldest = -1;
+        for (int i = d->next - 1; i >= 0; i--)
+            if (d->bucket[i].stage >= 0) flying++, oldest = i;
+        return d->way.stages > 1 && flying > 2 ? dt__way_next(d, &d->bucket[oldest]) : 0;
+    }
     for (int i = 0; i < d->next && d->way.stages > 1 && !rc; i++) {
         dt__bucket *b = &d->bucket[i];
         while (!rc && b->stage >= 0 && b->stage < least && (!b->work || dt_work_test(b->work))) rc = dt__way_next(d, b);
@@ -2850,8 +2859,11 @@ static int dt__flags_read(dt_ddp *d)
 static int dt__buckets_start_ready(dt_ddp *d) /* in order, up to the first bucket that is not ready */
 {
     int rc = 0;
-    while (!rc && d->next < d->nbuckets && !d->bucket[d->next].waiting) rc = dt__bucket_start(d, &d->bucket[d->next++]);
-    if (!rc) rc = dt__ways_advance(d);
+    while (!rc && d->next < d->nbuckets && !d->bucket[d->next].waiting) {
+        rc = dt__bucket_start(d, &d->bucket[d->next++]);
+        if (!rc && d->on_device) rc = dt__ways_advance(d); /* at the same places on all ranks */
+    }
+    if (!rc && !d->on_device) rc = dt__ways_advance(d);
     if (rc || d->next < d->nbuckets || d->bad_work) return rc;
     if (dt__err.bad_loss && d->bad[d->rank] < 0) d->bad[d->rank] = d->norder;
     if (d->on_device && !d->o.no_check && (rc = dt__flags_read(d)) != 0) return rc;
@@ -3134,6 +3146,7 @@ static void dt__ddp_end_step(dt_ddp *d, dt_status status)
         if (!dt__ddp_alone(d)) {
             dt__ddp_drain(d);
             dt__ways_end(d, false);
+            d->nwalk = 0; /* the forward of the next step begins a new one */
         }
         return;
     }
@@ -3426,12 +3439,19 @@ static void dt__use_record(dt_ddp *d, int unit) /* what is not in the list is no
 }
 /* .shard = 3: what a rank did since its last synchronised backward that others wait for, in order. A rank that skips repeats
    it: used values, the begin of the backward, memory of gradients (which may wait for buckets), buckets that started. Values
-   that are used without gradients, as in an evaluation, are no part of a step: a rank that skips reads them itself. */
+   that are used without gradients, as in an evaluation, are no part of a step: a rank that skips reads them itself.
+   On a GPU also without .shard = 3, if there is more than one communicator, and with the batch norms: all ranks must begin the
+   collectives of all communicators in one order there (dt_nccl.h). */
+static bool dt__walk_kept(const dt_ddp *d)
+{
+    if (d->o.shard == 3) return d->unit != NULL;
+    return d->on_device && !d->driven && (d->norm || d->o.shard) && !dt__ddp_alone(d);
+}
 static void dt__walk_record(dt_ddp *d, int what, int index)
 {
-    int x = what | index << 2;
-    if (d->o.shard != 3 || !d->unit || d->nwalk < 0) return;
-    if (what == DT__WALK_VALUE && dt__tls.no_grad && !dt__tls.in_backward && !d->walking) return;
+    int x = what | index << DT__WALK_BITS;
+    if (!dt__walk_kept(d) || d->nwalk < 0) return;
+    if ((what == DT__WALK_VALUE || what == DT__WALK_NORM) && dt__tls.no_grad && !dt__tls.in_backward && !d->walking) return;
     if (what == DT__WALK_VALUE && d->nwalk && d->walk[d->nwalk - 1] == x) return;
     /* too long, or out of memory: none until the next backward */
     if (!dt__list_add(&d->walk, &d->nwalk, &d->walk_cap, x)) d->nwalk = -1;
@@ -4317,7 +4337,7 @@ static int dt__slots_store(dt_ddp *d) /* stores the gradients of a backward; aft
    order of ranks by Chan's formula. Backward: the sums of dy and dy * xhat are added over the ranks, weighted as the
    losses are in the mean that the ddp computes. A rank that skips needs no results: it starts all collectives of a step
    at once, asynchronously, and waits for them together with the buckets. So the other ranks never wait for it in the
-   middle of their step. */
+   middle of their step. On a GPU it starts each at its place among the collectives of the other communicators: dt__walk_repeat. */
 static double *dt__syncnorm_alloc(double **room, size_t *nbytes, int64_t n)
 {
     size_t need = (size_t)n * sizeof **room;
@@ -4335,6 +4355,9 @@ static int dt__syncnorm_record(dt_ddp *d, int64_t channels)
     if (!p) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the statistics of a batch norm");
     d->norm_calls = p;
     d->norm_calls[d->nnorm_calls++] = channels;
+    if (!d->on_device) return 0;
+    if ((channels < 0 ? -channels : channels) >> 26) d->nwalk = -1; /* a rank that skips repeats no walk */
+    else dt__walk_record(d, DT__WALK_NORM, (int)(channels < 0 ? 1 - 2 * channels : 2 * channels));
     return 0;
 }
 static void dt__syncnorm_end_step(dt_ddp *d) /* this step's collectives become those of the step before */
@@ -4493,52 +4516,69 @@ static int dt__syncnorm_skip_started(dt_ddp *d, dt_work *w)
     d->skip_work[d->nskip++] = w;
     return 0;
 }
-/* on_device: contributes counts of 0 from the host and zeros from the device. */
-static int dt__syncnorm_skip_device(dt_ddp *d, int64_t *counts, int64_t n)
+/* on_device: contributes a count of 0 from the host and zeros from the device, in memory that dt__syncnorm_skip has taken. */
+static int dt__syncnorm_skip_one(dt_ddp *d, int64_t ch) /* channels, negative for a backward */
 {
-    if (!d->skip_device || d->skip_device->numel < n) {
-        dt__unref(d->skip_device);
-        d->skip_device = dt__new("dt_ddp_skip", d->m->device, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
+    int64_t each = 2 * (ch < 0 ? -ch : ch);
+    float  *at = dt__syncnorm_data(d->skip_device) + d->skip_at;
+    if (ch < 0) {
+        d->skip_at += each;
+        return dt__syncnorm_skip_started(d, dt_comm_allreduce_start(d->norm, at, each, DT_COMM_F32, DT_COMM_SUM));
     }
-    if (!d->skip_device || dt__fill(d->skip_device, 0)) return DT_ERR_MEMORY;
-    float *at = dt__syncnorm_data(d->skip_device);
-    for (int64_t i = 0; i < d->nnorm_calls_prev; i++) {
-        int64_t ch = d->norm_calls_prev[i], each = 2 * (ch < 0 ? -ch : ch);
-        if (ch < 0) {
-            if (dt__syncnorm_skip_started(d, dt_comm_allreduce_start(d->norm, at, each, DT_COMM_F32, DT_COMM_SUM))) break;
-            at += each;
-            continue;
-        }
-        if (dt__syncnorm_skip_started(d, dt_comm_allgather_start(d->norm, NULL, counts, 1, NULL, DT_COMM_I64)) ||
-            dt__syncnorm_skip_started(d, dt_comm_allgather_start(d->norm, NULL, at, each, NULL, DT_COMM_F32)))
-            break;
-        counts += d->world;
-        at += each * d->world;
-    }
-    return dt__err.code;
+    int64_t *counts = (int64_t *)(void *)d->skip_buf + d->skip_counts;
+    d->skip_at += each * d->world;
+    d->skip_counts += d->world;
+    int rc = dt__syncnorm_skip_started(d, dt_comm_allgather_start(d->norm, NULL, counts, 1, NULL, DT_COMM_I64));
+    return rc ? rc : dt__syncnorm_skip_started(d, dt_comm_allgather_start(d->norm, NULL, at, each, NULL, DT_COMM_F32));
 }
-static int dt__syncnorm_skip(dt_ddp *d)
+static int64_t dt__syncnorm_walked(int index) { return index & 1 ? -(int64_t)(index >> 1) : (int64_t)(index >> 1); }
+static int     dt__syncnorm_skip_next(dt_ddp *d, int index) /* a batch norm of walked, at its place */
 {
-    int64_t n = 0;
-    if (!d->norm || !d->nnorm_calls_prev) return 0;
+    int64_t ch = dt__syncnorm_walked(index);
+    dt__walk_record(d, DT__WALK_NORM, index);
+    return dt__syncnorm_skip_one(d, ch);
+}
+/* Begins the collectives of the batch norms of this rank's last step. On a GPU with from >= 0 only takes the memory for those in
+   walked from there on: dt__walk_repeat begins each at its place between the collectives of the other communicators. */
+static int dt__syncnorm_skip(dt_ddp *d, int from)
+{
+    bool    later = d->on_device && from >= 0;
+    int64_t n = 0, calls = later ? 0 : d->nnorm_calls_prev;
+    if (!d->norm) return 0;
+    for (int i = from; later && i < d->nwalked; i++) {
+        if ((d->walked[i] & ((1 << DT__WALK_BITS) - 1)) != DT__WALK_NORM) continue;
+        int64_t ch = dt__syncnorm_walked(d->walked[i] >> DT__WALK_BITS);
+        n += ch < 0 ? -2 * ch : (2 * ch + 1) * d->world;
+        calls++;
+    }
+    if (!calls) return 0;
     if (dt_comm_options(d->norm)->no_thread)
         return dt_fail(DT_ERR_STATE, "dt_ddp_skip: .sync_batchnorm needs a communicator with a thread, this one has "
                                      ".no_thread; call dt_comm_init without it");
-    for (int64_t i = 0; i < d->nnorm_calls_prev; i++) {
+    for (int64_t i = 0; !later && i < calls; i++) {
         int64_t ch = d->norm_calls_prev[i];
         n += ch < 0 ? -2 * ch : (2 * ch + 1) * d->world;
     }
     double *at = dt__syncnorm_alloc(&d->skip_buf, &d->skip_nbytes, n);
-    if (d->skip_cap < 2 * d->nnorm_calls_prev) {
+    if (d->skip_cap < 2 * calls) {
         dt_mem_free(d->skip_work, (size_t)d->skip_cap * sizeof *d->skip_work);
-        d->skip_work = (dt_work **)dt_mem_alloc(2 * (size_t)d->nnorm_calls_prev * sizeof *d->skip_work);
-        d->skip_cap = d->skip_work ? 2 * d->nnorm_calls_prev : 0;
+        d->skip_work = (dt_work **)dt_mem_alloc(2 * (size_t)calls * sizeof *d->skip_work);
+        d->skip_cap = d->skip_work ? 2 * calls : 0;
     }
     if (!at || !d->skip_cap) return dt_fail(DT_ERR_MEMORY, "dt_ddp_skip: out of memory");
     memset(at, 0, (size_t)n * sizeof *at);
-    if (d->on_device) return dt__syncnorm_skip_device(d, (int64_t *)(void *)at, n);
-    for (int64_t i = 0; i < d->nnorm_calls_prev; i++) {
-        int64_t  ch = d->norm_calls_prev[i], each = 2 * (ch < 0 ? -ch : ch) + (ch > 0);
+    d->skip_at = d->skip_counts = 0;
+    if (d->on_device && (!d->skip_device || d->skip_device->numel < n)) {
+        dt__unref(d->skip_device);
+        d->skip_device = dt__new("dt_ddp_skip", d->m->device, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
+    }
+    if (d->on_device && (!d->skip_device || dt__fill(d->skip_device, 0))) return DT_ERR_MEMORY;
+    for (int64_t i = 0; i < calls && !later; i++) {
+        int64_t ch = d->norm_calls_prev[i], each = 2 * (ch < 0 ? -ch : ch) + (ch > 0);
+        if (d->on_device) {
+            if (dt__syncnorm_skip_one(d, ch)) return dt__err.code;
+            continue;
+        }
         dt_work *w = ch < 0 ? dt_comm_allreduce_start(d->norm, at, each, DT_COMM_F64, DT_COMM_SUM)
                             : dt_comm_allgather_start(d->norm, NULL, at, each, NULL, DT_COMM_F64);
         if (dt__syncnorm_skip_started(d, w)) return dt__err.code;
@@ -4983,7 +5023,7 @@ static int dt__skip_start(dt_ddp *d, int n) /* the first n buckets, unless they 
     for (int i = 0; i < n && i < d->nbuckets; i++) d->bucket[i].waiting = 0;
     return dt__buckets_start_ready(d);
 }
-/* .shard = 3: takes part in the gathers of the others' forward and backward, which are those of this rank's last step;
+/* Takes part in the gathers and batch norms of the others' forward and backward, which are those of this rank's last step;
    buckets start between them as they did there. What the program has used since that step is done already. */
 static int dt__walk_repeat(dt_ddp *d)
 {
@@ -4996,11 +5036,12 @@ static int dt__walk_repeat(dt_ddp *d)
     while (at < d->nwalk && at < d->nwalked && d->walk[at] == d->walked[at]) at++;
     if (at < d->nwalk) at = d->nwalk = 0;
     d->walking = true;
-    rc = dt__syncnorm_skip(d);
+    rc = dt__syncnorm_skip(d, at);
     for (; at < d->nwalked && !rc && dt__err.code == DT_OK; at++) {
-        int       what = d->walked[at] & 3, index = d->walked[at] >> 2;
-        dt__unit *u = &d->unit[index];
-        if (what == DT__WALK_VALUE) dt__value_touch(&u->lazy_value.lazy);
+        int       what = d->walked[at] & ((1 << DT__WALK_BITS) - 1), index = d->walked[at] >> DT__WALK_BITS;
+        dt__unit *u = what == DT__WALK_VALUE || what == DT__WALK_GRAD ? &d->unit[index] : NULL;
+        if (what == DT__WALK_NORM) rc = dt__syncnorm_skip_next(d, index);
+        else if (what == DT__WALK_VALUE) dt__value_touch(&u->lazy_value.lazy);
         else if (what == DT__WALK_GRAD) dt__grad_touch(&u->lazy_grad.lazy);
         else if (what == DT__WALK_START) rc = dt__skip_start(d, index + 1);
         else if (!(rc = dt__skip_begin(d))) {
@@ -5030,12 +5071,13 @@ DT_API dt_status dt_ddp_skip(dt_ddp *d)
     dt_amp *amp = d->m->amp;
     if (amp && amp->nlosses != 1)
         return (dt_status)dt_fail(DT_ERR_STATE, "dt_ddp_skip: mixed precision with %d losses, expected 1", amp->nlosses);
-    if (d->o.shard == 3) {
+    /* without .shard = 3, as parameters are frozen: all ranks begin the same collectives, and a GPU has to have room for several */
+    if (d->o.shard == 3 || (dt__walk_kept(d) && d->walk_version && d->walk_version == d->m->version)) {
         if (dt__walk_repeat(d) && d->phase == DT__DDP_IDLE) {
             dt__ddp_send_error(d);
             dt__ddp_drain(d);
         }
-    } else if (!dt__skip_begin(d) && !dt__syncnorm_skip(d) && !dt__info_send(d)) dt__skip_start(d, d->nbuckets);
+    } else if (!dt__skip_begin(d) && !dt__syncnorm_skip(d, -1) && !dt__info_send(d)) dt__skip_start(d, d->nbuckets);
     dt__ddp_end_step(d, dt_error_code());
     if (amp && dt__err.code == DT_OK && !dt__amp_take_back(d->m, &amp->scaler[0], NULL)) amp->scaler[0].used = 1;
     return dt_error_code();

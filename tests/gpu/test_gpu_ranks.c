@@ -327,6 +327,7 @@ typedef struct recipe {
     const char *compress; /* of dt_ddp_new, or NULL */
     int         shard;
     double      clip;
+    bool        staged; /* a hook with three collectives for a bucket */
 } recipe;
 static recipe the; /* set before the ranks are started */
 static double loss_of[2][8][STEPS], norm_of[2][8], buffers_of[2][8];
@@ -353,6 +354,19 @@ static dt_tensor *loss_for(dt_model *m, const trainer *t, int step, int rank)
     dt_tensor *y = dt_from(label, DT_SHAPE(t->x.dim[0]), .dtype = DT_I64);
     return dt_cross_entropy(t->net(m, data_of(t, step * 8 + rank)), y);
 }
+static int sum_start(dt_ddp_bucket *b, dt_work **work, void *user)
+{
+    (void)user;
+    *work = dt_comm_allreduce_start(b->comm, b->data, b->n, b->dtype, DT_COMM_SUM);
+    return *work ? 0 : -1;
+}
+static int same_again(dt_ddp_bucket *b, dt_work **work, void *user) /* the greatest of equal values, twice */
+{
+    (void)user;
+    if (!b->comm) return 0;
+    *work = dt_comm_allreduce_start(b->comm, b->data, b->n, b->dtype, DT_COMM_MAX);
+    return *work ? 0 : -1;
+}
 static void train_rank(rank_arg *a)
 {
     const trainer *t = &trainers[the.net];
@@ -365,6 +379,7 @@ static void train_rank(rank_arg *a)
                                    .sync_batchnorm = the.sync_batchnorm, .slots = the.slots ? a->world : 0,
                                    .compress = { .kind = the.compress }, .shard = the.shard);
     MUST(ddp != NULL);
+    if (the.staged) MUST(!dt_ddp_set_hook(ddp, .name = "staged", .start = sum_start, .finish = same_again, .stages = 3));
     for (int i = 0; i < STEPS && !a->failed; i++) {
         bool have = !the.uneven || i < STEPS - 1 || a->rank != 1;
         if (the.uneven && !dt_ddp_more(ddp, i < STEPS)) break;
@@ -454,6 +469,21 @@ UTEST(sharded, stage_3_compressed) { compare(utest_result, 2, (recipe){ .net = 0
 UTEST(ddp, weighted) { compare(utest_result, 2, (recipe){ .net = 2, .weighted = true }); }
 UTEST(ddp, accumulated) { compare(utest_result, 2, (recipe){ .net = 2, .accumulate = true }); }
 UTEST(ddp, a_rank_that_runs_out) { compare(utest_result, 2, (recipe){ .net = 0, .uneven = true, .sync_batchnorm = true }); }
+UTEST(ddp, a_rank_that_runs_out_with_room_for_one_kernel) /* it begins the collectives of all communicators where the others do */
+{
+    setenv("DT_EMU_NCCL_ROOM", "1", 1);
+    compare(utest_result, 2, (recipe){ .net = 0, .uneven = true, .sync_batchnorm = true });
+    compare(utest_result, 2, (recipe){ .net = 0, .shard = 2, .uneven = true, .sync_batchnorm = true });
+    compare(utest_result, 2, (recipe){ .net = 0, .shard = 3, .uneven = true, .sync_batchnorm = true });
+    unsetenv("DT_EMU_NCCL_ROOM");
+}
+UTEST(ddp, a_hook_of_three_stages_with_room_for_one_kernel)
+{
+    setenv("DT_EMU_NCCL_ROOM", "1", 1);
+    compare(utest_result, 2, (recipe){ .net = 0, .staged = true, .uneven = true, .sync_batchnorm = true });
+    compare(utest_result, 2, (recipe){ .net = 0, .shard = 2, .staged = true, .uneven = true, .sync_batchnorm = true });
+    unsetenv("DT_EMU_NCCL_ROOM");
+}
 UTEST(ddp, weighted_with_batch_norms_over_all_ranks)
 {
     compare(utest_result, 2, (recipe){ .net = 0, .weighted = true, .sync_batchnorm = true });
