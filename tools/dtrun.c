@@ -2280,6 +2280,7 @@ static struct {
     bool    formed, done, closed; /* the group has met; a rank is done with the training; no more ranks are started */
     bool    begun, below;     /* ranks have been started; the group has given up because of --min */
     int64_t generation, step, hold, hold_until, short_said; /* hold: a newer generation is waited for; -1: none */
+    int     leader; /* the member whose address it is */
     int     members, want;
     char    address[DT__ELASTIC_ADDR];
     int     quick, retries, healed, restarts; /* quick: new ranks that ended soon, in a row; healed: deaths so far */
@@ -2430,10 +2431,6 @@ static void elastic_exited(int rank, const exited *end, const char *tail, size_t
             m->failed[0] ? "; it said: " : "", m->failed, last);
     else if (!is_bad && !el.done && el.formed) say("rank %d on %s has ended with exit code 0, and is not replaced", rank, at->host);
     if (!is_bad && unasked) at->ended++;
-    if (m->asked && state == RUNNING && !el.done && m->in && !m->gone) { /* if it led the group, the address is not the group's any more */
-        el.hold = el.generation;
-        el.hold_until = dt__comm_now() + HOLD_NS;
-    }
     if (is_bad && !m->asked && !m->retry) {
         if (given_up || (el.formed && !m->in)) el.healed += state == RUNNING;
         else if (!e.stopped || state == RUNNING) bad_add(m, &e, tail, n);
@@ -2461,6 +2458,7 @@ static void leave(member *m) /* asks it to leave; it has the grace time */
 {
     if (m->asked) return;
     m->asked = true;
+    if (m->id == el.leader) el.address[0] = 0; /* nobody is started until the next leader reports */
     m->kill_at = dt__comm_now() + dt__ns_of(stop_grace());
     member_signal(m, SIGTERM);
 }
@@ -2495,7 +2493,10 @@ static void elastic_state(const dt__elastic_report *r)
     el.step = r->step;
     el.members = r->members;
     el.want = r->want;
-    if (r->address[0]) snprintf(el.address, sizeof el.address, "%s", r->address);
+    member *from = member_find(r->member);
+    if (!r->address[0] || !from || from->asked) return; /* who leaves does not lead for long */
+    snprintf(el.address, sizeof el.address, "%s", r->address);
+    el.leader = r->member;
 }
 static void elastic_report(const dt__elastic_report *r)
 {
@@ -2593,6 +2594,7 @@ static void elastic_start(void) /* the ranks of the start */
     el.formed = el.done = el.below = el.closed = false;
     el.begun = true;
     el.generation = el.step = el.hold = el.short_said = -1;
+    el.leader = -1;
     el.settle_until = 0;
     el.members = el.want = 0;
     el.address[0] = 0;
