@@ -206,7 +206,9 @@ DT_API int dt_ddp_slots(const dt_ddp *d, int *first, int *n); /* returns S; this
    not take is an error after the communicator's timeout). A rank may have an empty batch. If dt_ddp_samples is used, it
    must be called before the first backward of an accumulation. dt_ddp_skip takes part with zero samples in the batch
    norms that this rank's last step ran, so all steps must run the same ones; it needs a communicator with a thread (not
-   .no_thread). With .no_buffers the running statistics of a rank that skips are not updated. */
+   .no_thread). With .no_buffers the running statistics of a rank that skips are not updated. On a GPU the others
+   wait for each batch norm at its place, so a rank cannot skip the step after parameters were frozen or unfrozen; and batch norms
+   between dt_no_grad_begin and dt_no_grad_end are no part of a step: a rank that skips runs them itself. */
 
 /* Where the time goes: sums, in seconds, over all backwards that were synchronised. */
 typedef struct dt_ddp_stats {
@@ -250,7 +252,7 @@ DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes);
    Several collectives, each of which needs the result of the one before: with .stages = n up to n of them. finish may start
    a work, too; when that is done, finish is called again, with the next b->stage. The collectives of each stage have a
    communicator of their own, so a bucket goes to its next stage while the backward runs, as soon as its work is done on
-   this rank. Their order is that of the buckets within each stage.
+   this rank; on a GPU when two buckets have begun after it. Their order is that of the buckets within each stage.
 
    Values that are not finite: hooks get finite values only, because DDP checks them before. If a rank has others, start
    gets zeros there, and the step changes nothing (under dt_amp with a dynamic scale it is an overflow). A hook sets
@@ -3440,12 +3442,12 @@ static void dt__use_record(dt_ddp *d, int unit) /* what is not in the list is no
 /* .shard = 3: what a rank did since its last synchronised backward that others wait for, in order. A rank that skips repeats
    it: used values, the begin of the backward, memory of gradients (which may wait for buckets), buckets that started. Values
    that are used without gradients, as in an evaluation, are no part of a step: a rank that skips reads them itself.
-   On a GPU also without .shard = 3, if there is more than one communicator, and with the batch norms: all ranks must begin the
-   collectives of all communicators in one order there (dt_nccl.h). */
+   On a GPU with the batch norms, and also without .shard = 3 where the order of several communicators is not that of the buckets
+   alone: all ranks must begin the collectives of all communicators in one order there (dt_nccl.h). */
 static bool dt__walk_kept(const dt_ddp *d)
 {
     if (d->o.shard == 3) return d->unit != NULL;
-    return d->on_device && !d->driven && (d->norm || d->o.shard) && !dt__ddp_alone(d);
+    return d->on_device && !d->driven && (d->norm || (d->o.shard && d->way.stages > 1)) && !dt__ddp_alone(d);
 }
 static void dt__walk_record(dt_ddp *d, int what, int index)
 {
@@ -3761,7 +3763,7 @@ static int dt__shards_cut(void *user) /* dt__sharding.cut */
     d->nunits = 0;
     d->recent[0] = d->recent[1] = d->recent[2] = d->ahead = -1;
     d->nuse = d->nused = d->use_at = d->walk_version = 0;
-    d->nwalk = dt__tls.tape.n ? -1 : 0; /* -1: there was no unit yet in a part of the forward */
+    if (d->o.shard == 3) d->nwalk = dt__tls.tape.n ? -1 : 0; /* -1: there was no unit yet in a part of the forward */
     for (int i = 0; i < m->nparams && !rc; i++)
         if (m->param[i]->old_block >= 0 && m->param[i]->block < 0 && !m->param[i]->buffer && d->nold)
             rc = dt__unit_leave(m->param[i]);
@@ -4516,49 +4518,11 @@ static int dt__syncnorm_skip_started(dt_ddp *d, dt_work *w)
     d->skip_work[d->nskip++] = w;
     return 0;
 }
-/* on_device: contributes a count of 0 from the host and zeros from the device, in memory that dt__syncnorm_skip has taken. */
-static int dt__syncnorm_skip_one(dt_ddp *d, int64_t ch) /* channels, negative for a backward */
+static int dt__syncnorm_skip_room(dt_ddp *d, int64_t calls, int64_t n) /* zeros in host memory, and room for works */
 {
-    int64_t each = 2 * (ch < 0 ? -ch : ch);
-    float  *at = dt__syncnorm_data(d->skip_device) + d->skip_at;
-    if (ch < 0) {
-        d->skip_at += each;
-        return dt__syncnorm_skip_started(d, dt_comm_allreduce_start(d->norm, at, each, DT_COMM_F32, DT_COMM_SUM));
-    }
-    int64_t *counts = (int64_t *)(void *)d->skip_buf + d->skip_counts;
-    d->skip_at += each * d->world;
-    d->skip_counts += d->world;
-    int rc = dt__syncnorm_skip_started(d, dt_comm_allgather_start(d->norm, NULL, counts, 1, NULL, DT_COMM_I64));
-    return rc ? rc : dt__syncnorm_skip_started(d, dt_comm_allgather_start(d->norm, NULL, at, each, NULL, DT_COMM_F32));
-}
-static int64_t dt__syncnorm_walked(int index) { return index & 1 ? -(int64_t)(index >> 1) : (int64_t)(index >> 1); }
-static int     dt__syncnorm_skip_next(dt_ddp *d, int index) /* a batch norm of walked, at its place */
-{
-    int64_t ch = dt__syncnorm_walked(index);
-    dt__walk_record(d, DT__WALK_NORM, index);
-    return dt__syncnorm_skip_one(d, ch);
-}
-/* Begins the collectives of the batch norms of this rank's last step. On a GPU with from >= 0 only takes the memory for those in
-   walked from there on: dt__walk_repeat begins each at its place between the collectives of the other communicators. */
-static int dt__syncnorm_skip(dt_ddp *d, int from)
-{
-    bool    later = d->on_device && from >= 0;
-    int64_t n = 0, calls = later ? 0 : d->nnorm_calls_prev;
-    if (!d->norm) return 0;
-    for (int i = from; later && i < d->nwalked; i++) {
-        if ((d->walked[i] & ((1 << DT__WALK_BITS) - 1)) != DT__WALK_NORM) continue;
-        int64_t ch = dt__syncnorm_walked(d->walked[i] >> DT__WALK_BITS);
-        n += ch < 0 ? -2 * ch : (2 * ch + 1) * d->world;
-        calls++;
-    }
-    if (!calls) return 0;
     if (dt_comm_options(d->norm)->no_thread)
         return dt_fail(DT_ERR_STATE, "dt_ddp_skip: .sync_batchnorm needs a communicator with a thread, this one has "
                                      ".no_thread; call dt_comm_init without it");
-    for (int64_t i = 0; !later && i < calls; i++) {
-        int64_t ch = d->norm_calls_prev[i];
-        n += ch < 0 ? -2 * ch : (2 * ch + 1) * d->world;
-    }
     double *at = dt__syncnorm_alloc(&d->skip_buf, &d->skip_nbytes, n);
     if (d->skip_cap < 2 * calls) {
         dt_mem_free(d->skip_work, (size_t)d->skip_cap * sizeof *d->skip_work);
@@ -4567,24 +4531,62 @@ static int dt__syncnorm_skip(dt_ddp *d, int from)
     }
     if (!at || !d->skip_cap) return dt_fail(DT_ERR_MEMORY, "dt_ddp_skip: out of memory");
     memset(at, 0, (size_t)n * sizeof *at);
-    d->skip_at = d->skip_counts = 0;
-    if (d->on_device && (!d->skip_device || d->skip_device->numel < n)) {
-        dt__unref(d->skip_device);
-        d->skip_device = dt__new("dt_ddp_skip", d->m->device, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
+    return 0;
+}
+static int dt__syncnorm_skip(dt_ddp *d) /* begins the collectives of the batch norms of this rank's last step; not on a GPU */
+{
+    int64_t n = 0;
+    if (!d->norm || !d->nnorm_calls_prev) return 0;
+    for (int64_t i = 0; i < d->nnorm_calls_prev; i++) {
+        int64_t ch = d->norm_calls_prev[i];
+        n += ch < 0 ? -2 * ch : (2 * ch + 1) * d->world;
     }
-    if (d->on_device && (!d->skip_device || dt__fill(d->skip_device, 0))) return DT_ERR_MEMORY;
-    for (int64_t i = 0; i < calls && !later; i++) {
-        int64_t ch = d->norm_calls_prev[i], each = 2 * (ch < 0 ? -ch : ch) + (ch > 0);
-        if (d->on_device) {
-            if (dt__syncnorm_skip_one(d, ch)) return dt__err.code;
-            continue;
-        }
+    if (dt__syncnorm_skip_room(d, d->nnorm_calls_prev, n)) return dt__err.code;
+    double *at = d->skip_buf;
+    for (int64_t i = 0; i < d->nnorm_calls_prev; i++) {
+        int64_t  ch = d->norm_calls_prev[i], each = 2 * (ch < 0 ? -ch : ch) + (ch > 0);
         dt_work *w = ch < 0 ? dt_comm_allreduce_start(d->norm, at, each, DT_COMM_F64, DT_COMM_SUM)
                             : dt_comm_allgather_start(d->norm, NULL, at, each, NULL, DT_COMM_F64);
         if (dt__syncnorm_skip_started(d, w)) return dt__err.code;
         at += ch < 0 ? each : each * d->world;
     }
     return 0;
+}
+/* On a GPU dt__walk_repeat begins each at its place between the collectives of the other communicators. The memory for those in
+   walked, from there on: */
+static int dt__syncnorm_skip_memory(dt_ddp *d, int from)
+{
+    int64_t n = 0, calls = 0;
+    for (int i = from; i < d->nwalked; i++) {
+        int64_t index = d->walked[i] >> DT__WALK_BITS;
+        if ((d->walked[i] & ((1 << DT__WALK_BITS) - 1)) != DT__WALK_NORM) continue;
+        n += index & 1 ? 2 * (index >> 1) : (2 * (index >> 1) + 1) * d->world;
+        calls++;
+    }
+    if (!calls) return 0;
+    if (dt__syncnorm_skip_room(d, calls, n)) return dt__err.code;
+    d->skip_at = d->skip_counts = 0;
+    if (!d->skip_device || d->skip_device->numel < n) {
+        dt__unref(d->skip_device);
+        d->skip_device = dt__new("dt_ddp_skip", d->m->device, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
+    }
+    return !d->skip_device || dt__fill(d->skip_device, 0) ? (int)DT_ERR_MEMORY : 0;
+}
+/* Contributes a count of 0 from the host and zeros from the device. */
+static int dt__syncnorm_skip_next(dt_ddp *d, int index)
+{
+    int64_t each = 2 * (int64_t)(index >> 1);
+    float  *at = dt__syncnorm_data(d->skip_device) + d->skip_at;
+    dt__walk_record(d, DT__WALK_NORM, index);
+    if (index & 1) {
+        d->skip_at += each;
+        return dt__syncnorm_skip_started(d, dt_comm_allreduce_start(d->norm, at, each, DT_COMM_F32, DT_COMM_SUM));
+    }
+    int64_t *counts = (int64_t *)(void *)d->skip_buf + d->skip_counts;
+    d->skip_at += each * d->world;
+    d->skip_counts += d->world;
+    int rc = dt__syncnorm_skip_started(d, dt_comm_allgather_start(d->norm, NULL, counts, 1, NULL, DT_COMM_I64));
+    return rc ? rc : dt__syncnorm_skip_started(d, dt_comm_allgather_start(d->norm, NULL, at, each, NULL, DT_COMM_F32));
 }
 /* .sync_batchnorm must be the same on all ranks. */
 static int dt__syncnorm_attach(dt_ddp *d)
@@ -5028,6 +5030,11 @@ static int dt__skip_start(dt_ddp *d, int n) /* the first n buckets, unless they 
 static int dt__walk_repeat(dt_ddp *d)
 {
     int at = 0, rc = 0;
+    if (d->o.shard != 3 && (!d->walk_version || d->walk_version != d->m->version))
+        return dt_fail(DT_ERR_STATE,
+                       "dt_ddp_skip: on a GPU with %s a rank that skips repeats the collectives of its last step, but there was "
+                       "none since parameters were sharded, frozen or unfrozen; give every rank data in the step after that",
+                       d->norm ? ".sync_batchnorm" : "a hook of several stages and .shard");
     if (!d->walk_version || d->walk_version != d->m->version)
         return dt_fail(DT_ERR_STATE,
                        "dt_ddp_skip: with .shard = 3 a rank that skips repeats the gathers of its last step, but there was "
@@ -5036,7 +5043,8 @@ static int dt__walk_repeat(dt_ddp *d)
     while (at < d->nwalk && at < d->nwalked && d->walk[at] == d->walked[at]) at++;
     if (at < d->nwalk) at = d->nwalk = 0;
     d->walking = true;
-    rc = dt__syncnorm_skip(d, at);
+    if (d->on_device) rc = dt__syncnorm_skip_memory(d, at);
+    else rc = dt__syncnorm_skip(d);
     for (; at < d->nwalked && !rc && dt__err.code == DT_OK; at++) {
         int       what = d->walked[at] & ((1 << DT__WALK_BITS) - 1), index = d->walked[at] >> DT__WALK_BITS;
         dt__unit *u = what == DT__WALK_VALUE || what == DT__WALK_GRAD ? &d->unit[index] : NULL;
@@ -5071,13 +5079,12 @@ DT_API dt_status dt_ddp_skip(dt_ddp *d)
     dt_amp *amp = d->m->amp;
     if (amp && amp->nlosses != 1)
         return (dt_status)dt_fail(DT_ERR_STATE, "dt_ddp_skip: mixed precision with %d losses, expected 1", amp->nlosses);
-    /* without .shard = 3, as parameters are frozen: all ranks begin the same collectives, and a GPU has to have room for several */
-    if (d->o.shard == 3 || (dt__walk_kept(d) && d->walk_version && d->walk_version == d->m->version)) {
+    if (d->o.shard == 3 || dt__walk_kept(d)) {
         if (dt__walk_repeat(d) && d->phase == DT__DDP_IDLE) {
             dt__ddp_send_error(d);
             dt__ddp_drain(d);
         }
-    } else if (!dt__skip_begin(d) && !dt__syncnorm_skip(d, -1) && !dt__info_send(d)) dt__skip_start(d, d->nbuckets);
+    } else if (!dt__skip_begin(d) && !dt__syncnorm_skip(d) && !dt__info_send(d)) dt__skip_start(d, d->nbuckets);
     dt__ddp_end_step(d, dt_error_code());
     if (amp && dt__err.code == DT_OK && !dt__amp_take_back(d->m, &amp->scaler[0], NULL)) amp->scaler[0].used = 1;
     return dt_error_code();
