@@ -44,7 +44,7 @@ test: tools ## all tests, ASan+UBSan, headers, examples, CUDA without a GPU: 10 
 	@$(call make_all,$(programs_cuda) $(filter-out $(NOT_NORMAL:%=$(call tests_in,normal)/%),$(call programs,normal)) \
 	    $(filter-out $(ASAN_LATER:%=$(call tests_in,asan)/%),$(call programs,asan)) \
 	    $(TOOLS:%=build/tools/%) examples parse); \
-	DT_TEST_ALONE=2 tests/run.sh "$$built" $(call plan_normal,DT_TEST_QUICK=1,$(NOT_NORMAL)) $(call plan_portable,DT_TEST_QUICK=1) \
+	tests/run.sh "$$built" $(call plan_normal,DT_TEST_QUICK=1,$(NOT_NORMAL)) $(call plan_portable,DT_TEST_QUICK=1) \
 	    $(call plan_asan,DT_TEST_QUICK=1,$(ASAN_LATER)) $(plan_cuda) 'check-headers|DT_TEST_QUICK=1 tests/check_headers.sh'
 
 test-quick: ## the tests alone, fewer sizes: for every edit

@@ -3,7 +3,7 @@
 #
 # A line of a test's first comment, "run: WORD, WORD", says how it runs. Without it, it has the defaults: beside one other
 # program, in full length, in `make test` as it is and under AddressSanitizer, compiled with -O0. The words:
-#     alone        nothing runs beside it (in `make test` one other such program): it has ranks of its own, or it measures time
+#     alone        nothing runs beside it: it has ranks of its own, or it measures time
 #     long         `make test` sets DT_TEST_QUICK=1, test-all runs it in full
 #     machines     it needs network namespaces: in test-machines, test-quick and test-all, not in `make test`
 #     asan-later   under AddressSanitizer in test-all only: it starts other programs, or it takes long there

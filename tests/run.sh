@@ -4,7 +4,7 @@
 #     tests/run.sh 'label|command' 'label|alone: command' 'label|skip: reason' ...
 #
 # DT_TEST_JOBS programs run at a time (default 2), but no others beside those that are to run alone: ranks, faults and clocks.
-# Of these DT_TEST_ALONE run at a time (default 1; make test: 2, because most of them wait for most of their time).
+# Of these DT_TEST_ALONE run at a time (default 1; with 2 make test takes two minutes less, and a clock may run out).
 # A program passes when it ends with status 0 and prints "N passed, N failed, N skipped" with nothing failed. The closing
 # lines of the public utest.h, "[  PASSED  ] N tests." and so on, are read as such a line; its status is the number of
 # failed tests.
